@@ -23,9 +23,9 @@ import torch
 
 import lessons_lib
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.prompts import BadRequest
@@ -35,7 +35,7 @@ PARTS = tuple(
     str(Path(lessons_lib.__file__).parent / part) for part in ("engine", "scheduling", "kv_cache", "attention")
 )
 END = 12
-ENGINES = {"LLMEngine": LLMEngine, "OverlappedEngine": OverlappedEngine}
+DEPTHS = (0, 1)  # steps in flight between two calls
 ERRORS = (KeyboardInterrupt, MemoryError)
 MOST_STEPS = 500
 
@@ -113,7 +113,7 @@ class Run:
         interrupted: whether the exception came out of a call.
     """
 
-    kind: str
+    depth: int
     interrupter: Interrupter
     outputs: dict[str, RequestOutput] = field(default_factory=dict)
     told: dict[str, list[NewToken]] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Run:
             AssertionError: a request is lost or stuck, an answer is wrong, a token was passed on twice, or a block is
                 lost.
         """
-        self.engine = engine = make_engine(self.kind)
+        self.engine = engine = make_engine(self.depth)
         for _ in range(4):  # again for those that interrupts kept from being added
             self.guarded(self.add_all)
         for step in range(MOST_STEPS):
@@ -195,10 +195,9 @@ class Run:
     def check(self) -> None:
         """Everything that must hold at the end."""
         engine, scheduler = self.engine, self.engine.scheduler
-        engine.recover()
         audit(scheduler)
         assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are lost"
-        assert not engine.completions and not scheduler.running and not len(scheduler.waiting), "sequences are left"
+        assert not engine.requests and not scheduler.running and not len(scheduler.waiting), "sequences are left"
         assert self.outputs.keys() == PARAMS.keys(), f"lost: {PARAMS.keys() ^ self.outputs.keys()}"
         for name, output in self.outputs.items():
             self.check_output(name, output)
@@ -229,14 +228,12 @@ class Run:
                 assert tokens == expected[completion.index].token_ids[: len(tokens)], f"{name} was told {tokens}"
 
 
-def make_engine(kind: str, **config) -> LLMEngine:
+def make_engine(depth: int, **config) -> LLMEngine:
     """A small engine whose pool is too small for the workload."""
     sizes = dict(max_num_seqs=5, max_num_batched_tokens=16, block_size=4, num_blocks=16, num_swap_blocks=8)
-    if kind == "OverlappedEngine":
-        config["make_runner"] = gpu_model_runner(compiled=False, capture=rerun)
-    return ENGINES[kind](
-        tiny_model("qwen2", seed=3), Letters(), EngineConfig(**{**sizes, "max_model_len": 64, **config})
-    )
+    if depth:
+        config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
+    return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**{**sizes, "max_model_len": 64, **config}))
 
 
 _alone: dict[tuple, list[CompletionOutput]] = {}
@@ -246,12 +243,12 @@ def alone(prompt: list[int], params: SamplingParams) -> list[CompletionOutput]:
     """The completions that a prompt gets in an engine of its own, which is never interrupted."""
     key = (*prompt, params)
     if key not in _alone:
-        (output,) = make_engine("LLMEngine", num_blocks=100).generate([prompt], params)
+        (output,) = make_engine(0, num_blocks=100).generate([prompt], params)
         _alone[key] = output.completions
     return _alone[key]
 
 
-def moments(kind: str, times: int) -> list[int]:
+def moments(depth: int, times: int) -> list[int]:
     """When to interrupt the workload: every line that it executes, at its first execution, its last, and others in
     between, `times` in all.
 
@@ -259,7 +256,7 @@ def moments(kind: str, times: int) -> list[int]:
         indices among all lines that the workload executes.
     """
     interrupter = Interrupter()
-    Run(kind, interrupter).play()
+    Run(depth, interrupter).play()
     when: dict[tuple[str, int], list[int]] = {}
     for index, line in enumerate(interrupter.executed):
         when.setdefault(line, []).append(index)
@@ -268,7 +265,7 @@ def moments(kind: str, times: int) -> list[int]:
 
 
 def sweep(
-    kind: str, error: type[BaseException], chosen: list[int], again: tuple[int, ...] = (), show=print
+    depth: int, error: type[BaseException], chosen: list[int], again: tuple[int, ...] = (), show=print
 ) -> Counter[str]:
     """Interrupt the workload at the chosen moments, once in each run.
 
@@ -281,14 +278,14 @@ def sweep(
     happened: Counter[str] = Counter()
     for at in chosen:
         interrupter = Interrupter(at, *again, error=error)
-        run = Run(kind, interrupter)
+        run = Run(depth, interrupter)
         happened["interrupts"] += 1
         try:
             run.play()
             happened["failed requests"] += sum(output.error is not None for output in run.outputs.values())
         except Exception as failure:
             happened["broken"] += 1
-            show(f"{kind}, line {at}, {interrupter.where}: {type(failure).__name__}: {failure}")
+            show(f"depth {depth}, line {at}, {interrupter.where}: {type(failure).__name__}: {failure}")
     return happened
 
 
@@ -299,13 +296,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the model is tiny
     broken = 0
-    for kind in ENGINES:
+    for depth in DEPTHS:
         for error in ERRORS:
             began = time.perf_counter()
-            happened = sweep(kind, error, moments(kind, options.times)[:: options.stride])
+            happened = sweep(depth, error, moments(depth, options.times)[:: options.stride])
             broken += happened["broken"]
             told = ", ".join(f"{what}: {count:,}" for what, count in happened.items())
-            print(f"{kind}, {error.__name__}: {told or 'nothing'}; {time.perf_counter() - began:.0f} s", flush=True)
+            seconds = time.perf_counter() - began
+            print(f"depth {depth}, {error.__name__}: {told or 'nothing'}; {seconds:.0f} s", flush=True)
     sys.exit(bool(broken))
 
 

@@ -1,12 +1,12 @@
-"""Random workloads for both engines: whatever the scheduler does, each greedy answer must equal the one that its prompt
+"""Random workloads: whatever the scheduler does, each greedy answer must equal the one that its prompt
 gets alone.
 
     python -m tools.random_workloads --count 5000 --seed 0
 
-Every workload draws an engine (LLMEngine or OverlappedEngine), a policy, an admission rule, a pool that is too small, a
-swap space, a block size, and a few requests, some with several completions and some that are aborted. Tiny random
-models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count 1`
-repeats one workload.
+Every workload draws an engine (with or without a step in flight), a policy, an admission rule, a pool that is too
+small, a swap space, a block size, and a few requests, some with several completions and some that are aborted. Tiny
+random models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count
+1` repeats one workload.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from collections import Counter
 import torch
 
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
@@ -142,8 +142,7 @@ class Workload:
         model, overlapped = tiny_model(self.family, seed=3), self.rng.random() < 0.5
         self.happened["overlapped"] += overlapped
         if overlapped:
-            config["make_runner"] = gpu_model_runner(compiled=False, capture=rerun)
-            return OverlappedEngine(model, NoText(), EngineConfig(**config))
+            config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
         return LLMEngine(model, NoText(), EngineConfig(**config))
 
     def play(self) -> Counter[str]:
@@ -159,8 +158,7 @@ class Workload:
                 self.add_some()
                 for output in engine.step():
                     self.check(output)
-                if getattr(engine, "in_flight", None) is None:
-                    audit(scheduler)
+                audit(scheduler)
                 if engine.requests and self.rng.random() < self.abort_rate:
                     self.check(engine.abort(self.rng.choice(list(engine.requests))), is_aborted=True)
                 steps += 1

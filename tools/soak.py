@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.request import NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit
@@ -64,8 +64,8 @@ class Soak:
         self.engine = LLMEngine(self.model, Letters(), CONFIG)
         self.forward = self.engine.runner.forward
         self.engine.runner.forward = self.forward_with_faults
-        self.copy_blocks = self.engine.copy_blocks
-        self.engine.copy_blocks = self.copies_with_faults
+        self.copy_blocks = self.engine.core.copy_blocks
+        self.engine.core.copy_blocks = self.copies_with_faults
         self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
 
     def run(self) -> Table:
@@ -80,7 +80,7 @@ class Soak:
             self.abort_some()
             self.take(self.step())
             if self.engine.metrics.steps % self.audit_every == 0:
-                self.engine.recover()
+                self.engine.core.settle()
                 audit(self.engine.scheduler)
             if self.counts["requests"] >= self.requests // 5:
                 self.counts["MiB after a fifth"] = self.counts["MiB after a fifth"] or resident_mib()
@@ -184,7 +184,7 @@ class Soak:
         scheduler, engine = self.engine.scheduler, self.engine
         audit(scheduler)
         assert not self.asked, f"{len(self.asked)} requests never finished"
-        assert not engine.requests and not engine.completions and not scheduler.running and not scheduler.waiting
+        assert not engine.requests and not scheduler.running and not scheduler.waiting
         assert (
             len(scheduler.pool.free_queue) == CONFIG.num_blocks
             and len(scheduler.swap_space.free_queue) == CONFIG.num_swap_blocks

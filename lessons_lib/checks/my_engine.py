@@ -58,7 +58,7 @@ LINKS = (
     Link("lessons_lib.engine.sampling:choose_tokens"),
     Link("lessons_lib.engine.detokenizer:releasable"),
     Link("lessons_lib.engine.detokenizer:IncrementalDetokenizer"),
-    Link("lessons_lib.engine.outputs:EngineRequest"),
+    Link("lessons_lib.engine.request:EngineRequest"),
     Link("lessons_lib.engine.requests_in:new_request"),
     Link("lessons_lib.engine.step_results:forks_of"),
     Link("lessons_lib.engine.step_results:completions_with_token"),

@@ -8,6 +8,7 @@ fused_llama is a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.core import EngineCore
 from lessons_lib.engine.cuda_graphs import (
     GraphKey,
     GraphSize,
@@ -20,32 +21,29 @@ from lessons_lib.engine.cuda_graphs import (
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
 from lessons_lib.engine.generation_defaults import GenerationDefaults
-from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.in_flight import InFlightStep, InFlightTokens
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
+from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
-from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.overlap import OverlappedSteps, overlapped_step, serve_overlapped
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.race import draw_on_device, random_numbers
+from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
-from lessons_lib.engine.step import run_step
 
 __all__ = [
     "FEW_TOKENS",
     "BlockTables",
     "CompletionOutput",
     "EngineConfig",
+    "EngineCore",
     "GPUModelRunner",
     "GenerationDefaults",
     "GraphKey",
     "GraphSize",
     "GraphStore",
-    "InFlightStep",
     "InFlightTokens",
     "IncrementalDetokenizer",
     "JoinedLinear",
@@ -53,8 +51,6 @@ __all__ = [
     "ModelRunner",
     "NewToken",
     "NoTokenAllowed",
-    "OverlappedEngine",
-    "OverlappedSteps",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
@@ -68,12 +64,9 @@ __all__ = [
     "gpu_model_runner",
     "join_projections",
     "next_size",
-    "overlapped_step",
     "random_numbers",
     "releasable",
     "rerun",
-    "run_step",
     "serve_greedily",
-    "serve_overlapped",
     "token_probabilities",
 ]

@@ -54,7 +54,9 @@ class EngineConfig:
         probe: whether the engine compares its own logits with those of `generate` before the first request, see
             `probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't support
             gives wrong tokens.
-        make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine's `new_runner`.
+        overlap: whether a step is launched before the tokens of the last one are read, so that a GPU never waits for
+            the host (lesson 13).
+        make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine chooses one.
         max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
         generation_config: whether the model's `generation_config` counts, see `generation_defaults`; without it, only
             the tokenizer's end token ends a completion.
@@ -76,6 +78,7 @@ class EngineConfig:
     admission: Admission = optimistic
     backend: str | Backend | None = None
     probe: bool = True
+    overlap: bool = False
     make_runner: Callable[[Any, int, Any], Any] | None = None
     max_logprobs: int = 20
     generation_config: bool = True
@@ -91,7 +94,7 @@ class EngineConfig:
         is_number = isinstance(self.watermark, float | int) and not isinstance(self.watermark, bool)
         if not (is_number and 0 <= self.watermark <= 1):
             raise ValueError(f"watermark is {shortened(self.watermark)}; it is a share of the blocks, 0 to 1.")
-        for name in ("share_prefixes", "generation_config"):
+        for name in ("share_prefixes", "overlap", "generation_config"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {shortened(getattr(self, name))}; it must be True or False.")
         if not callable(self.admission):

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from lessons_lib.attention.custom_op import OperatorCache, operator_logits
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_attention_in
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import (
     Capture,
     CudaCapture,
@@ -25,7 +26,8 @@ from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections, separate
-from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.probe import probe
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
@@ -162,15 +164,8 @@ class GPUModelRunner(ModelRunner):
         return forward_batch(scheduler_output, self.tables, self.cache.block_size, self._previous_rows, *padded)
 
     @torch.inference_mode()
-    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
-        """Start a step, and return at once. The next one may be launched before its tokens are waited for.
-
-        Args:
-            choose: function from what `forward` returns to tokens, int64 [N], on the device. A negative one is no
-                token: the host sees it, and the next step, if it was launched by then, computes something that nothing
-                    reads.
-        """
-        tokens = choose(self.forward(scheduler_output))
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+        """See `ModelRunner.keep_tokens`. They go to the host without waiting for them."""
         torch.clamp(tokens, min=0, out=self.previous_tokens[: len(tokens)])
         self._previous_rows = {sequence: row for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
         if tokens.device.type != "cuda":
@@ -227,6 +222,20 @@ class GPUModelRunner(ModelRunner):
         for joined in self.joined:
             separate(joined)
         self.joined = []
+
+
+def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineConfig], GPUModelRunner]:
+    """For `EngineConfig.make_runner`: a GPUModelRunner with these options, and the sizes of the engine."""
+
+    def make(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
+        sizes: dict[str, Any] = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
+        if config.probe:
+            sizes["layer_shapes"] = probe(model).layer_shapes
+        # A step never has more tokens than the budget, so larger graphs would be captured for nothing.
+        sizes["max_captured_tokens"] = min(MAX_CAPTURED_TOKENS, config.max_num_batched_tokens)
+        return GPUModelRunner(model, num_blocks, config.block_size, **sizes | options)
+
+    return make
 
 
 # What several layers use, such as the cosines of the positions, is computed once and kept; the compiler would compute

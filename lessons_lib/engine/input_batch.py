@@ -145,10 +145,10 @@ def _filled_up(numbers: Any, length: int, filling: int) -> np.ndarray[Any, Any]:
     return filled
 
 
-def num_prompt_logits(sequence: Sequence, count: int) -> int:
+def num_prompt_logits(sequence: Sequence, start: int, count: int) -> int:
     """How many logits a step returns for a sequence besides those after the last of the `count` tokens that it
-    computes."""
-    missing = len(sequence.prompt_ids) - 1 - sequence.num_computed_tokens
+    computes, from position `start` on."""
+    missing = len(sequence.prompt_ids) - 1 - start
     return max(0, min(count - 1, missing)) if sequence.prompt_logits else 0
 
 
@@ -162,7 +162,7 @@ def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any,
         return []  # one token of each
     found = []
     for (sequence, count), end in zip(scheduler_output.num_scheduled_tokens.items(), ends):
-        if extra := num_prompt_logits(sequence, count):
+        if extra := num_prompt_logits(sequence, sequence.num_computed_tokens, count):
             found.append(np.arange(end - count, end - count + extra))
     return found
 

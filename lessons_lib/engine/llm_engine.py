@@ -1,46 +1,58 @@
-"""Lesson 12: the engine. A step schedules, computes, samples and passes tokens on; the rest is adding requests and
-returning their outputs."""
+"""Lesson 12: the engine as its callers see it. Requests are added, aborted, waited for and streamed; `core` serves
+them."""
 
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
+from lessons_lib.engine.core import EngineCore, refuse_inside
 from lessons_lib.engine.gathered_runner import GatheredRunner
 from lessons_lib.engine.generation_defaults import GenerationDefaults
-from lessons_lib.engine.logits_processors import LogitsProcessor
+from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, OnToken, RequestOutput, drop_frames
-from lessons_lib.engine.passing_on import pass_on
 from lessons_lib.engine.probe import GATHERED, probe
-from lessons_lib.engine.recovery import Changes, one_call, recover
+from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
 from lessons_lib.engine.request_checks import check_options
-from lessons_lib.engine.requests_in import checked_params, new_request, new_sequence
-from lessons_lib.engine.resumption import resume
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.engine.step import run_step
-from lessons_lib.engine.step_results import LaunchedStep, completions_with_token
-from lessons_lib.engine.stopwatch import StopWatch
-from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.models.prompts import BadRequest, checked_context
+from lessons_lib.models.prompts import BadRequest, HasToList, checked_context, shortened
 from lessons_lib.models.support import UnsupportedModel, check_context, text_config
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
 EngineT = TypeVar("EngineT", bound="LLMEngine")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an engine is made of. Each part can be replaced, such as by a learner's own.
+
+    Attributes:
+        core: an EngineCore class.
+        scheduler: function (pool, **limits) -> PreemptiveScheduler, such as `partial(PreemptiveScheduler,
+            share_budget=mine)`.
+        pool: function (num_blocks, block_size) -> PrefixCache.
+        sampler: see `choose_tokens`.
+    """
+
+    core: type[EngineCore] = EngineCore
+    scheduler: Callable[..., PreemptiveScheduler] = PreemptiveScheduler
+    pool: Callable[[int, int], PrefixCache] = PrefixCache
+    sampler: Callable[..., torch.Tensor] = choose_tokens
 
 
 class LLMEngine:
@@ -50,28 +62,19 @@ class LLMEngine:
     The model belongs to the engine until `close`, which leaves it as it was before: `with LLMEngine(model, tokenizer)
     as engine:`.
 
-    Any thread may call the engine at any time: a call waits until that of another thread has returned, and each step
-    serves the requests of all threads. Callbacks run in the thread whose step computed the token, inside that step.
-    They may add and abort requests, and must not wait for another thread that calls the engine.
-
-    An interrupt (Ctrl-C, MemoryError) loses nothing: the next call recovers the engine first. See `recovery`.
+    Any thread may call the engine at any time, and each step serves the requests of all threads. Callbacks run after
+    the step, in the thread that called `step`; they may add and abort requests, and must not wait for another thread
+    that calls the engine. An interrupt (Ctrl-C, MemoryError) loses nothing; see `core`.
 
     Attributes:
-        scheduler: a PreemptiveScheduler.
-        runner: a ModelRunner.
+        core: an EngineCore, which serves the requests.
+        scheduler, runner: the core's.
         metrics: EngineMetrics.
-        requests: id -> the requests that have not ended.
-        completions: sequence -> its completion, of all that have not finished.
+        requests: id -> the requests that have not ended, each a RequestGroup.
         context: the most tokens of a prompt and its answer together; None if there is no limit.
         vocab_size: token ids are below it.
         generation_defaults: what is taken from the model's generation_config.
-        unclaimed: the outputs that the next `step` returns, by their requests. They stay until then.
-        listeners: called with the EngineStep of each step. If one raises, `step` does so once the step is complete.
-        lock: to do several things while no other thread calls the engine: `with engine.lock:`.
-        abandoned: requests whose reader has left in the middle of a call. The next call aborts them.
-        late_errors: what callbacks and listeners have raised in this step, and is raised at its end.
-        changes, calling_thread: see `recovery`.
-        watch: of the step that is being computed.
+        listeners: called with the EngineStep of each step, after the step. If one raises, `step` does.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class LLMEngine:
         tokenizer: PreTrainedTokenizerBase,
         config: EngineConfig | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        parts: Parts | None = None,
     ):
+        parts = parts or Parts()
         self.config = config = config or EngineConfig()
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         served = probe(model) if config.probe else None
@@ -89,54 +94,56 @@ class LLMEngine:
             check_context(model.config, config.max_model_len)
         num_blocks = checked_num_blocks(config, model, layer_shapes)
         # Looked up once: an attribute of a Hugging Face configuration takes microseconds, and a request needs several.
-        self.context = checked_context(model, config.max_model_len)
-        self.vocab_size: int = text_config(model.config).vocab_size
+        self.context, self.vocab_size = (
+            checked_context(model, config.max_model_len),
+            text_config(model.config).vocab_size,
+        )
         self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
-        self.scheduler = PreemptiveScheduler(
-            PrefixCache(num_blocks, config.block_size),
+        scheduler = parts.scheduler(
+            parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             policy=known_policy(config.policy), admission=config.admission,
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
         )  # fmt: skip
-        self.runner: ModelRunner = (config.make_runner or self.new_runner)(model, num_blocks, config)
-        if served and served.way == GATHERED and not isinstance(self.runner, GatheredRunner):
+        runner: ModelRunner = (config.make_runner or default_runner)(model, num_blocks, config)
+        if served and served.way == GATHERED and not isinstance(runner, GatheredRunner):
             raise UnsupportedModel(
-                f"{type(self.runner).__name__} can't serve {type(model).__name__}: {served.reason}. LLMEngine can, one "
-                "sequence at a time; leave out make_runner."
+                f"{type(runner).__name__} can't serve {type(model).__name__}: {served.reason}. LLMEngine can, one "
+                "sequence at a time; leave out make_runner and overlap."
             )
-        self.swap_cache = None
+        swap_cache = None
         if config.num_swap_blocks:
-            self.swap_cache = PagedKVCache(
+            swap_cache = PagedKVCache(
                 model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=layer_shapes
             )
         self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
-        self.requests: dict[str, EngineRequest] = {}
+        self.core = parts.core(
+            scheduler, runner, tokenizer, self.metrics, clock,
+            swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
+        )  # fmt: skip
+        limits = self.context, self.vocab_size, self.generation_defaults, config.max_logprobs
+        self._inputs = InputProcessor(tokenizer, *limits, scheduler, clock)
         self.listeners: list[Callable[[EngineStep], None]] = []
-        self.completions: dict[Sequence, CompletionOutput] = {}
-        self.unclaimed: dict[EngineRequest, RequestOutput] = {}
-        self.abandoned: list[EngineRequest] = []
-        self.lock = threading.RLock()
-        self.changes = Changes()
-        self.calling_thread: int | None = None
-        self.late_errors: list[BaseException] = []
-        self.watch = StopWatch(clock)
-        self._num_added = 0
+        self._readers: dict[RequestGroup, TokenReader] = {}
+        self._passing_on = threading.RLock()
+        self._num_passed_on = 0  # steps that the listeners know
+        self._num_added = count()
         self._is_closed = False
 
-    @staticmethod
-    def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-        """The runner of an engine whose config names none."""
-        served = probe(model) if config.probe else None
-        shapes = served.layer_shapes if served else None
-        if served and served.way == GATHERED:
-            warnings.warn(
-                f"{type(model).__name__} is served slowly, one sequence at a time: {served.reason}.", stacklevel=3
-            )
-            return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=shapes)
-        return ModelRunner(model, num_blocks, config.block_size, config.backend, shapes)
+    @property
+    def scheduler(self) -> PreemptiveScheduler:
+        return self.core.scheduler
 
-    @one_call
+    @property
+    def runner(self) -> ModelRunner:
+        return self.core.runner
+
+    @property
+    def requests(self) -> dict[str, RequestGroup]:
+        """Those that have not ended, by their ids, in the order in which they were added."""
+        return {**self.core.groups, **self.core.inbox}
+
     def add_request(
         self,
         prompt: str | ListOf[int],
@@ -149,7 +156,6 @@ class LLMEngine:
         on_token: OnToken | None = None,
         cache_salt: str | None = None,
         output_ids: ListOf[int] = (),
-        awaited: dict[EngineRequest, None] | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
 
@@ -162,8 +168,6 @@ class LLMEngine:
                 served tells nothing about the prompts of others.
             output_ids: tokens that another engine has computed for this completion, which goes on behind them; see
                 `resumption`.
-            awaited: for callers that look for the request's `result` themselves: the request is in it until it has
-                ended, and `step` doesn't return the output.
 
         Returns:
             the request's id.
@@ -174,179 +178,166 @@ class LLMEngine:
             OutOfBlocks: the pool could not hold it, even alone. In both cases nothing has changed.
             RuntimeError: the engine is closed.
         """
-        if self._is_closed:
-            raise RuntimeError("the engine is closed; make a new one.")
-        check_options(request_id, tier, expected_tokens, is_interactive, on_token, cache_salt)
-        name = self._free_id() if request_id is None else request_id
-        if name in self.requests:
-            raise BadRequest(f"request id {name!r} is being served; give every request its own id, or none at all.")
-        params = checked_params(self, params)
-        sequence = new_sequence(self, name, f"request {name!r}", prompt, params)
-        sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
-        sequence.cache_salt = cache_salt
-        request = new_request(self, sequence, params, on_token, awaited)
-        if len(output_ids):
-            resume(self, request.completions[0], output_ids)
-        if awaited is not None:
-            awaited[request] = None
-        with self.changes:
-            self.scheduler.add(sequence)
-            self.completions[sequence] = request.completions[0]
-            self._num_added += 1
-            self.requests[name] = request
-            self.note_request(request)
-        return name
-
-    def note_request(self, request: EngineRequest) -> None:
-        """For engines that treat some requests in another way: a request was added or restored, or its forks have
-        begun."""
+        options = dict(tier=tier, expected_tokens=expected_tokens, is_interactive=is_interactive, cache_salt=cache_salt)
+        group = self._new_group(prompt, params, request_id, on_token, output_ids, **options)
+        if on_token:
+            group.on_token, group.is_streamed = on_token, True
+            self._readers[group] = TokenReader(group, self.tokenizer)
+        self._add(group)
+        return group.id
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.requests or self.unclaimed)
+        core = self.core
+        return bool(core.groups or core.inbox or core.ended or self._readers)
 
     def gauges(self) -> EngineGauges:
         """What the engine is doing now. If another thread calls the engine, this waits until that call has returned."""
-        with self.lock:
+        with self.core.lock:
             scheduler, pool, waiting = self.scheduler, self.scheduler.pool, self.scheduler.waiting
             return EngineGauges(
-                running=len(scheduler.running), waiting=len(waiting),
+                running=len(scheduler.running) + len(scheduler.leaving), waiting=len(waiting),
                 # Most of the time none is, and looking at all that wait would take time.
                 swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
                 used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
             )  # fmt: skip
 
-    @one_call
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
         more."""
-        request = self.requests.get(request_id)
-        if request is None:
+        group = self.core.find(request_id)
+        if group is None or group.output:
             return None
-        with self.changes:
-            return self.end(request, "abort")
+        was_awaited = group.is_awaited
+        try:
+            group.is_awaited = True  # so that no step returns it
+            self.core.cancel(group)
+            self.core.settle()
+            self._readers.pop(group, None)
+            return group.output
+        except BaseException:
+            group.is_awaited = was_awaited
+            if group.output and not was_awaited:
+                self.core.ended[group] = None  # the caller hasn't got it
+            raise
 
-    @one_call
     def step(self) -> list[RequestOutput]:
-        """One step for all requests; see `run_step`.
+        """One step for all requests; see `EngineCore.step`.
 
         Returns:
             the requests that have ended, without those that `generate` and `stream` wait for.
 
         Raises:
-            RuntimeError: it was called by an `on_token` or a listener, in the middle of a step.
+            RuntimeError: it was called by an `on_token` or a listener.
         """
         self.advance()
-        return list(self.unclaimed.values())
-
-    @one_call
-    def advance(self) -> None:
-        """One step, without its return value; see `run_step`."""
-        self._refuse_inside_a_step()
-        with self.changes:
-            run_step(self)
-
-    # What a step consists of, in this order; see `run_step`
-
-    def schedule(self) -> PreemptiveSchedulerOutput:
-        """Decide what the next step computes, and allocate its blocks."""
-        self.watch = StopWatch(self.clock)
-        scheduler_output = self.scheduler.schedule()
-        self.watch.lap("schedule")
-        return scheduler_output
-
-    def copy_blocks(self, block_copies: list[BlockCopy]) -> None:
-        """Carry out the block copies of a scheduled step."""
-        copy_blocks(block_copies, self.runner.cache, self.swap_cache)
-
-    def compute(self, scheduler_output: PreemptiveSchedulerOutput) -> tuple[list[int], torch.Tensor | None]:
-        """Run the model, and choose tokens by the sampling parameters.
-
-        Returns:
-            (tokens, logits): a token and a row [vocabulary] for each scheduled sequence, in order, even where tokens of
-            its prompt are still missing; logits of `prompt_logprobs` follow.
-        """
+        ended: list[RequestGroup] = []
         try:
-            step = self.launch(scheduler_output)
-            return self.wait_for(step), step.logits
-        except Exception:
-            self.runner.reset()
+            with self.core.lock:
+                ended += self.core.ended
+                self.core.ended.clear()
+            return [group.output for group in ended if group.output]
+        except BaseException:
+            self.core.ended.update(dict.fromkeys(ended))  # the caller hasn't got them
             raise
 
-    def fail(self, sequences: Iterable[Sequence], error: Exception) -> None:
-        """End the requests of these sequences with an error, each once. Sequences that have ended already are left
-        out."""
-        found = (self.completions[each].request for each in sequences if each in self.completions)
-        for request in list(dict.fromkeys(found)):
-            self.end(request, "error", error)
+    def advance(self) -> None:
+        """One step, and the calls of `on_token` and of the listeners that follow it, without the return value of
+        `step`."""
+        refuse_inside(self.advance, "step() was called by an on_token or a listener")
+        self.core.step()
+        with self._passing_on:
+            late = [*self._call_back(), *self._call_listeners()]
+        if late:
+            raise late[0]
 
-    def completions_with_token(
-        self, scheduler_output: PreemptiveSchedulerOutput, gets_token: list[bool], tokens: list[int],
-        logits: torch.Tensor | None = None,
-    ) -> list[CompletionOutput]:  # fmt: skip
-        """See `step_results`. Call it before `update`."""
-        return completions_with_token(self, scheduler_output, gets_token, tokens, logits)
-
-    def update(self, scheduler_output: PreemptiveSchedulerOutput, tokens: list[int]) -> None:
-        """Tell the scheduler what was computed: sequences whose tokens are all computed get theirs, and those that
-        finish return their blocks. Sequences that have ended meanwhile are left out."""
-        scheduled = scheduler_output.num_scheduled_tokens
-        served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self.completions}
-        counts = {sequence: scheduled[sequence] for sequence in served}
-        self.scheduler.update(PreemptiveSchedulerOutput(counts), served.values())
-
-    def pass_on(self, completions: list[CompletionOutput]) -> None:
-        """Pass on the newest token of each completion, and end the requests that have finished; see `passing_on`."""
-        pass_on(self, completions)
-
-    def record_step(self, scheduler_output: PreemptiveSchedulerOutput, num_sampled: int, new_tokens: int) -> None:
-        """Count a complete step, and call the listeners.
+    def generate(
+        self,
+        prompts: ListOf[str | ListOf[int]],
+        params: SamplingParams | ListOf[SamplingParams | None] | None = None,
+        *,
+        progress: bool = False,
+        cache_salt: str | None = None,
+    ) -> list[RequestOutput]:
+        """Complete several prompts, and return when all have ended.
 
         Args:
-            num_sampled: sequences that got a token.
-            new_tokens: those tokens, and the first ones of forks.
+            prompts: texts, or lists of token ids.
+            params: one SamplingParams for all, a list with one for each, or None.
+            progress: show a progress bar.
+            cache_salt: of all the prompts, see `add_request`.
+
+        Returns:
+            the outputs, in the order of the prompts. One that failed says so in `error`.
+
+        Raises:
+            BadRequest, OutOfBlocks: see `add_request`; none of them was added.
         """
-        self.watch.lap("update")
-        recorded = EngineStep(
-            start=self.watch.start, seconds=self.watch.laps, new_tokens=new_tokens,
-            tokens=scheduler_output.num_tokens, prefill_tokens=scheduler_output.num_tokens - num_sampled,
-            running=len(scheduler_output.num_scheduled_tokens), waiting=len(self.scheduler.waiting),
-            used_blocks=len(self.scheduler.pool.used), named_blocks=len(self.scheduler.pool.block_to_hash),
-            preempted=len(scheduler_output.preempted), cached_tokens=sum(scheduler_output.cached.values()),
-        )  # fmt: skip
-        self.metrics.add_step(recorded)
-        for listener in self.listeners:
-            try:
-                listener(recorded)
-            except BaseException as error:
-                self.late_errors.append(error)
+        self._refuse_if_closed()
+        if isinstance(prompts, str):
+            raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
+        if not isinstance(prompts, ListOf | HasToList):
+            raise BadRequest(f"prompts is {shortened(prompts)}; give a list of prompts.")
+        groups = [
+            self._inputs.process(self._free_id(), f"prompt {index}", prompt, own, cache_salt=cache_salt)
+            for index, (prompt, own) in enumerate(zip(prompts, _one_each(params, len(prompts))))
+        ]
+        try:
+            for group in groups:
+                group.is_awaited = True
+                self.core.add(group)
+            with tqdm(total=len(groups), disable=not progress, unit="request") as bar:
+                for group in groups:
+                    while not group.output:
+                        self.advance()
+                    bar.update(1)
+        finally:
+            for group in groups:
+                self.core.cancel(group)
+            self.core.settle()
+        return [group.output for group in groups if group.output]
 
-    # The two halves of `compute`
+    def stream(
+        self, prompt: str | ListOf[int], params: SamplingParams | None = None, **options: Any
+    ) -> Iterator[NewToken]:
+        """Complete one prompt, and yield each token when it is there. All other requests are served along.
 
-    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> LaunchedStep:
-        """Start the forward pass and the choice of tokens."""
-        self.watch.lap("move")
-        seen: list[torch.Tensor] = []
+        When the caller stops reading, the request is aborted.
 
-        def choose(logits: torch.Tensor) -> torch.Tensor:
-            self.watch.lap("forward")
-            seen.append(logits)
-            return choose_tokens(logits[: len(scheduler_output.num_scheduled_tokens)], *self._rules(scheduler_output))
+        Args:
+            See `add_request`. The request is interactive unless the options say otherwise.
 
-        tokens = self.runner.launch(scheduler_output, choose)
-        self.watch.lap("sample")
-        self._note_admitted(scheduler_output)
-        return LaunchedStep(scheduler_output, tokens, self.watch, seen[0] if seen else None)
+        Raises:
+            What went wrong, if the request failed.
+        """
+        group = self._new_group(prompt, params, **{"is_interactive": True} | options)
+        group.is_awaited = group.is_streamed = True
+        stream = self._read(group)
+        next(stream)  # into its `try`: from now on, dropping it aborts the request, even if nothing was ever read
+        return stream
 
-    def wait_for(self, step: LaunchedStep) -> list[int]:
-        """The tokens of a step that was launched."""
-        self.watch = step.watch
-        self.watch.go_on()
-        tokens = step.tokens.wait()
-        self.watch.lap("forward")
-        return tokens
+    def _read(self, group: RequestGroup) -> Iterator[Any]:
+        reader = TokenReader(group, self.tokenizer)
+        try:
+            self._add(group)
+            yield
+            while True:
+                for token in self.core.read(reader):
+                    reader.move_on(token)
+                    yield token
+                    if group.output and group.output.finish_reason == "abort":
+                        return  # nothing follows an abort, not even what had arrived before it
+                if not group.output:
+                    self.advance()
+                elif not reader.has_news:
+                    if group.output.error:
+                        raise group.output.error
+                    return
+        finally:
+            self.core.cancel(group)
+            with suppress(RuntimeError):  # dropped by the garbage collector inside a step: the next one ends it
+                self.core.settle()
 
-    @one_call
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes. Call it after the model's weights have changed: keys and values that the old ones
         computed are wrong now.
@@ -354,19 +345,17 @@ class LLMEngine:
         Raises:
             RuntimeError: requests have blocks; finish or abort them first.
         """
-        with self.changes:
-            self._finish_in_flight()
-        if self.scheduler.swap_space.used:
-            raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
-        self.scheduler.pool.forget_contents()
+        with self.core.lock:
+            if self.scheduler.swap_space.used:
+                raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
+            self.scheduler.pool.forget_contents()
 
-    @one_call
     def close(self) -> None:
         """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests
         any more."""
-        for name in list(self.requests):
-            self.abort(name)
-        self._finish_in_flight()
+        for group in self.requests.values():
+            self.core.cancel(group)
+        self.core.settle()
         self.runner.close()
         self._is_closed = True
 
@@ -376,76 +365,88 @@ class LLMEngine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    generate = engine_calls.generate
-    stream = engine_calls.stream
-    recover = recover
+    def _new_group(
+        self, prompt: str | ListOf[int], params: SamplingParams | None, request_id: str | None = None,
+        on_token: OnToken | None = None, output_ids: ListOf[int] = (), **options: Any,
+    ) -> RequestGroup:  # fmt: skip
+        self._refuse_if_closed()
+        check_options(request_id, on_token=on_token, **options)
+        name = self._free_id() if request_id is None else request_id
+        return self._inputs.process(name, f"request {name!r}", prompt, params, output_ids=output_ids, **options)
 
-    def reset(self) -> None:
-        """Forget everything but the requests: what is scheduled, and what is in the cache."""
-        self.runner.reset()
-        self.scheduler.reset()
-        self.completions.clear()
-        self.late_errors.clear()
-
-    def hand_in(self, request: EngineRequest, output: RequestOutput) -> None:
-        """A request has ended: its output waits for the caller of `step`, or is found in the request."""
-        request.result = output  # the request has ended from here on, even if an interrupt comes now
-        if request.awaited is None:
-            self.unclaimed[request] = output
-        else:
-            request.awaited.pop(request, None)  # an interrupt may have come behind it
-        del self.requests[request.id]
+    def _add(self, group: RequestGroup) -> None:
+        try:
+            self.core.add(group)
+        except BadRequest:
+            self._readers.pop(group, None)
+            raise
+        self.core.settle()
 
     def _free_id(self) -> str:
-        return next(name for name in map(str, count(self._num_added)) if name not in self.requests)
+        return next(name for name in map(str, self._num_added) if not self.core.find(name))
 
-    def _refuse_inside_a_step(self) -> None:
-        if self.changes.unfinished:
-            raise RuntimeError(
-                "step() was called by an on_token or a listener, inside a step; note what you want to do, and do it "
-                "after the step."
-            )
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the engine is closed; make a new one.")
 
-    def _finish_in_flight(self) -> None:
-        """For engines whose steps overlap."""
-
-    def _rules(
-        self, scheduler_output: PreemptiveSchedulerOutput
-    ) -> tuple[list[SamplingParams], list[int], list[int], list[LogitsProcessor | None]]:
-        """What `choose_tokens` needs of every sequence besides the logits."""
-        completions = [self.completions[sequence] for sequence in scheduler_output.num_scheduled_tokens]
-        return (
-            [completion.request.params for completion in completions],
-            [completion.seed for completion in completions],
-            [len(each.output_ids) + each.num_placeholders for each in scheduler_output.num_scheduled_tokens],
-            [completion.processor for completion in completions],
-        )
-
-    def end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
-        """Take a request out, with all its sequences, running or waiting."""
-        take_out = self.scheduler.discard if error else self.scheduler.remove
-        for completion in request.completions:
-            if not completion.sequence.finish_reason:
-                take_out(completion.sequence)
-                completion.sequence.finish_reason = reason
-            if completion.finish_reason is None:
+    def _call_back(self) -> Iterator[BaseException]:
+        """Call `on_token` of every request that has one, with its new tokens. If a callback raises, its request fails;
+        Ctrl-C or SystemExit is raised once all have been called."""
+        for group, reader in list(self._readers.items()):
+            for token in self.core.read(reader):
+                if group not in self._readers:
+                    break  # its callback has aborted it
+                was_interrupted, reader.is_read = not reader.is_read, False
                 try:
-                    completion.finish(self.tokenizer)
-                except Exception as failure:  # of the tokenizer: the tokens are there, their text isn't
-                    error = error or failure
-            self.completions.pop(completion.sequence, None)
-        if error:
-            drop_frames(error)
-        self.metrics.add_request("error" if error else reason, self.clock() - request.arrival)
-        found = request.prompt_logprobs, request.num_cached_tokens
-        output = RequestOutput(request.id, request.prompt_ids, request.completions, error, *found)
-        self.hand_in(request, output)
-        return output
+                    if was_interrupted:
+                        raise RuntimeError(
+                            "an interrupt came during on_token, so whether the token was passed on isn't known."
+                        )
+                    assert group.on_token
+                    group.on_token(token)
+                except BaseException as error:
+                    self.core.cancel(group, error)
+                    self.core.settle()
+                    self._readers.pop(group, None)
+                    if not isinstance(error, Exception):
+                        yield error
+                    break
+                reader.move_on(token)
+            if group.output and not reader.has_news:
+                self._readers.pop(group, None)
 
-    def _note_admitted(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
-        for sequence in scheduler_output.admitted:
-            request = self.completions[sequence].request
-            if not request.is_admitted:  # a preempted sequence is admitted once more
-                request.num_cached_tokens = scheduler_output.cached.get(sequence, 0)
-                request.is_admitted = True
-                self.metrics.queue_time.add(self.watch.start - request.arrival)
+    def _call_listeners(self) -> Iterator[BaseException]:
+        new = self.metrics.steps - self._num_passed_on
+        for step in list(self.metrics.recent)[-new:] if new else []:
+            self._num_passed_on += 1
+            for listener in self.listeners:
+                try:
+                    listener(step)
+                except BaseException as error:
+                    yield error
+
+
+def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
+    """The runner of an engine whose config names none."""
+    if config.overlap:
+        from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # only those who use it need the compiler
+
+        return gpu_model_runner()(model, num_blocks, config)
+    served = probe(model) if config.probe else None
+    shapes = served.layer_shapes if served else None
+    if served and served.way == GATHERED:
+        warnings.warn(
+            f"{type(model).__name__} is served slowly, one sequence at a time: {served.reason}.", stacklevel=3
+        )
+        return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=shapes)
+    return ModelRunner(model, num_blocks, config.block_size, config.backend, shapes)
+
+
+def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, ListOf):
+        raise BadRequest(f"params is {shortened(params)}; give one SamplingParams for all, a list of them, or None.")
+    if len(params) != count:
+        raise BadRequest(f"{len(params)} sampling parameters for {count} prompts; give one for all, or one for each.")
+    return list(params)

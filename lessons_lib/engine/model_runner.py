@@ -1,6 +1,7 @@
 """Lesson 09: computes a scheduled step: one packed batch of all its tokens, one forward pass, logits for every
 sequence."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +15,6 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import KVShape
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
-
-Choose = Callable[[torch.Tensor], torch.Tensor]
-
-
-def greedy(logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest token of each row, int64 [N], on the device of the logits."""
-    return logits.argmax(dim=-1)
 
 
 class ModelRunner:
@@ -56,13 +50,10 @@ class ModelRunner:
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)
 
-    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
-        """Start a step and the choice of its tokens.
-
-        Args:
-            choose: function from what `forward` returns to tokens, int64 [N], on the device of the logits.
-        """
-        return InFlightTokens(choose(self.forward(scheduler_output)))
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+        """Take the tokens that were chosen for a step, int64 [N] on the device of the logits: the next step may compute
+        them before the host has seen them. A negative one is no token."""
+        return InFlightTokens(tokens)
 
     def reset(self) -> None:
         """After a pass that was interrupted: forget the block tables, and let the model call its own attention."""
@@ -73,15 +64,39 @@ class ModelRunner:
         """Leave the model as it was before the runner was made."""
 
 
-def serve_greedily(runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence]) -> list[list[int]]:
+def serve_greedily(
+    runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence], depth: int = 0,
+    copy_blocks: Callable[[Any], None] | None = None,
+) -> list[list[int]]:  # fmt: skip
     """Generate the completions of all sequences, with the likeliest token in each step.
+
+    Args:
+        depth: how many steps may be in flight while the next one is scheduled (lesson 13).
+        copy_blocks: function (scheduler_output): carries out its block copies.
 
     Returns:
         the completions, in the order of the sequences.
     """
+    in_flight: deque[tuple[SchedulerOutput, InFlightTokens]] = deque()
+
+    def process(depth: int) -> None:
+        while len(in_flight) > depth:
+            scheduler_output, tokens = in_flight.popleft()
+            scheduler.update_from_output(scheduler_output, tokens.wait())
+
     for sequence in sequences:
         scheduler.add(sequence)
     while scheduler.has_unfinished():
         scheduler_output = scheduler.schedule()
-        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
+        if any(victim.num_placeholders for victim in getattr(scheduler_output, "preempted", ())):
+            process(0)  # a victim is computed again from its tokens, so all of them must be known
+            scheduler_output.drop_finished()
+        if copy_blocks:
+            copy_blocks(scheduler_output)
+        if scheduler_output.num_scheduled_tokens:
+            tokens = runner.forward(scheduler_output).argmax(dim=-1)
+            in_flight.append((scheduler_output, runner.keep_tokens(scheduler_output, tokens)))
+            scheduler.update_after_launch(scheduler_output)
+        process(depth if scheduler_output.num_scheduled_tokens else 0)
+    process(0)
     return [sequence.output_ids for sequence in sequences]

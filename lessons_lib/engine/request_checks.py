@@ -61,8 +61,8 @@ def _at_most(name: str, value: int, most: int, unit: str) -> None:
 
 
 def check_options(
-    request_id: str | None, tier: int, expected_tokens: float | None, is_interactive: bool,
-    on_token: Callable[[Any], None] | None, cache_salt: str | None,
+    request_id: str | None = None, tier: int = 0, expected_tokens: float | None = None, is_interactive: bool = False,
+    on_token: Callable[[Any], None] | None = None, cache_salt: str | None = None,
 ) -> None:  # fmt: skip
     """Refuse what a policy, a dictionary or a step could not use.
 

@@ -19,7 +19,8 @@ def audit(scheduler: "PreemptiveScheduler") -> None:
     Raises:
         LostBlocks: names the first mismatch.
     """
-    pool, sequences = scheduler.pool, [*scheduler.running, *scheduler.waiting]
+    pool = scheduler.pool
+    sequences = [*scheduler.running, *scheduler.leaving, *scheduler.waiting]
     owned = Counter(block for sequence in sequences for block in sequence.blocks)
     free = set(pool.free_queue)
     _agree("blocks that are free and in use", free & set(owned), set())

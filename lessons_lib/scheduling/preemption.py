@@ -9,7 +9,7 @@ from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
 from lessons_lib.scheduling.policies import Policy
-from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic, share_budget
+from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
@@ -161,7 +161,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def schedule_running(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         size, is_writable = self.pool.block_size, self.pool.is_writable
-        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
+        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
             start, blocks = sequence.num_computed_tokens, sequence.blocks
             # Most have room in a block of their own. `allocate_slots` would do the same for them, in twice the time.
             if start + count <= size * len(blocks) and is_writable(blocks[start // size]):
@@ -270,15 +270,13 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         # Not a look at all that wait: there may be 100,000, and this runs for every victim.
         return list(self._forks)
 
-    def computed(self, sequence: Sequence, count: int) -> None:
-        """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by
-        their hash."""
-        size, start = self.pool.block_size, sequence.num_computed_tokens
-        sequence.num_computed_tokens = start + count
-        before, full = start // size, (start + count) // size
-        if full > before and self.share_prefixes:
+    def computed(self, sequence: Sequence, start: int, end: int) -> None:
+        """See `Scheduler.computed`. Blocks that are full now can be found by their hash."""
+        size = self.pool.block_size
+        # A sequence that was preempted with this step in flight has no blocks any more.
+        if end // size > start // size and self.share_prefixes and sequence.blocks:
             hashes = self.hashes_of(sequence)
-            for index in range(before, full):
+            for index in range(start // size, end // size):
                 self.pool.cache_full_block(sequence.blocks[index], hashes[index])
 
     def discard(self, sequence: Sequence) -> None:

@@ -23,16 +23,26 @@ class SchedulerOutput:
             batch.
         admitted: sequences that run from this step on.
         stalled: running sequences that get no token because no block is free for it.
+        ends: of each scheduled sequence once the step is launched, how many of its tokens are computed then.
+        gets_token: of each scheduled sequence once the step is launched, whether those are all, so that it gets a new
+            token.
     """
 
     num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Sequence] = field(default_factory=list)
     stalled: list[Sequence] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    gets_token: list[bool] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the whole step."""
         return sum(self.num_scheduled_tokens.values())
+
+    def drop_finished(self) -> None:
+        """Leave out sequences that have finished since they were scheduled: they have no blocks any more."""
+        for sequence in [each for each in self.num_scheduled_tokens if each.finish_reason]:
+            del self.num_scheduled_tokens[sequence]
 
 
 OutputT = TypeVar("OutputT", bound=SchedulerOutput)
@@ -100,8 +110,10 @@ class SchedulerBase(Generic[OutputT]):
         max_num_batched_tokens: the most tokens of a step.
         admission: function (scheduler, sequence) -> bool: whether memory has room for one more.
         watermark: blocks that `optimistic` admission leaves free.
+        share_budget: function (running, budget) -> sequence -> tokens; see `share_budget`.
         waiting: WaitingQueue, in the order of the policy.
         running: in the order of admission.
+        leaving: sequences whose last token is in flight.
 
     Raises:
         ValueError: there is no batch slot, the token budget is below `max_num_seqs`, or the watermark is negative.
@@ -116,6 +128,7 @@ class SchedulerBase(Generic[OutputT]):
         policy: Policy | None = None,
         admission: Admission = conservative,
         watermark: int = 0,
+        share_budget: Callable[[list[Sequence], int], dict[Sequence, int]] = share_budget,
     ):
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ValueError(
@@ -129,8 +142,10 @@ class SchedulerBase(Generic[OutputT]):
         self.max_num_batched_tokens = max_num_batched_tokens
         self.admission = admission
         self.watermark = watermark
+        self.share_budget = share_budget
         self.waiting = WaitingQueue(policy or FirstComeFirstServed())
         self.running: list[Sequence] = []
+        self.leaving: list[Sequence] = []
 
     new_output: Callable[[], OutputT] = SchedulerOutput  # type: ignore[assignment]
 
@@ -163,8 +178,8 @@ class SchedulerBase(Generic[OutputT]):
             )
 
     def has_unfinished(self) -> bool:
-        """Whether a sequence is running or waiting."""
-        return bool(self.running or len(self.waiting))
+        """Whether a sequence is running, waiting, or getting its last token."""
+        return bool(self.running or self.leaving or len(self.waiting))
 
     def missing_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence lacks for the tokens that it has now."""
@@ -177,40 +192,71 @@ class SchedulerBase(Generic[OutputT]):
         scheduler_output.admitted.append(sequence)
 
     def update(self, scheduler_output: OutputT, next_tokens: Iterable[int]) -> list[Sequence]:
-        """After the pass: count what was computed, and append the new tokens.
+        """After the pass: count what was computed, and append the new tokens. See the two halves."""
+        self.update_after_launch(scheduler_output)
+        return self.update_from_output(scheduler_output, next_tokens)
+
+    def update_after_launch(self, scheduler_output: OutputT) -> None:
+        """A step was launched: count its tokens as computed. A sequence whose tokens are all computed gets a
+        placeholder for its next token, so that the next step can be scheduled before that token is known.
+
+        A sequence whose last token is in flight doesn't run any more, and keeps its blocks until the token is there.
+        """
+        for sequence, count in scheduler_output.num_scheduled_tokens.items():
+            end = sequence.num_computed_tokens = sequence.num_computed_tokens + count
+            gets_token = end == len(sequence.prompt_ids) + len(sequence.output_ids) + sequence.num_placeholders
+            scheduler_output.ends.append(end)
+            scheduler_output.gets_token.append(gets_token)
+            if gets_token:
+                sequence.num_placeholders += 1
+                if len(sequence.output_ids) + sequence.num_placeholders == sequence.max_new_tokens:
+                    self.running.remove(sequence)
+                    self.leaving.append(sequence)
+
+    def update_from_output(self, scheduler_output: OutputT, next_tokens: Iterable[int]) -> list[Sequence]:
+        """The tokens of a launched step are there: replace the placeholders.
 
         Args:
             next_tokens: a token for each scheduled sequence, in order. It counts only where all tokens are computed:
                 logits in the middle of a prompt predict a token that is known already.
 
         Returns:
-            the sequences that have finished. Their blocks are free again.
+            the sequences that have finished. Their blocks are free again. The next step may have been launched with
+            them, and write to those blocks; a device computes in order, so what their next owner writes comes later.
         """
-        finished = []
-        for (sequence, count), token in zip(scheduler_output.num_scheduled_tokens.items(), next_tokens):
-            self.computed(sequence, count)
-            if sequence.num_computed_tokens == sequence.num_tokens:
+        finished: list[Sequence] = []
+        scheduled = scheduler_output.num_scheduled_tokens.items()
+        ends_and_tokens = zip(scheduler_output.ends, scheduler_output.gets_token, next_tokens)
+        for (sequence, count), (end, gets_token, token) in zip(scheduled, ends_and_tokens):
+            if sequence.finish_reason:
+                continue  # by the step before, or it was aborted
+            if gets_token:
+                sequence.num_placeholders -= 1
                 sequence.append_token(token)
-                if sequence.finish_reason:
-                    finished.append(sequence)
+            self.computed(sequence, end - count, end)
+            if sequence.finish_reason:
+                finished.append(sequence)
         for sequence in finished:
             self.remove(sequence)
         return finished
 
-    def computed(self, sequence: Sequence, count: int) -> None:
-        """The keys and values of `count` more of its tokens are in the cache."""
-        sequence.num_computed_tokens += count
+    def computed(self, sequence: Sequence, start: int, end: int) -> None:
+        """The keys and values of the tokens from `start` to `end` are in the cache, and all these tokens are known."""
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, running or waiting, and free its blocks: it has finished, or was aborted.
+        """Take a sequence out, wherever it is, and free its blocks: it has finished, or was aborted. To abort it, also
+        set its `finish_reason`, so that no token in flight is appended.
 
         Raises:
-            ValueError: it is neither running nor waiting.
+            ValueError: the scheduler doesn't have it.
         """
         if sequence in self.running:
             self.running.remove(sequence)
+        elif sequence in self.leaving:
+            self.leaving.remove(sequence)
         else:
             self.waiting.remove(sequence)
+        sequence.num_placeholders = 0
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
@@ -220,7 +266,7 @@ class SchedulerBase(Generic[OutputT]):
 
     def reset(self) -> None:
         """Forget all sequences and what the pool holds."""
-        self.running = []
+        self.running, self.leaving = [], []
         self.waiting.clear()
         self.pool.reset()
 
@@ -251,7 +297,7 @@ class Scheduler(SchedulerBase[OutputT]):
         return scheduler_output
 
     def schedule_running(self, scheduler_output: OutputT) -> None:
-        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
+        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
             self.allocate_slots(scheduler_output, sequence, count)
 
     def schedule_waiting(self, scheduler_output: OutputT) -> None:

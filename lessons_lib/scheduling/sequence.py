@@ -74,7 +74,10 @@ class Sequence:
         """Append a token to the completion. It finishes with a stop token, or with the last token that `max_new_tokens`
         allows."""
         self.output_ids.append(token)
-        if token in self.stop_token_ids:
-            self.finish_reason = "stop"
-        elif len(self.output_ids) == self.max_new_tokens:
-            self.finish_reason = "length"
+        self.finish_reason = self.reason_to_finish()
+
+    def reason_to_finish(self) -> str | None:
+        """ "stop" after a stop token, "length" at `max_new_tokens`, None if the completion goes on."""
+        if self.output_ids and self.output_ids[-1] in self.stop_token_ids:
+            return "stop"
+        return "length" if len(self.output_ids) >= self.max_new_tokens else None

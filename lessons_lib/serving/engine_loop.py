@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.request import NewToken, RequestOutput
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
     AbortRequest,

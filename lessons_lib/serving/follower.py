@@ -13,7 +13,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
-from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.request import NewToken
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.serving.ranks import Ranks, join_ranks
 from lessons_lib.serving.tensor_parallel import cut_model

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.request import NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import context_length

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.outputs import EngineRequest, NewToken, RequestOutput
+from lessons_lib.engine.request import EngineRequest, NewToken, RequestOutput
 from lessons_lib.engine.recovery import one_call
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest

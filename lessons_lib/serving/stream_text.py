@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

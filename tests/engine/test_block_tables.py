@@ -8,13 +8,13 @@ from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 from lessons_lib.scheduling.sequence import Sequence
-from tools.interrupts import ENGINES, make_engine
+from tools.interrupts import DEPTHS, make_engine
 
 
-def serve_at_random(kind, seed):
+def serve_at_random(depth, seed):
     """Requests with common beginnings, forks, swaps and preemptions, some of them aborted. Returns the scheduler."""
     rng = random.Random(seed)
-    engine = make_engine(kind, num_blocks=rng.randint(16, 24), num_swap_blocks=rng.choice([0, 8]))
+    engine = make_engine(depth, num_blocks=rng.randint(16, 24), num_swap_blocks=rng.choice([0, 8]))
     beginnings = [[rng.randrange(VOCAB_SIZE) for _ in range(9)] for _ in range(2)]
     for number in range(14):
         prompt = rng.choice(beginnings)[: rng.randint(1, 9)] + [rng.randrange(VOCAB_SIZE)] * rng.randint(0, 5)
@@ -29,8 +29,8 @@ def serve_at_random(kind, seed):
     return engine.scheduler
 
 
-@pytest.mark.parametrize("kind", ENGINES)
-def test_each_row_is_the_whole_table_of_its_sequence(kind, monkeypatch):
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_each_row_is_the_whole_table_of_its_sequence(depth, monkeypatch):
     rows_of, seen = BlockTables.rows, []
 
     def checked(tables, sequences, starts):
@@ -42,7 +42,7 @@ def test_each_row_is_the_whole_table_of_its_sequence(kind, monkeypatch):
         return rows
 
     monkeypatch.setattr(BlockTables, "rows", checked)
-    schedulers = [serve_at_random(kind, seed) for seed in range(6)]
+    schedulers = [serve_at_random(depth, seed) for seed in range(6)]
     assert len(seen) > 500 and max(seen) > 4
     assert sum(scheduler.num_preempted for scheduler in schedulers) > 5
     assert sum(scheduler.num_swapped for scheduler in schedulers) > 2

@@ -9,14 +9,14 @@ from engine_cases import alone, greedy
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.fused_llama import fused_runner
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 
 KINDS = {
-    "plain": (LLMEngine, None),
-    "fused": (LLMEngine, fused_runner),
-    "on the GPU's path": (LLMEngine, gpu_model_runner(compiled=False, capture=rerun)),
-    "overlapped": (OverlappedEngine, gpu_model_runner(compiled=False, capture=rerun)),
+    "plain": {},
+    "fused": dict(make_runner=fused_runner),
+    "on the GPU's path": dict(make_runner=gpu_model_runner(compiled=False, capture=rerun)),
+    "overlapped": dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun)),
 }
 
 
@@ -26,11 +26,8 @@ def model():
 
 
 def an_engine(kind, model):
-    engine_type, make_runner = KINDS[kind]
-    config = EngineConfig(
-        num_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=32, make_runner=make_runner
-    )
-    return engine_type(model, engine_cases.LetterTokenizer(), config)
+    config = EngineConfig(num_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=32, **KINDS[kind])
+    return LLMEngine(model, engine_cases.LetterTokenizer(), config)
 
 
 def state_of(model):
@@ -97,7 +94,7 @@ def test_a_closed_engine_takes_no_requests_and_can_be_closed_again(model):
         name = engine.add_request([1, 2], greedy(6, ignore_eos=True))
         engine.step()
         request = engine.requests[name]
-    assert request.result.finish_reason == "abort" and engine.in_flight is None
+    assert request.output.finish_reason == "abort" and not engine.core.in_flight
     with pytest.raises(RuntimeError, match="the engine is closed"):
         engine.add_request([1, 2])
     engine.close()

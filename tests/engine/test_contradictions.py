@@ -8,8 +8,8 @@ import pytest
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.prompts import BadRequest
@@ -27,7 +27,9 @@ def engines():
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
     found = {
         "waits": LLMEngine(model, tokenizer, EngineConfig(**sizes)),
-        "overlaps": OverlappedEngine(copy.deepcopy(model), tokenizer, EngineConfig(**sizes, make_runner=make_runner)),
+        "overlaps": LLMEngine(
+            copy.deepcopy(model), tokenizer, EngineConfig(overlap=True, **sizes, make_runner=make_runner)
+        ),
     }
     yield found
     for engine in found.values():

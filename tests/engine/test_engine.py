@@ -150,9 +150,10 @@ def test_several_answers_of_one_prompt_share_it():
     assert all(
         len(completion.token_ids) == 15 and completion.finish_reason == "length" for completion in output.completions
     )
-    # The prompt is computed once, and each answer but its last token.
-    assert engine.metrics.tokens == len(prompt) + 4 * 14
+    # The prompt is computed once, its last token by each of the others, and each answer but its last token.
+    assert engine.metrics.tokens == len(prompt) + 3 + 4 * 14
     assert engine.metrics.new_tokens == 60 and engine.metrics.prefill_tokens == len(prompt) - 1
+    assert engine.metrics.cached_tokens == 3 * (len(prompt) - 1)
     for index in range(4):
         assert an_engine().generate([prompt], sampled(5 + index))[0].token_ids == output.completions[index].token_ids
     check_that_nothing_is_left(engine)
@@ -310,13 +311,13 @@ def test_the_shortest_and_the_longest_prompt(length):
 def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
-    return list(engine.requests), len(engine.completions), places, engine.has_unfinished()
+    return list(engine.requests), places, engine.has_unfinished()
 
 
 @pytest.mark.parametrize(
     "error, words, prompt, params, kwargs",
     [
-        (BadRequest, "request '1' is empty", [], None, {}),
+        (BadRequest, "request '[01]' is empty", [], None, {}),
         (BadRequest, "request 'there' contains token id 97.*0 to 96", [1, 97], None, {"request_id": "there"}),
         (BadRequest, "-1.*0 to 96", [-1], None, {}),
         (BadRequest, "256 tokens; the context is 256", [1] * 256, None, {}),
@@ -362,11 +363,11 @@ def test_a_name_is_free_again_after_the_end():
     assert [engine.add_request([n], greedy(2), request_id=name) for n, name in enumerate((None, "2", None))] == [
         "0",
         "2",
-        "3",
+        "1",
     ]
     run_out(engine)
     assert engine.add_request([1], greedy(2), request_id="0") == "0"
-    assert engine.add_request([1], greedy(2)) == "4"
+    assert engine.add_request([1], greedy(2)) == "2"
 
 
 def test_generate_takes_all_or_none():
@@ -401,7 +402,7 @@ def test_a_stream_is_the_answer_token_by_token():
     expected = alone("qwen2", [1, 2, 3], 12)
     assert [token.token for token in tokens] == expected
     assert [token.finish_reason for token in tokens[:-1]] == [None] * (len(tokens) - 1) and tokens[-1].finish_reason
-    assert len(engine.requests["other"].completions[0].sequence.output_ids) == len(tokens), "others are served along"
+    assert len(engine.requests["other"].completions[0].output_ids) == len(tokens), "others are served along"
     assert run_out(engine)["other"].token_ids == alone("qwen2", [9, 9], 20, ignore_eos=True)
 
 
@@ -504,7 +505,7 @@ def engine_in_state(where):
     for _ in range({"new": 0, "waiting": 2, "half a prompt": 1, "decoding": 5, "forks": 4}[where]):
         engine.step()
     if where == "forks":
-        assert len(engine.requests[name].completions) == 5 and engine.scheduler.waiting_forks()
+        assert len(engine.scheduler.waiting) > 1
     return engine, name
 
 
@@ -512,7 +513,7 @@ def engine_in_state(where):
 def test_a_request_is_aborted_wherever_it_is(where):
     engine, name = engine_in_state(where)
     request = engine.requests[name]
-    so_far = [list(answer.sequence.output_ids) for answer in request.completions]
+    so_far = [list(answer.output_ids) for answer in request.completions]
     output = engine.abort(name)
     assert [completion.token_ids for completion in output.completions] == so_far
     assert all(completion.finish_reason == "abort" for completion in output.completions) and output.error is None
@@ -659,7 +660,7 @@ def test_nobody_is_kept_waiting_by_a_watermark():
 
 
 def test_a_progress_bar_goes_to_the_end(monkeypatch):
-    from lessons_lib.engine import generate as engine_calls
+    from lessons_lib.engine import llm_engine
 
     bars = []
 
@@ -674,19 +675,19 @@ def test_a_progress_bar_goes_to_the_end(monkeypatch):
         def update(self, by):
             self.done += by
 
-    monkeypatch.setattr(engine_calls, "tqdm", Bar)
+    monkeypatch.setattr(llm_engine, "tqdm", Bar)
     an_engine().generate(some_prompts(5), greedy(), progress=True)
     an_engine().generate(some_prompts(2), replace(greedy(), n=2))
     assert [(bar.wanted, bar.done, bar.shown) for bar in bars] == [(5, 5, True), (2, 2, False)]
 
 
 def test_generate_takes_twice_as_long_for_twice_as_many_prompts():
-    from lessons_lib.engine import generate as engine_calls
+    from lessons_lib.engine import llm_engine
 
     def lines_executed(count):
         interrupter = Interrupter()
         with interrupter:
             an_engine(max_num_seqs=2, probe=False).generate([[1, 2]] * count, greedy(2, ignore_eos=True))
-        return sum(file == engine_calls.__file__ for file, _ in interrupter.executed)
+        return sum(file == llm_engine.__file__ for file, _ in interrupter.executed)
 
     assert lines_executed(24) < 2.2 * lines_executed(12)

@@ -51,7 +51,7 @@ def break_at(monkeypatch, engine, where, k):
     def note(scheduler_output):
         concerned.extend(sequence.id for sequence in scheduler_output.num_scheduled_tokens)
 
-    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine.copy_blocks
+    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine.core.copy_blocks
     scheduler_outputs = []
     monkeypatch.setattr(
         engine.scheduler, "schedule", lambda: scheduler_outputs.append(schedule()) or scheduler_outputs[-1]
@@ -69,7 +69,6 @@ def break_at(monkeypatch, engine, where, k):
             calls[0] += 1
             if calls[0] == k:
                 note(scheduler_outputs[-1])
-                concerned.extend(sequence.id for sequence in scheduler_outputs[-1].preempted if sequence.swapped)
                 move(block_copies[:1], *caches)  # half-way
                 raise Broken("moving")
         return move(block_copies, *caches)
@@ -77,7 +76,7 @@ def break_at(monkeypatch, engine, where, k):
     if where == "forward":
         monkeypatch.setattr(engine.runner, "forward", broken_forward)
     else:
-        monkeypatch.setattr(engine, "copy_blocks", broken_move)
+        monkeypatch.setattr(engine.core, "copy_blocks", broken_move)
     return concerned
 
 
@@ -144,7 +143,7 @@ def test_an_interrupt_is_passed_on_and_loses_nothing(monkeypatch):
     monkeypatch.setattr(engine.runner, "forward", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_out(engine)
-    engine.recover()
+    engine.core.settle()
     audit(engine.scheduler)
     check_answers(run_out(engine), ())
     check_that_nothing_is_left(engine)
@@ -290,7 +289,7 @@ def test_a_callback_that_is_interrupted_fails_its_request_alone(error):
     with pytest.raises(error):
         run_out(engine)
     audit(engine.scheduler)
-    assert not engine.changes.unfinished, "the step was completed; there is nothing to recover from"
+    assert engine.core.is_whole, "the step was completed; there is nothing to recover from"
     check_answers(run_out(engine), {"r1"}, error)
     check_that_nothing_is_left(engine)
 
@@ -363,7 +362,7 @@ def test_a_listener_does_not_keep_the_others_from_being_called():
     with pytest.raises(Broken):
         engine.step()
     engine.listeners.remove(listener)
-    assert len(steps) == 1 and not engine.changes.unfinished
+    assert len(steps) == 1 and engine.core.is_whole
     check_answers(run_out(engine), ())
 
 
@@ -376,7 +375,7 @@ def test_a_step_inside_a_listener_is_refused(call):
         stream=lambda: list(engine.stream([1], greedy(2))),
     )
     engine.listeners.append(lambda step: calls[call]())
-    with pytest.raises(RuntimeError, match="inside a step"):
+    with pytest.raises(RuntimeError, match="called by an on_token or a listener"):
         engine.step()
     engine.listeners.clear()
     outputs = run_out(engine)
@@ -423,9 +422,8 @@ def test_an_error_keeps_no_tensors_of_the_pass_that_failed():
 
 
 def test_a_clock_that_runs_backwards_gives_no_negative_times():
-    engine = an_engine_at_work()
     now = iter(range(10**6, 0, -1))
-    engine.clock = lambda: float(next(now))
+    engine = an_engine_at_work(clock=lambda: float(next(now)))
     check_answers(run_out(engine), ())
     metrics = engine.metrics
     histograms = [metrics.queue_time, metrics.ttft, metrics.tpot, metrics.itl, metrics.latency]
@@ -439,7 +437,7 @@ def test_outputs_of_generate_and_stream_do_not_pile_up():
     for n in range(5):
         engine.generate([[n + 1]], greedy(2))
         list(engine.stream([n + 1], greedy(2)))
-    assert [output.request_id for output in engine.unclaimed.values()] == ["mine"]
+    assert [group.id for group in engine.core.ended] == ["mine"]
     assert [output.request_id for output in engine.step()] == ["mine"]
     check_that_nothing_is_left(engine)
 

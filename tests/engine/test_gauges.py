@@ -19,10 +19,10 @@ def an_engine(request):
 def by_hand(engine):
     """The gauges, from the sequences of all requests that have not ended."""
     sequences = [
-        completion.sequence
+        completion
         for request in engine.requests.values()
         for completion in request.completions
-        if completion.finish_reason is None
+        if completion.has_begun and completion.finish_reason is None
     ]
     waiting = list(engine.scheduler.waiting)
     blocks = {block for sequence in sequences for block in sequence.blocks}
@@ -40,7 +40,7 @@ def test_gauges_are_what_the_sequences_have(an_engine):
     engine, seen = an_engine(num_swap_blocks=12), []
     assert engine.gauges() == EngineGauges(0, 0, 0, 0, 0, 22) == by_hand(engine)
     for index in range(8):
-        engine.add_request(list(range(2 + 3 * index)), greedy(14, n=1 + index % 2, seed=1, ignore_eos=True))
+        engine.add_request(list(range(2 + 3 * index)), greedy(20, n=1 + index % 2, seed=1, ignore_eos=True))
     while engine.has_unfinished():
         engine.step()
         now = engine.gauges()
@@ -57,7 +57,7 @@ def test_sequences_whose_last_token_is_in_flight_are_running():
     engine = engine_of_kind("overlaps", **{**SIZES, "num_blocks": 150})
     engine.add_request([1, 2, 3], greedy(1))
     engine.step()
-    assert engine.overlap.leaving and engine.gauges().running == 1
+    assert engine.scheduler.leaving and engine.gauges().running == 1
 
 
 def test_prometheus_reads_the_gauges(an_engine):

@@ -12,8 +12,8 @@ from transformers import GenerationConfig
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.generation_defaults import BOOKKEEPING, FOR_SAMPLING, HONORED, NOT_OFFERED, counts
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams, token_probabilities
 from lessons_lib.models.support import UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -42,7 +42,7 @@ def an_engine(model, tokenizer=None, overlapped=False, **config):
     if not overlapped:
         return LLMEngine(model, tokenizer or LetterTokenizer(), EngineConfig(**config))
     config |= {"max_model_len": 40, "make_runner": gpu_model_runner(compiled=False, capture=rerun)}
-    return OverlappedEngine(model, tokenizer or LetterTokenizer(), EngineConfig(**config))
+    return LLMEngine(model, tokenizer or LetterTokenizer(), EngineConfig(overlap=True, **config))
 
 
 def of_generate(model, prompt, end_token_ids=(END,), max_tokens=MAX_TOKENS):

@@ -9,8 +9,7 @@ from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_lay
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.model_runner import serve_greedily
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model
@@ -68,16 +67,7 @@ def test_greedy_tokens_are_those_of_the_plain_runner(model, runners, expected, m
         num_blocks, block_size=16, swap_blocks=20, max_num_seqs=16, max_num_batched_tokens=100
     )
     sequences, move = requests(model), mover(runner, scheduler)
-    if overlapped:
-        outputs = serve_overlapped(runner, scheduler, sequences, move)
-    else:
-        for sequence in sequences:
-            scheduler.add(sequence)
-        while scheduler.has_unfinished():
-            scheduler_output = scheduler.schedule()
-            move(scheduler_output)
-            scheduler.update(scheduler_output, runner.launch(scheduler_output).wait())
-        outputs = [sequence.output_ids for sequence in sequences]
+    outputs = serve_greedily(runner, scheduler, sequences, int(overlapped), move)
     for number, (own, other) in enumerate(zip(outputs, expected)):
         assert own == other, f"request {number}"
     assert {len(output) for output in outputs} > {1, 2, 7}
@@ -142,11 +132,12 @@ def test_what_is_written_into_a_weight_counts_at_the_next_replay(model):
 def test_starting_a_step_waits_for_nothing(runners, mode):
     runner = runners(mode)
     scheduler_output = decodes(runner, 16, 30)
-    runner.launch(scheduler_output).wait()
+    launch = lambda: runner.keep_tokens(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1))
+    launch().wait()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        in_flight = [runner.launch(scheduler_output) for _ in range(4)]
+        in_flight = [launch() for _ in range(4)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len({tuple(each.wait()) for each in in_flight}) == 1
@@ -157,31 +148,10 @@ def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runner
     runner.warm_up()  # the tests above have given the model other weights
     captured, graphs = runner.store.num_captured, torch._dynamo.utils.counters["stats"]["unique_graphs"]
     scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=103)
-    serve_overlapped(runner, scheduler, requests(model, 5))
+    serve_greedily(runner, scheduler, requests(model, 5), 1)
     assert runner.store.num_captured == captured
     assert len(runner.store.graphs) == len(runner.sizes) + len(runner.token_counts)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
-
-
-def test_a_sequence_that_is_aborted_under_way_disturbs_nobody(model, runners, expected):
-    runner = runners("compiled, graphs")
-    scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=100)
-    sequences = requests(model)
-    for sequence in sequences:
-        scheduler.add(sequence)
-    steps, aborted = OverlappedSteps(scheduler, runner, mover(runner, scheduler)), []
-    number = 0
-    while steps.has_unfinished():
-        steps.step()
-        number += 1
-        if number % 4 == 0 and scheduler.running:
-            aborted.append(scheduler.running[number % len(scheduler.running)])
-            steps.remove(aborted[-1])
-            aborted[-1].finish_reason = "abort"
-    for sequence, other in zip(sequences, expected):
-        assert sequence.output_ids == (other[: len(sequence.output_ids)] if sequence in aborted else other)
-    audit(scheduler)
-    assert len(aborted) > 3 and not scheduler.pool.ref_count
 
 
 def engine_workload(model):
@@ -215,8 +185,8 @@ def told(outputs):
 
 
 @pytest.mark.parametrize("num_blocks", [500, 40])
-@pytest.mark.parametrize("kind", [LLMEngine, OverlappedEngine])
-def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_blocks):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_engines_answer_alike(model, runners, expected_of_engine, overlap, num_blocks):
     runner = runners("compiled, graphs")
     config = EngineConfig(
         num_blocks=num_blocks,
@@ -224,9 +194,10 @@ def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_bloc
         max_num_seqs=16,
         max_num_batched_tokens=100,
         max_model_len=256,
+        overlap=overlap,
         make_runner=lambda *_: runner,
     )
-    engine = kind(model, load_model()[1], config)
+    engine = LLMEngine(model, load_model()[1], config)
     assert told(engine.generate(*engine_workload(model))) == expected_of_engine
     audit(engine.scheduler)
     assert not engine.scheduler.pool.ref_count and engine.metrics.requests.keys() == {"length", "stop"}
@@ -240,9 +211,14 @@ def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_bloc
 def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners, rules):
     runner = runners("compiled, graphs")
     config = EngineConfig(
-        num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner
+        num_blocks=500,
+        max_num_seqs=16,
+        max_num_batched_tokens=100,
+        max_model_len=256,
+        overlap=True,
+        make_runner=lambda *_: runner,
     )
-    engine = OverlappedEngine(model, load_model()[1], config)
+    engine = LLMEngine(model, load_model()[1], config)
     for number, prompt in enumerate(engine_workload(model)[0][:16]):
         engine.add_request(
             prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True, **rules)
@@ -259,7 +235,9 @@ def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(m
             engine.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert engine.in_flight and all(len(request.completions[0].token_ids) >= 6 for request in engine.requests.values())
+    assert engine.core.in_flight and all(
+        len(request.completions[0].token_ids) >= 6 for request in engine.requests.values()
+    )
     for name in list(engine.requests):
         engine.abort(name)
     engine.step()
@@ -269,29 +247,31 @@ def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, ru
     """By the time the host sees that there was no token, the next step has looked it up in the embedding."""
     runner = runners("compiled, graphs")
     config = EngineConfig(
-        num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner
+        num_blocks=500,
+        max_num_seqs=16,
+        max_num_batched_tokens=100,
+        max_model_len=256,
+        overlap=True,
+        make_runner=lambda *_: runner,
     )
-    engine = OverlappedEngine(model, load_model()[1], config)
+    engine = LLMEngine(model, load_model()[1], config)
     for prompt in ([5, 6, 7], [8, 9]):
         engine.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
-    launch = runner.launch
+    forward = runner.forward
     steps = []
 
-    def with_a_bad_row(scheduler_output, choose):
+    def with_a_bad_row(scheduler_output):
         steps.append(scheduler_output)
-        is_bad = len(steps) == 3
-        return launch(
-            scheduler_output,
-            lambda logits: choose(torch.cat([logits[:1] * float("nan"), logits[1:]]) if is_bad else logits),
-        )
+        logits = forward(scheduler_output)
+        return torch.cat([logits[:1] * float("nan"), logits[1:]]) if len(steps) == 3 else logits
 
-    runner.launch = with_a_bad_row
+    runner.forward = with_a_bad_row
     try:
         outputs = []
         while engine.has_unfinished():
             outputs += engine.step()
     finally:
-        del runner.launch
+        del runner.forward
     torch.cuda.synchronize()
     bad, good = sorted(outputs, key=lambda output: output.request_id)
     assert isinstance(bad.error, FloatingPointError) and len(bad.token_ids) == 2

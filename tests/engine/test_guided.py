@@ -14,9 +14,9 @@ from jsonschema import validate
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.guided import Grammar, GrammarState
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.prompts import BadRequest
@@ -66,7 +66,7 @@ def an_engine(loaded):
         if kind == "waits":
             return LLMEngine(models[kind], tokenizer, EngineConfig(**config))
         make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return OverlappedEngine(models[kind], tokenizer, EngineConfig(**config, make_runner=make_runner))
+        return LLMEngine(models[kind], tokenizer, EngineConfig(overlap=True, **config, make_runner=make_runner))
 
     return make
 

@@ -1,11 +1,12 @@
 """Steps that are started before the tokens of the one before are known."""
 
 import pytest
+import torch
 from overlap_cases import BLOCK, answers, mover, ragged, sharing_scheduler
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
+from lessons_lib.engine.model_runner import serve_greedily
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import hash_full_blocks
@@ -20,13 +21,14 @@ class Counting:
     def __init__(self):
         self.log = []
 
-    def launch(self, scheduler_output):
-        number = sum(entry.startswith("launch") for entry in self.log)
-        self.log.append(f"launch {number}")
-        tokens = [
-            sequence.num_computed_tokens + count for sequence, count in scheduler_output.num_scheduled_tokens.items()
-        ]
-        return Arriving(self.log, number, tokens)
+    def forward(self, scheduler_output):
+        self.log.append(f"launch {sum(entry.startswith('launch') for entry in self.log)}")
+        scheduled = scheduler_output.num_scheduled_tokens.items()
+        after = torch.tensor([sequence.num_computed_tokens + count for sequence, count in scheduled])
+        return torch.nn.functional.one_hot(after)
+
+    def keep_tokens(self, scheduler_output, tokens):
+        return Arriving(self.log, self.log[-1].split()[1], tokens.tolist())
 
 
 class Arriving:
@@ -38,18 +40,13 @@ class Arriving:
         return self.arriving
 
 
-def counting_steps(*sequences, num_blocks=200, scheduler=None):
+def log_of(*sequences, num_blocks=200, scheduler=None):
+    """What happens in which order while these are served with a step in flight."""
     scheduler = scheduler or Scheduler(BlockPool(num_blocks, BLOCK), max_num_seqs=5, max_num_batched_tokens=24)
-    for sequence in sequences:
-        scheduler.add(sequence)
-    return OverlappedSteps(scheduler, Counting())
-
-
-def run(steps):
-    finished = []
-    while steps.has_unfinished():
-        finished += steps.step()
-    return finished
+    runner = Counting()
+    serve_greedily(runner, scheduler, sequences, depth=1)
+    assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+    return runner.log
 
 
 @pytest.mark.parametrize("kind", ["plain", "sharing", "tight", "tight, swapping"])
@@ -62,10 +59,10 @@ def test_answers_are_those_of_one_step_after_the_other(seed, kind):
     sequences = ragged(seed)
     if kind == "plain":
         scheduler = Scheduler(BlockPool(num_blocks, BLOCK), max_num_seqs=5, max_num_batched_tokens=24)
-        assert serve_overlapped(runner, scheduler, sequences) == expected
+        assert serve_greedily(runner, scheduler, sequences, 1) == expected
     else:
         scheduler = sharing_scheduler(num_blocks, swap_blocks=10 if "swapping" in kind else 0)
-        assert serve_overlapped(runner, scheduler, sequences, mover(runner, scheduler)) == expected
+        assert serve_greedily(runner, scheduler, sequences, 1, mover(runner, scheduler)) == expected
         audit(scheduler)
         assert not scheduler.pool.ref_count
     assert len(scheduler.pool.free_queue) == num_blocks
@@ -76,93 +73,46 @@ def test_the_tight_pools_above_do_preempt():
     preempted = 0
     for seed in range(4):
         scheduler = sharing_scheduler(20)
-        serve_overlapped(Counting(), scheduler, ragged(seed, stops=0))
+        serve_greedily(Counting(), scheduler, ragged(seed, stops=0), 1)
         preempted += scheduler.num_preempted
     assert preempted
 
 
 def test_the_next_step_starts_before_the_tokens_of_the_last_one_are_asked_for():
-    steps = counting_steps(Sequence("A", range(3), 4))
-    run(steps)
-    assert steps.runner.log == [
-        "launch 0",
-        "launch 1",
-        "tokens 0",
-        "launch 2",
-        "tokens 1",
-        "launch 3",
-        "tokens 2",
-        "tokens 3",
-    ]
+    log = log_of(Sequence("A", range(3), 4))
+    assert log == ["launch 0", "launch 1", "tokens 0", "launch 2", "tokens 1", "launch 3", "tokens 2", "tokens 3"]
 
 
-def test_an_answer_that_ends_at_its_cap_costs_no_step_more():
+def test_an_answer_that_ends_at_its_limit_costs_no_further_step():
     sequence = Sequence("A", range(3), 4)
-    steps = counting_steps(sequence)
-    assert run(steps) == [sequence] and sequence.output_ids == [3, 4, 5, 6] and sequence.finish_reason == "length"
-    assert steps.runner.log.count("launch 3") == 1 and "launch 4" not in steps.runner.log
+    assert "launch 4" not in log_of(sequence)
+    assert sequence.output_ids == [3, 4, 5, 6] and sequence.finish_reason == "length"
 
 
 def test_the_token_after_a_stop_token_is_thrown_away():
     sequence = Sequence("A", range(3), 10, frozenset({4}))
-    steps = counting_steps(sequence)
-    assert run(steps) == [sequence] and sequence.output_ids == [3, 4] and sequence.finish_reason == "stop"
-    assert "launch 2" in steps.runner.log, "that it had ended could not be known yet"
-    assert len(steps.scheduler.pool.free_queue) == 200
+    assert "launch 2" in log_of(sequence), "that it had ended could not be known yet"
+    assert sequence.output_ids == [3, 4] and sequence.finish_reason == "stop"
 
 
 def test_an_immediate_end_keeps_its_token():
     sequence = Sequence("A", range(3), 1)
-    assert run(counting_steps(sequence)) == [sequence] and sequence.output_ids == [3]
+    log_of(sequence)
+    assert sequence.output_ids == [3]
 
 
-def test_blocks_are_called_after_tokens_that_are_known():
+def test_blocks_are_hashed_once_their_tokens_are_known():
     sequences = [Sequence(str(n), range(n, n + 5), 18) for n in range(3)]
-    steps = counting_steps(*sequences, scheduler=sharing_scheduler(100))
-    run(steps)
+    scheduler = sharing_scheduler(100)
+    log_of(*sequences, scheduler=scheduler)
     whole = [Sequence("whole", [*sequence.prompt_ids, *sequence.output_ids[:-1]], 1) for sequence in sequences]
-    assert set(steps.scheduler.pool.hash_to_block) == {
-        name for sequence in whole for name in hash_full_blocks(sequence, BLOCK)
-    }
+    assert set(scheduler.pool.hash_to_block) == {hash for each in whole for hash in hash_full_blocks(each, BLOCK)}
 
 
-def test_where_blocks_may_run_out_the_tokens_are_waited_for_first():
-    steps = counting_steps(Sequence("A", range(3), 4), num_blocks=3)
-    run(steps)
-    assert steps.runner.log[:4] == ["launch 0", "tokens 0", "launch 1", "tokens 1"]
-
-
-def test_who_has_tokens_under_way_is_never_preempted():
-    """Admission that takes the last blocks, and a look at the pool that misses it."""
+def test_tokens_of_a_victim_are_waited_for():
+    """Admission that takes the last blocks, so that a sequence with a token in flight is preempted."""
     scheduler = sharing_scheduler(6, admission=lambda scheduler, sequence: True)
-    steps = counting_steps(Sequence("A", range(11), 8), scheduler=scheduler)
-    steps.may_lack_blocks = lambda: False
-    steps.step()
-    scheduler.add(Sequence("B", range(50, 62), 8))
-    with pytest.raises(RuntimeError, match="'B'|'A'"):
-        run(steps)
-
-
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_an_aborted_sequence_gets_nothing_more(after):
-    aborted, other = Sequence("A", range(3), 3 if after == 3 else 9), Sequence("B", range(5), 9)
-    steps = counting_steps(aborted, other)
-    for _ in range(after):
-        steps.step()
-    steps.remove(aborted)
-    aborted.finish_reason = "abort"
-    known = list(aborted.output_ids)
-    assert known == [3, 4, 5][: after - 1]
-    assert run(steps) == [other] and aborted.output_ids == known
-    assert len(steps.scheduler.pool.free_queue) == 200
-
-
-def test_an_error_at_the_start_of_a_step_leaves_the_one_before():
-    sequence = Sequence("A", range(3), 4)
-    steps = counting_steps(sequence)
-    steps.step()
-    launch, steps.runner.launch = steps.runner.launch, None
-    with pytest.raises(TypeError):
-        steps.step()
-    steps.runner.launch = launch
-    assert run(steps) == [sequence] and sequence.output_ids == [3, 4, 5, 6]
+    sequences = [Sequence("A", range(11), 8), Sequence("B", range(50, 62), 8)]
+    log_of(*sequences, scheduler=scheduler)
+    assert scheduler.num_preempted
+    assert [each.output_ids for each in sequences] == [list(range(11, 19)), list(range(12, 20))]

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import time
 from functools import partial
 
 import engine_cases
@@ -9,8 +10,8 @@ import pytest
 from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_a_listener_that_raises
 
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.prompts import BadRequest
@@ -19,8 +20,8 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE
 ROOMY = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
 CONFIGS = {
     "roomy": ROOMY,
-    "tight": {**ROOMY, "num_blocks": 22},
-    "swapping": {**ROOMY, "num_blocks": 22, "num_swap_blocks": 20},
+    "tight": {**ROOMY, "num_blocks": 18},
+    "swapping": {**ROOMY, "num_blocks": 18, "num_swap_blocks": 20},
     "no sharing": {**ROOMY, "share_prefixes": False},
     "now and then": {**ROOMY, "num_blocks": 40, "max_num_batched_tokens": 60},
 }
@@ -34,11 +35,10 @@ def model():
 
 @pytest.fixture
 def an_engine(model):
-    def make(**config):
+    def make(clock=time.perf_counter, **config):
         make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return OverlappedEngine(
-            model, engine_cases.LetterTokenizer(), EngineConfig(**{**ROOMY, "make_runner": make_runner, **config})
-        )
+        config = EngineConfig(**{**ROOMY, "make_runner": make_runner, "overlap": True, **config})
+        return LLMEngine(model, engine_cases.LetterTokenizer(), config, clock)
 
     return make
 
@@ -48,19 +48,7 @@ def plain_engine(**config):
 
 
 def check_books(engine):
-    """An audit as if nothing were under way."""
-    scheduler, overlap = engine.scheduler, getattr(engine, "overlap", None)
-    placeholders = {sequence: sequence.num_placeholders for sequence in scheduler.running}
-    running = len(scheduler.running)
-    scheduler.running += overlap.leaving if overlap else []
-    for sequence in placeholders:
-        sequence.num_placeholders = 0
-    try:
-        audit(scheduler)
-    finally:
-        del scheduler.running[running:]
-        for sequence, count in placeholders.items():
-            sequence.num_placeholders = count
+    audit(engine.scheduler)
 
 
 def run_out(engine, most_steps=2000):
@@ -69,9 +57,7 @@ def run_out(engine, most_steps=2000):
     for _ in range(most_steps):
         if not engine.has_unfinished():
             check_that_nothing_is_left(engine)
-            assert not hasattr(engine, "overlap") or (
-                engine.in_flight is None and not engine.overlap.leaving and not engine._needs_logits
-            )
+            assert not engine.core.in_flight and not engine.core.need_host
             return outputs
         for output in engine.step():
             assert output.request_id not in outputs, f"{output.request_id} has ended twice"
@@ -180,7 +166,7 @@ def test_aborts_at_any_time_disturb_nobody(an_engine, seed, kind):
 
 def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
     engine, log = an_engine(), []
-    launch = engine.runner.launch
+    keep_tokens = engine.runner.keep_tokens
 
     class Noted:
         def __init__(self, tokens, number):
@@ -190,12 +176,12 @@ def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
             log.append(f"tokens {self.number}")
             return self.tokens.wait()
 
-    def noting(scheduler_output, choose):
+    def noting(scheduler_output, tokens):
         number = sum(entry.startswith("launch") for entry in log)
         log.append(f"launch {number}")
-        return Noted(launch(scheduler_output, choose), number)
+        return Noted(keep_tokens(scheduler_output, tokens), number)
 
-    engine.runner.launch = noting
+    engine.runner.keep_tokens = noting
     told = []
     engine.add_request(
         [1, 2, 3], greedy(4, ignore_eos=True), on_token=lambda token: told.append((token.token, len(log)))
@@ -217,9 +203,8 @@ def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
 @pytest.mark.parametrize("params", [greedy(9, logprobs=1), SamplingParams(max_tokens=9, n=2, temperature=1.0, seed=3)])
 def test_only_while_somebody_looks_at_logits_one_step_waits_for_the_other(an_engine, params):
     engine, kinds = an_engine(max_num_seqs=2), []
-    schedule, overlapped_launch, inside = engine.schedule, engine.overlap.launch, []
-    engine.overlap.launch = lambda: [inside.append(True), overlapped_launch(), inside.clear()][1]
-    engine.schedule = lambda: kinds.append("overlapped" if inside else "alone") or schedule()
+    core, schedule = engine.core, engine.scheduler.schedule
+    engine.scheduler.schedule = lambda: kinds.append("overlapped" if core.in_flight else "alone") or schedule()
     engine.add_request([1, 2], greedy(6, ignore_eos=True))
     engine.add_request([1, 2], greedy(4, ignore_eos=True))
     engine.add_request([5, 6, 7], params)
@@ -227,7 +212,7 @@ def test_only_while_somebody_looks_at_logits_one_step_waits_for_the_other(an_eng
     assert kinds[:4] == ["alone", *["overlapped"] * 3], (
         "in the first step there are seats; then the third waits for one"
     )
-    assert "alone" in kinds[4:] and (kinds[-1] == "alone") == (params.logprobs is not None)
+    assert ("alone" in kinds[4:]) == (kinds[-1] == "alone") == (params.logprobs is not None)
 
 
 # Faults
@@ -256,28 +241,31 @@ def check_failed(outputs, prompts, failed, kind=Broken):
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 15, 16])
 def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
     engine = an_engine(**{**CONFIGS[config], "max_num_seqs": 4})
-    prompts, launch, calls, failed = at_work(engine), engine.runner.launch, [], set()
+    prompts, runner, core, calls, failed = at_work(engine), engine.runner, engine.core, [], set()
+    forward, sampler, keep_tokens = runner.forward, core.sampler, runner.keep_tokens
 
     class Lost:
         def wait(self):
             raise Broken("arrival")
 
-    def failing_choice(logits):
-        raise Broken("choose")
-
-    def broken(scheduler_output, choose):
+    def broken_forward(scheduler_output):
         calls.append(scheduler_output)
-        if len(calls) != k:
-            return launch(scheduler_output, choose)
-        failed.update(
-            sequence.id for sequence in scheduler_output.num_scheduled_tokens if sequence.finish_reason is None
-        )
-        if where == "launch":
-            raise Broken("launch")
-        tokens = launch(scheduler_output, failing_choice if where == "choose" else choose)
-        return Lost() if where == "arrival" else tokens
+        if len(calls) == k:
+            failed.update(each.id for each in scheduler_output.num_scheduled_tokens)
+            if where == "launch":
+                raise Broken("launch")
+        return forward(scheduler_output)
 
-    engine.runner.launch = broken
+    def broken_sampler(*args):
+        if len(calls) == k and where == "choose":
+            raise Broken("choose")
+        return sampler(*args)
+
+    def broken_keep(scheduler_output, tokens):
+        kept = keep_tokens(scheduler_output, tokens)
+        return Lost() if len(calls) == k and where == "arrival" else kept
+
+    runner.forward, core.sampler, runner.keep_tokens = broken_forward, broken_sampler, broken_keep
     outputs = run_out(engine)
     assert failed
     failed -= {
@@ -290,22 +278,22 @@ def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
 def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
     for where in ("launch", "arrival"):
         engine = an_engine()
-        prompts, launch, calls = at_work(engine), engine.runner.launch, []
+        prompts, keep_tokens, calls = at_work(engine), engine.runner.keep_tokens, []
 
         class Interrupted:
             def wait(self):
                 raise KeyboardInterrupt
 
-        def broken(scheduler_output, choose):
+        def broken(scheduler_output, tokens):
             calls.append(scheduler_output)
             if len(calls) == 4 and where == "launch":
                 raise KeyboardInterrupt
-            return Interrupted() if len(calls) == 4 else launch(scheduler_output, choose)
+            return Interrupted() if len(calls) == 4 else keep_tokens(scheduler_output, tokens)
 
-        engine.runner.launch = broken
+        engine.runner.keep_tokens = broken
         with pytest.raises(KeyboardInterrupt):
             run_out(engine)
-        engine.recover()
+        engine.core.settle()
         check_books(engine)
         check_failed(run_out(engine), prompts, set())
 
@@ -323,12 +311,10 @@ def test_moving_that_raises(an_engine):
         if block_copies:
             raise Broken("moving")
 
-    engine.copy_blocks = broken
+    engine.core.copy_blocks = broken
     outputs = run_out(engine)
     assert isinstance(outputs["copied"].error, Broken) and isinstance(outputs["other"].error, Broken)
-    assert outputs["other"].token_ids == alone("qwen2", [50], 3, ignore_eos=True), (
-        "what had been computed was handed out"
-    )
+    assert outputs["other"].token_ids == alone("qwen2", [50], 2, ignore_eos=True), "the third was in flight"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -338,20 +324,17 @@ def test_logits_that_are_no_numbers_fail_their_own_request(an_engine, temperatur
     engine.add_request(
         [1, 2], SamplingParams(max_tokens=14, temperature=temperature, seed=1, ignore_eos=True), request_id="bad"
     )
-    launch, told = engine.runner.launch, []
+    forward, told = engine.runner.forward, []
 
-    def with_a_bad_row(scheduler_output, choose):
-        def choose_after(logits):
-            logits = logits.clone()
-            for row, sequence in enumerate(scheduler_output.num_scheduled_tokens):
-                if sequence.id == "bad" and len(sequence.output_ids) + sequence.num_placeholders == 3:
-                    logits[row, 5] = float("nan")
-                    told.append(row)
-            return choose(logits)
+    def with_a_bad_row(scheduler_output):
+        logits = forward(scheduler_output).clone()
+        for row, request in enumerate(scheduler_output.num_scheduled_tokens):
+            if request.id == "bad" and request.num_output_tokens == 3:
+                logits[row, 5] = float("nan")
+                told.append(row)
+        return logits
 
-        return launch(scheduler_output, choose_after)
-
-    engine.runner.launch = with_a_bad_row
+    engine.runner.forward = with_a_bad_row
     outputs = run_out(engine)
     bad = outputs.pop("bad")
     assert told and len(bad.token_ids) == 3 and "not finite numbers" in str(bad.error)
@@ -364,23 +347,6 @@ def test_a_listener_that_raises_loses_no_answer(an_engine):
     outputs, errors = run_out_with_a_listener_that_raises(engine, lambda: check_books(engine))
     assert errors > 3
     check_failed(outputs | run_out(engine), prompts, set())
-
-
-def test_a_careless_admission_costs_the_victim_alone(an_engine):
-    engine = an_engine(
-        num_blocks=10, max_num_seqs=3, max_num_batched_tokens=12, admission=lambda scheduler, sequence: True
-    )
-    engine.overlap.may_lack_blocks = lambda: False
-    engine.add_request([1, 2, 3], greedy(14, ignore_eos=True), request_id="first")
-    engine.step()
-    for n in range(2):
-        engine.add_request([n + 5] * 11, greedy(14, ignore_eos=True), request_id=f"late {n}")
-    outputs = run_out(engine)
-    errors = [output for output in outputs.values() if output.error]
-    assert errors and all("preempted with a token in flight" in str(output.error) for output in errors)
-    for output in outputs.values():
-        expected = alone("qwen2", output.prompt_ids, 14, ignore_eos=True)
-        assert output.token_ids == (expected[: len(output.token_ids)] if output.error else expected)
 
 
 # Everything else
@@ -399,7 +365,7 @@ def test_streams_and_generate_do_as_ever(an_engine):
         "qwen2", [1, 2], 9, ignore_eos=True
     )
     check_that_nothing_is_left(engine)
-    assert engine.in_flight is None
+    assert not engine.core.in_flight
 
 
 def test_a_step_inside_a_step_is_refused(an_engine):
@@ -411,8 +377,7 @@ def test_a_step_inside_a_step_is_refused(an_engine):
 
 def test_metrics_add_up(an_engine):
     clock = engine_cases.Clock()
-    engine, steps = an_engine(), []
-    engine.clock = clock
+    engine, steps = an_engine(clock=clock), []
     engine.listeners.append(steps.append)
     outputs = engine.generate([[n + 1] * 9 for n in range(8)], greedy(12, ignore_eos=True))
     metrics = engine.metrics

@@ -24,8 +24,8 @@ import lessons_lib.engine.probe as probing
 import lessons_lib.engine.shallow as shallow
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gathered_runner import GatheredRunner
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.probe import GATHERED, PAGED, probe
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
@@ -244,12 +244,12 @@ def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
 def test_the_gpu_engine_refuses_what_only_single_sequences_can_serve():
     runner = gpu_model_runner(compiled=False, capture=rerun)
     with pytest.raises(UnsupportedModel, match="GPUModelRunner can't serve GPTJForCausalLM.*LLMEngine can"):
-        OverlappedEngine(gptj(), NoText(), EngineConfig(make_runner=runner, num_blocks=8))
+        LLMEngine(gptj(), NoText(), EngineConfig(overlap=True, make_runner=runner, num_blocks=8))
 
 
 def test_the_gpu_engine_takes_the_measured_shapes():
     runner = gpu_model_runner(compiled=False, capture=rerun)
-    engine = OverlappedEngine(fresh(), NoText(), EngineConfig(make_runner=runner, num_blocks=8))
+    engine = LLMEngine(fresh(), NoText(), EngineConfig(overlap=True, make_runner=runner, num_blocks=8))
     assert engine.runner.cache.keys[0].shape[2:] == (2, 8)
 
 

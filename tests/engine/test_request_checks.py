@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.detokenizer import releasable
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
@@ -27,8 +28,8 @@ OTHERS = {"a": [1, 2, 3], "b": [9, 8], "c": [4, 4, 4]}
 def overlapped_engine(**config):
     sizes = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 64}
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    return OverlappedEngine(
-        a_model(), LetterTokenizer(), EngineConfig(**{**sizes, "make_runner": make_runner, **config})
+    return LLMEngine(
+        a_model(), LetterTokenizer(), EngineConfig(overlap=True, **{**sizes, "make_runner": make_runner, **config})
     )
 
 
@@ -44,7 +45,7 @@ def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
     metrics = engine.metrics
-    return list(engine.requests), len(engine.completions), places, engine._num_added, metrics.requests, metrics.steps
+    return list(engine.requests), places, engine._num_added, metrics.requests, metrics.steps
 
 
 BAD_ARGUMENTS = {
@@ -249,4 +250,4 @@ def test_short_requests_by_the_thousand_leave_nothing_behind():
         outputs = engine.generate([[(start + n) % VOCAB_SIZE] for n in range(100)], greedy(1))
         assert all(len(output.token_ids) == 1 for output in outputs)
         check_that_nothing_is_left(engine)
-        assert not engine.unclaimed
+        assert not engine.core.ended

@@ -5,16 +5,15 @@ from functools import cache
 
 import pytest
 from engine_cases import (
-    LetterTokenizer,
     a_model,
     an_engine,
     check_that_nothing_is_left,
+    engine_of_kind,
     run_out,
     run_out_with_a_listener_that_raises,
 )
 
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.prompts import BadRequest
@@ -97,7 +96,7 @@ def test_letters_of_several_tokens_across_the_cut_stay_whole():
         engine = bundled_engine()
         engine.add_request("Once", params, on_token=shown.append, output_ids=tokens[:cut])
         (completion,) = next(iter(engine.requests.values())).completions
-        before = completion.text
+        before = completion.detokenizer.text
         outputs = run_out(engine)
         (output,) = outputs.values()
         assert output.token_ids[:cut] == tokens[:cut]
@@ -109,8 +108,7 @@ def test_letters_of_several_tokens_across_the_cut_stay_whole():
 def test_the_overlapped_engine_goes_on_too():
     params = SamplingParams(max_tokens=12, presence_penalty=1.0, ignore_eos=True, **DRAWN)
     tokens = [new[1] for new in streamed(an_engine(), [3, 4, 5], params)]
-    config = EngineConfig(block_size=4, num_blocks=60, make_runner=LLMEngine.new_runner)
-    engine = OverlappedEngine(a_model(), LetterTokenizer(), config)
+    engine = engine_of_kind("overlaps", block_size=4, num_blocks=60)
     assert [new[1] for new in streamed(engine, [3, 4, 5], params, tokens[:4])] == tokens[4:]
 
 
@@ -120,9 +118,9 @@ def test_interrupts_after_that_lose_and_repeat_nothing():
     engine, seen = an_engine(num_blocks=6), []
     engine.add_request(prompt, params, on_token=seen.append, output_ids=tokens[:5])
     engine.add_request([7, 8], params)
-    engine.changes.unfinished += 1  # an interrupted change: the next call recovers
+    engine.core.is_whole = False  # an interrupted step: the next one begins again
     engine.step()
-    engine.changes.unfinished += 1
+    engine.core.is_whole = False
     outputs, _ = run_out_with_a_listener_that_raises(engine, lambda: None)
     assert [new.token for new in seen] == tokens[5:]
     assert outputs["0"].token_ids == tokens

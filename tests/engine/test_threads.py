@@ -7,19 +7,20 @@ import pytest
 from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy
 
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import EngineConfig
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 
 SIZES = dict(num_blocks=24, max_num_seqs=4, max_num_batched_tokens=16, block_size=4)
 LIMIT = 60  # seconds, for a thread that hangs; none of them waits for time to pass
 
 
-@pytest.fixture(params=["LLMEngine", "OverlappedEngine"])
+@pytest.fixture(params=[0, 1])
 def engine(request):
     engine = an_engine(**SIZES)
-    if request.param == "OverlappedEngine":
-        config = EngineConfig(**SIZES, max_model_len=64, make_runner=gpu_model_runner(compiled=False, capture=rerun))
-        engine = OverlappedEngine(engine.model, engine.tokenizer, config)
+    if request.param:
+        make_runner = gpu_model_runner(compiled=False, capture=rerun)
+        config = EngineConfig(**SIZES, max_model_len=64, overlap=True, make_runner=make_runner)
+        engine = LLMEngine(engine.model, engine.tokenizer, config)
     yield engine
     check_that_nothing_is_left(engine)
 

@@ -6,8 +6,8 @@ import functools
 from oracle import END, generate_alone
 
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import tiny_model
@@ -52,7 +52,8 @@ def engine_of_kind(kind, **config):
     if kind == "waits":
         return LLMEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config))
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    return OverlappedEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config, make_runner=make_runner))
+    config = EngineConfig(**config, overlap=True, make_runner=make_runner)
+    return LLMEngine(model_of_kind(kind), LetterTokenizer(), config)
 
 
 class Clock:
@@ -117,7 +118,7 @@ def run_out_with_a_listener_that_raises(engine, check):
 def check_that_nothing_is_left(engine):
     scheduler = engine.scheduler
     audit(scheduler)
-    assert not engine.requests and not engine.completions and not engine.has_unfinished()
+    assert not engine.requests and not engine.has_unfinished()
     assert not scheduler.running and not list(scheduler.waiting)
     assert not scheduler.pool.used and len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
     assert not scheduler.swap_space.used

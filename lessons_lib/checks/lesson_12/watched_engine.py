@@ -16,7 +16,7 @@ from lessons_lib.checks.lesson_12.step_cases import Broken, Case
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.recovery import one_call
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.invariants import LostBlocks, audit

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest
