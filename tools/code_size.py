@@ -10,7 +10,7 @@ from lessons_lib.measuring.code_lines import closure
 
 ENTRIES = {
     "LLMEngine": "lessons_lib.engine.llm_engine",
-    "OverlappedEngine and its GPU runner": "lessons_lib.engine.overlapped_engine",
+    "with its GPU runner": "lessons_lib.engine.gpu_model_runner",
 }
 
 

@@ -64,8 +64,8 @@ class Soak:
         self.engine = LLMEngine(self.model, Letters(), CONFIG)
         self.forward = self.engine.runner.forward
         self.engine.runner.forward = self.forward_with_faults
-        self.copy_blocks = self.engine.copy_blocks
-        self.engine.copy_blocks = self.copies_with_faults
+        self.copy_blocks = self.engine.core.copy_blocks
+        self.engine.core.copy_blocks = self.copies_with_faults
         self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
 
     def run(self) -> Table:

@@ -17,6 +17,7 @@ from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest, encode_within, token_ids_of
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.sequence import Sequence
 
 NOT_KNOWN = math.nan
 
@@ -80,7 +81,7 @@ class InputProcessor:
             )  # fmt: skip
             request.prompt_logits = index == 0 and params.prompt_logprobs is not None
             group.completions.append(request)
-        self.scheduler.check(group.completions[0])
+        self.scheduler.check(Sequence(label, group.prompt_ids, max_tokens))
         if len(output_ids):
             self.resume(group, output_ids)
         return group

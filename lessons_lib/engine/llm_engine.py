@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
+import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -23,6 +25,7 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
 from lessons_lib.engine.request_checks import check_options
+from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -32,6 +35,24 @@ from lessons_lib.models.support import UnsupportedModel, check_context, text_con
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
 EngineT = TypeVar("EngineT", bound="LLMEngine")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an engine is made of. Each part can be replaced, such as by a learner's own.
+
+    Attributes:
+        core: an EngineCore class.
+        scheduler: function (pool, **limits) -> PreemptiveScheduler, such as `partial(PreemptiveScheduler,
+            share_budget=mine)`.
+        pool: function (num_blocks, block_size) -> PrefixCache.
+        sampler: see `choose_tokens`.
+    """
+
+    core: type[EngineCore] = EngineCore
+    scheduler: Callable[..., PreemptiveScheduler] = PreemptiveScheduler
+    pool: Callable[[int, int], PrefixCache] = PrefixCache
+    sampler: Callable[..., torch.Tensor] = choose_tokens
 
 
 class LLMEngine:
@@ -62,7 +83,9 @@ class LLMEngine:
         tokenizer: PreTrainedTokenizerBase,
         config: EngineConfig | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        parts: Parts | None = None,
     ):
+        parts = parts or Parts()
         self.config = config = config or EngineConfig()
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         served = probe(model) if config.probe else None
@@ -76,8 +99,8 @@ class LLMEngine:
             text_config(model.config).vocab_size,
         )
         self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
-        scheduler = PreemptiveScheduler(
-            PrefixCache(num_blocks, config.block_size),
+        scheduler = parts.scheduler(
+            parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             policy=known_policy(config.policy), admission=config.admission,
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
@@ -95,9 +118,10 @@ class LLMEngine:
                 model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=layer_shapes
             )
         self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
-        self.core = EngineCore(
-            scheduler, runner, tokenizer, self.metrics, clock, swap_cache=swap_cache, depth=int(config.overlap)
-        )
+        self.core = parts.core(
+            scheduler, runner, tokenizer, self.metrics, clock,
+            swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
+        )  # fmt: skip
         limits = self.context, self.vocab_size, self.generation_defaults, config.max_logprobs
         self._inputs = InputProcessor(tokenizer, *limits, scheduler, clock)
         self.listeners: list[Callable[[EngineStep], None]] = []

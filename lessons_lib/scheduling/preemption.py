@@ -9,7 +9,7 @@ from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
 from lessons_lib.scheduling.policies import Policy
-from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic, share_budget
+from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
@@ -159,7 +159,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def schedule_running(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         size, is_writable = self.pool.block_size, self.pool.is_writable
-        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
+        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
             start, blocks = sequence.num_computed_tokens, sequence.blocks
             # Most have room in a block of their own. `allocate_slots` would do the same for them, in twice the time.
             if start + count <= size * len(blocks) and is_writable(blocks[start // size]):

@@ -112,6 +112,7 @@ class SchedulerBase(Generic[OutputT]):
         max_num_batched_tokens: the most tokens of a step.
         admission: function (scheduler, sequence) -> bool: whether memory has room for one more.
         watermark: blocks that `optimistic` admission leaves free.
+        share_budget: function (running, budget) -> sequence -> tokens; see `share_budget`.
         waiting: WaitingQueue, in the order of the policy.
         running: in the order of admission.
         leaving: sequences whose last token is in flight.
@@ -129,6 +130,7 @@ class SchedulerBase(Generic[OutputT]):
         policy: Policy | None = None,
         admission: Admission = conservative,
         watermark: int = 0,
+        share_budget: Callable[[list[Sequence], int], dict[Sequence, int]] = share_budget,
     ):
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ValueError(
@@ -142,6 +144,7 @@ class SchedulerBase(Generic[OutputT]):
         self.max_num_batched_tokens = max_num_batched_tokens
         self.admission = admission
         self.watermark = watermark
+        self.share_budget = share_budget
         self.waiting = WaitingQueue(policy or FirstComeFirstServed())
         self.running: list[Sequence] = []
         self.leaving: list[Sequence] = []
@@ -296,7 +299,7 @@ class Scheduler(SchedulerBase[OutputT]):
         return scheduler_output
 
     def schedule_running(self, scheduler_output: OutputT) -> None:
-        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
+        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
             self.allocate_slots(scheduler_output, sequence, count)
 
     def schedule_waiting(self, scheduler_output: OutputT) -> None:
