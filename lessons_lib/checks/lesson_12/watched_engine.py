@@ -64,7 +64,7 @@ class WatchedCore(EngineCore):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.events: list[str] = []
-        self.copies_left = 0
+        self.copies_left, self.has_copied = 0, False
         self.problem: Mistake | None = None
         self.times: Counter[str] = Counter()
         self.choose, self.sampler = self.sampler, self.watched_sampler
@@ -83,7 +83,7 @@ class WatchedCore(EngineCore):
         if self.case.left_out and is_next and (self.case.where != "copy_blocks" or output.block_copies):
             counts = output.num_scheduled_tokens
             output.num_scheduled_tokens = {each: counts[each] for each in counts if each.id not in self.case.left_out}
-        self.copies_left, self.events, self.returned = len(output.block_copies), [], None
+        self.copies_left, self.has_copied, self.events, self.returned = len(output.block_copies), False, [], None
         return output
 
     def launch(self, scheduler_output: Any) -> Any:
@@ -121,13 +121,13 @@ class WatchedCore(EngineCore):
 
     def note(self, name: str, output: Any) -> None:
         """The attempt calls this, with this scheduler output."""
-        if name in self.events and not (name == "copy_blocks" and self.copies_left):
-            self.stop(f"your step called `{name}` twice.", "One step is one forward pass, for all scheduled requests.")
         if "failed" in self.events:
             self.stop(
                 f"your step called `{name}` although the step had failed.",
                 "A failed step has no tokens: `raise StepFailed(requests) from error`.",
             )
+        if name in self.events and not (name == "copy_blocks" and self.copies_left):
+            self.stop(f"your step called `{name}` twice.", "One step is one forward pass, for all scheduled requests.")
         if output is not None and output is not self.output:
             self.stop(f"`{name}` got {short(output, 60)}.", f"`core.{name}` takes the scheduler output of the step.")
         is_first = name not in self.events
@@ -143,6 +143,7 @@ class WatchedCore(EngineCore):
                 f"`copy_blocks` takes a list of block copies; yours passed {type(copies).__name__}.",
                 "They are in `scheduler_output.block_copies`.",
             )
+        self.has_copied = True
         if copies:
             self.note("copy_blocks", None)
         self.copies_left -= len(copies)
@@ -154,7 +155,7 @@ class WatchedCore(EngineCore):
                 "your step called the model although nothing was scheduled.",
                 "If `num_scheduled_tokens` is empty, return before the model is called.",
             )
-        if self.copies_left and "copy_blocks" in self.events and "failed" not in self.events:
+        if self.copies_left and self.has_copied and "failed" not in self.events:
             self.stop(
                 f"your step called the model after {total - self.copies_left} of its {total} block copies.",
                 "`core.copy_blocks` takes them all, of each kind: `scheduler_output.block_copies` as it is.",

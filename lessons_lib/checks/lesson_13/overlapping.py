@@ -55,9 +55,9 @@ CASES = (
         num_blocks=9,
     ),
     Case(
-        "5 blocks of 4 for A and B; B is preempted while the end token of A is in flight",
-        (("A", 5, 12, 8), ("B", 5, 12, -1)),
-        num_blocks=3,
+        "4 blocks of 4 for A and B; B is preempted while the end token of A is in flight",
+        (("A", 4, 12, 8), ("B", 4, 12, -1)),
+        num_blocks=4,
     ),
 )
 
