@@ -66,14 +66,14 @@ def imported_modules(source: str) -> set[str]:
     return modules
 
 
-def closure(entry: str) -> dict[str, int]:
-    """Every module that importing `entry` pulls in -> its lines of code.
+def closure(*entries: str) -> dict[str, int]:
+    """Every module that importing the entries pulls in -> its lines of code.
 
     Raises:
         ValueError: there is no such module.
     """
     sizes: dict[str, int] = {}
-    found = [entry]
+    found = list(entries)
     while found:
         module = found.pop()
         if module in sizes:
