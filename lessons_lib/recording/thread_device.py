@@ -1,4 +1,4 @@
-"""Lesson 13: a device that is a thread, to watch how a loop's steps overlap. It needs neither a model nor a GPU."""
+"""Lesson 13: a thread as a device, to watch a loop's steps overlap without a model or a GPU."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,14 +9,14 @@ import torch
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 DIGITS_PER_SECOND = 200  # a digit for every 5 ms
-TOKEN = 7  # of every sequence in every step
+TOKEN = 7  # the token of every sequence in every step
 
 
 class ThreadDevice:
-    """A runner without a model. `forward` takes the CPU some time, and then a step takes a thread some time.
+    """A runner without a model: `forward` keeps the CPU busy, then a thread is busy with the step.
 
     Attributes:
-        spans: of the "CPU" and of the "device": start and end of its work on each step, in seconds.
+        spans: "CPU" or "device" -> start and end of its work on each step, in seconds.
     """
 
     def __init__(self, cpu_ms: float, device_ms: float):
@@ -32,7 +32,7 @@ class ThreadDevice:
         return torch.zeros(num_seqs, 1)
 
     def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> SimpleNamespace:
-        """`wait()` of what it returns waits for the tokens."""
+        """The result's `wait()` waits for the tokens."""
         return SimpleNamespace(wait=self.computed.result)
 
     def compute(self, num_seqs: int) -> list[int]:
@@ -45,7 +45,7 @@ class ThreadDevice:
         self.spans[side].append((started, time.perf_counter()))
 
     def draw(self) -> None:
-        """Print a line each for the CPU and the device: for every 5 ms the last digit of the step that it works on."""
+        """Print a line each for the CPU and the device, with the current step's last digit for every 5 ms."""
         first = self.spans["CPU"][0][0]
         for side, spans in self.spans.items():
             line = ""

@@ -24,7 +24,7 @@ from lessons_lib.serving.http.connections import PROBE_SECONDS
 from lessons_lib.serving.http.errors import OTHER_PATHS
 from lessons_lib.serving.http.protocol import MAX_PROMPTS, NEUTRAL, ChatMessage, ChatRequest, CompletionRequest
 from lessons_lib.serving.http.server import BACKLOG
-from lessons_lib.serving.http.settings import ServerSettings
+from lessons_lib.serving.http.settings import BODY_BYTES, BYTES_PER_TOKEN, ServerSettings
 
 FILE = Path(__file__).with_name("the_server.md")
 Row = tuple[str, str, str]  # what, how much, what happens beyond it
@@ -51,7 +51,6 @@ def server_limits() -> list[Row]:
     own = {
         "max_requests": ("requests, waiting or running", "requests", "429, with `Retry-After`"),
         "max_prompt_tokens": ("tokens of all their prompts", "tokens", "429; 400 if one prompt alone has more"),
-        "max_body_bytes": ("body of a request", "bytes", "413"),
         "max_header_bytes": ("head of a request, trailers included", "bytes", "431"),
         "receive_timeout": ("time for sending a request", "seconds", closed),
         "stall_timeout": ("time for which an answer stays unread", "seconds", f"{closed}, its request aborted"),
@@ -60,7 +59,9 @@ def server_limits() -> list[Row]:
     }
     rows = [(what, option(ServerSettings, name, unit), then) for name, (what, unit, then) in own.items()]
     first, others = PROBE_SECONDS
+    body = f"{number(BODY_BYTES)} bytes, and {BYTES_PER_TOKEN} for each token of the context (`--max-body-bytes`)"
     return [
+        ("body of a request", body, "413"),
         *rows,
         ("connections that wait to be accepted", number(BACKLOG), "the system refuses them"),
         ("signs that a client has gone", f"looked for after {first:g} s, then every {others:g} s", "it is aborted"),

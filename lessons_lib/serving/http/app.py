@@ -22,6 +22,7 @@ def create_app(
         served: the model that the engine behind `front` has.
         whole: counts for all API processes of the server, if it has several.
     """
+    settings = settings.for_context(served.max_model_len)
     app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
     errors.install(app)
     routers = (
