@@ -21,7 +21,6 @@ from lessons_lib.checks.engine_trial import engine_of
 from lessons_lib.checks.kept import standalone_source
 from lessons_lib.checks.linking import Linked, link
 from lessons_lib.checks.my_engine import LINKS, part_exercises
-from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -74,9 +73,8 @@ class OwnWorkload(Workload):
         return prompt, params, options
 
     def draw_engine(self) -> LLMEngine:
-        config = EngineConfig(**self.draw_config())
-        kind = OverlappedEngineOnCPU if self.overlaps else LLMEngine
-        return engine_of(self.linked, tiny_model(self.family, seed=3), NoText(), config, time.perf_counter, kind)
+        config = EngineConfig(**self.draw_config() | dict(overlap=self.overlaps))
+        return engine_of(self.linked, tiny_model(self.family, seed=3), NoText(), config, time.perf_counter)
 
     def check(self, output, is_aborted: bool = False) -> None:
         prompt, params = self.asked.pop(output.request_id)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.linking import Linked
-from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
@@ -35,20 +36,19 @@ class Letters:
 
 
 def engine_of(
-    linked: Linked,
-    model: Any,
-    tokenizer: Any,
-    config: EngineConfig,
-    clock: Callable[[], float],
-    kind: type[LLMEngine] = LLMEngine,
+    linked: Linked, model: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float]
 ) -> LLMEngine:
-    """An engine of this kind, of linked parts. Policy and admission rule of the config are linked, too."""
-    policy = config.policy
+    """An engine of linked parts. Policy and admission rule of the config are linked, too. Without a GPU, a runner for
+    steps that overlap compiles nothing, and computes again where a graph would be replayed."""
+    policy, make_runner = config.policy, config.make_runner
     if (own_policy := linked.get(type(policy))) is not type(policy):
         settings = inspect.signature(type(policy)).parameters
         policy = own_policy(**{name: getattr(policy, name) for name in settings})
-    config = replace(config, policy=policy, admission=linked.get(config.admission))
-    return linked.get(kind)(model, tokenizer, config, clock)
+    if config.overlap and not make_runner:
+        options = {} if model.device.type == "cuda" else dict(compiled=False, capture=rerun)
+        make_runner = linked.get(gpu_model_runner)(**options)
+    config = replace(config, policy=policy, admission=linked.get(config.admission), make_runner=make_runner)
+    return linked.get(LLMEngine)(model, tokenizer, config, clock)
 
 
 def serve_trial(linked: Linked) -> list[Any]:
@@ -66,18 +66,18 @@ def serve_trial(linked: Linked) -> list[Any]:
         EngineConfig(**sizes, admission=conservative),
         EngineConfig(**(sizes | {"block_size": 3}), share_prefixes=False),
     )
-    return [*(_serve(linked, config) for config in configs), _serve(linked, configs[0], OverlappedEngineOnCPU)]
+    return [_serve(linked, config) for config in (*configs, replace(configs[0], overlap=True))]
 
 
-def _serve(linked: Linked, config: EngineConfig, kind: type[LLMEngine] = LLMEngine) -> list[Any]:
+def _serve(linked: Linked, config: EngineConfig) -> list[Any]:
     outputs: dict[str, Any] = {}
     # An attempt may do anything to its model.
-    with engine_of(linked, copy.deepcopy(_model()), Letters(), config, _ticking_clock(), kind) as engine:
+    with engine_of(linked, copy.deepcopy(_model()), Letters(), config, _ticking_clock()) as engine:
         for index, (prompt, params) in enumerate(_requests()):
             engine.add_request(prompt, params, request_id=str(index), tier=index % 3, is_interactive=index % 2 == 0)
             if index % 2:
                 _step(engine, outputs)
-        engine.changes.unfinished += 1  # as after Ctrl-C: the next call begins by recovering
+        engine.core.is_whole = False  # as after Ctrl-C: the next call begins again from the tokens
         for _ in range(MOST_STEPS):
             if not engine.has_unfinished():
                 break

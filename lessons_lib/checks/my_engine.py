@@ -19,7 +19,6 @@ from lessons_lib.checks.registry import exercises_of, lesson_numbers
 from lessons_lib.checks.sandbox import Outcome, run_guarded
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.scheduling.policies import PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative
 from lessons_lib.viz.tables.table import Table
@@ -46,6 +45,7 @@ LINKS = (
     Link("lessons_lib.scheduling.policies:PriorityWithAgeing"),
     Link("lessons_lib.scheduling.scheduler:share_budget"),
     Link("lessons_lib.scheduling.scheduler:conservative"),
+    Link("lessons_lib.scheduling.scheduler:SchedulerBase"),
     Link("lessons_lib.scheduling.scheduler:Scheduler"),
     Link("lessons_lib.scheduling.preemption:last_in_rank"),
     Link("lessons_lib.scheduling.preemption:preempt_sequence"),
@@ -58,16 +58,18 @@ LINKS = (
     Link("lessons_lib.engine.sampling:choose_tokens"),
     Link("lessons_lib.engine.detokenizer:releasable"),
     Link("lessons_lib.engine.detokenizer:IncrementalDetokenizer"),
-    Link("lessons_lib.engine.request:EngineRequest"),
-    Link("lessons_lib.engine.requests_in:new_request"),
-    Link("lessons_lib.engine.step_results:forks_of"),
-    Link("lessons_lib.engine.step_results:completions_with_token"),
+    Link("lessons_lib.engine.request:Request"),
+    Link("lessons_lib.engine.input_processor:InputProcessor"),
     Link("lessons_lib.engine.input_batch:next_tokens"),
     Link("lessons_lib.engine.input_batch:forward_batch"),
     Link("lessons_lib.engine.input_batch:forward_batch", f"{STAND_INS}:forward_batch"),
     Link("lessons_lib.engine.model_runner:ModelRunner"),
     Link("lessons_lib.engine.gathered_runner:GatheredRunner"),
-    Link("lessons_lib.engine.step:run_step"),
+    Link("lessons_lib.engine.in_flight:overlapped_step"),
+    Link("lessons_lib.engine.core:run_step"),
+    Link("lessons_lib.engine.core:EngineCore"),
+    Link("lessons_lib.engine.llm_engine:Parts"),
+    Link("lessons_lib.engine.llm_engine:default_runner"),
     Link("lessons_lib.engine.llm_engine:LLMEngine"),
     Link("lessons_lib.attention.custom_op:OperatorCache"),
     Link("lessons_lib.attention.custom_op:replace_placeholders"),
@@ -75,12 +77,7 @@ LINKS = (
     Link("lessons_lib.engine.cuda_graphs:GraphStore"),
     Link("lessons_lib.engine.gpu_model_runner:compiled_logits"),
     Link("lessons_lib.engine.gpu_model_runner:GPUModelRunner"),
-    Link("lessons_lib.engine.overlapped_engine:gpu_model_runner"),
-    Link("lessons_lib.engine.overlap:overlapped_step"),
-    Link("lessons_lib.engine.overlap:OverlappedSteps"),
-    Link("lessons_lib.engine.overlapped_engine:EngineSteps"),
-    Link("lessons_lib.engine.overlapped_engine:OverlappedEngine"),
-    Link(f"{STAND_INS}:OverlappedEngineOnCPU"),
+    Link("lessons_lib.engine.gpu_model_runner:gpu_model_runner"),
 )
 YOURS, REFERENCE = "yours", "reference"
 NOT_A_PART = "not part of the engine"
@@ -92,11 +89,8 @@ def my_engine(
     tokenizer: Any,
     config: EngineConfig | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    kind: type[LLMEngine] = LLMEngine,
 ) -> LLMEngine:
-    """An engine of your own parts. The arguments are those of LLMEngine.
-
-    `kind` is LLMEngine, OverlappedEngine (lesson 13), or the latter's stand-in without a GPU, OverlappedEngineOnCPU.
+    """An engine of your own parts. The arguments are those of LLMEngine. `overlap` (lesson 13) needs no GPU here.
 
     If the config has a `make_runner` or `backend`, it is used as it is, in place of the parts of lesson 06.
 
@@ -108,8 +102,8 @@ def my_engine(
     states = states_of(answers)
     linked = link(LINKS, {target: answers[target] for target, state in states.items() if state == YOURS})
     config = config or EngineConfig()
-    engine = engine_of(linked, model, tokenizer, config, clock, kind)
-    engine.parts = table_of(states, not_called(config, kind, on_gpu=engine.model.device.type == "cuda"))
+    engine = engine_of(linked, model, tokenizer, config, clock)
+    engine.parts = table_of(states, not_called(config, on_gpu=engine.model.device.type == "cuda"))
     return engine
 
 
@@ -152,14 +146,14 @@ def states_of(answers: Mapping[str, str]) -> dict[str, str]:
     return states
 
 
-def not_called(config: EngineConfig, kind: type[LLMEngine] = LLMEngine, on_gpu: bool = False) -> dict[str, str]:
+def not_called(config: EngineConfig, on_gpu: bool = False) -> dict[str, str]:
     """Name of a part -> what keeps an engine from calling it, whatever its requests are."""
     attention = ("add_block", "attention_in_place")
     found: dict[str, str] = {}
-    if not issubclass(kind, OverlappedEngine):
-        found |= dict.fromkeys(("GraphStore", "overlapped_step", "replace_placeholders"), f"by `{kind.__name__}`")
+    if not config.overlap:
+        found |= dict.fromkeys(("GraphStore", "replace_placeholders"), "without `overlap`")
     elif not config.make_runner:  # its runner computes attention by an operator of its own, whatever the backend
-        found |= dict.fromkeys(attention, f"by `{kind.__name__}`")
+        found |= dict.fromkeys(attention, "with `overlap`")
     if callable(config.backend) or config.backend == "triton" or (config.backend is None and on_gpu):
         found |= dict.fromkeys(attention, "with this `backend`")
     if config.make_runner:

@@ -1,7 +1,6 @@
 """Functions that the engine calls in place of its own, so that it runs exercises which it doesn't call as they are.
 
-They return the same as the functions of these names in the engine, and take longer. So does the engine at the end,
-which needs no GPU.
+They return the same as the functions of these names in the engine, and take longer.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,12 +16,8 @@ from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import PAGED, attention_of_layer
 from lessons_lib.attention.paged_attention import plan_torch as plan_in_groups
 from lessons_lib.attention.plain_attention import attention_in_place
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.input_batch import forward_batch as forward_batch_of_arrays
-from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.race import draw_on_device, random_numbers, times
 from lessons_lib.engine.sampling import token_probabilities
 from lessons_lib.kv_cache.cache_slots import slot_mapping
@@ -93,11 +88,3 @@ def race_on(device: torch.device) -> Callable[..., None]:
         tokens[rows] = torch.where(is_whole, whole, drawn)
 
     return race
-
-
-class OverlappedEngineOnCPU(OverlappedEngine):
-    """`OverlappedEngine` without a GPU: nothing is compiled, and steps run again where a graph would be replayed."""
-
-    @staticmethod
-    def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-        return gpu_model_runner(compiled=False, capture=rerun)(model, num_blocks, config)

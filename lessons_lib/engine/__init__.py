@@ -22,12 +22,12 @@ from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
 from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
-from lessons_lib.engine.in_flight import InFlightTokens
+from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.logits_processors import NoTokenAllowed
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.model_runner import GreedyLoop, ModelRunner, serve_greedily
 from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
@@ -44,6 +44,7 @@ __all__ = [
     "GraphKey",
     "GraphSize",
     "GraphStore",
+    "GreedyLoop",
     "InFlightTokens",
     "IncrementalDetokenizer",
     "JoinedLinear",
@@ -64,6 +65,7 @@ __all__ = [
     "gpu_model_runner",
     "join_projections",
     "next_size",
+    "overlapped_step",
     "random_numbers",
     "releasable",
     "rerun",

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.in_flight import InFlightTokens
+from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import ModelRunner
@@ -69,6 +69,29 @@ class StepFailed(Exception):
         self.requests: list[Request] = list(requests)
 
 
+def run_step(core: "EngineCore", scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
+    """Run the part of a step that may fail: copy blocks, compute, and choose tokens.
+
+    Returns:
+        the step, None if there is nothing to compute.
+
+    Raises:
+        StepFailed: with the requests to blame: those that are scheduled, or, if there are none, those swapped out.
+    """
+    requests: list[Request] = list(scheduler_output.num_scheduled_tokens)  # type: ignore[arg-type]
+    try:
+        core.copy_blocks(scheduler_output.block_copies)
+        if not requests:
+            return None
+        logits = core.forward(scheduler_output)
+        of_each = zip(*((each.params, each.seed, each.num_output_tokens, each.processor) for each in requests))
+        tokens = core.sampler(logits[: len(requests)], *map(list, of_each))
+        in_flight = core.keep_tokens(scheduler_output, tokens)
+    except Exception as error:
+        raise StepFailed(requests or scheduler_output.swapped_out) from error
+    return core.count_launched(scheduler_output, in_flight, logits)
+
+
 class EngineCore:
     """Serves requests, a step at a time. Any thread may add and cancel; whoever wants tokens calls `step`.
 
@@ -84,6 +107,7 @@ class EngineCore:
         need_host: those of `groups` whose tokens or logits the host must see before the next step is launched.
         ended: requests that have ended and that nobody waits for, until someone takes their output.
         in_flight: the steps that were launched and not processed, oldest first.
+        changed: requests that have got tokens in the current call of `step`.
         lock: one thread at a time changes anything.
         is_whole: whether the last change was finished.
     """
@@ -101,6 +125,7 @@ class EngineCore:
         self.need_host: dict[RequestGroup, None] = {}
         self.ended: dict[RequestGroup, None] = {}
         self.in_flight: deque[InFlightStep] = deque()
+        self.changed: list[Request] = []
         self.lock = threading.RLock()
         self.is_whole = True
 
@@ -172,57 +197,55 @@ class EngineCore:
         with self.lock:
             self.begin_change()
             self.take_commands()
-            changed: list[Request] = []
+            self.changed = []
             try:
-                self.compute(changed)
+                overlapped_step(self)
+                if not self.groups:
+                    self.process(0)  # nobody reads what is in flight, but it ends with its requests
             except StepFailed as failed:
                 for group in dict.fromkeys(request.group for request in failed.requests):
                     self.end(group, "error", failed.__cause__)
                 self.rebuild()
             self.is_whole = True
-            return changed
+            return self.changed
 
-    def compute(self, changed: list[Request]) -> None:
-        """One step, and the tokens of those before it."""
-        if self.host_must_see_tokens():
-            self.process(changed, 0)
-        watch = StopWatch(self.clock)
+    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
+        """See `run_step`."""
+        return run_step(self, scheduler_output)
+
+    def schedule(self) -> PreemptiveSchedulerOutput:
+        self.watch = StopWatch(self.clock)
         output = self.scheduler.schedule()
-        watch.lap("schedule")
-        if any(victim.num_placeholders for victim in output.preempted):
-            self.process(changed, 0)  # a victim is computed again from its tokens, so all of them must be known
-            output.drop_finished()
-        if launched := self.launch(output, watch):
-            self.in_flight.append(launched)
-        self.process(changed, self.depth if launched else 0)
-        if not self.groups:
-            self.process(changed, 0)  # nobody reads what is in flight, but it ends with its requests
-
-    def launch(self, output: PreemptiveSchedulerOutput, watch: StopWatch) -> InFlightStep | None:
-        """Copy blocks, start the forward pass, and choose tokens. None if there is nothing to compute."""
-        requests: list[Request] = list(output.num_scheduled_tokens)  # type: ignore[arg-type]
-        try:
-            self.copy_blocks(output.block_copies)
-            if not requests:
-                return None
-            watch.lap("move")
-            logits = self.runner.forward(output)
-            watch.lap("forward")
-            of_each = zip(*((each.params, each.seed, each.num_output_tokens, each.processor) for each in requests))
-            tokens = self.sampler(logits[: len(requests)], *map(list, of_each))
-            in_flight = self.runner.keep_tokens(output, tokens)
-            watch.lap("sample")
-        except Exception as error:
-            raise StepFailed(requests or output.swapped_out) from error
-        self.note_admitted(output, watch.start)
-        self.scheduler.update_after_launch(output)
-        has_reader = any(each.group.needs_logits for each in requests)
-        return InFlightStep(output, in_flight, logits if has_reader else None, watch)
+        self.watch.lap("schedule")
+        return output
 
     def copy_blocks(self, copies: list[BlockCopy]) -> None:
         copy_blocks(copies, self.runner.cache, self.swap_cache)
 
-    def process(self, changed: list[Request], depth: int) -> None:
+    def forward(self, output: PreemptiveSchedulerOutput) -> torch.Tensor:
+        """Start the forward pass; see `ModelRunner.forward`."""
+        self.watch.lap("move")
+        logits = self.runner.forward(output)
+        self.watch.lap("forward")
+        return logits
+
+    def keep_tokens(self, output: PreemptiveSchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+        """See `ModelRunner.keep_tokens`."""
+        in_flight = self.runner.keep_tokens(output, tokens)
+        self.watch.lap("sample")
+        return in_flight
+
+    def count_launched(
+        self, output: PreemptiveSchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor
+    ) -> InFlightStep:
+        """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
+        self.note_admitted(output, self.watch.start)
+        self.scheduler.update_after_launch(output)
+        requests: list[Request] = list(output.num_scheduled_tokens)  # type: ignore[arg-type]
+        has_reader = any(each.group.needs_logits for each in requests)
+        return InFlightStep(output, tokens, logits if has_reader else None, self.watch)
+
+    def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
         while len(self.in_flight) > depth:
             step = self.in_flight.popleft()
@@ -245,7 +268,7 @@ class EngineCore:
             self.scheduler.update_from_output(step.output, tokens)
             new = [request for request, token in gets_token if token >= 0]
             self.take_in(new)
-            changed += new
+            self.changed += new
             step.watch.lap("update")
             waiting, pool = len(self.scheduler.waiting), self.scheduler.pool
             self.metrics.add_output(step.output, step.watch, len(new), waiting, pool)

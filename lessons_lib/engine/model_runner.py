@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend, paged_forward
-from lessons_lib.engine.in_flight import InFlightTokens
+from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import KVShape
@@ -64,39 +64,59 @@ class ModelRunner:
         """Leave the model as it was before the runner was made."""
 
 
+class GreedyLoop:
+    """Drives a scheduler and a runner; the likeliest token comes next.
+
+    Attributes:
+        depth: how many steps may be in flight while the next one is scheduled (lesson 13).
+        copy_blocks: function (scheduler_output): carries out its block copies; None if there are none.
+        in_flight: (scheduler output, InFlightTokens) of each step that was launched and not processed, oldest first.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler[Any], runner: ModelRunner, depth: int = 0,
+        copy_blocks: Callable[[Any], None] | None = None,
+    ):  # fmt: skip
+        self.scheduler, self.runner, self.depth, self.copy_blocks = scheduler, runner, depth, copy_blocks
+        self.in_flight: deque[tuple[Any, InFlightTokens]] = deque()
+
+    def host_must_see_tokens(self) -> bool:
+        return False
+
+    def schedule(self) -> Any:
+        return self.scheduler.schedule()
+
+    def launch(self, scheduler_output: Any) -> tuple[Any, InFlightTokens] | None:
+        """Start a step. None if there is nothing to compute."""
+        if self.copy_blocks:
+            self.copy_blocks(scheduler_output)
+        if not scheduler_output.num_scheduled_tokens:
+            return None
+        tokens = self.runner.forward(scheduler_output).argmax(dim=-1)
+        step = scheduler_output, self.runner.keep_tokens(scheduler_output, tokens)
+        self.scheduler.update_after_launch(scheduler_output)
+        return step
+
+    def process(self, depth: int) -> None:
+        """Wait for the tokens of all steps in flight but the last `depth`, and append them to their sequences."""
+        while len(self.in_flight) > depth:
+            scheduler_output, tokens = self.in_flight.popleft()
+            self.scheduler.update_from_output(scheduler_output, tokens.wait())
+
+
 def serve_greedily(
     runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence], depth: int = 0,
     copy_blocks: Callable[[Any], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """Generate the completions of all sequences, with the likeliest token in each step.
-
-    Args:
-        depth: how many steps may be in flight while the next one is scheduled (lesson 13).
-        copy_blocks: function (scheduler_output): carries out its block copies.
+    """Generate the completions of all sequences; see GreedyLoop.
 
     Returns:
         the completions, in the order of the sequences.
     """
-    in_flight: deque[tuple[SchedulerOutput, InFlightTokens]] = deque()
-
-    def process(depth: int) -> None:
-        while len(in_flight) > depth:
-            scheduler_output, tokens = in_flight.popleft()
-            scheduler.update_from_output(scheduler_output, tokens.wait())
-
+    loop = GreedyLoop(scheduler, runner, depth, copy_blocks)
     for sequence in sequences:
         scheduler.add(sequence)
     while scheduler.has_unfinished():
-        scheduler_output = scheduler.schedule()
-        if any(victim.num_placeholders for victim in getattr(scheduler_output, "preempted", ())):
-            process(0)  # a victim is computed again from its tokens, so all of them must be known
-            scheduler_output.drop_finished()
-        if copy_blocks:
-            copy_blocks(scheduler_output)
-        if scheduler_output.num_scheduled_tokens:
-            tokens = runner.forward(scheduler_output).argmax(dim=-1)
-            in_flight.append((scheduler_output, runner.keep_tokens(scheduler_output, tokens)))
-            scheduler.update_after_launch(scheduler_output)
-        process(depth if scheduler_output.num_scheduled_tokens else 0)
-    process(0)
+        overlapped_step(loop)
+    loop.process(0)
     return [sequence.output_ids for sequence in sequences]

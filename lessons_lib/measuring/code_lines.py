@@ -64,14 +64,14 @@ def imported_modules(source: str) -> set[str]:
     return modules
 
 
-def closure(entry: str) -> dict[str, int]:
-    """Map each module that `entry` imports, directly or not, to its lines of code.
+def closure(*entries: str) -> dict[str, int]:
+    """Map each module that the entries import, directly or not, to its lines of code.
 
     Raises:
         ValueError: there is no such module.
     """
     sizes: dict[str, int] = {}
-    found = [entry]
+    found = list(entries)
     while found:
         module = found.pop()
         if module in sizes:

@@ -4,6 +4,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import torch
+
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 DIGITS_PER_SECOND = 200  # a digit for every 5 ms
@@ -11,7 +13,7 @@ TOKEN = 7  # the token of every sequence in every step
 
 
 class ThreadDevice:
-    """A runner without a model: `launch` keeps the CPU busy, then a thread is busy with the step.
+    """A runner without a model: `forward` keeps the CPU busy, then a thread is busy with the step.
 
     Attributes:
         spans: "CPU" or "device" -> start and end of its work on each step, in seconds.
@@ -22,10 +24,16 @@ class ThreadDevice:
         self.spans: dict[str, list[tuple[float, float]]] = {"CPU": [], "device": []}
         self.thread = ThreadPoolExecutor(1)
 
-    def launch(self, scheduler_output: SchedulerOutput) -> SimpleNamespace:
-        """Start a step. The result's `wait()` waits for the tokens."""
+    def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
+        """Start a step. Its logits are the same for all."""
         self.work("CPU")
-        return SimpleNamespace(wait=self.thread.submit(self.compute, len(scheduler_output.num_scheduled_tokens)).result)
+        num_seqs = len(scheduler_output.num_scheduled_tokens)
+        self.computed = self.thread.submit(self.compute, num_seqs)
+        return torch.zeros(num_seqs, 1)
+
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> SimpleNamespace:
+        """The result's `wait()` waits for the tokens."""
+        return SimpleNamespace(wait=self.computed.result)
 
     def compute(self, num_seqs: int) -> list[int]:
         self.work("device")

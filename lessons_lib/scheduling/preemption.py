@@ -20,12 +20,10 @@ class PreemptiveSchedulerOutput(SchedulerOutput):
 
     Attributes:
         block_copies: to be carried out in this order: a block that one copy empties may be the target of a later one.
-        preempted: sequences that lost their batch slot, or as waiting forks their blocks, in this step.
         cached: admitted sequence -> how many of its tokens were in the cache already.
     """
 
     block_copies: list[BlockCopy] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
     cached: dict[Sequence, int] = field(default_factory=dict)
 
     @property

@@ -23,6 +23,7 @@ class SchedulerOutput:
             batch.
         admitted: sequences that run from this step on.
         stalled: running sequences that get no token because no block is free for it.
+        preempted: sequences that lost their batch slot, or as waiting forks their blocks, in this step.
         ends: of each scheduled sequence once the step is launched, how many of its tokens are computed then.
         gets_token: of each scheduled sequence once the step is launched, whether those are all, so that it gets a new
             token.
@@ -31,6 +32,7 @@ class SchedulerOutput:
     num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Sequence] = field(default_factory=list)
     stalled: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     gets_token: list[bool] = field(default_factory=list)
 

@@ -5,6 +5,7 @@ import re
 import torch
 
 from answers import Wrong
+from lessons_lib.engine.core import StepFailed
 from lessons_lib.engine.detokenizer import releasable
 from lessons_lib.engine.sampling import token_probabilities
 
@@ -386,587 +387,220 @@ def walking_through(text, stop):
 # 12.3 run_step
 
 
-def affected_requests(engine, output):
-    """The right ones, as the stopwatch tells whether the copies were complete."""
-    half_copied = [] if "move" in engine.watch.laps else output.swapped_out
-    sequences = (*output.num_scheduled_tokens, *half_copied)
-    return list(dict.fromkeys(engine.completions[each].request for each in sequences if each in engine.completions))
+def settings_of(requests):
+    return (
+        [each.params for each in requests],
+        [each.seed for each in requests],
+        [each.num_output_tokens for each in requests],
+        [each.processor for each in requests],
+    )
+
+
+def to_blame(requests, output):
+    return requests or output.swapped_out
 
 
 def step_with(
-    fail=lambda engine, output, error: [engine.end(each, "error", error) for each in affected_requests(engine, output)],
-    wants=lambda sequence, count: sequence.num_computed_tokens + count == sequence.num_tokens,
-    copies=lambda engine, output: engine.copy_blocks(output.block_copies),
+    blamed=to_blame,
     kind=Exception,
-    passed=lambda completions: completions,
-    recorded=lambda gets_token, completions: (sum(gets_token), len(completions)),
-    chosen=lambda tokens: tokens,
-    listed=lambda scheduled, gets_token: gets_token,
-    told=lambda tokens, gets_token: tokens,
+    copies=lambda core, output: core.copy_blocks(output.block_copies),
+    forward=lambda core, output: core.forward(output),
+    rows=lambda logits, requests: logits[: len(requests)],
+    settings=settings_of,
+    keeps=lambda core, output, tokens: core.keep_tokens(output, tokens),
+    ends=lambda core, output, in_flight, logits: core.count_launched(output, in_flight, logits),
+    failed=StepFailed,
 ):
     """The reference with one part made another way."""
 
-    def run_step(engine):
-        output = engine.schedule()
-        scheduled = output.num_scheduled_tokens
+    def run_step(core, output):
+        requests = list(output.num_scheduled_tokens)
         try:
-            copies(engine, output)
-            if not scheduled:
-                return
-            tokens, logits = engine.compute(output)
+            copies(core, output)
+            if not requests:
+                return None
+            logits = forward(core, output)
+            in_flight = keeps(core, output, core.sampler(rows(logits, requests), *settings(requests)))
         except kind as error:
-            fail(engine, output, error)
-            return
-        tokens = chosen(tokens)
-        gets_token = [wants(each, count) for each, count in scheduled.items()]
-        completions = engine.completions_with_token(output, listed(scheduled, gets_token), tokens, logits)
-        engine.update(output, told(tokens, gets_token))
-        engine.pass_on(passed(completions))
-        engine.record_step(output, *recorded(gets_token, completions))
+            raise failed(blamed(requests, output)) from error
+        return ends(core, output, in_flight, logits)
 
     return run_step
 
 
-def of_sequences(scheduled, gets_token):
-    return [sequence for sequence, is_due in zip(scheduled, gets_token) if is_due]
+def other_settings(**changed):
+    def settings(requests):
+        names = ("params", "seeds", "positions", "processors")
+        return [changed.get(name, lambda given: given)(each) for name, each in zip(names, settings_of(requests))]
+
+    return settings
 
 
-def as_indices(scheduled, gets_token):
-    return [index if is_due else -1 for index, is_due in enumerate(gets_token)]
+def positions_without_those_in_flight(requests):
+    params, seeds, _, processors = settings_of(requests)
+    return params, seeds, [len(each.output_ids) for each in requests], processors
 
 
-def completions_in_the_try(engine):
-    output = engine.schedule()
+def positions_with_the_prompt(requests):
+    params, seeds, _, processors = settings_of(requests)
+    return params, seeds, [each.num_tokens for each in requests], processors
+
+
+def without_try(core, output):
+    requests = list(output.num_scheduled_tokens)
+    core.copy_blocks(output.block_copies)
+    if not requests:
+        return None
+    logits = core.forward(output)
+    tokens = core.sampler(logits[: len(requests)], *settings_of(requests))
+    return core.count_launched(output, core.keep_tokens(output, tokens), logits)
+
+
+def try_around_the_model_only(core, output):
+    requests = list(output.num_scheduled_tokens)
+    core.copy_blocks(output.block_copies)
+    if not requests:
+        return None
     try:
-        engine.copy_blocks(output.block_copies)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-        gets_token = gets_tokens(output.num_scheduled_tokens)
-        completions = engine.completions_with_token(output, gets_token, tokens, logits)
+        logits = core.forward(output)
+        tokens = core.sampler(logits[: len(requests)], *settings_of(requests))
+        in_flight = core.keep_tokens(output, tokens)
     except Exception as error:
-        fail_all(engine, output, error)
-        return
-    engine.update(output, tokens)
-    engine.pass_on(completions)
-    engine.record_step(output, sum(gets_token), len(completions))
+        raise StepFailed(requests) from error
+    return core.count_launched(output, in_flight, logits)
 
 
-def only_the_true_ones(tokens, gets_token):
-    return [token for token, is_due in zip(tokens, gets_token) if is_due]
-
-
-def gets_tokens(scheduled):
-    return [each.num_computed_tokens + count == each.num_tokens for each, count in scheduled.items()]
-
-
-def finish(engine, output, tokens, logits, parts):
-    """What follows `compute`: c, u, p and r are its parts."""
-    gets_token, completions = gets_tokens(output.num_scheduled_tokens), []
-    for part in parts:
-        if part == "c":
-            completions = engine.completions_with_token(output, gets_token, tokens, logits)
-        elif part == "u":
-            engine.update(output, tokens)
-        elif part == "p":
-            engine.pass_on(completions)
-        elif part == "r":
-            engine.record_step(output, sum(gets_token), len(completions))
-
-
-def fail_all(engine, output, error):
-    for request in affected_requests(engine, output):
-        engine.end(request, "error", error)
-
-
-def in_parts(parts):
-    def run_step(engine):
-        output = engine.schedule()
-        try:
-            engine.copy_blocks(output.block_copies)
-            if not output.num_scheduled_tokens:
-                return
-            tokens, logits = engine.compute(output)
-        except Exception as error:
-            fail_all(engine, output, error)
-            return
-        finish(engine, output, tokens, logits, parts)
-
-    return run_step
-
-
-def schedules_in_the_try(engine):
+def samples_outside_the_try(core, output):
+    requests = list(output.num_scheduled_tokens)
     try:
-        output = engine.schedule()
-        engine.copy_blocks(output.block_copies)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
+        core.copy_blocks(output.block_copies)
+        if not requests:
+            return None
+        logits = core.forward(output)
     except Exception as error:
-        fail_all(engine, output, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
+        raise StepFailed(to_blame(requests, output)) from error
+    tokens = core.sampler(logits[: len(requests)], *settings_of(requests))
+    return core.count_launched(output, core.keep_tokens(output, tokens), logits)
 
 
-def with_tokens_only(parts):
-    """If no sequence gets a token, the step does no more than these parts."""
+def tries_everything(core, output):
+    try:
+        return without_try(core, output)
+    except Exception as error:
+        raise StepFailed(to_blame(list(output.num_scheduled_tokens), output)) from error
 
-    def run_step(engine):
-        output = engine.schedule()
+
+def returns_after_a_failure(core, output):
+    try:
+        return step_with()(core, output)
+    except StepFailed:
+        return None
+
+
+def goes_on_after_a_failure(core, output):
+    requests = list(output.num_scheduled_tokens)
+    try:
+        core.copy_blocks(output.block_copies)
+        if not requests:
+            return None
+        logits = core.forward(output)
+        in_flight = core.keep_tokens(output, core.sampler(logits[: len(requests)], *settings_of(requests)))
+    except Exception:
+        pass
+    return core.count_launched(output, in_flight, logits)
+
+
+def copies_after_the_model(core, output):
+    requests = list(output.num_scheduled_tokens)
+    if not requests:
+        core.copy_blocks(output.block_copies)
+        return None
+    try:
+        logits = core.forward(output)
+        core.copy_blocks(output.block_copies)
+        in_flight = core.keep_tokens(output, core.sampler(logits[: len(requests)], *settings_of(requests)))
+    except Exception as error:
+        raise StepFailed(requests) from error
+    return core.count_launched(output, in_flight, logits)
+
+
+def returns_before_the_copies(core, output):
+    return step_with()(core, output) if output.num_scheduled_tokens else None
+
+
+def computes_an_empty_step(core, output):
+    requests = list(output.num_scheduled_tokens)
+    try:
+        core.copy_blocks(output.block_copies)
+        logits = core.forward(output)
+        in_flight = core.keep_tokens(output, core.sampler(logits[: len(requests)], *settings_of(requests)))
+    except Exception as error:
+        raise StepFailed(to_blame(requests, output)) from error
+    return core.count_launched(output, in_flight, logits)
+
+
+def tries_again(core, output):
+    try:
+        return step_with()(core, output)
+    except StepFailed:
+        return step_with()(core, output)
+
+
+def raises_without_a_cause(core, output):
+    try:
+        return step_with()(core, output)
+    except StepFailed as failed:
+        raise StepFailed(failed.requests) from None
+
+
+def raises_from_a_new_error(core, output):
+    try:
+        return step_with()(core, output)
+    except StepFailed as failed:
+        raise StepFailed(failed.requests) from RuntimeError(str(failed.__cause__))
+
+
+def all_requests(core):
+    return [request for group in core.groups.values() for request in group.completions]
+
+
+def blames_all(core, output):
+    return step_with(blamed=lambda requests, output: all_requests(core))(core, output)
+
+
+def copies_block_after_block(core, output):
+    for each in output.block_copies:
         try:
-            engine.copy_blocks(output.block_copies)
-            if not output.num_scheduled_tokens:
-                return
-            tokens, logits = engine.compute(output)
+            core.copy_blocks([each])
         except Exception as error:
-            fail_all(engine, output, error)
-            return
-        finish(engine, output, tokens, logits, "cupr" if any(gets_tokens(output.num_scheduled_tokens)) else parts)
-
-    return run_step
-
-
-def updates_after_a_failure(engine, output, error):
-    fail_all(engine, output, error)
-    engine.update(output, [0] * len(output.num_scheduled_tokens))
-
-
-def goes_on_after_a_failure(engine, output, error):
-    fail_all(engine, output, error)
-    finish(engine, output, [], None, "cupr")
-
-
-def ends_with_a_new_error(engine, output, error):
-    fail_all(engine, output, RuntimeError(f"step failed: {error}"))
-
-
-def ends_with_the_text(engine, output, error):
-    for request in affected_requests(engine, output):
-        engine.end(request, "error", str(error))
-
-
-def without_try(engine):
-    output = engine.schedule()
-    engine.copy_blocks(output.block_copies)
+            requests = list(output.num_scheduled_tokens)
+            raise StepFailed(requests or [each for each in output.preempted if each.swapped]) from error
     if output.num_scheduled_tokens:
-        finish(engine, output, *engine.compute(output), "cupr")
-
-
-def try_around_the_model_only(engine):
-    output = engine.schedule()
-    engine.copy_blocks(output.block_copies)
-    if not output.num_scheduled_tokens:
-        return
-    try:
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        fail_all(engine, output, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def copies_after_the_model(engine):
-    output, computed = engine.schedule(), None
-    try:
-        if output.num_scheduled_tokens:
-            computed = engine.compute(output)
-        engine.copy_blocks(output.block_copies)
-    except Exception as error:
-        fail_all(engine, output, error)
-        return
-    if computed:
-        finish(engine, output, *computed, "cupr")
-
-
-def until_something_is_scheduled(engine):
-    output = engine.schedule()
-    while not output.num_scheduled_tokens:
-        output = engine.schedule()
-    engine.copy_blocks(output.block_copies)
-    finish(engine, output, *engine.compute(output), "cupr")
-
-
-def computes_an_empty_step(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        fail_all(engine, output, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def records_in_finally(engine):
-    output = engine.schedule()
-    gets_token, completions = gets_tokens(output.num_scheduled_tokens), []
-    try:
-        engine.copy_blocks(output.block_copies)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-        completions = engine.completions_with_token(output, gets_token, tokens, logits)
-        engine.update(output, tokens)
-        engine.pass_on(completions)
-    except Exception as error:
-        fail_all(engine, output, error)
-    finally:
-        if output.num_scheduled_tokens:
-            engine.record_step(output, sum(gets_token), len(completions))
-
-
-def records_the_empty_step(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-        tokens, logits = engine.compute(output) if output.num_scheduled_tokens else ([], None)
-    except Exception as error:
-        fail_all(engine, output, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def tries_everything(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-        if output.num_scheduled_tokens:
-            finish(engine, output, *engine.compute(output), "cupr")
-    except Exception as error:
-        fail_all(engine, output, error)
-
-
-def step_that_tries(*names):
-    """A right step, but with these calls in a `try` of their own."""
-
-    def run_step(engine):
-        output = engine.schedule()
-        try:
-            engine.copy_blocks(output.block_copies)
-        except Exception as error:
-            engine.fail([*output.num_scheduled_tokens, *(each for each in output.preempted if each.swapped)], error)
-            return
-        if not output.num_scheduled_tokens:
-            return
-        try:
-            tokens, logits = engine.compute(output)
-        except Exception as error:
-            fail_all(engine, output, error)
-            return
-        gets = [
-            each.num_computed_tokens + count == each.num_tokens for each, count in output.num_scheduled_tokens.items()
-        ]
-        done = engine.completions_with_token(output, gets, tokens, logits)
-        engine.update(output, tokens)
-        for name, given in (("pass_on", (done,)), ("record_step", (output, sum(gets), len(done)))):
-            try:
-                getattr(engine, name)(*given)
-            except Exception as error:
-                if name not in names:
-                    raise
-                fail_all(engine, output, error)
-
-    return run_step
-
-
-def copies_one_kind(engine):
-    output = engine.schedule()
-    engine.copy_blocks([each for each in output.block_copies if each.kind == "copy"])
-    if output.num_scheduled_tokens:
-        finish(engine, output, *engine.compute(output), "cupr")
-
-
-def returns_before_the_copies(engine):
-    output = engine.schedule()
-    if not output.num_scheduled_tokens:
-        return
-    try:
-        engine.copy_blocks(output.block_copies)
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        fail_all(engine, output, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def forgets_to_return(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        fail_all(engine, output, error)
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def passes_the_scheduler_output(engine):
-    output = engine.schedule()
-    engine.copy_blocks(output)
-
-
-def appends_by_hand(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        fail_all(engine, output, error)
-        return
-    gets_token = gets_tokens(output.num_scheduled_tokens)
-    completions = engine.completions_with_token(output, gets_token, tokens, logits)
-    for sequence, token in zip(output.num_scheduled_tokens, tokens):
-        sequence.append_token(token)
-    engine.update(output, tokens)
-    engine.pass_on(completions)
-    engine.record_step(output, sum(gets_token), len(completions))
-
-
-def asks_the_scheduler(engine):
-    output = engine.scheduler.schedule()
-    engine.copy_blocks(output.block_copies)
-    if output.num_scheduled_tokens:
-        finish(engine, output, *engine.compute(output), "cupr")
-
-
-def does_nothing(engine):
+        return step_with(copies=lambda core, output: None)(core, output)
     return None
 
 
-def ends_all(engine, output, error):
-    for request in list(engine.requests.values()):
-        engine.end(request, "error", error)
-
-
-def aborts(engine, output, error):
-    for request in affected_requests(engine, output):
-        engine.abort(request.id)
-
-
-def ends_each_sequence(engine, output, error):
-    requests = [engine.completions[each].request for each in output.num_scheduled_tokens]
-    for request in requests:
-        engine.end(request, "error", error)
-
-
-def takes_out(engine, output, error):
-    for sequence in output.num_scheduled_tokens:
-        engine.scheduler.remove(sequence)
-
-
-def ends_the_first(engine, output, error):
-    engine.end(affected_requests(engine, output)[0], "error", error)
-
-
-def ends_what_was_scheduled(engine, output, error):
-    for request in dict.fromkeys(engine.completions[each].request for each in output.num_scheduled_tokens):
-        engine.end(request, "error", error)
-
-
-def scheduled(engine, output):
-    return list(output.num_scheduled_tokens)
-
-
-def what_is_written(engine, output):
-    """What the pass or a copy of this step writes to."""
-    return [*output.num_scheduled_tokens, *output.swapped_out]
-
-
-def finish_in_order(engine, output, tokens, logits):
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def with_doubts(if_copying_fails=what_is_written, if_the_model_fails=scheduled, then=finish_in_order):
-    """A step that ends these sequences if it fails, and does `then` if not."""
-
-    def run_step(engine):
-        output = engine.schedule()
-        in_doubt = if_copying_fails(engine, output)
-        try:
-            engine.copy_blocks(output.block_copies)
-            in_doubt = if_the_model_fails(engine, output)
-            if not output.num_scheduled_tokens:
-                return
-            tokens, logits = engine.compute(output)
-        except Exception as error:
-            engine.fail(in_doubt, error)
-            return
-        then(engine, output, tokens, logits)
-
-    return run_step
-
-
-def what_runs(engine, output):
-    return list(engine.scheduler.running)
-
-
-def what_runs_or_is_swapped_out(engine, output):
-    return [*engine.scheduler.running, *output.swapped_out]
-
-
-def what_gets_a_token(engine, output):
-    counts = output.num_scheduled_tokens
-    return [each for each, gets_token in zip(counts, gets_tokens(counts)) if gets_token]
-
-
-def what_is_written_if_something_is_scheduled(engine, output):
-    return what_is_written(engine, output) if output.num_scheduled_tokens else []
-
-
-def scheduled_or_in_the_swap_space(engine, output):
-    return [*output.num_scheduled_tokens, *(each for each in engine.scheduler.waiting if each.swapped)]
-
-
-def what_is_copied_out(engine, output):
-    saved = {copy.target for copy in output.block_copies if copy.kind == "swap out"}
-    return set(output.num_scheduled_tokens) | {each for each in output.preempted if saved & set(each.swapped)}
-
-
-def what_is_copied_to(engine, output):
-    targets = {copy.target for copy in output.block_copies}
-    return [*(each for each in output.num_scheduled_tokens if targets & set(each.blocks)), *output.swapped_out]
-
-
-def with_rows_of_the_true_ones(engine, output, tokens, logits):
-    gets_token = gets_tokens(output.num_scheduled_tokens)
-    chosen = only_the_true_ones(tokens, gets_token)
-    completions = engine.completions_with_token(output, gets_token, chosen, logits[torch.tensor(gets_token)])
-    engine.update(output, tokens)
-    engine.pass_on(completions)
-    engine.record_step(output, sum(gets_token), len(completions))
-
-
-def copies_block_after_block(engine):
-    output = engine.schedule()
+def with_else(core, scheduler_output):
+    scheduled, launched = scheduler_output.num_scheduled_tokens, None
+    params, seeds, positions, processors = [], [], [], []
+    for request in scheduled:
+        params.append(request.params)
+        seeds.append(request.seed)
+        positions.append(len(request.output_ids) + request.num_placeholders)
+        processors.append(request.processor)
     try:
-        for each in output.block_copies:
-            engine.copy_blocks([each])
+        core.copy_blocks(scheduler_output.block_copies)
+        if len(scheduled) > 0:
+            logits = core.forward(scheduler_output)
+            tokens = core.sampler(logits[: len(params)], params, seeds, positions, processors)
+            launched = core.keep_tokens(scheduler_output, tokens)
     except Exception as error:
-        engine.fail([*output.num_scheduled_tokens, *output.swapped_out], error)
-        return
-    if not output.num_scheduled_tokens:
-        return
-    try:
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        engine.fail(list(output.num_scheduled_tokens), error)
-        return
-    gets_token = gets_tokens(output.num_scheduled_tokens)
-    completions = engine.completions_with_token(output, gets_token, tokens, logits)
-    engine.update(output, tokens)
-    if completions:  # otherwise there is nothing to pass on
-        engine.pass_on(completions)
-    engine.record_step(output, sum(gets_token), len(completions))
-
-
-def computes_after_a_failed_copy(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-    except Exception as error:
-        engine.fail([*output.num_scheduled_tokens, *output.swapped_out], error)
-    if not output.num_scheduled_tokens:
-        return
-    try:
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        engine.fail(list(output.num_scheduled_tokens), error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def fails_requests(engine, output, error):
-    engine.fail([engine.completions[each].request for each in output.num_scheduled_tokens], error)
-
-
-def raises_again(engine, output, error):
-    fail_all(engine, output, error)
-    raise error
-
-
-def ends_with_a_reason_of_its_own(engine, output, error):
-    for request in affected_requests(engine, output):
-        engine.end(request, "failed", error)
-
-
-def ends_without_the_error(engine, output, error):
-    for request in affected_requests(engine, output):
-        engine.end(request, "error")
-
-
-def with_else(engine):
-    scheduler_output = engine.schedule()
-    counts = scheduler_output.num_scheduled_tokens
-    computed = None
-    try:
-        engine.copy_blocks(scheduler_output.block_copies)
-        if counts:
-            computed = engine.compute(scheduler_output)
-    except Exception as error:
-        for request in affected_requests(engine, scheduler_output):
-            engine.end(request, "error", error)
+        victims = [each for each in scheduler_output.preempted if each.swapped]
+        raise StepFailed(list(scheduled) if scheduled else victims) from error
     else:
-        if computed is not None:
-            tokens, logits = computed
-            ready = []
-            for sequence, count in counts.items():
-                ready.append(sequence.num_tokens - sequence.num_computed_tokens == count)
-            completions = engine.completions_with_token(scheduler_output, ready, tokens, logits)
-            engine.update(scheduler_output, tokens)
-            engine.pass_on(completions)
-            engine.record_step(scheduler_output, ready.count(True), len(completions))
-
-
-def in_two_functions(engine):
-    def computed(output):
-        try:
-            engine.copy_blocks(output.block_copies)
-            return engine.compute(output) if output.num_scheduled_tokens else None
-        except Exception as error:
-            while affected := affected_requests(engine, output):
-                engine.end(affected[0], "error", error)
-
-    output = engine.schedule()
-    if (result := computed(output)) is not None:
-        finish(engine, output, *result, "cupr")
-
-
-def with_a_loop_over_rows(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-        tokens, logits = engine.compute(output) if output.num_scheduled_tokens else (None, None)
-    except Exception as error:
-        [engine.end(request, "error", error) for request in affected_requests(engine, output)]
-        return None
-    if tokens is None:
-        return None
-    gets_token = [False] * len(tokens)
-    for row, sequence in enumerate(output.num_scheduled_tokens):
-        after = sequence.num_computed_tokens + output.num_scheduled_tokens[sequence]
-        gets_token[row] = after >= len(sequence.prompt_ids) + len(sequence.output_ids)
-    passed = engine.completions_with_token(output, gets_token, tokens, logits)
-    engine.update(output, tokens)
-    engine.pass_on(passed)
-    return engine.record_step(output, sum(gets_token), len(passed))
-
-
-def catches_each_part(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-    except Exception as error:
-        return fail_all(engine, output, error)
-    if len(output.num_scheduled_tokens) == 0:
-        return None
-    try:
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        return fail_all(engine, output, error)
-    return finish(engine, output, tokens, logits, "cupr")
+        if launched is not None:
+            return core.count_launched(scheduler_output, launched, logits)
+    return None
 
 
 def sorts_probabilities(logits, temperature, top_k, top_p):
@@ -1176,125 +810,77 @@ WRONG = {
     ],
     "12.3": [
         Wrong("copies outside the try", try_around_the_model_only, "the error of copying blocks came out"),
-        Wrong("copies after the model", copies_after_the_model, "the block copies of this step"),
-        Wrong("loops until there is something", until_something_is_scheduled, "scheduled twice"),
-        Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
-        Wrong("failed step recorded", records_in_finally, "a step that failed was recorded"),
-        Wrong("empty step recorded", records_the_empty_step, "make the block copies, if there are any"),
-        Wrong("a list of sequences", step_with(listed=of_sequences), "should be bools; the first one"),
-        Wrong("tokens of the true ones", step_with(told=only_the_true_ones), "`update` got 1 tokens for 2"),
+        Wrong("sampling outside the try", samples_outside_the_try, "the error of `sampler` came out"),
         Wrong("no try", without_try, "the error of the model came out"),
-        Wrong("tries everything", tries_everything, "`update` raised an error, and your step caught it"),
+        Wrong("tries everything", tries_everything, "`count_launched` raised an error, and your step caught it"),
+        Wrong("copies after the model", copies_after_the_model, "the block copies of this step"),
         Wrong("returns before the copies", returns_before_the_copies, "without its block copies"),
-        Wrong("no return", forgets_to_return, "went on after it had failed"),
-        Wrong("copies of the output", passes_the_scheduler_output, "takes a list of block copies"),
-        Wrong("appends by hand", appends_by_hand, "got a token before your step called `update`"),
-        Wrong("scheduler.schedule", asks_the_scheduler, "Call `engine.schedule()`"),
-        Wrong("nothing", does_nothing, "never scheduled anything"),
-        Wrong("blocks leaked", step_with(fail=lambda *_: None), "goes on, and still has its blocks"),
-        Wrong("ends all", step_with(fail=ends_all), "only A and B should have"),
-        Wrong("aborts", step_with(fail=aborts), "`engine.abort` returns the output"),
+        Wrong("copies of the output", step_with(copies=lambda core, output: core.copy_blocks(output)), "takes a list"),
         Wrong(
-            "with a new error", step_with(fail=ends_with_a_new_error), "ended with another error, of type RuntimeError"
+            "copies of one kind",
+            step_with(
+                copies=lambda core, output: core.copy_blocks([e for e in output.block_copies if e.kind == "copy"])
+            ),
+            "after 0 of its 2 block copies",
         ),
-        Wrong("without the error", step_with(fail=ends_without_the_error), "ended with the reason 'error' and without"),
-        Wrong("ends each sequence", step_with(fail=ends_each_sequence), "ended request A twice"),
-        Wrong("takes sequences out", step_with(fail=takes_out), "`engine.fail(sequences, error)` takes it out"),
-        Wrong("ends the first", step_with(fail=ends_the_first), "request B goes on"),
-        Wrong("forgets what is copied", step_with(fail=ends_what_was_scheduled), "request C goes on"),
+        Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
+        Wrong("tries again", tries_again, "although the step had failed"),
+        Wrong("goes on after a failure", goes_on_after_a_failure, "went on after it had failed"),
+        Wrong("nobody ends", returns_after_a_failure, "but request A goes on"),
+        Wrong("ends the first", step_with(blamed=lambda requests, output: requests[:1]), "request B goes on"),
+        Wrong("ends all", blames_all, "only A and B should have"),
         Wrong(
-            "all that is preempted",
-            with_doubts(lambda engine, output: [*output.num_scheduled_tokens, *output.preempted]),
-            "nothing but its tokens",
+            "what is swapped out, too",
+            step_with(blamed=lambda requests, output: [*requests, *output.swapped_out]),
+            "ends only if nothing is scheduled",
         ),
+        Wrong("nothing scheduled", step_with(blamed=lambda requests, output: requests), "fail again in the next step"),
         Wrong(
-            "swapped out, copied or not",
-            with_doubts(if_the_model_fails=what_is_written),
-            "the cache of what was swapped out is whole",
+            "groups",
+            step_with(blamed=lambda requests, output: [each.group for each in requests]),
+            "`StepFailed` takes requests; yours got RequestGroup",
         ),
-        Wrong("copied to", with_doubts(what_is_copied_to), "doesn't tell which copies it made"),
-        Wrong("all that runs, if copying fails", with_doubts(what_runs_or_is_swapped_out), "write only into blocks of"),
-        Wrong(
-            "nothing scheduled, nothing failed",
-            with_doubts(what_is_written_if_something_is_scheduled),
-            "its cache was being swapped",
-        ),
-        Wrong(
-            "only what gets a token",
-            with_doubts(if_the_model_fails=what_gets_a_token),
-            "request B goes on, and still has its blocks",
-        ),
-        Wrong("computes after a failed copy", computes_after_a_failed_copy, "called `compute` although"),
-        Wrong("rows of the true ones", with_doubts(then=with_rows_of_the_true_ones), "got 1 tokens for 2 scheduled"),
-        Wrong(
-            "all that runs",
-            with_doubts(what_runs_or_is_swapped_out, what_runs),
-            "Requests that the step doesn't touch",
-        ),
-        Wrong(
-            "all that wait in the swap space",
-            with_doubts(scheduled_or_in_the_swap_space),
-            "in an earlier step isn't touched",
-        ),
-        Wrong(
-            "fails requests",
-            step_with(fail=fails_requests),
-            "`engine.fail` takes sequences; yours passed EngineRequest",
-        ),
-        Wrong("raises again", step_with(fail=raises_again), "and then raised the error"),
-        Wrong("reason", step_with(fail=ends_with_a_reason_of_its_own), "'failed'; expected 'error'"),
+        Wrong("without a cause", raises_without_a_cause, "ended with no error"),
+        Wrong("with a new error", raises_from_a_new_error, "ended with RuntimeError"),
         Wrong("catches Ctrl-C", step_with(kind=BaseException), "caught KeyboardInterrupt"),
-        Wrong("tokens for all rows", step_with(wants=lambda sequence, count: True), "`gets_token` is true for B"),
+        Wrong("all rows of logits", step_with(rows=lambda logits, requests: logits), "got 6 rows of logits for 2"),
         Wrong(
-            "looks at the prompt only",
-            step_with(wants=lambda each, count: each.num_computed_tokens + count == len(each.prompt_ids)),
-            "computes the last of its known tokens",
+            "only those that get a token",
+            step_with(rows=lambda logits, requests: logits[:1]),
+            "even in the middle of its prompt",
         ),
+        Wrong("seeds the other way around", step_with(settings=other_settings(seeds=lambda e: e[::-1])), "other seeds"),
         Wrong(
-            "all since the prompt",
-            step_with(wants=lambda each, count: each.num_computed_tokens + count >= len(each.prompt_ids)),
-            "of the answer, if a preempted sequence",
+            "params of the first",
+            step_with(settings=other_settings(params=lambda each: each[:1] * len(each))),
+            "other params",
         ),
-        Wrong("indices", step_with(listed=as_indices), "Are yours indices or counts?"),
-        Wrong("completions in the try", completions_in_the_try, "`completions_with_token` raised an error, and your"),
-        Wrong("update first", in_parts("ucpr"), "`update` before `completions_with_token`"),
-        Wrong("passes on first", in_parts("cpur"), "Call `update` first"),
-        Wrong("records first", in_parts("crup"), "recorded before its tokens"),
-        Wrong("never passed on", in_parts("cu"), "yours called it with nothing"),
-        Wrong("updates twice", in_parts("cuupr"), "updated the scheduler twice"),
-        Wrong("passes on twice", in_parts("cuppr"), "`pass_on` twice"),
-        Wrong("not recorded", in_parts("cup"), "steps recorded so far: 0"),
-        Wrong("the other way around", step_with(passed=lambda completions: completions[::-1]), "in the order"),
-        Wrong("first answers only", step_with(passed=lambda c: [e for e in c if e.index == 0]), "the other answers"),
-        Wrong("tokens of others", step_with(chosen=lambda tokens: tokens[::-1]), "a token of its own"),
+        Wrong("no processors", step_with(settings=other_settings(processors=lambda e: [])), "other processors"),
+        Wrong("tokens in flight don't count", step_with(settings=positions_without_those_in_flight), "in flight, too"),
+        Wrong("positions with the prompt", step_with(settings=positions_with_the_prompt), "other positions"),
+        Wrong("never kept", step_with(keeps=lambda core, output, tokens: tokens), "It takes what `keep_tokens`"),
         Wrong(
-            "counts rows", step_with(recorded=lambda gets, done: (len(gets), len(done))), "`num_sampled` 2; expected 1"
+            "reads the tokens",
+            step_with(keeps=lambda core, output, tokens: core.keep_tokens(output, tokens.tolist())),
+            "It takes the tensor that `sampler` returned",
         ),
-        Wrong("schedules in the try", schedules_in_the_try, "`schedule` raised an error, and your step caught it"),
-        Wrong("`pass_on` in a try", step_that_tries("pass_on"), "`pass_on` raised an error, and your step caught it"),
-        Wrong("record in a try", step_that_tries("record_step"), "`record_step` raised an error, and your step caught"),
-        Wrong("copies of one kind", copies_one_kind, "after 0 of its 2 block copies"),
-        Wrong("no update without a token", with_tokens_only("cpr"), "but didn't call `update`"),
-        Wrong("no record without a token", with_tokens_only("cup"), "Record each step that has computed something"),
-        Wrong("updates after a failure", step_with(fail=updates_after_a_failure), "called `update` although"),
-        Wrong("goes on after a failure", step_with(fail=goes_on_after_a_failure), "A failed step has no tokens"),
-        Wrong("the text of the error", step_with(fail=ends_with_the_text), "Pass the exception itself"),
-        Wrong("counts exchanged", step_with(recorded=lambda gets, done: (len(done), sum(gets))), "comes first, then"),
-        Wrong("counts no forks", step_with(recorded=lambda gets, done: (sum(gets), sum(gets))), "new tokens; expected"),
+        Wrong("never counted", step_with(ends=lambda *_: None), "never called `core.count_launched`"),
+        Wrong("returns the tokens", step_with(ends=lambda core, output, tokens, logits: tokens), "your step returned"),
+        Wrong(
+            "logits of the requests only",
+            step_with(
+                ends=lambda core, output, tokens, logits: core.count_launched(
+                    output, tokens, logits[: len(output.num_scheduled_tokens)]
+                )
+            ),
+            "of the 6 rows of logits",
+        ),
+        Wrong("does nothing", lambda core, output: None, "never called `core.forward`"),
     ],
 }
 
 RIGHT = {
     "12.1": [row_by_row, in_float32_by_argsort, in_float64_rounded_to_float32, with_weights, cuts_before_it_sorts],
     "12.2": [by_regular_expression, walking_through],
-    "12.3": [
-        with_doubts(),
-        with_doubts(what_is_copied_out),
-        copies_block_after_block,
-        with_else,
-        in_two_functions,
-        step_that_tries(),
-        with_a_loop_over_rows,
-        catches_each_part,
-    ],
+    "12.3": [step_with(), copies_block_after_block, with_else],
 }

@@ -12,7 +12,7 @@ from answers import Wrong
 from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.engine.cuda_graphs import Graph, GraphKey, GraphStore
 from lessons_lib.engine.input_batch import next_tokens
-from lessons_lib.engine.overlap import overlapped_step
+from lessons_lib.engine.in_flight import overlapped_step
 from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.measuring.step_sizes import least_padding
 from lessons_lib.measuring.tuning import largest_that_fits
@@ -1416,190 +1416,125 @@ def with_safe_temperature(logits, temperature, seeds, positions):
 # 13.3 overlapped_step
 
 
-def one_after_the_other(loop):
-    launched = loop.launch()
-    if launched is None:
-        return []
-    loop.append_placeholders(launched)
-    return loop.process_results(launched)
+def loop_with(
+    looks=lambda loop: loop.host_must_see_tokens() and loop.process(0),
+    loses=lambda loop, output: any(victim.num_placeholders for victim in output.preempted),
+    drops=lambda output: output.drop_finished(),
+    keeps=lambda loop, launched: launched and loop.in_flight.append(launched),
+    ends=lambda loop, launched: loop.process(loop.depth if launched else 0),
+):
+    """The reference with one part made another way."""
+
+    def overlapped_step(loop):
+        looks(loop)
+        output = loop.schedule()
+        if loses(loop, output):
+            loop.process(0)
+            drops(output)
+        launched = loop.launch(output)
+        keeps(loop, launched)
+        ends(loop, launched)
+
+    return overlapped_step
 
 
 def reads_first(loop):
-    finished = loop.finish_in_flight()
-    loop.in_flight = loop.launch()
-    if loop.in_flight:
-        loop.append_placeholders(loop.in_flight)
-    return finished
+    loop.process(0)
+    if launched := loop.launch(loop.schedule()):
+        loop.in_flight.append(launched)
 
 
-def never_waits_for_blocks(loop):
-    launched, finished = loop.launch(), []
-    previous, loop.in_flight = loop.in_flight, launched
-    if previous:
-        finished = loop.process_results(previous)
-    if launched:
-        loop.append_placeholders(launched)
-    return finished
-
-
-def placeholders_first(loop):
-    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
-    launched = loop.launch()
-    previous, loop.in_flight = loop.in_flight, launched
-    if launched:
-        loop.append_placeholders(launched)
-    return finished + (loop.process_results(previous) if previous else [])
-
-
-def no_placeholders(loop):
-    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
-    previous, loop.in_flight = loop.in_flight, loop.launch()
-    return finished + (loop.process_results(previous) if previous else [])
-
-
-def saves_the_step_too_early(loop):
-    previous = loop.in_flight
-    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
-    loop.in_flight = loop.launch()
-    if previous:
-        finished += loop.process_results(previous)
-    if loop.in_flight:
-        loop.append_placeholders(loop.in_flight)
-    return finished
-
-
-def forgets_what_finished_early(loop):
-    if loop.may_lack_blocks():
-        loop.finish_in_flight()
-    previous, loop.in_flight = loop.in_flight, loop.launch()
-    finished = loop.process_results(previous) if previous else []
-    if loop.in_flight:
-        loop.append_placeholders(loop.in_flight)
-    return finished
-
-
-def forgets_what_finished(loop):
-    overlapped_step(loop)
-    return []
-
-
-def appends_lists(loop):
-    finished = [loop.finish_in_flight()] if loop.may_lack_blocks() else []
-    previous, loop.in_flight = loop.in_flight, loop.launch()
-    if previous:
-        finished.append(loop.process_results(previous))
-    if loop.in_flight:
-        loop.append_placeholders(loop.in_flight)
-    return finished
-
-
-def returns_nothing(loop):
-    overlapped_step(loop)
-
-
-def processes_none(loop):
-    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
-    previous, loop.in_flight = loop.in_flight, loop.launch()
-    finished += loop.process_results(previous)
-    loop.append_placeholders(loop.in_flight)
-    return finished
-
-
-def placeholders_for_none(loop):
-    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
-    previous, loop.in_flight = loop.in_flight, loop.launch()
-    if previous:
-        finished += loop.process_results(previous)
-    loop.append_placeholders(loop.in_flight)
-    return finished
-
-
-def keeps_the_old_one(loop):
-    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
-    launched = loop.launch()
-    if loop.in_flight:
-        finished += loop.process_results(loop.in_flight)
-    else:
-        loop.in_flight = launched
-    if launched:
-        loop.append_placeholders(launched)
-    return finished
-
-
-def throws_the_launched_away(loop):
-    launched = loop.launch()
-    if launched:
-        loop.append_placeholders(launched)
-    return loop.finish_in_flight()
+def looks_after_scheduling(loop):
+    output = loop.schedule()
+    if loop.host_must_see_tokens():
+        loop.process(0)
+    if launched := loop.launch(output):
+        loop.in_flight.append(launched)
+    loop.process(loop.depth if launched else 0)
 
 
 def launches_twice(loop):
-    finished = overlapped_step(loop)
-    return finished + overlapped_step(loop)
+    overlapped_step(loop)
+    overlapped_step(loop)
 
 
-def with_an_early_return(loop):
-    early = loop.may_lack_blocks()
-    finished = list(loop.finish_in_flight()) if early else []
-    old = loop.in_flight
-    new = loop.in_flight = loop.launch()
-    finished.extend(loop.process_results(old) if old is not None else ())
-    if new is None:
-        return finished
-    loop.append_placeholders(new)
-    return finished
+def launches_nothing(loop):
+    loop.launch(None)
 
 
-def by_finish_in_flight(loop):
-    done = []
-    if loop.may_lack_blocks():
-        done += loop.finish_in_flight()
-    new = loop.launch()
-    done += loop.finish_in_flight()
-    loop.in_flight = new
-    if new:
-        loop.append_placeholders(new)
-    return done
+def replaces_the_old_one(loop, launched):
+    if launched:
+        loop.in_flight.clear()
+        loop.in_flight.append(launched)
 
 
-def in_two_branches(loop):
-    if loop.may_lack_blocks():
-        done = loop.finish_in_flight()
-        loop.in_flight = loop.launch()
-    else:
-        old, loop.in_flight = loop.in_flight, loop.launch()
-        done = loop.process_results(old) if old else []
-    if loop.in_flight:
-        loop.append_placeholders(loop.in_flight)
-    return done
+def with_counts(loop):
+    if loop.host_must_see_tokens() and len(loop.in_flight) > 0:
+        loop.process(0)
+    scheduler_output = loop.schedule()
+    lost = [victim for victim in scheduler_output.preempted if victim.num_placeholders > 0]
+    if lost:
+        loop.process(0)
+        scheduler_output.drop_finished()
+    step = loop.launch(scheduler_output)
+    if step is None:
+        loop.process(0)
+        return
+    loop.in_flight += [step]
+    if len(loop.in_flight) > loop.depth:
+        loop.process(loop.depth)
 
 
-def as_a_tuple(loop):
-    first = loop.finish_in_flight() if loop.in_flight and loop.may_lack_blocks() else []
-    old, loop.in_flight = loop.in_flight, loop.launch()
-    second = loop.process_results(old) if old else []
-    if loop.in_flight:
-        loop.append_placeholders(loop.in_flight)
-    return (*first, *second)
+def processes_before_it_appends(loop):
+    if loop.host_must_see_tokens():
+        loop.process(0)
+    output = loop.schedule()
+    if any(victim.num_placeholders for victim in output.preempted):
+        loop.process(0)
+        output.drop_finished()
+    launched = loop.launch(output)
+    loop.process(0)
+    if launched:
+        loop.in_flight.append(launched)
+        if not loop.depth:
+            loop.process(0)
+
+
+def drops_always(loop):
+    if loop.host_must_see_tokens():
+        loop.process(0)
+    output = loop.schedule()
+    for victim in output.preempted:
+        if victim.num_placeholders:
+            loop.process(0)
+    output.drop_finished()
+    launched = loop.launch(output)
+    loop.in_flight.extend([launched] if launched else [])
+    loop.process(loop.depth if launched else 0)
 
 
 WRONG = {
     "13.3": [
-        Wrong("one after the other", one_after_the_other, "That step has just been launched"),
+        Wrong("one after the other", loop_with(ends=lambda loop, launched: loop.process(0)), "has just been launched"),
         Wrong("reads first", reads_first, "Launch the next step first"),
-        Wrong("never waits for blocks", never_waits_for_blocks, "Blocks may run out in this step"),
-        Wrong("placeholders first", placeholders_first, "it would be taken away"),
-        Wrong("saves the step too early", saves_the_step_too_early, "Was the step saved before that call"),
-        Wrong("no placeholders", no_placeholders, "Is it called for the step that has just been launched?"),
-        Wrong("forgets what finished early", forgets_what_finished_early, "and so does `finish_in_flight`"),
-        Wrong("forgets what finished", forgets_what_finished, "should return A; yours returned no sequence"),
-        Wrong("appends lists", appends_lists, "use `+` or `extend`, not `append`"),
-        Wrong("returns nothing", returns_nothing, "Also if none has finished"),
-        Wrong("processes None", processes_none, "is None before the first step"),
-        Wrong("placeholders for None", placeholders_for_none, "returns None if there is nothing"),
-        Wrong("keeps the old one", keeps_the_old_one, "isn't step 2, which was launched"),
-        Wrong("throws the launched step away", throws_the_launched_away, "Its tokens would never be read"),
-        Wrong("launches twice", launches_twice, "One call launches one step"),
+        Wrong("never waits for victims", loop_with(loses=lambda *_: False), "one of its tokens was in flight"),
+        Wrong("keeps what has finished", loop_with(drops=lambda output: None), "although it has finished"),
+        Wrong("never lets the host look", loop_with(looks=lambda loop: None), "`loop.host_must_see_tokens()` is true"),
+        Wrong("looks after scheduling", looks_after_scheduling, "`loop.host_must_see_tokens()` is true"),
+        Wrong("keeps None", loop_with(keeps=lambda loop, step: loop.in_flight.append(step)), "contains None"),
+        Wrong("keeps nothing", loop_with(keeps=lambda *_: None), "Append each step that you launch"),
+        Wrong("a depth of 1", loop_with(ends=lambda loop, step: loop.process(1 if step else 0)), "If it is 0, none"),
+        Wrong(
+            "never reads the last",
+            loop_with(ends=lambda loop, step: loop.process(loop.depth)),
+            "If nothing was launched, nothing is computed meanwhile",
+        ),
+        Wrong("never processes", loop_with(ends=lambda *_: None), "call 2 should do: launch 2, read 1"),
+        Wrong("processes the step", loop_with(ends=lambda loop, step: loop.process(step)), "It takes a number"),
+        Wrong("launches without a schedule", launches_nothing, "It takes what `loop.schedule()` returned"),
+        Wrong("throws the old one away", loop_with(keeps=replaces_the_old_one), "call 2 should do: launch 2, read 1"),
+        Wrong("launches twice", launches_twice, "your turn scheduled twice"),
+        Wrong("does nothing", lambda loop: None, "One call is one turn"),
     ],
     "13.1": [
         Wrong("returns a call of the step after a capture", ReturnsTheStep, "your code called `step` itself"),
@@ -1782,7 +1717,7 @@ WRONG = {
 }
 
 RIGHT = {
-    "13.3": [with_an_early_return, by_finish_in_flight, in_two_branches, as_a_tuple],
+    "13.3": [loop_with(), with_counts, processes_before_it_appends, drops_always],
     "13.1": [WarmsUp, WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
     "13.4": [by_gather, by_not, one_table, known_minus_one],

@@ -26,7 +26,6 @@ from lessons_lib.checks.my_engine import (
     states_of,
 )
 from lessons_lib.checks.registry import get_exercise
-from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine import fused_runner
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
@@ -140,28 +139,28 @@ AGEING = dict(num_swap_blocks=8, policy=PriorityWithAgeing(2.0, 1.0))
 
 
 @pytest.mark.parametrize(
-    "settings, kind",
+    "settings",
     [
-        ({}, LLMEngine),
-        (AGEING, LLMEngine),
-        (AGEING, OverlappedEngineOnCPU),
-        (dict(backend=plan_torch), LLMEngine),
-        (dict(backend="torch", admission=conservative), LLMEngine),
-        (dict(make_runner=fused_runner), LLMEngine),
-        (dict(make_runner=fused_runner, num_swap_blocks=8), LLMEngine),
-        (dict(share_prefixes=False), LLMEngine),
+        {},
+        AGEING,
+        AGEING | dict(overlap=True),
+        dict(backend=plan_torch),
+        dict(backend="torch", admission=conservative),
+        dict(make_runner=fused_runner),
+        dict(make_runner=fused_runner, num_swap_blocks=8),
+        dict(share_prefixes=False),
     ],
 )
-def test_parts_that_an_engine_never_calls_are_known(settings, kind):
+def test_parts_that_an_engine_never_calls_are_known(settings):
     sizes = dict(block_size=4, num_blocks=16, max_num_seqs=4, max_num_batched_tokens=10, max_model_len=45, probe=False)
     config, unused = EngineConfig(**sizes | settings), set()
     for target in PARTS:
         try:
-            _serve(link(LINKS, {target: raising(target)}), config, kind)
+            _serve(link(LINKS, {target: raising(target)}), config)
             unused.add(short_name(target))
         except ZeroDivisionError:
             pass
-    assert unused == set(module.not_called(config, kind))
+    assert unused == set(module.not_called(config))
 
 
 def test_nothing_outside_the_engine_changes():

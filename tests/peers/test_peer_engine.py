@@ -1,6 +1,5 @@
 """What the engines, samplers and detokenizers of other projects are tested for, asked of this one."""
 
-import copy
 import gc
 import weakref
 from itertools import pairwise
@@ -8,46 +7,29 @@ from itertools import pairwise
 import pytest
 import torch
 from engine_cases import (
-    LetterTokenizer,
-    a_model,
+    KINDS,
     alone,
     an_engine,
     check_that_nothing_is_left,
+    engine_of_kind,
     greedy,
     letter,
     run_out,
 )
 
 from lessons_lib.attention.paged_attention import plan_torch
-from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
-from lessons_lib.engine.llm_engine import EngineConfig
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams, choose_tokens, token_logprobs, token_probabilities
 from lessons_lib.models.prompts import BadRequest
 
 PROMPT = [5, 6, 7]
 
 
-@pytest.fixture(scope="module")
-def model_of_its_own():
-    """A GPUModelRunner gives the model another attention, so it gets a copy."""
-    return copy.deepcopy(a_model())
-
-
-@pytest.fixture(params=["waiting", "overlapped"])
-def make_engine(request, model_of_its_own):
+@pytest.fixture(params=KINDS)
+def make_engine(request):
     """function (**config) -> an engine of either kind."""
-    if request.param == "waiting":
-        return an_engine
-
-    def overlapped(**config):
-        config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 150, **config}
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        config = EngineConfig(**{"make_runner": make_runner, **config})
-        return OverlappedEngine(model_of_its_own, LetterTokenizer(), config)
-
-    return overlapped
+    sizes = dict(max_num_seqs=8, max_num_batched_tokens=32, block_size=4, num_blocks=150)
+    return lambda **config: engine_of_kind(request.param, **sizes | config)
 
 
 def finish(engine):

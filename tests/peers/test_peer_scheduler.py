@@ -4,10 +4,12 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 from overlap_cases import BLOCK
 from scheduling_cases import a_scheduler, a_sequence, by_name, names
 
-from lessons_lib.engine.overlap import OverlappedSteps
+from lessons_lib.engine.in_flight import overlapped_step
+from lessons_lib.engine.model_runner import GreedyLoop
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
@@ -268,9 +270,12 @@ def test_those_admitted_in_one_step_don_t_count_on_the_same_blocks(prompt, admit
 class Later:
     """A runner without a model, whose tokens arrive when they are waited for."""
 
-    def launch(self, scheduler_output):
-        tokens = [TOKEN] * len(scheduler_output.num_scheduled_tokens)
-        return SimpleNamespace(wait=lambda: tokens)
+    def forward(self, scheduler_output):
+        tokens = torch.tensor([TOKEN] * len(scheduler_output.num_scheduled_tokens))
+        return torch.nn.functional.one_hot(tokens)
+
+    def keep_tokens(self, scheduler_output, tokens):
+        return SimpleNamespace(wait=tokens.tolist)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 5])
@@ -278,14 +283,14 @@ def test_with_a_step_in_flight_nothing_gets_a_token_too_many(max_tokens):
     """The second request comes while a step is in flight, and joins the next one."""
     scheduler = preemptive(block_size=BLOCK)
     first, second = Sequence("first", range(6), max_tokens), Sequence("second", range(50, 56), max_tokens)
-    steps = OverlappedSteps(scheduler, Later())
+    loop = GreedyLoop(scheduler, Later(), depth=1)
     scheduler.add(first)
-    steps.step()
+    overlapped_step(loop)
     scheduler.add(second)
-    steps.step()
+    overlapped_step(loop)
     assert first.output_ids == [TOKEN] and second.output_ids == [] and second.blocks, "the second is in flight"
-    while steps.has_unfinished():
-        steps.step()
+    while scheduler.has_unfinished():
+        overlapped_step(loop)
     assert [first.output_ids, second.output_ids] == [[TOKEN] * max_tokens] * 2
     assert not scheduler.pool.used
 
@@ -296,13 +301,13 @@ def test_aborts_while_steps_are_in_flight_leave_the_tokens_known_by_then(order):
     sequences = [Sequence(str(n), range(10 * n, 10 * n + 6), 20, arrival_time=float(n)) for n in range(5)]
     for sequence in sequences:
         scheduler.add(sequence)
-    steps = OverlappedSteps(scheduler, Later())
-    steps.step()
+    loop = GreedyLoop(scheduler, Later(), depth=1)
+    overlapped_step(loop)
     for index in order:
-        steps.remove(sequences[index])
+        scheduler.remove(sequences[index])
         sequences[index].finish_reason = "abort"
-        steps.step()
-    while steps.has_unfinished():
-        steps.step()
+        overlapped_step(loop)
+    while scheduler.has_unfinished():
+        overlapped_step(loop)
     assert [len(sequences[index].output_ids) for index in order] == [0, 1, 2, 3, 4]
     assert not scheduler.pool.used

@@ -6,7 +6,10 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 def test_a_step_returns_a_token_for_each_sequence():
     device = ThreadDevice(cpu_ms=0, device_ms=0)
-    assert device.launch(SchedulerOutput({"A": 1, "B": 5})).wait() == [7, 7]
+    scheduler_output = SchedulerOutput({"A": 1, "B": 5})
+    logits = device.forward(scheduler_output)
+    assert len(logits) == 2
+    assert device.keep_tokens(scheduler_output, logits.argmax(dim=-1)).wait() == [7, 7]
     assert [len(spans) for spans in device.spans.values()] == [1, 1]
 
 

@@ -152,10 +152,10 @@ ANSWERS = {
     f"{SCHEDULING}.shared_blocks:take_cached": lesson_11.with_a_loop,
     f"{ENGINE}.sampling:token_probabilities": lesson_12.row_by_row,
     f"{ENGINE}.detokenizer:releasable": lesson_12.walking_through,
-    f"{ENGINE}.step:run_step": lesson_12.with_else,
+    f"{ENGINE}.core:run_step": lesson_12.with_else,
     f"{ENGINE}.input_batch:next_tokens": lesson_13.by_slices,
     f"{ATTENTION}.custom_op:replace_placeholders": lesson_13.by_gather,
     f"{ENGINE}.cuda_graphs:GraphStore": GraphStore,
     f"{ENGINE}.race:draw_on_device": lesson_13.by_softmax,
-    f"{ENGINE}.overlap:overlapped_step": lesson_13.by_finish_in_flight,
+    f"{ENGINE}.in_flight:overlapped_step": lesson_13.with_counts,
 }

@@ -9,9 +9,10 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from engine_cases import alone, an_engine, greedy, letter
+from engine_cases import a_model, alone, an_engine, greedy, letter
 from svg_reading import elements, texts
 
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.recording.engine_lanes import Lane, PoolUse
@@ -166,8 +167,8 @@ class Words:
 
 
 def a_dashboard(**config):
-    engine = an_engine(**config)
-    engine.tokenizer = Words()
+    sizes = dict(max_num_seqs=8, max_num_batched_tokens=32, block_size=4, num_blocks=60)
+    engine = LLMEngine(a_model(), Words(), EngineConfig(**sizes | config))
     dashboard = Dashboard(engine, greedy(8, ignore_eos=True))
     dashboard.prompt.value = "Abc"
     return dashboard

@@ -25,8 +25,8 @@ NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
 @dataclass(frozen=True)
 class Mode:
-    """One stage of the engine: which of the ideas it includes. The last one runs a whole `OverlappedEngine`, the others
-    a bare scheduler."""
+    """One stage of the engine: which of the ideas it includes. The last one runs a whole `LLMEngine`, the others a bare
+    scheduler."""
 
     name: str
     graphs: bool

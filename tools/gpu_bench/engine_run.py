@@ -10,9 +10,9 @@ from functools import partial
 import torch
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.llm_engine import EngineConfig
-from lessons_lib.engine.overlap import OverlappedSteps
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.in_flight import overlapped_step
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.model_runner import GreedyLoop
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
@@ -83,19 +83,22 @@ class TimedRunner:
     """A runner that times its starts and waits."""
 
     def __init__(self, runner: GPUModelRunner, times: StepTimes):
-        self.cache = runner.cache
+        self.runner, self.cache, self.reset, self.close = runner, runner.cache, runner.reset, runner.close
         runner.prepare = times.timed("prepare", partial(GPUModelRunner.prepare, runner))
-        self.launch_inside = times.timed("start", runner.launch)
-        self.close = runner.close
         self.times = times
 
-    def launch(self, scheduler_output: SchedulerOutput, *choose: Callable) -> "TimedTokens":
+    def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         self.times.steps[-1] |= {
             "running": len(scheduler_output.num_scheduled_tokens),
             "is_decode": scheduler_output.num_tokens == len(scheduler_output.num_scheduled_tokens),
         }
-        tokens = self.launch_inside(scheduler_output, *choose)
-        return TimedTokens(self.times.timed("wait", tokens.wait))
+        self.began = time.perf_counter()
+        return self.runner.forward(scheduler_output)
+
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> "TimedTokens":
+        in_flight = self.runner.keep_tokens(scheduler_output, tokens)
+        self.times.steps[-1]["start"] = time.perf_counter() - self.began
+        return TimedTokens(self.times.timed("wait", in_flight.wait))
 
 
 @dataclass
@@ -111,24 +114,17 @@ def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -
         scheduler.add(sequence)
     times = StepTimes()
     scheduler.schedule = times.timed("schedule", scheduler.schedule)
-    timed_runner = TimedRunner(runner, times)
-    overlap = OverlappedSteps(scheduler, timed_runner)
-
-    def step_in_turn():
-        scheduler_output = scheduler.schedule()
-        scheduler.update(scheduler_output, timed_runner.launch(scheduler_output).wait())
-
-    step = times.of_step(overlap.step if overlapped else step_in_turn)
+    step = times.of_step(partial(overlapped_step, GreedyLoop(scheduler, TimedRunner(runner, times), int(overlapped))))
 
     def run():
-        while overlap.has_unfinished():
+        while scheduler.has_unfinished():
             step()
 
     return seconds_of(run), times
 
 
 def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:
-    """Like `serve`, with the whole engine: `generate` with token ids, greedy, ignoring the end token."""
+    """Like `serve`, with the whole engine: token ids, greedy, ignoring the end token."""
     times = StepTimes()
     config = EngineConfig(
         max_num_seqs=MAX_NUM_SEQS,
@@ -136,15 +132,22 @@ def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[
         block_size=runner.cache.block_size,
         num_blocks=runner.null_block,
         make_runner=lambda *_: TimedRunner(runner, times),
+        overlap=True,
     )
-    engine = OverlappedEngine(runner.model, NoWords(), config)
+    engine = LLMEngine(runner.model, NoWords(), config)
     engine.scheduler.schedule = times.timed("schedule", engine.scheduler.schedule)
-    engine.advance = times.of_step(engine.advance)
-    prompts = [sequence.prompt_ids for sequence in sequences]
-    params = [SamplingParams(max_tokens=sequence.max_new_tokens, ignore_eos=True) for sequence in sequences]
-    outputs = []
-    seconds = seconds_of(lambda: outputs.extend(engine.generate(prompts, params)))
-    for sequence, output in zip(sequences, outputs):
+    step, outputs = times.of_step(engine.step), {}
+
+    def run():
+        for sequence in sequences:
+            params = SamplingParams(max_tokens=sequence.max_new_tokens, ignore_eos=True)
+            engine.add_request(sequence.prompt_ids, params, request_id=sequence.id)
+        while engine.has_unfinished():
+            outputs.update((output.request_id, output) for output in step())
+
+    seconds = seconds_of(run)
+    for sequence in sequences:
+        output = outputs[sequence.id]
         if output.error:
             raise output.error
         sequence.output_ids = output.token_ids

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.follower import TokensOfFirst
 from lessons_lib.serving.parallel_engine import ParallelEngine, parallel_engine
@@ -52,10 +52,6 @@ class ParallelGPURunner(TokensOfFirst, GPUModelRunner):
     """A GPUModelRunner for one part of a model. The sums over all GPUs are part of its graphs."""
 
 
-class ParallelOverlappedEngine(ParallelEngine, OverlappedEngine):
-    """An OverlappedEngine over several GPUs."""
-
-
 def make_runner(runner_type: type[GPUModelRunner], model: PreTrainedModel, num_blocks: int, config: EngineConfig):
     return runner_type(
         model, num_blocks, config.block_size, max_num_seqs=config.max_num_seqs, max_model_len=MAX_MODEL_LEN,
@@ -66,7 +62,7 @@ def make_runner(runner_type: type[GPUModelRunner], model: PreTrainedModel, num_b
 def config_for(runner_type: type[GPUModelRunner]) -> EngineConfig:
     return EngineConfig(
         num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=max(BATCHES), max_num_batched_tokens=8192,
-        share_prefixes=False, probe=False, make_runner=partial(make_runner, runner_type),
+        share_prefixes=False, probe=False, overlap=True, make_runner=partial(make_runner, runner_type),
     )  # fmt: skip
 
 
@@ -75,7 +71,7 @@ def requests(count: int, vocab_size: int) -> list[list[int]]:
     return torch.randint(3, vocab_size, (count, PROMPT_TOKENS), generator=generator).tolist()
 
 
-def served(engine: OverlappedEngine, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> dict:
+def served(engine: LLMEngine, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> dict:
     """Serve all prompts: tokens per second of the whole run, and of its decodes alone."""
     steps: list[Any] = []
     engine.listeners = [steps.append]
@@ -94,24 +90,22 @@ def served(engine: OverlappedEngine, prompts: list[list[int]], new_tokens: int =
     }
 
 
-def measured(engine: OverlappedEngine) -> dict[int, dict]:
+def measured(engine: LLMEngine) -> dict[int, dict]:
     vocab_size = engine.model.config.vocab_size
     for count in BATCHES:
         served(engine, requests(count, vocab_size), new_tokens=8)  # captures
     return {count: served(engine, requests(count, vocab_size)) for count in BATCHES}
 
 
-def one_gpu(make: Callable[[], PreTrainedModel]) -> OverlappedEngine:
-    return OverlappedEngine(*load(make, "cuda"), config_for(GPUModelRunner))
+def one_gpu(make: Callable[[], PreTrainedModel]) -> LLMEngine:
+    return LLMEngine(*load(make, "cuda"), config_for(GPUModelRunner))
 
 
-def two_gpus(make: Callable[[], PreTrainedModel]) -> ParallelOverlappedEngine:
-    engine: Any = parallel_engine(
+def two_gpus(make: Callable[[], PreTrainedModel]) -> ParallelEngine:
+    return parallel_engine(
         partial(load, make), config_for(ParallelGPURunner), world_size=2, device="cuda",
-        engine_type=ParallelOverlappedEngine, follower_type=OverlappedEngine,
         make_runner=partial(make_runner, ParallelGPURunner),
     )  # fmt: skip
-    return engine
 
 
 def replica(index: int, make: Callable[[], PreTrainedModel], start: Any, results: Any) -> None:

@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
@@ -175,8 +175,9 @@ def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -
     config = EngineConfig(
         max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, block_size=BLOCK_SIZE,
         num_blocks=runner.null_block, max_model_len=workload.max_model_len, make_runner=lambda *_: runner,
+        overlap=True,
     )  # fmt: skip
-    engine = OverlappedEngine(runner.model, NoWords(), config)  # not closed: the runner and its graphs are used again
+    engine = LLMEngine(runner.model, NoWords(), config)  # not closed: the runner and its graphs are used again
     params = [
         SamplingParams(max_tokens=each.answer, ignore_eos=True, seed=seed, **workload.sampling)
         for seed, each in enumerate(requests)

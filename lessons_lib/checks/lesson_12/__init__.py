@@ -51,23 +51,20 @@ EXERCISES = [
     Exercise(
         id="12.3",
         title="a step, whole or failed",
-        reference="lessons_lib.engine.step:run_step",
+        reference="lessons_lib.engine.core:run_step",
         test=check_run_step,
         hints=(
-            "Take the two calls one at a time. When `compute` fails, are the copies of this step complete? When "
-            "`copy_blocks` fails, which sequences have given up their blocks without being scheduled? And which calls "
-            "can't fail because of the model, so that they belong after the `try`?",
-            "Schedule. In a `try`: the block copies, a return if nothing is scheduled, and `compute`. In its `except "
-            "Exception as error`: `engine.fail`, then a return. The scheduled sequences are in doubt in either case; "
-            "if copying failed, so is what this step swaps out: keep a list, and change it once copying is done. "
-            "After it: `gets_token` in a list comprehension over `num_scheduled_tokens.items()`, then the other four "
-            "calls: which needs the blocks that `update` may free, and which must see a complete step?",
-            "`in_doubt = [*scheduler_output.num_scheduled_tokens, *(each for each in scheduler_output.preempted if "
-            "each.swapped)]`, and after `copy_blocks` `in_doubt = list(scheduler_output.num_scheduled_tokens)`; "
-            "`gets_token = [sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in "
-            "scheduler_output.num_scheduled_tokens.items()]`; `completions = engine.completions_with_token("
-            "scheduler_output, gets_token, tokens, logits)`; `engine.update(scheduler_output, tokens)`; "
-            "`engine.pass_on(completions)`; `engine.record_step(scheduler_output, sum(gets_token), len(completions))`.",
+            "Which of the calls can fail because of the model or the memory, so that they belong in the `try`? And if "
+            "nothing is scheduled and copying fails: which requests would make the next step fail in the same way?",
+            "Make a list of the scheduled requests. In a `try`: the block copies, a return if nothing is scheduled, "
+            "`forward`, `sampler` and `keep_tokens`. The sampler takes a row of logits for each request of the list, "
+            "and four list comprehensions over it. In `except Exception as error`: `raise StepFailed(…) from error`. "
+            "After it, return what `count_launched` returns.",
+            "`requests = list(scheduler_output.num_scheduled_tokens)`; `tokens = core.sampler(logits[: len(requests)], "
+            "[each.params for each in requests], [each.seed for each in requests], [each.num_output_tokens for each in "
+            "requests], [each.processor for each in requests])`; `in_flight = core.keep_tokens(scheduler_output, "
+            "tokens)`; `raise StepFailed(requests or [each for each in scheduler_output.preempted if each.swapped]) "
+            "from error`; `return core.count_launched(scheduler_output, in_flight, logits)`.",
         ),
         points=3,
     ),

@@ -4,24 +4,23 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Someone moves `update` into the `try` of `run_step`. Because of a bug, `update` raises an error halfway. "
-        "What happens now?",
+        text="Someone moves `count_launched` into the `try` of `run_step`. Because of a bug, it raises an error "
+        "halfway. What happens now?",
         choices=(
             Choice(
-                "Nothing is lost: the requests of the step end, and all their blocks become free.",
-                "`fail` frees the blocks that the sequences list. `update` may have stopped between a sequence's "
-                "leaving and the return of its blocks, so the lists themselves are in doubt.",
+                "The tokens that it has counted stay counted, although the cache doesn't have them.",
+                "After a failed step everything is made again from the requests' tokens, whatever was counted.",
             ),
             Choice(
-                "The engine goes on with state that may be half changed, and the bug looks like a failure of the "
+                "The requests of the step end, though they aren't to blame, and the bug looks like a failure of the "
                 "model.",
-                "The model and the copies change nothing but the cache, so it's known what is in doubt. After a failed "
-                "`update`, that isn't known; the error should come out.",
+                "An error of the model can come from what a request asks for. A bug of the engine must come out, or "
+                "it ends innocent requests in one step after the other.",
                 right=True,
             ),
             Choice(
                 "Each request of the step gets its token twice.",
-                "Nothing has been passed on yet: `pass_on` comes after `update`.",
+                "No token has been appended yet: the core does that once the step is whole.",
             ),
             Choice(
                 "The same step is tried again, forever.",
@@ -78,11 +77,11 @@ QUIZ = [
         ),
     ),
     Question(
-        text="B has 12 tokens of its answer when Ctrl-C comes. What does the engine compute again after `recover`?",
+        text="B has 12 tokens of its answer when Ctrl-C comes. What does the engine compute again?",
         choices=(
             Choice(
                 "Nothing of B: its blocks are still in its block table.",
-                "`recover` drops all blocks. After an interrupt at any line, no table can be trusted.",
+                "It drops all blocks. After an interrupt at any line, no table can be trusted.",
             ),
             Choice(
                 "Only the token that was being drawn.",

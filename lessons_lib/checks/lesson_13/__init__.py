@@ -50,17 +50,18 @@ EXERCISES = [
     Exercise(
         id="13.3",
         title="steps that overlap",
-        reference="lessons_lib.engine.overlap:overlapped_step",
+        reference="lessons_lib.engine.in_flight:overlapped_step",
         test=check_overlapped_step,
         hints=(
             "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
-            "which of your calls make it wait? And whose placeholder does `process_results` take away?",
-            "If blocks may run out, finish what is in flight first. Launch. Keep the step that was in flight, and put "
-            "the new one in its place. Process the old one, if there was one; then append the new one's placeholders, "
-            "if there is one. Collect what has finished from both places.",
-            "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
-            "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
-            "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",
+            "which of your calls make it wait? And when must it wait?",
+            "If the host must see the tokens, process all that is in flight first. Schedule. If a preempted sequence "
+            "has a placeholder, process all, and drop what has finished by that. Launch, and append the step to "
+            "`in_flight` if there is one. Then process all but the last `loop.depth`, or all if nothing was launched.",
+            "`if loop.host_must_see_tokens(): loop.process(0)`; `scheduler_output = loop.schedule()`; `if "
+            "any(victim.num_placeholders for victim in scheduler_output.preempted):` then `loop.process(0)` and "
+            "`scheduler_output.drop_finished()`; `launched = loop.launch(scheduler_output)`; `if launched: "
+            "loop.in_flight.append(launched)`; `loop.process(loop.depth if launched else 0)`.",
         ),
         points=3,
     ),

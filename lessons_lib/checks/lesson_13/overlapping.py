@@ -2,19 +2,22 @@
 token is lost."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lessons_lib.checks.exercise import Mistake, current_case, short
-from lessons_lib.checks.lesson_01.words import kind
-from lessons_lib.engine.overlap import OverlappedSteps, overlapped_step
-from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.engine.in_flight import overlapped_step
+from lessons_lib.engine.model_runner import GreedyLoop
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
+from lessons_lib.scheduling.scheduler import optimistic
 from lessons_lib.scheduling.sequence import Sequence
 
 BLOCK_SIZE, MOST_STEPS = 4, 80
+LACKS = (
+    "A preempted sequence is computed again from its tokens, so all of them must be known. If a sequence in "
+    "`scheduler_output.preempted` has `num_placeholders`, process all that is in flight before you launch."
+)
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,15 @@ class Case:
         told: in words.
         sequences: (name, length of the prompt, max_new_tokens, stop token or -1) of each.
         num_blocks: of the pool.
+        depth: of the loop.
+        looks: the sequence whose tokens the host must see before the next step is launched.
     """
 
     told: str
     sequences: tuple[tuple[str, int, int, int], ...]
     num_blocks: int = 200
+    depth: int = 1
+    looks: str = ""
 
 
 CASES = (
@@ -40,26 +47,19 @@ CASES = (
     Case("A ends with its end token while B goes on", (("A", 2, 9, 4), ("B", 3, 6, -1))),
     Case("A has a prompt of 20 tokens, and a step has room for 8", (("A", 20, 3, -1),)),
     Case("six requests, of which two run at a time", tuple((name, 3, 3, -1) for name in "ABCDEF")),
+    Case("the depth is 0; A and B get 4 and 2 tokens", (("A", 2, 4, -1), ("B", 3, 2, -1)), depth=0),
+    Case("the host must see A's tokens before each step", (("A", 2, 4, -1), ("B", 3, 6, -1)), looks="A"),
     Case(
         "9 blocks of 4 for A, B and C: sequences are preempted",
         (("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)),
         num_blocks=9,
     ),
+    Case(
+        "4 blocks of 4 for A and B; B is preempted while the end token of A is in flight",
+        (("A", 4, 12, 8), ("B", 4, 12, -1)),
+        num_blocks=4,
+    ),
 )
-
-
-@dataclass
-class Device:
-    """A runner without a model: the token after n tokens is n. It notes launches and reads."""
-
-    log: list[str] = field(default_factory=list)
-    launches: int = 0
-
-    def launch(self, scheduler_output: Any) -> Any:
-        self.launches += 1
-        self.log.append(f"launch {self.launches}")
-        parts = scheduler_output.num_scheduled_tokens.items()
-        return Tokens(self.log, self.launches, [sequence.num_computed_tokens + count for sequence, count in parts])
 
 
 @dataclass
@@ -75,160 +75,134 @@ class Tokens:
         return self.tokens
 
 
-class WatchedSteps(OverlappedSteps):
-    """Notes placeholders, too, and stops an attempt that passes on a step that there isn't."""
+class WatchedLoop(GreedyLoop):
+    """A loop without a model: the token after n tokens is n. It notes launches and reads, and stops an attempt whose
+    mistake is known."""
 
-    def append_placeholders(self, step: Any) -> None:
-        self._must_be_a_step("append_placeholders", step, "`launch` returns None if there is nothing to compute.")
-        self.runner.log.append(f"placeholders {step.tokens.number}")
-        super().append_placeholders(step)
+    def __init__(self, case: Case, scheduler: PreemptiveScheduler):
+        super().__init__(scheduler, None, case.depth)  # type: ignore[arg-type]
+        self.case = case
+        self.log: list[str] = []
+        self.num_launched = 0
+        self.scheduled: list[PreemptiveSchedulerOutput] = []  # in this call
+        self.may_finish = False  # whether tokens were read since then
 
-    def process_results(self, step: Any) -> list[Sequence]:
-        self._must_be_a_step("process_results", step, "`loop.in_flight` is None before the first step.")
-        return super().process_results(step)
+    def mistake(self, what: str, idea: str) -> Mistake:
+        return Mistake(what, self.case.told + ".", idea)
 
-    def _must_be_a_step(self, name: str, step: Any, idea: str) -> None:
-        if step is None:
-            raise Mistake(f"`{name}` got None instead of a step.", current_case.text, idea)
+    def host_must_see_tokens(self) -> bool:
+        active = [*self.scheduler.running, *self.scheduler.leaving]
+        return bool(self.in_flight) and any(each.id == self.case.looks for each in active)
 
+    def schedule(self) -> Any:
+        if self.scheduled:
+            raise self.mistake("your turn scheduled twice.", "One call schedules and launches one step.")
+        if self.host_must_see_tokens():
+            raise self.mistake(
+                "your turn scheduled while `loop.host_must_see_tokens()` is true.",
+                "Which tokens are possible, say, follows from the last token. Process all that is in flight first.",
+            )
+        self.scheduled.append(super().schedule())
+        return self.scheduled[0]
 
-@dataclass
-class Seen:
-    """What a run did: the launches, reads and placeholders of each call, what each call returned, and the answers."""
+    def launch(self, scheduler_output: Any) -> Any:
+        if not (self.scheduled and scheduler_output is self.scheduled[0]):
+            raise self.mistake(
+                f"`launch` got {short(scheduler_output, 60)}.", "It takes what `loop.schedule()` returned."
+            )
+        if any(victim.num_placeholders for victim in scheduler_output.preempted):
+            raise self.mistake("a sequence was preempted while one of its tokens was in flight.", LACKS)
+        if finished := [each.id for each in scheduler_output.num_scheduled_tokens if each.finish_reason]:
+            raise self.mistake(
+                f"{finished[0]} was launched although it has finished, and has no blocks any more.",
+                "What you processed after scheduling may have ended sequences: call `scheduler_output.drop_finished()`.",
+            )
+        if not scheduler_output.num_scheduled_tokens:
+            return None
+        self.num_launched += 1
+        self.log.append(f"launch {self.num_launched}")
+        parts = scheduler_output.num_scheduled_tokens.items()
+        tokens = [sequence.num_computed_tokens + count for sequence, count in parts]
+        self.scheduler.update_after_launch(scheduler_output)
+        return scheduler_output, Tokens(self.log, self.num_launched, tokens)
 
-    calls: list[list[str]]
-    returned: list[list[str]]
-    answers: dict[str, list[int]]
+    def process(self, depth: int) -> None:
+        if not isinstance(depth, int):
+            raise self.mistake(
+                f"`process` got {short(depth, 60)}.", "It takes a number: how many steps may stay in flight."
+            )
+        if others := [each for each in self.in_flight if not (isinstance(each, tuple) and len(each) == 2)]:
+            raise self.mistake(
+                f"`loop.in_flight` contains {short(others[0], 60)}.",
+                "It contains steps. `launch` returns None if there is nothing to compute.",
+            )
+        super().process(depth)
 
 
 def check_overlapped_step(attempt: Callable[[Any], Any]) -> None:
     for case in CASES:
         current_case.text = case.told + "."
-        want = serve(case, overlapped_step)
-        try:
-            got = serve(case, attempt, want.calls)
-        except RuntimeError as error:
-            if "preempted with tokens in flight" not in str(error):
-                raise
-            raise Mistake("a sequence was preempted while one of its tokens was in flight.", case.told, LACKS) from None
-        for name, tokens in want.answers.items():
-            if got.answers[name] != tokens:
-                raise Mistake(f"{name} should get {tokens}; yours gets {got.answers[name]}.", case.told)
-        if got.returned != want.returned:
-            number = next(i for i, (a, b) in enumerate(zip(got.returned, want.returned), 1) if a != b)
-            raise Mistake(
-                f"call {number} should return {_names(want.returned[number - 1])}; yours returned "
-                f"{_names(got.returned[number - 1])}.",
-                case.told,
-                "`process_results` returns those that have finished, and so does `finish_in_flight`.",
-            )
+        want = serve(case, overlapped_step)[0]
+        _, got, sequences = serve(case, attempt, want)
+        for sequence, right in zip(sequences, got):
+            if sequence.output_ids != right:
+                raise Mistake(f"{sequence.id} should get {right}; yours gets {sequence.output_ids}.", case.told)
 
 
-LACKS = (
-    "A preempted sequence is computed again from its tokens, so all of them must be known by then. If "
-    "`loop.may_lack_blocks()`, finish the step in flight before you launch."
-)
+def serve(
+    case: Case, attempt: Callable[[Any], Any], expected: list[list[str]] | None = None
+) -> tuple[list[list[str]], list[list[int]], list[Sequence]]:
+    """Serve the requests of a case to their end. What each call does is compared with what is expected of it.
 
-
-def serve(case: Case, attempt: Callable[[Any], Any], expected: list[list[str]] | None = None) -> Seen:
-    """Serve the requests of a case to their end. What each call does is compared with what is expected of it."""
+    Returns:
+        the launches and reads of each call, the right completions, and the sequences.
+    """
     sequences = [
         Sequence(name, list(range(length)), most, frozenset({stop}) if stop >= 0 else frozenset())
         for name, length, most, stop in case.sequences
     ]
-    limits = dict(max_num_seqs=3 if case.num_blocks < 200 else 2, max_num_batched_tokens=8)
-    if case.num_blocks < 200:
-        scheduler: Any = PreemptiveScheduler(PrefixCache(case.num_blocks, BLOCK_SIZE), **limits, share_prefixes=False)
-    else:
-        scheduler = Scheduler(BlockPool(case.num_blocks, BLOCK_SIZE), **limits)
+    scheduler = PreemptiveScheduler(
+        PrefixCache(case.num_blocks, BLOCK_SIZE), max_num_seqs=3 if case.num_blocks < 200 else 2,
+        max_num_batched_tokens=8, share_prefixes=False, admission=optimistic,
+    )  # fmt: skip
     for sequence in sequences:
         scheduler.add(sequence)
-    device = Device()
-    loop, seen = WatchedSteps(scheduler, device), Seen([], [], {})  # type: ignore[arg-type]
-    while loop.has_unfinished() and len(seen.calls) < MOST_STEPS:
-        before, lacks = len(device.log), loop.may_lack_blocks() and loop.in_flight is not None
-        returned = attempt(loop)
-        seen.calls.append(device.log[before:])
-        if expected:
-            want = expected[len(seen.calls) - 1] if len(seen.calls) <= len(expected) else []
-            if seen.calls[-1] != want:
-                told = f"call {len(seen.calls)} should do: {_told(want)}; yours did: {_told(seen.calls[-1])}."
-                raise Mistake(told, case.told, _why(seen.calls[-1], want, device.log[:before], lacks))
-        if not isinstance(returned, (list, tuple)):
-            raise Mistake(
-                f"it should return a list of sequences; yours returned {kind(returned)}.",
-                case.told,
-                "Also if none has finished: then the list is empty.",
-            )
-        _refuse_others(returned, f"call {len(seen.calls)}", case)
-        seen.returned.append([each.id for each in returned])
-        flies = loop.in_flight.tokens.number if loop.in_flight else None
-        launched = [event for event in device.log if event.startswith("launch")]
-        if launched and flies != device.launches and f"read {device.launches}" not in device.log:
-            raise Mistake(
-                f"after call {len(seen.calls)}, `loop.in_flight` isn't step {device.launches}, which was launched.",
-                case.told,
-                "Its tokens would never be read. Keep the step that you launch in `loop.in_flight`.",
-            )
-    seen.answers = {sequence.id: sequence.output_ids for sequence in sequences}
-    return seen
+    loop, calls = WatchedLoop(case, scheduler), []
+    while (scheduler.has_unfinished() or loop.in_flight) and len(calls) < MOST_STEPS:
+        before = len(loop.log)
+        loop.scheduled = []
+        attempt(loop)
+        calls.append(loop.log[before:])
+        if expected is not None:
+            want = expected[len(calls) - 1] if len(calls) <= len(expected) else []
+            if calls[-1] != want:
+                told = f"call {len(calls)} should do: {_told(want)}; yours did: {_told(calls[-1])}."
+                raise Mistake(told, case.told + ".", _why(calls[-1], want, loop))
+    rights = []
+    for name, length, most, stop in case.sequences:
+        tokens = list(range(length, length + most))
+        rights.append(tokens[: tokens.index(stop) + 1] if stop in tokens else tokens)
+    return calls, rights, sequences
 
 
-def _refuse_others(returned: list | tuple, which: str, case: Case) -> None:
-    """Refuse a list that contains anything but sequences."""
-    others = [each for each in returned if not isinstance(each, Sequence)]
-    if others:
-        idea = (
-            "`process_results` and `finish_in_flight` return lists. To join lists, use `+` or `extend`, not `append`."
-        )
-        raise Mistake(
-            f"{which} should return a list of sequences; yours returned {short(returned, 60)}.",
-            case.told,
-            idea if isinstance(others[0], (list, tuple)) else "Return the sequences themselves.",
-        )
-
-
-def _why(got: list[str], want: list[str], earlier: list[str], lacks: bool) -> str:
+def _why(got: list[str], want: list[str], loop: WatchedLoop) -> str:
     """The idea behind what a call did otherwise."""
-    launches, reads, placeholders = (
-        [event.split()[1] for event in got if event.startswith(what)] for what in ("launch", "read", "placeholders")
-    )
-    if len(launches) > 1:
-        return "One call launches one step."
-    if lacks and len(set(reads)) < len(reads):
-        return (
-            "Each step's tokens are read once. `finish_in_flight` reads those of the step in flight, and after it "
-            "`loop.in_flight` is None. Was the step saved before that call, and processed again?"
-        )
-    if any(f"read {number}" in earlier for number in reads) or len(set(reads)) < len(reads):
-        return "Each step's tokens are read once. `loop.in_flight` must be the newest step, or None."
-    if set(reads) & set(launches):
-        return "That step has just been launched. Its tokens are read in the next call, after the next launch."
-    order, right = ([each for each in events if not each.startswith("placeholders")] for events in (got, want))
-    if lacks and order != right and order == right[::-1]:
-        return "Blocks may run out in this step. " + LACKS
-    if order != right and order == right[::-1]:
-        return "While the CPU waits for these tokens, the device has nothing to do. Launch the next step first."
-    if launches and not placeholders:
-        return (
-            "A sequence whose token is in flight needs a placeholder, and its tokens must count as computed. Otherwise "
-            "the next step computes the same again. `loop.append_placeholders(step)` does both. Is it called for the "
-            "step that has just been launched?"
-        )
+    launches, reads = ([event for event in got if event.startswith(what)] for what in ("launch", "read"))
+    right_reads = [event for event in want if event.startswith("read")]
+    if not got and not loop.scheduled:
+        return "One call is one turn: schedule a step, launch it, and process those before it."
+    if launches and not loop.in_flight and loop.case.depth and not reads:
+        return "Its tokens would never be read. Append each step that you launch to `loop.in_flight`."
+    if loop.case.depth == 0 and len(reads) < len(right_reads):
+        return "`loop.depth` says how many steps may stay in flight. If it is 0, none may."
     if sorted(got) == sorted(want):
-        return (
-            "A sequence has one placeholder at a time, and reading takes it away. The new step's placeholder comes "
-            "after that. Otherwise it would be taken away."
-        )
-    return (
-        "Each call launches one step, if there is something to compute, and reads the tokens of the step that was in "
-        "flight, if there was one."
-    )
+        return "While the CPU waits for these tokens, the device has nothing to do. Launch the next step first."
+    if len(reads) > len(right_reads) and launches and reads[-1].split()[1] == launches[-1].split()[1]:
+        return "That step has just been launched. Its tokens are read in the next call, after the next launch."
+    if len(reads) < len(right_reads) and not launches:
+        return "If nothing was launched, nothing is computed meanwhile: process all that is in flight."
+    return "Each call launches one step, if there is something to compute, and processes all but the last `loop.depth`."
 
 
 def _told(events: list[str]) -> str:
     return ", ".join(events) or "nothing"
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names) or "no sequence"

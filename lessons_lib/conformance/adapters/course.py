@@ -6,8 +6,8 @@ from typing import Any
 from lessons_lib.conformance.contract import PREFIXES, SAMPLING, TEXT, Limits, NewTokens, Params
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
 
@@ -97,6 +97,6 @@ def make_engine(model: Any, limits: Limits, tokenizer: Any) -> CourseEngine:
 
 
 def make_overlapped_engine(model: Any, limits: Limits, tokenizer: Any) -> CourseEngine:
-    """OverlappedEngine: each step is launched before the tokens of the last one are there."""
+    """With `overlap`: each step is launched before the tokens of the last one are there."""
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    return CourseEngine(OverlappedEngine(model, tokenizer, config_of(limits, make_runner=make_runner)))
+    return CourseEngine(LLMEngine(model, tokenizer, config_of(limits, overlap=True, make_runner=make_runner)))

@@ -35,16 +35,14 @@ class EngineRecipe:
     config: EngineConfig = field(default_factory=EngineConfig)
 
     def __call__(self) -> LLMEngine:
-        """Load the model, and make its engine. On a GPU, it is the one of lesson 13."""
+        """Load the model, and make its engine. On a GPU, its steps overlap (lesson 13)."""
         model, tokenizer = load_model(self.model, self.device)
         if find_spec("llguidance"):  # now, since nothing else runs for the 0.1 to 1 s that it takes
             with contextlib.suppress(Exception):  # a tokenizer that it can't use: requests are told
                 Vocabulary.of(tokenizer, text_config(model.config).vocab_size)
         if model.device.type != "cuda":
             return LLMEngine(model, tokenizer, self.config)
-        from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-
-        engine = OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
+        engine = LLMEngine(model, tokenizer, replace(self.config, overlap=True))
         # No request waits for the compiler. In a terminal, a bar shows how far it is.
         bar = partial(tqdm, desc="compiling and capturing", unit="step", disable=None)
         engine.runner.warm_up(bar)  # type: ignore[attr-defined]

@@ -192,15 +192,15 @@ class Dashboard(widgets.VBox):
     def _answers(self) -> str:
         """The texts of running requests and of the last ones that finished."""
         served = [(request.id, each) for request in list(self.engine.requests.values()) for each in request.completions]
-        lines = [_line(name, self._text_of(each), "") for name, each in served if each.token_ids][:_MOST_TEXTS]
+        lines = [_line(name, self._text_of(each), "") for name, each in served if each.output_ids][:_MOST_TEXTS]
         for output in reversed(self.outputs[-_MOST_TEXTS:]):
             lines += [_line(output.request_id, completion.text, _reason(output)) for completion in output.completions]
         return "".join(lines[:_MOST_TEXTS])
 
     def _text_of(self, completion) -> str:
         if completion.detokenizer:
-            return completion.text
-        return self.engine.tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip(HALF_A_CHARACTER)
+            return completion.detokenizer.text
+        return self.engine.tokenizer.decode(completion.output_ids, skip_special_tokens=True).rstrip(HALF_A_CHARACTER)
 
     def _say(self, words: str) -> None:
         self.message.value = f'<div role="status" style="line-height:20px">{escape(words)}</div>'
