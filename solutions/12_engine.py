@@ -23,7 +23,7 @@ from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.my_engine import by_lesson, my_engine
-from lessons_lib.engine import EngineConfig, LLMEngine, ModelRunner, SamplingParams, random_numbers
+from lessons_lib.engine import EngineConfig, EngineCore, LLMEngine, ModelRunner, Parts, SamplingParams, random_numbers
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, skewed_workload
 from lessons_lib.models import load_model
@@ -453,64 +453,65 @@ will ever free these blocks. After a few such failures, the engine could admit n
 
 What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
 But if one request makes the model fail, every step fails, forever. One could retry each request alone, a few times. We
-keep it simple: the step ends its requests, frees their blocks, and leaves all others alone.
+keep it simple: the step ends its requests, and all others are computed anew from their tokens.
 
 ## Build 2: the step, whole or failed
 
-**Exercise 12.3: `run_step(engine)`**, one step for all requests of an `LLMEngine`. (12.2 is optional, in "Further".) It
-returns nothing; `engine.step()` calls it. You need these calls, here in alphabetical order:
+**Exercise 12.3: `run_step(core, scheduler_output)`**, the part of a step that can fail. (12.2 is optional, in
+"Further".) An engine's `core` schedules the step, calls your function, and then gives the tokens to their requests. You
+need these calls, here in alphabetical order:
 
-| call of `engine` | what it does |
+| call of `core` | what it does |
 |---|---|
-| `completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, the other completions begin here, on the blocks of the prompt |
-| `compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`, a token and a row for each scheduled sequence, even in the middle of a prompt |
 | `copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
-| `fail(sequences, error)` | ends the requests of these sequences with this error, and frees all their blocks |
-| `pass_on(completions)` | text and callbacks; ends the requests that have finished |
-| `record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners: how many sequences get a token, and how many completions |
-| `schedule()` | returns the scheduler output of this step; its blocks are allocated |
-| `update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
+| `count_launched(scheduler_output, in_flight, logits)` | counts the computed tokens; returns the step, and so does your function |
+| `forward(scheduler_output)` | forward pass; returns logits: a row for each scheduled request, in order, even in the middle of a prompt. Below them may be others, of prompts whose log-probabilities are wanted |
+| `keep_tokens(scheduler_output, tokens)` | sends the tokens to the host; returns them as `in_flight` |
+| `sampler(logits, params, seeds, positions, processors)` | returns a token for each row; the others are lists with an entry for each row |
 
-**The whole step.** The picture in "The idea" has the order. Find the place of `completions_with_token`: it needs the
-logits, and the blocks that `update` may free.
+**The whole step.** The picture in "The idea" has the order.
 
-- `gets_token` has a bool for each scheduled sequence, in order: are all its known tokens computed once this step is
-  counted? `scheduler_output.num_scheduled_tokens` is a dict sequence → count (lesson 09). A sequence has `num_tokens`
-  and `num_computed_tokens`; only `update` changes them.
-- A step in which no sequence gets a token is recorded like any other.
-- If nothing is scheduled (the dict is empty), there may still be blocks to copy. Such a step copies them, and is done.
+- `scheduler_output.num_scheduled_tokens` is a dict request → count (lesson 09). A `Request` is a sequence that also has
+  `params`, a `seed`, a `processor` (its rules, or None) and, as its position, `num_output_tokens`.
+- If nothing is scheduled (the dict is empty), there may still be blocks to copy. Such a step copies them, and returns
+  None.
 
-**The failed step.** If `copy_blocks` or `compute` raises an `Exception`, each request whose cache is now in doubt ends
-with this error, and no other. Nothing is recorded, `run_step` returns, and the next step goes on with the others.
-Any other error goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of another call is a bug.
+**The failed step.** If copying, the pass, the sampler or `keep_tokens` raises an `Exception`, end your function with
+`raise StepFailed(requests) from error`. The core ends these requests with this error, and recomputes all others.
+Any other error goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of `count_launched` is a bug.
 
-- Which are in doubt? That depends on what failed, and on what it writes: the pass, or one of the three kinds of block
-  copies. `copy_blocks` doesn't tell which copies it made, so if it fails, every scheduled sequence is in doubt. Whether
-  others are, too, is for you to find out. (A step swaps a sequence in, or copies a block before a sequence writes to
-  it, only if it also schedules this sequence.)
-- `scheduler_output.preempted` lists what this step preempts. If a sequence's `swapped` (lesson 10) isn't empty, it is
+- Which requests? All that are scheduled: nobody knows which of them is to blame. If none is, only the copies can have
+  failed. Which requests would fail again, step after step, if they went on?
+- `scheduler_output.preempted` lists what this step preempts. If a request's `swapped` (lesson 10) isn't empty, it is
   swapped out; otherwise it will be recomputed.
 
-Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have
+Example: there are two batch slots, A and B run, and C waits. If `forward` raises an error, the outputs of A and B have
 that error and the tokens of the steps before. Their blocks are free, and the next step admits C.
 """
 
 # %% exercise="12.3"
-from lessons_lib.engine.step import run_step
+from typing import Any
+
+from lessons_lib.engine.core import InFlightStep, StepFailed
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+
+from lessons_lib.engine.core import run_step
 
 # %% [markdown]
 """
-Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails, with A, B, C
-and D in it. E and F wait, and must get the answers that they get alone:
+Here is an engine with your step. `launch` is what its core calls. The fifth forward pass fails, with A, B, C and D in
+it. E and F wait, and must get the answers that they get alone:
 """
 
 # %%
-class YourEngine(LLMEngine):
-    """An engine whose steps are yours."""
+class YourCore(EngineCore):
+    """A core whose steps are yours."""
 
-    def advance(self):
-        with self.changes:  # so that the next call notices an interrupt
-            run_step(self)
+    def launch(self, scheduler_output):
+        return run_step(self, scheduler_output)
+
+
+YOURS = Parts(core=YourCore)
 
 
 def serve_six(engine, **on_token):
@@ -528,7 +529,7 @@ def serve_six(engine, **on_token):
     print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 
-engine = YourEngine(model, tokenizer, SMALL)
+engine = LLMEngine(model, tokenizer, SMALL, parts=YOURS)
 engine.runner.forward = fails_in_call(5, engine.runner.forward)
 serve_six(engine)
 
@@ -683,7 +684,6 @@ from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
 from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.race import mixed
-from lessons_lib.engine.recovery import recover
 from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, ways_table
 from lessons_lib.recording import count_operators
 from lessons_lib.viz.charts import draw_step_parts
@@ -736,29 +736,29 @@ def failing_callback(token):
         raise ConnectionError("the reader is gone")
 
 
-serve_six(YourEngine(model, tokenizer, SMALL), B=failing_callback)
+serve_six(LLMEngine(model, tokenizer, SMALL, parts=YOURS), B=failing_callback)
 
 # %% [markdown]
 """
 ### Interrupted anywhere
 
 Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code.
-`with self.changes:` counts a change when it begins, and uncounts it only if it finishes. Each call of the engine begins
-with this function:
+Its core notes when a change begins, and that it is whole only once it has finished. A call that finds a change
+unfinished begins with this:
 """
 
 # %%
-show_source(recover)
+show_source(EngineCore.rebuild)
 
 # %% [markdown]
 """
-`reset` empties the queues, the pool and the block tables. `restore` makes the request's sequences anew from prompt and
-tokens, with nothing computed, and adds them to the queue. Their keys and values are recomputed, as after a preemption
-in lesson 10. A request that had its output already (`result`) keeps it: `hand_in` puts it where the caller looks.
+`reset` empties the queues, the pool and the block tables. `begin` adds a request's sequences to the queue again, with
+their tokens, and nothing computed. Their keys and values are recomputed, as after a preemption in lesson 10. A request
+that had its output already keeps it.
 
 Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
 engine, the scheduler and the cache. Let's interrupt each of 20 runs at one of them, drawn at random. (That's a sample,
-not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
+not a proof. `rebuild` itself runs only after an interrupt, so none of its lines is drawn.)
 """
 
 # %%
@@ -767,7 +767,7 @@ PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling
 
 def six_tokens(interrupt_at=None):
     """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of each story)."""
-    engine, lines, struck, answers = YourEngine(model, tokenizer, SMALL), 0, None, {}
+    engine, lines, struck, answers = LLMEngine(model, tokenizer, SMALL, parts=YOURS), 0, None, {}
     for story in STORIES:
         engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
 
@@ -1331,7 +1331,7 @@ for shared prefixes and is ready to preempt. With the fused model it is the fast
 """
 ### What production does
 
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`,
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is also ours: `schedule`, `execute_model`,
   `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
   run in separate processes, so that turning tokens into text doesn't hold up the GPU.
 - `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is

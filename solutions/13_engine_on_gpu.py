@@ -24,18 +24,18 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.engine import (
     GPUModelRunner,
     GraphKey,
-    OverlappedSteps,
+    GreedyLoop,
     captured_batch_sizes,
     next_size,
     rerun,
-    serve_overlapped,
+    serve_greedily,
 )
 from lessons_lib.engine.cuda_graphs import CudaCapture
-from lessons_lib.kv_cache import BlockPool, PrefixCache
+from lessons_lib.kv_cache import PrefixCache
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine
 from lessons_lib.models import load_model
 from lessons_lib.recording.thread_device import ThreadDevice
-from lessons_lib.scheduling import PreemptiveScheduler, Scheduler, SchedulerOutput, Sequence
+from lessons_lib.scheduling import PreemptiveScheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -319,34 +319,36 @@ thrown away. (A limit on the number of tokens wastes none: the CPU knows in adva
 are free by then, and the step in flight may still write to them. That does no harm: the GPU runs launches in order, so
 whatever the next owner writes comes later.
 
-A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of
-blocks, the loop first waits for the step in flight.
+A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step preempts one that has
+a placeholder, the loop first waits for the step in flight.
 
 ### Build: one turn of the loop
 
-**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with
-the step that was in flight, if there was one. It returns the list of the sequences that have finished. `loop` has:
+**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and then
+processes those that were in flight. It returns nothing. `loop` has:
 
 | | |
 |---|---|
-| `loop.in_flight` | the step that was launched last and whose tokens haven't been read, or None. You keep it up to date |
-| `loop.launch()` | schedules a step and starts it, without waiting for it. Returns the step, or None if there is nothing to compute |
-| `loop.process_results(step)` | waits for a step's tokens, and gives each to its sequence, whose placeholder goes away. Returns the sequences that have finished |
-| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that will get a token from it gets a placeholder. (If it's the last token that a sequence may get, it needs none: the sequence isn't scheduled any more.) Sequences that have finished are skipped |
-| `loop.finish_in_flight()` | processes the step in flight, if there is one, so that all tokens are known; then `in_flight` is None. Returns the sequences that have finished |
-| `loop.may_lack_blocks()` | whether the next step may have to preempt a sequence |
+| `loop.depth` | how many steps may stay in flight when you return: 1 on a GPU, 0 in lesson 12's engine |
+| `loop.in_flight` | a deque of the steps that have been launched and not processed, oldest first. You append to it |
+| `loop.schedule()` | returns the scheduler output of the next step. `preempted` lists the sequences that have lost their blocks for it |
+| `loop.launch(scheduler_output)` | starts the step, without waiting for it. Its tokens count as computed, and each sequence that gets a token has one more placeholder. Returns the step, or None if there is nothing to compute |
+| `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and gives them to their sequences, in place of the placeholders |
+| `loop.host_must_see_tokens()` | whether the next step can't be scheduled before all tokens are known |
 
-- The device must never wait for the CPU to read tokens, unless blocks may run out.
-- A sequence never has more than one placeholder, even while one of its tokens is in flight and the next step has been
-  launched.
+- The device must never wait for the CPU to read tokens, unless they must be known.
+- Tokens that are processed after the next step was scheduled may end sequences in it. Then
+  `scheduler_output.drop_finished()` leaves them out.
 
-Example: a request gets three tokens. The first call launches step 1. The second launches step 2 and reads the token of
-step 1, the third launches step 3 and reads that of step 2. The fourth has nothing to launch; it reads the last token,
-and returns the sequence.
+Example: a request gets three tokens, and `depth` is 1. The first call launches step 1. The second launches step 2 and
+reads the token of step 1, the third launches step 3 and reads that of step 2. The fourth has nothing to launch; it
+reads the last token.
 """
 
 # %% exercise="13.3"
-from lessons_lib.engine.overlap import overlapped_step
+from typing import Any
+
+from lessons_lib.engine.in_flight import overlapped_step
 
 # %% [markdown]
 """
@@ -365,11 +367,11 @@ predict("13.b", ...)  # milliseconds
 # %% tags=["measured"]
 def serve(device):
     """Two requests with 10 tokens each. Returns the milliseconds."""
-    scheduler = Scheduler(BlockPool(32, 16), max_num_seqs=2, max_num_batched_tokens=8)
+    scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=2, max_num_batched_tokens=8)
     for name in "AB":
         scheduler.add(Sequence(name, [5], 10))
-    loop, started = OverlappedSteps(scheduler, device), time.perf_counter()
-    while loop.has_unfinished():
+    loop, started = GreedyLoop(scheduler, device, depth=1), time.perf_counter()
+    while scheduler.has_unfinished():
         overlapped_step(loop)
     return 1000 * (time.perf_counter() - started)
 
@@ -397,10 +399,10 @@ steps take now on the faster device, the one with 15 ms?
 
 # %% tags=["measured"]
 class PeekingDevice(ThreadDevice):
-    def launch(self, scheduler_output):
-        step = super().launch(scheduler_output)
-        step.wait()  # what `item` does
-        return step
+    def forward(self, scheduler_output):
+        logits = super().forward(scheduler_output)
+        self.computed.result()  # what `item` does
+        return logits
 
 
 peeking = PeekingDevice(cpu_ms=20, device_ms=15)
@@ -442,7 +444,7 @@ becomes the limit again. On a larger model the kernels take longer, and the CPU 
 """
 ## Prove it
 
-All four ideas are in `GPUModelRunner` and `OverlappedSteps`. Here all but compilation run on the CPU, with `rerun` in
+All four ideas are in `GPUModelRunner` and your loop. Here all but compilation run on the CPU, with `rerun` in
 place of the capture. That's no faster, but the answers must be the same as when each request runs alone.
 
 `patch` puts your two functions in the place of the library's, and the runner gets your store.
@@ -467,9 +469,9 @@ def serve_stories(next_tokens):
     ]
     with (
         patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
-        patch("lessons_lib.engine.overlap.overlapped_step", overlapped_step),
+        patch("lessons_lib.engine.model_runner.overlapped_step", overlapped_step),
     ):
-        answers = serve_overlapped(runner, scheduler, stories)
+        answers = serve_greedily(runner, scheduler, stories, depth=1)
     graph_sizes = list(runner.store.graphs)
     runner.close()
     return answers, runner.store.num_captured, graph_sizes, len(scheduler.pool.used)
@@ -526,8 +528,8 @@ on from the wrong word, mostly fluently. A test whose requests all start and end
 **Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. The more the GPU has
 to do in it, the less that matters.
 
-**Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several
-answers to one prompt), or where blocks may run out, the engine runs its steps without overlap.
+**Overlap has exceptions.** Where the CPU must see the logits or the last token (log-probabilities are asked for, or a
+penalty), or where a sequence is preempted, the engine waits for its tokens.
 
 **One GPU.** If it fails, all requests are lost. Lesson 15 adds others.
 
@@ -558,12 +560,12 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 # %%
 import math
 import random
+from dataclasses import replace
 
 from IPython.display import display
 
 from lessons_lib.attention import attend_paged, write_kv
 from lessons_lib.checks.my_engine import my_engine
-from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine import BlockTables, EngineConfig, JoinedLinear, LLMEngine, SamplingParams, captured_token_counts, forward_batch
 from lessons_lib.measuring import block_size_costs, engine_fits, padding, recorded_workloads, skewed_workload, tokens_of_steps
 from lessons_lib.measuring.memory_limit import memory_limit
@@ -653,7 +655,7 @@ print("with 63:  ", draw_on_device(batch, hot, their_seeds, their_positions)[63:
 
 # %% [markdown]
 """
-The stories above were greedy. For drawn tokens there is `my_engine` (lesson 12). With this `kind` it builds an engine
+The stories above were greedy. For drawn tokens there is `my_engine` (lesson 12). With `overlap` it builds an engine
 whose steps overlap, and takes all your answers: those of this lesson and of the lessons before. It has to draw the same
 tokens as lesson 12's engine, which runs one step after the other. (If your draw isn't lesson 12's race, it may be just
 as right, but other texts come out.)
@@ -662,7 +664,7 @@ as right, but other texts come out.)
 # %%
 small = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, max_model_len=192)
 sampled = SamplingParams(temperature=0.8, seed=1, max_tokens=30)
-yours, reference = my_engine(model, tokenizer, small, kind=OverlappedEngineOnCPU), LLMEngine(model, tokenizer, small)
+yours, reference = my_engine(model, tokenizer, replace(small, overlap=True)), LLMEngine(model, tokenizer, small)
 texts = [[output.text for output in engine.generate(PROMPTS, sampled)] for engine in (yours, reference)]
 print("the same texts:", texts[0] == texts[1])
 print(PROMPTS[0] + texts[0][0].replace("\n", " "), "…")

@@ -25,7 +25,7 @@ from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
 from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
-from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.model_runner import GreedyLoop, ModelRunner, serve_greedily
 from lessons_lib.engine.race import draw_on_device, random_numbers
@@ -52,6 +52,7 @@ __all__ = [
     "ModelRunner",
     "NewToken",
     "NoTokenAllowed",
+    "Parts",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",

@@ -78,7 +78,7 @@ def run_step(core: "EngineCore", scheduler_output: PreemptiveSchedulerOutput) ->
     Raises:
         StepFailed: with the requests to blame: those that are scheduled, or, if there are none, those swapped out.
     """
-    requests: list[Request] = list(scheduler_output.num_scheduled_tokens)  # type: ignore[arg-type]
+    requests: list[Any] = list(scheduler_output.num_scheduled_tokens)
     try:
         core.copy_blocks(scheduler_output.block_copies)
         if not requests:

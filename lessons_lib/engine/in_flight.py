@@ -1,4 +1,9 @@
-"""Lesson 13: tokens between the launch of a step and the moment the host has them, and the loop that uses that time."""
+"""Lesson 13: tokens between the launch of a step and the moment the host has them, and the loop that uses that time.
+
+Scheduling a sequence's next step doesn't take its new token, only the fact that there will be one. Until the token
+arrives, a placeholder counts. Only then can the host see that it was a stop token: the sequence has computed one token
+too many, which is thrown away.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +33,6 @@ class InFlightTokens:
 def overlapped_step(loop: Any) -> None:
     """One turn of a loop: launch the next step, then process all but the last `depth` of those in flight. With a depth
     of 1, the device has its next step before the host turns to the tokens of the last one.
-
-    Scheduling a sequence's next step doesn't take its new token, only the fact that there will be one. Until the token
-    arrives, a placeholder counts. Only then can the host see that it was a stop token: the sequence has computed one
-    token too many, which is thrown away.
 
     Args:
         loop: an EngineCore or a GreedyLoop.

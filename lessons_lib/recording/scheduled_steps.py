@@ -1,6 +1,7 @@
 """Lesson 09: record a scheduler's steps as a trace like those of the earlier lessons, for any runner."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,11 +23,12 @@ def record_schedule(scheduler: Scheduler[Any], block_bytes: int = 0) -> Iterator
     >>> with record_schedule(scheduler) as trace:
     ...     serve_greedily(runner, scheduler, sequences)
     """
-    trace, update, last = Trace(), scheduler.update, time.perf_counter()
+    trace, last = Trace(), time.perf_counter()
+    launched, update = scheduler.update_after_launch, scheduler.update_from_output
+    in_flight: deque[tuple[Any, ...]] = deque()
     furthest: dict[Sequence, int] = {}
 
-    def recorded(scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
-        nonlocal last
+    def recorded_launch(scheduler_output: SchedulerOutput) -> None:
         rows, used = [], sum(sequence.num_computed_tokens for sequence in scheduler.running)
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens + count
@@ -36,17 +38,22 @@ def record_schedule(scheduler: Scheduler[Any], block_bytes: int = 0) -> Iterator
             furthest[sequence] = max(furthest.get(sequence, 0), end)
         reserved = len(scheduler.pool.used) * scheduler.pool.block_size
         waiting = tuple(sequence.id for sequence in scheduler.waiting)
+        bytes_copied = len(getattr(scheduler_output, "block_copies", ())) * block_bytes
+        in_flight.append((tuple(rows), waiting, reserved, used + scheduler_output.num_tokens, bytes_copied))
+        launched(scheduler_output)
+
+    def recorded_update(scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
+        nonlocal last
         finished = update(scheduler_output, next_tokens)
         now = time.perf_counter()
-        bytes_copied = len(getattr(scheduler_output, "block_copies", ())) * block_bytes
-        trace.steps.append(
-            Step(tuple(rows), now - last, waiting, 1, reserved, used + scheduler_output.num_tokens, bytes_copied)
-        )
+        rows, waiting, *sizes = in_flight.popleft()
+        trace.steps.append(Step(rows, now - last, waiting, 1, *sizes))
         last = now
         return finished
 
-    scheduler.update = recorded  # type: ignore[method-assign]
+    scheduler.update_after_launch = recorded_launch  # type: ignore[method-assign]
+    scheduler.update_from_output = recorded_update  # type: ignore[method-assign]
     try:
         yield trace
     finally:
-        del scheduler.update
+        del scheduler.update_after_launch, scheduler.update_from_output

@@ -116,11 +116,11 @@ def served_in_time(requests: list[Waiting], rule: Rule) -> tuple[int, int]:
 
 
 def _computed(engine: LLMEngine, name: str) -> int:
-    return engine.requests[name].completions[0].sequence.num_computed_tokens if name in engine.requests else 0
+    return engine.requests[name].completions[0].num_computed_tokens if name in engine.requests else 0
 
 
 def _seen(engine: LLMEngine, name: str, request: Waiting, step: int) -> UnfinishedRequest:
-    sequence = engine.requests[name].completions[0].sequence
+    sequence = engine.requests[name].completions[0]
     return UnfinishedRequest(
         id=name, steps_left=request.deadline - step + 1,
         prompt_left=max(0, request.prompt - sequence.num_computed_tokens),
