@@ -104,7 +104,7 @@ PARTS = [
         "cuda_graph_runner.py CUDAGraphRunner", "utils.py CudaGraphBuffer",
     ),
     _part(
-        "overlapped steps", "13", "engine/overlapped_engine.py OverlappedEngine",
+        "overlapped steps", "13", "engine/core.py EngineCore",
         "v1/core/sched/async_scheduler.py AsyncScheduler", "managers/scheduler.py event_loop_overlap",
         "py_executor.py _executor_loop_overlap", "input_outputs.py ContinuousBatchingAsyncIOs",
     ),

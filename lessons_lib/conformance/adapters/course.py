@@ -1,4 +1,4 @@
-"""The engine of lesson 12, and the one of lesson 13 whose steps overlap, behind the contract."""
+"""The engine of lessons 12 and 13, behind the contract."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from lessons_lib.conformance.contract import PREFIXES, SAMPLING, TEXT, Limits, NewTokens, Params
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
 
@@ -61,9 +61,10 @@ class CourseEngine:
 
     def block_tables(self) -> dict[str, list[int]]:
         return {
-            completion.request.id: list(sequence.blocks)
-            for sequence, completion in self.engine.completions.items()
-            if sequence.blocks
+            group.id: list(each.blocks)
+            for group in self.engine.requests.values()
+            for each in group.completions
+            if each.blocks
         }
 
     def close(self) -> None:
@@ -92,11 +93,11 @@ def config_of(limits: Limits, **more: Any) -> EngineConfig:
 
 
 def make_engine(model: Any, limits: Limits, tokenizer: Any) -> CourseEngine:
-    """LLMEngine: each step waits for its tokens."""
+    """Each step waits for its tokens."""
     return CourseEngine(LLMEngine(model, tokenizer, config_of(limits)))
 
 
 def make_overlapped_engine(model: Any, limits: Limits, tokenizer: Any) -> CourseEngine:
-    """OverlappedEngine: each step is launched before the tokens of the last one are there."""
+    """Each step is launched before the tokens of the last one are there."""
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    return CourseEngine(OverlappedEngine(model, tokenizer, config_of(limits, make_runner=make_runner)))
+    return CourseEngine(LLMEngine(model, tokenizer, config_of(limits, overlap=True, make_runner=make_runner)))

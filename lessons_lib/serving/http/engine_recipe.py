@@ -35,9 +35,7 @@ class EngineRecipe:
         model, tokenizer = load_model(self.model, self.device)
         if model.device.type != "cuda":
             return LLMEngine(model, tokenizer, self.config)
-        from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-
-        engine = OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
+        engine = LLMEngine(model, tokenizer, replace(self.config, overlap=True))
         # No request waits for the compiler. In a terminal, a bar shows how far it is.
         bar = partial(tqdm, desc="compiling and capturing", unit="step", disable=None)
         engine.runner.warm_up(bar)  # type: ignore[attr-defined]
