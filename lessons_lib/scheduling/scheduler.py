@@ -224,7 +224,7 @@ class SchedulerBase(Generic[OutputT]):
             the sequences that have finished. Their blocks are free again. The next step may have been launched with
             them, and write to those blocks; a device computes in order, so what their next owner writes comes later.
         """
-        finished = []
+        finished: list[Sequence] = []
         scheduled = scheduler_output.num_scheduled_tokens.items()
         ends_and_tokens = zip(scheduler_output.ends, scheduler_output.gets_token, next_tokens)
         for (sequence, count), (end, gets_token, token) in zip(scheduled, ends_and_tokens):

@@ -134,7 +134,7 @@ def serve(engine, workload, seed):
         if not hasattr(engine, "overlap"):
             audit(engine.scheduler)
     check_that_nothing_is_left(engine)
-    assert not getattr(engine, "_needs_logits", None)
+    assert not engine.core.need_host
     return outputs
 
 
@@ -193,7 +193,7 @@ def test_rules_that_need_no_history_dont_make_steps_wait(an_engine, engine_kind)
     rules = dict(logit_bias={3: 5}, allowed_token_ids=range(50), min_tokens=6, min_p=0.01, stop_token_ids=range(9))
     for seed in range(4):
         engine.add_request([seed + 1, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=seed, **rules))
-    assert not getattr(engine, "_needs_logits", None)
+    assert not engine.core.need_host
     for output in engine.generate([[5, 7]], SamplingParams(max_tokens=9, temperature=1.0, seed=9, **rules)):
         assert output.token_ids == by_hand([5, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=9, **rules))
     while engine.has_unfinished():
@@ -210,7 +210,7 @@ def logprobs_of_prompt(prompt):
 
 
 @pytest.mark.parametrize("engine_kind", ENGINES)
-@pytest.mark.parametrize("config", [dict(), dict(max_num_batched_tokens=6), dict(num_blocks=16), dict(num_blocks=16, num_swap_blocks=30)])  # fmt: skip
+@pytest.mark.parametrize("config", [dict(), dict(max_num_batched_tokens=6), dict(num_blocks=14), dict(num_blocks=14, num_swap_blocks=30)])  # fmt: skip
 def test_prompt_logprobs_are_those_of_one_forward_pass(an_engine, engine_kind, config):
     engine, rng = an_engine(engine_kind, **config), random.Random(1)
     shared = [rng.randrange(VOCAB_SIZE) for _ in range(12)]
