@@ -332,13 +332,17 @@ class EngineCore:
 
     def take_commands(self) -> None:
         """Begin to serve what was added, and end what was cancelled."""
-        for name, group in list(self.inbox.items()):
-            if group.output is None and self.groups.get(name) is not group:
-                self.groups[name] = group
+        cancelled = list(self.cancelled)  # first, so that none of them is added after its turn
+        self.carry_out(list(self.inbox.values()), cancelled)
+
+    def carry_out(self, added: list[RequestGroup], cancelled: list[RequestGroup]) -> None:
+        """Carry out commands of other threads; more of them may come meanwhile."""
+        for group in added:
+            if group.output is None and self.groups.get(group.id) is not group:
+                self.groups[group.id] = group
                 self.begin(group)
-            del self.inbox[name]
-        while self.cancelled:
-            group = self.cancelled[0]
+            del self.inbox[group.id]
+        for group in cancelled:
             if self.groups.get(group.id) is group and group.output is None:
                 self.end(group, "error" if group.error else "abort", group.error)
             self.cancelled.popleft()

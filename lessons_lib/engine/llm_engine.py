@@ -73,6 +73,7 @@ class LLMEngine:
         requests: id -> the requests that have not ended, each a RequestGroup.
         context: the most tokens of a prompt and its answer together; None if there is no limit.
         vocab_size: token ids are below it.
+        inputs: InputProcessor, which makes requests.
         generation_defaults: what is taken from the model's generation_config.
         listeners: called with the EngineStep of each step, after the step. If one raises, `step` does.
     """
@@ -123,7 +124,7 @@ class LLMEngine:
             swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
         )  # fmt: skip
         limits = self.context, self.vocab_size, self.generation_defaults, config.max_logprobs
-        self._inputs = InputProcessor(tokenizer, *limits, scheduler, clock)
+        self.inputs = InputProcessor(tokenizer, *limits, scheduler, clock)
         self.listeners: list[Callable[[EngineStep], None]] = []
         self._readers: dict[RequestGroup, TokenReader] = {}
         self._passing_on = threading.RLock()
@@ -185,6 +186,18 @@ class LLMEngine:
             self._readers[group] = TokenReader(group, self.tokenizer)
         self._add(group)
         return group.id
+
+    def open(self, prompt: str | ListOf[int], params: SamplingParams | None = None, **options: Any) -> TokenReader:
+        """Add a request whose tokens and output the caller reads after each step, with `core.read`; `step` doesn't
+        return it.
+
+        Args:
+            See `add_request`.
+        """
+        group = self._new_group(prompt, params, **options)
+        group.is_awaited = group.is_streamed = True
+        self._add(group)
+        return TokenReader(group, self.tokenizer)
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
@@ -279,7 +292,7 @@ class LLMEngine:
         if not isinstance(prompts, ListOf | HasToList):
             raise BadRequest(f"prompts is {shortened(prompts)}; give a list of prompts.")
         groups = [
-            self._inputs.process(self._free_id(), f"prompt {index}", prompt, own, cache_salt=cache_salt)
+            self.inputs.process(self._free_id(), f"prompt {index}", prompt, own, cache_salt=cache_salt)
             for index, (prompt, own) in enumerate(zip(prompts, _one_each(params, len(prompts))))
         ]
         try:
@@ -372,7 +385,7 @@ class LLMEngine:
         self._refuse_if_closed()
         check_options(request_id, on_token=on_token, **options)
         name = self._free_id() if request_id is None else request_id
-        return self._inputs.process(name, f"request {name!r}", prompt, params, output_ids=output_ids, **options)
+        return self.inputs.process(name, f"request {name!r}", prompt, params, output_ids=output_ids, **options)
 
     def _add(self, group: RequestGroup) -> None:
         try:

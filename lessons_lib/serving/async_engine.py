@@ -42,7 +42,7 @@ FrontT = TypeVar("FrontT", bound="AsyncEngine")
 
 
 @dataclass(eq=False)
-class InFlight:
+class OpenRequest:
     """What a front knows of a request that has not ended.
 
     Attributes:
@@ -93,7 +93,7 @@ class RequestStream:
         num_prompt_tokens: how many tokens its prompt has.
     """
 
-    def __init__(self, front: "AsyncEngine", request: InFlight):
+    def __init__(self, front: "AsyncEngine", request: OpenRequest):
         self.request_id, self.num_prompt_tokens = request.request_id, request.num_prompt_tokens
         self._front, self._request = front, request
 
@@ -188,7 +188,7 @@ class AsyncEngine:
         self.is_draining = False
         self._metrics: dict[str, Any] = {}
         self._info: EngineInfo | None = None
-        self._requests: dict[str, InFlight] = {}
+        self._requests: dict[str, OpenRequest] = {}
         self._commands: list[Command] = []
         self._numbers = itertools.count()
         self._is_closing = False
@@ -237,7 +237,7 @@ class AsyncEngine:
             options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
         admitted = self.admission.admit(self._estimated_size(prompt))
-        request = InFlight(command.request_id, admitted, known=output_ids)
+        request = OpenRequest(command.request_id, admitted, known=output_ids)
         self._requests[request.request_id] = request
         self._is_empty.clear()
         try:
@@ -278,7 +278,7 @@ class AsyncEngine:
             how many were aborted.
         """
         self.is_draining = True
-        left: list[InFlight] = []
+        left: list[OpenRequest] = []
         try:
             await asyncio.wait_for(self._is_empty.wait(), timeout)
         except TimeoutError:
@@ -310,14 +310,14 @@ class AsyncEngine:
         finally:
             self._shut(CLOSED)
 
-    def leave(self, request: InFlight) -> None:
+    def leave(self, request: OpenRequest) -> None:
         """The reader of this request has left: abort it if it still runs."""
         if self._requests.get(request.request_id) is request and not request.is_left:
             request.is_left = True
             request.mailbox.clear()
             self._send(AbortRequest(request.request_id))
 
-    def leave_soon(self, request: InFlight) -> None:
+    def leave_soon(self, request: OpenRequest) -> None:
         """As `leave`, from any thread."""
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
             self._event_loop.call_soon_threadsafe(self.leave, request)
@@ -412,13 +412,13 @@ class AsyncEngine:
             else:
                 self._finish(request, event)
 
-    def _finish(self, request: InFlight, end: RequestEnded) -> None:
+    def _finish(self, request: OpenRequest, end: RequestEnded) -> None:
         request.end = end
         if not request.answered.is_set():
             request.refusal = EngineDead(f"the request wasn't accepted: {end.error}")
         self._forget(request)
 
-    def _forget(self, request: InFlight) -> None:
+    def _forget(self, request: OpenRequest) -> None:
         """The request has ended, or was refused."""
         del self._requests[request.request_id]
         was_served = request.end is not None and request.end.error is None and not request.end.is_aborted

@@ -1,7 +1,6 @@
 """Lesson 14: the engine's side. Commands in, one step, events out: the same in a thread and in a process of its own.
 
-An engine that serves several fronts has a loop for each. The engine hands every token to the loop that its request came
-through, so nothing has to be sorted after the step.
+An engine that serves several fronts has a loop for each, and each loop reads the tokens of its own requests.
 """
 
 import time
@@ -11,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request import NewToken, RequestOutput
+from lessons_lib.engine.request import NewToken, TokenReader
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
     AbortRequest,
@@ -36,15 +35,14 @@ class EngineLoop:
 
     Attributes:
         engine: an LLMEngine.
-        open: ids of the requests that it has added, and that have not ended.
+        open: id -> reader, of the requests that it has added, and whose end it hasn't told.
         compiling: requests whose grammars are being compiled in another thread, which no step waits for.
     """
 
     def __init__(self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic):
         self.engine, self.clock = engine, clock
-        self.open: set[str] = set()
+        self.open: dict[str, TokenReader] = {}
         self.compiling: dict[str, tuple[AddRequest, Future[Any]]] = {}
-        self._tokens: list[NewToken] = []
         self._next_metrics = clock()
 
     def turn(self, commands: Iterable[Command]) -> list[Event]:
@@ -75,25 +73,22 @@ class EngineLoop:
         """One step, if there is anything to do."""
         if not self.engine.has_unfinished():
             wait([grammar for _, grammar in self.compiling.values()], COMPILER_MILLISECONDS / 1000)
-            return self.end_lost()
-        outputs = self.engine.step()
-        return [*self.collect(outputs), self.status()]
+            return self.collect()
+        self.engine.step()
+        return [*self.collect(), self.status()]
 
-    def collect(self, outputs: Iterable[RequestOutput]) -> list[Event]:
-        """What a step has computed for the requests of this loop.
-
-        Args:
-            outputs: what the engine's `step` has returned.
-        """
-        events: list[Event] = []
-        if self._tokens:
-            events.append(NewTokens(list(self._tokens)))
-            self._tokens.clear()
-        for output in outputs:
-            if output.request_id in self.open:
-                self.open.remove(output.request_id)
-                events.append(RequestEnded.of(output))
-        return events
+    def collect(self) -> list[Event]:
+        """What is new of the requests of this loop."""
+        tokens: list[NewToken] = []
+        ended: list[Event] = []
+        for name, reader in list(self.open.items()):
+            for token in self.engine.core.read(reader):
+                tokens.append(token)
+                reader.move_on(token)
+            if output := reader.group.output:
+                del self.open[name]
+                ended.append(RequestEnded.of(output))
+        return [NewTokens(tokens), *ended] if tokens else ended
 
     def status(self) -> EngineStatus:
         """The gauges, and now and then the metrics. They are complete whenever the engine has become idle."""
@@ -101,12 +96,6 @@ class EngineLoop:
         if now >= self._next_metrics or not self.engine.has_unfinished():
             metrics, self._next_metrics = self.engine.metrics.snapshot(), now + METRICS_INTERVAL
         return EngineStatus(self.engine.gauges(), metrics)
-
-    def end_lost(self) -> list[Event]:
-        """The engine is idle, so requests that haven't ended are gone: another caller has taken them out."""
-        lost, self.open = self.open, set()
-        error = "RuntimeError: another caller of the engine has aborted the request, or has taken its output."
-        return [RequestEnded(request_id, 0, error=error) for request_id in sorted(lost)]
 
     def close(self) -> None:
         """Abort what is left. The engine itself stays as it is, and may have died."""
@@ -136,13 +125,11 @@ class EngineLoop:
         try:
             if isinstance(params, SamplingParams) and (rules := TextRules.of(params, self.engine)):
                 params = replace(params, detokenize=False)
-            self.engine.add_request(
-                command.prompt, params, request_id=name, on_token=self._tokens.append, **command.options
-            )
+            reader = self.engine.open(command.prompt, params, request_id=name, **command.options)
         except Exception as error:
             return [Refused(name, _plain(error))]
-        self.open.add(name)
-        return [Accepted(name, len(self.engine.requests[name].prompt_ids), rules)]
+        self.open[name] = reader
+        return [Accepted(name, len(reader.group.prompt_ids), rules)]
 
     def _abort(self, command: AbortRequest) -> list[Event]:
         if command.request_id in self.compiling:
@@ -152,7 +139,7 @@ class EngineLoop:
         output = self.engine.abort(command.request_id) if command.request_id in self.open else None
         if output is None:
             return []
-        self.open.remove(command.request_id)
+        del self.open[command.request_id]
         return [RequestEnded.of(output), self.status()]
 
 

@@ -1,8 +1,8 @@
 """Lesson 16: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,101 +10,96 @@ import torch.distributed as dist
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.in_flight import InFlightTokens
-from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
-from lessons_lib.engine.request import NewToken
-from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.engine.core import EngineCore, InFlightStep, StepFailed
+from lessons_lib.engine.llm_engine import LLMEngine, Parts
+from lessons_lib.engine.request import Request
+from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.stopwatch import StopWatch
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.serving.ranks import Ranks, join_ranks
 from lessons_lib.serving.tensor_parallel import cut_model
 
 LoadModel = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
-MakeRunner = Callable[..., ModelRunner]
 
 
-class TokensOfFirst(ModelRunner):
-    """What is added to a runner: the tokens that the first process chooses are the tokens of all. Put it before the
-    runner's own class."""
+class RankedCore(EngineCore):
+    """The core of one of the processes. A step that failed or was interrupted can't be begun again: the other processes
+    may be waiting in a sum that this one will never join."""
 
-    ranks: Ranks
+    def __init__(self, *args: Any, ranks: Ranks, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.ranks = ranks
 
-    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
-        """See `ModelRunner.launch`."""
-        self.ranks.note_step(scheduler_output)
+    def launch(self, output: PreemptiveSchedulerOutput, watch: StopWatch) -> InFlightStep | None:
+        """See `EngineCore.launch`."""
+        self.ranks.note_step(output)
+        return super().launch(output, watch)
+
+    def compute(self, changed: list[Request]) -> None:
+        """See `EngineCore.compute`."""
         try:
-            return super().launch(scheduler_output, lambda logits: self.ranks.from_first(choose(logits)))
-        except Exception as error:
-            self.ranks.error = error  # the others may be waiting in a sum that this process will never join
+            super().compute(changed)
+        except StepFailed as failed:
+            self.ranks.error = failed.__cause__
             raise
 
-
-class ParallelRunner(TokensOfFirst, ModelRunner):
-    """A ModelRunner for one part of a model."""
-
-
-def parallel_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ParallelRunner:
-    """For `EngineConfig.make_runner`. The model's configuration says how many heads this process has."""
-    return ParallelRunner(model, num_blocks, config.block_size, config.backend)
-
-
-class ClockOfFirst:
-    """The time, or a time that the first process has sent.
-
-    Policies compare the times of arrivals, so these must be the same in every process.
-    """
-
-    def __init__(self) -> None:
-        self.sent: float | None = None
-
-    def __call__(self) -> float:
-        return time.perf_counter() if self.sent is None else self.sent
+    def rebuild(self) -> None:
+        """Raises:
+        RanksDiffer: always.
+        """
+        self.ranks.error = self.ranks.error or RuntimeError("a call was interrupted")
+        self.ranks.check()
 
 
 def engine_of(
-    engine_type: type[LLMEngine], ranks: Ranks, load: LoadModel, config: EngineConfig, make_runner: MakeRunner
+    engine_type: type[LLMEngine], core_type: type[RankedCore], ranks: Ranks, load: LoadModel, config: EngineConfig
 ) -> LLMEngine:
-    """The engine of this process, over its part of the model."""
+    """The engine of this process, over its part of the model. The tokens that the first process chooses are the tokens
+    of all."""
 
-    def make(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-        runner = make_runner(model, num_blocks, config)
-        runner.ranks = ranks  # type: ignore[attr-defined]
-        return runner
+    def sampler(*args: Any) -> torch.Tensor:
+        return ranks.from_first(choose_tokens(*args))
 
     model, tokenizer = load("cpu")
     cut_model(model, ranks.rank, ranks.world_size, ranks.all_reduce)
     model.to(ranks.device)  # type: ignore[arg-type]
-    return engine_type(model, tokenizer, replace(config, make_runner=make), clock=ClockOfFirst())
+    core: Any = partial(core_type, ranks=ranks)
+    return engine_type(model, tokenizer, config, parts=Parts(core=core, sampler=sampler))
 
 
-def ignore(token: NewToken) -> None:
-    """The `on_token` of a streamed request in the other processes: they do all that the first does."""
-
-
-def fail(engine: LLMEngine, request_id: str, error: BaseException) -> None:
-    """End a request between two steps, as if it had failed in one."""
-    with engine.changes:
-        engine.end(engine.requests[request_id], "error", error)
-
-
-def follow(rank: int, world_size: int, store: str, device: str, *how: Any) -> None:
+def follow(rank: int, world_size: int, store: str, device: str, load: LoadModel, config: EngineConfig) -> None:
     """What all processes but the first do: call what it calls, until it closes its engine or ends."""
     if device == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // world_size))
     ranks = join_ranks(rank, world_size, store, device)
-    engine_type, *rest = how
-    engine = engine_of(engine_type, ranks, *rest)
-    clock: Any = engine.clock
+    engine = engine_of(LLMEngine, RankedCore, ranks, load, config)
     while True:
         method, arguments = ranks.receive()
         if method == "close":
             break
-        clock.sent = arguments.pop("now", None)
-        if method == "fail":
-            fail(engine, arguments["request_id"], RuntimeError("its on_token raised"))
+        if method == "reset_prefix_cache":
+            engine.reset_prefix_cache()
         else:
-            getattr(engine, method)(**arguments)
-        clock.sent = None
-        engine.unclaimed.clear()
-        ranks.check()
+            carry_out(engine, **arguments)
+            getattr(engine.core, method)()
     engine.close()
     dist.destroy_process_group()
+
+
+def carry_out(engine: LLMEngine, added: list[dict[str, Any]], cancelled: list[tuple[str, bool]]) -> None:
+    """Let the next step begin and end the requests that it begins and ends in the first process.
+
+    Args:
+        added: what `InputProcessor.process` takes, when the request arrived, and whether it is streamed.
+        cancelled: ids, and whether they end with an error.
+    """
+    for options in added:
+        arrival, is_streamed = options.pop("arrival"), options.pop("is_streamed")
+        # Policies compare the times of arrivals, so these must be the same in every process.
+        group = replace(engine.inputs, clock=partial(float, arrival)).process(**options)
+        group.is_streamed, group.is_awaited = is_streamed, True
+        engine.core.add(group)
+    for name, has_failed in cancelled:
+        group_of_name = engine.core.find(name)
+        assert group_of_name
+        engine.core.cancel(group_of_name, RuntimeError("it failed in the first process") if has_failed else None)

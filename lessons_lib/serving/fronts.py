@@ -111,12 +111,12 @@ class Fronts:
                 side.send(side.loop.apply([]))  # adds those whose grammars are compiled
         if not self.engine.has_unfinished():
             for side in self.sides.values():
-                side.send(side.loop.end_lost())
+                side.send(side.loop.collect())
             return
-        outputs = self.engine.step()
+        self.engine.step()
         status = self.sides[PARENT].loop.status()
         for side in self.sides.values():
-            events = side.loop.collect(outputs)
+            events = side.loop.collect()
             if events or side.loop.open or status.metrics is not None:
                 side.send([*events, status])
 

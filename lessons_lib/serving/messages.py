@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.request import NewToken, RequestOutput
+from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import context_length
@@ -106,18 +106,6 @@ def _new_tokens(columns: tuple[tuple[Any, ...], ...]) -> NewTokens:
 
 
 @dataclass(frozen=True)
-class EndedCompletion:
-    """A completion of a request that has ended; see `CompletionOutput`."""
-
-    index: int
-    token_ids: list[int]
-    text: str
-    finish_reason: str | None
-    stop_reason: str | int | None = None
-    logprobs: list[TokenLogprobs] | None = None
-
-
-@dataclass(frozen=True)
 class RequestEnded:
     """A request has ended. Nothing follows.
 
@@ -130,7 +118,7 @@ class RequestEnded:
     request_id: str
     num_prompt_tokens: int
     num_cached_tokens: int = 0
-    completions: list[EndedCompletion] = field(default_factory=list)
+    completions: list[CompletionOutput] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
 
@@ -141,12 +129,7 @@ class RequestEnded:
             output.request_id,
             len(output.prompt_ids),
             output.num_cached_tokens,
-            [
-                EndedCompletion(
-                    each.index, list(each.token_ids), each.text, each.finish_reason, each.stop_reason, each.logprobs
-                )
-                for each in output.completions
-            ],
+            output.completions,
             output.prompt_logprobs,
             error_text(output.error) if output.error else None,
         )

@@ -6,15 +6,12 @@ needn't wait for it. Only a request with stop strings needs its text inside the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.request import CompletionOutput, NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from lessons_lib.serving.messages import EndedCompletion
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class StreamText:
         """The same tokens with their text."""
         return [self._with_text(token) for token in tokens]
 
-    def add_to_end(self, completion: "EndedCompletion") -> "EndedCompletion":
+    def add_to_end(self, completion: CompletionOutput) -> CompletionOutput:
         """The same completion with its text."""
         if completion.index in self._finished:  # its reader has read all of it
             return replace(completion, text=self._detokenizers[completion.index].text)

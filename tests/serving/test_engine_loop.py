@@ -103,13 +103,13 @@ def test_metrics_are_sent_now_and_then_and_when_the_engine_is_idle():
     assert loop.turn([])[-1].metrics["new_tokens"] == 5
 
 
-def test_requests_that_another_caller_takes_away_end_with_an_error():
+def test_requests_that_another_caller_aborts_end():
     loop = EngineLoop(counting_engine())
     loop.turn([AddRequest("a", [1], greedy(9))])
     loop.engine.abort("a")
     (ended,) = loop.turn([])
-    assert ended.request_id == "a" and "another caller" in ended.error
-    assert loop.turn([]) == []
+    assert ended.request_id == "a" and ended.is_aborted and ended.completions[0].token_ids == [2]
+    assert loop.turn([]) == [] and not loop.open
 
 
 def test_a_request_of_another_caller_is_left_alone():

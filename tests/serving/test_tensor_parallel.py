@@ -269,7 +269,7 @@ def test_an_engine_over_two_processes_gives_the_same_tokens(parallel, request):
     # Prefixes are forgotten everywhere; a request without a seed gets one, the same in both processes.
     parallel.reset_prefix_cache()
     parallel.add_request([7] * 9, SamplingParams(max_tokens=8, temperature=1.0, ignore_eos=True), request_id="free")
-    seed = parallel.requests["free"].params.seed
+    seed = parallel.requests["free"].completions[0].seed
     (free,) = parallel.generate([[7] * 9], SamplingParams(max_tokens=8, temperature=1.0, seed=seed, ignore_eos=True))
     (other,) = parallel.step()
     assert free.token_ids == other.token_ids

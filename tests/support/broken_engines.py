@@ -422,7 +422,7 @@ def aborts_only_what_runs(course, engine, scheduler):
     abort = course.abort
 
     def aborting(name):
-        if name in engine.requests and engine.requests[name].is_admitted:
+        if name in engine.requests and engine.requests[name].num_cached_tokens is not None:
             abort(name)
 
     course.abort = aborting
@@ -462,12 +462,12 @@ def steps_return_the_tokens_of_streams_too(course, engine, scheduler):
 
     def stepping():
         before = {
-            name: len(engine.requests[name].completions[0].token_ids) for name in streamed if name in engine.requests
+            name: len(engine.requests[name].completions[0].output_ids) for name in streamed if name in engine.requests
         }
         events = step()
         for name in before:
             if name in engine.requests:
-                new = engine.requests[name].completions[0].token_ids[before[name] :]
+                new = engine.requests[name].completions[0].output_ids[before[name] :]
                 events += [NewTokens(name, list(new))] if new else []
         return events
 
@@ -799,8 +799,13 @@ def drops_what_is_kept_if_a_pass_fails(course, engine, scheduler):
 
 @broken("manners.waiting_survive_a_fault")
 def ends_the_waiting_too(course, engine, scheduler):
-    fail = engine.fail
-    engine.fail = lambda sequences, error: fail(list(engine.completions), error)
+    end = engine.core.end
+
+    def end_all(group, reason, error=None):
+        for each in list(engine.core.groups.values()) if reason == "error" else [group]:
+            end(each, reason, error)
+
+    engine.core.end = end_all
 
 
 # Sharing
@@ -852,15 +857,15 @@ def writes_into_shared_blocks(course, engine, scheduler):
 
     scheduler.copy_before_write = no_copy
     runner = engine.runner
-    launch = runner.launch
+    forward = runner.forward
 
-    def disturbed(output, choose):
+    def disturbed(output):
         for sequence in output.num_scheduled_tokens:
             if sequence.num_computed_tokens == sequence.num_tokens - 1 and not sequence.output_ids:
                 sequence.num_computed_tokens -= 1
-        return launch(output, choose)
+        return forward(output)
 
-    runner.launch = disturbed
+    runner.forward = disturbed
 
 
 # Draws

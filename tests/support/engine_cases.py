@@ -32,10 +32,10 @@ def a_model(family="qwen2"):
     return tiny_model(family, seed=3)
 
 
-def an_engine(family="qwen2", clock=None, model=None, **config):
+def an_engine(family="qwen2", clock=None, model=None, tokenizer=None, **config):
     config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 60, **config}
     kwargs = {"clock": clock} if clock else {}
-    return LLMEngine(model or a_model(family), LetterTokenizer(), EngineConfig(**config), **kwargs)
+    return LLMEngine(model or a_model(family), tokenizer or LetterTokenizer(), EngineConfig(**config), **kwargs)
 
 
 KINDS = ("waits", "overlaps")

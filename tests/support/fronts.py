@@ -50,9 +50,7 @@ def counting_engine(**config):
 
 def tiny_engine():
     """A small model, with a tokenizer for texts."""
-    engine = an_engine()
-    engine.tokenizer = EncodingTokenizer()
-    return engine
+    return an_engine(tokenizer=EncodingTokenizer())
 
 
 class Dead(RuntimeError):
@@ -97,7 +95,7 @@ def stuck_engine():
         stuck = [request for request in engine.requests.values() if request.prompt_ids == [7, 7, 7]]
         if 0 < len(stuck) < 3:
             return []
-        if stuck and all(request.completions and request.completions[0].token_ids for request in stuck):
+        if stuck and all(request.completions[0].output_ids for request in stuck):
             threading.Event().wait()
         return step()
 

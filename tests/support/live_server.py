@@ -65,13 +65,13 @@ class LiveServer:
 
     def is_idle(self):
         """Whether nothing is left of any request: not in the engine, not in its pool, not in the front."""
-        with self.engine.lock:
+        with self.engine.core.lock:
             in_engine = len(self.engine.requests) + len(self.engine.scheduler.pool.used)
         return in_engine + self.front.admission.num_requests == 0
 
     def ended(self):
         """Reason -> how many requests have ended with it."""
-        with self.engine.lock:
+        with self.engine.core.lock:
             return dict(self.engine.metrics.snapshot()["requests"])
 
 

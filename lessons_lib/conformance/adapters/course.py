@@ -1,4 +1,4 @@
-"""The engine of lesson 12, and the one of lesson 13 whose steps overlap, behind the contract."""
+"""The engine of lessons 12 and 13, behind the contract."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,9 +61,10 @@ class CourseEngine:
 
     def block_tables(self) -> dict[str, list[int]]:
         return {
-            completion.request.id: list(sequence.blocks)
-            for sequence, completion in self.engine.completions.items()
-            if sequence.blocks
+            group.id: list(each.blocks)
+            for group in self.engine.requests.values()
+            for each in group.completions
+            if each.blocks
         }
 
     def close(self) -> None:
@@ -92,11 +93,11 @@ def config_of(limits: Limits, **more: Any) -> EngineConfig:
 
 
 def make_engine(model: Any, limits: Limits, tokenizer: Any) -> CourseEngine:
-    """LLMEngine: each step waits for its tokens."""
+    """Each step waits for its tokens."""
     return CourseEngine(LLMEngine(model, tokenizer, config_of(limits)))
 
 
 def make_overlapped_engine(model: Any, limits: Limits, tokenizer: Any) -> CourseEngine:
-    """With `overlap`: each step is launched before the tokens of the last one are there."""
+    """Each step is launched before the tokens of the last one are there."""
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
     return CourseEngine(LLMEngine(model, tokenizer, config_of(limits, overlap=True, make_runner=make_runner)))

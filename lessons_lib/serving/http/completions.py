@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.request import CompletionOutput, NewToken
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest
@@ -17,7 +17,7 @@ from lessons_lib.serving.http.logprobs import completion_logprobs, prompt_logpro
 from lessons_lib.serving.http.protocol import MAX_COMPLETIONS, CompletionRequest
 from lessons_lib.serving.http.responses import OF_GENERATION, STREAMED, Completion, described
 from lessons_lib.serving.http.served_model import ServedModel
-from lessons_lib.serving.messages import EndedCompletion, RequestEnded
+from lessons_lib.serving.messages import RequestEnded
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -93,7 +93,7 @@ class TextGeneration(Generation):
     def count_of(self, num_tokens: int) -> int:
         return 0 if self.body.max_tokens == 0 else num_tokens
 
-    def _whole_choice(self, prompt_index: int, completion: EndedCompletion, end: RequestEnded) -> dict[str, Any]:
+    def _whole_choice(self, prompt_index: int, completion: CompletionOutput, end: RequestEnded) -> dict[str, Any]:
         prompt, count = self.prompts[prompt_index], self.count_of(len(completion.token_ids))
         choice = {
             "index": prompt_index * self.params[0].n + completion.index,

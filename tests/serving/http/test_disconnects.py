@@ -40,7 +40,7 @@ def test_a_client_that_leaves_before_its_first_token(live):
     """The engine stands still, so that the request waits: head and first token have not been sent."""
     aborted = live.ended().get("abort", 0)
     for body in ({}, {"stream": True}):
-        with live.engine.lock:
+        with live.engine.core.lock:
             connection = open_request(live, {"prompt": "Once upon a time"} | body)
             wait_until(lambda: live.front.admission.num_requests == 1)
             connection.close()
