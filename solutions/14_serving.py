@@ -205,7 +205,7 @@ await asyncio.wait([owner])
 ended = time.perf_counter()
 executor.shutdown(wait=True)  # blocks until the thread has come back
 print(f"the owner has ended; its thread came back {1000 * (time.perf_counter() - ended):.1f} ms later")
-print("open requests:", engine.open, "| blocks in use:", len(engine.engine.scheduler.pool.used))
+print("open requests:", list(engine.open), "| blocks in use:", len(engine.engine.scheduler.pool.used))
 
 # %% [markdown]
 """

@@ -468,8 +468,8 @@ all_reduce_scoreboard(my_all_reduce)
 ### An engine in two processes
 
 In an engine, each process needs a scheduler of its own, and all must schedule the *same* step, or they would add up the
-results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about
-every call that changes its engine, and they make the same call.
+results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process sends the others what each
+step begins and ends, and they make the same step.
 
 The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`,
 and the sums are PyTorch's.)

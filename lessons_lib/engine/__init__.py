@@ -1,10 +1,9 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, outputs, sampling_params, race, sampling, logits_processors, guided, detokenizer,
-generation_defaults, request_checks, requests_in, input_batch, model_runner, gathered_runner, probe, in_flight,
-llm_engine, step, step_results, passing_on, recovery, generate, metrics, prometheus (lesson 12); then the GPU path:
-cuda_graphs, input_buffers, joined_projections, equal_products, gpu_model_runner, overlap, overlapped_engine (13).
-fused_llama is a faster model runner for CPUs.
+Read in this order: config, sampling_params, request, core, model_runner, input_batch, sampling, race,
+logits_processors, guided, grammar_process, detokenizer, generation_defaults, request_checks, input_processor,
+llm_engine, probe, lengths, gathered_runner, metrics, prometheus (lesson 12); then the GPU path: in_flight, cuda_graphs,
+input_buffers, joined_projections, equal_products, gpu_model_runner (13). fused_llama is a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig

@@ -115,7 +115,7 @@ class WatchedLoop(GreedyLoop):
         if finished := [each.id for each in scheduler_output.num_scheduled_tokens if each.finish_reason]:
             raise self.mistake(
                 f"{finished[0]} was launched although it has finished, and has no blocks any more.",
-                "What you processed after scheduling may have ended sequences: call `scheduler_output.drop_finished()`.",
+                "Processing after scheduling may have ended sequences: call `scheduler_output.drop_finished()`.",
             )
         if not scheduler_output.num_scheduled_tokens:
             return None
