@@ -53,14 +53,19 @@ def test_the_sweep_finds_a_recovery_that_fails(monkeypatch, owner, name, worse):
     raise AssertionError("nothing was found")
 
 
+def executed_lines():
+    """A function of its own, as `sweep` is: the engine looks at each frame of the call stack."""
+    interrupter = Interrupter()
+    Run(0, interrupter).play()
+    return interrupter.executed
+
+
 def test_an_interrupt_right_after_a_callback_fails_its_request(capsys):
     """Whether the callback was called with the token can't be known then."""
     lines, first = inspect.getsourcelines(LLMEngine._call_back)
     (line,) = (first + index for index, line in enumerate(lines) if "move_on(" in line)
-    interrupter = Interrupter()
-    Run(0, interrupter).play()
     here = (llm_engine.__file__, line)
-    chosen = [at for at, other in enumerate(interrupter.executed) if other == here]
+    chosen = [at for at, other in enumerate(executed_lines()) if other == here]
     happened = sweep(0, KeyboardInterrupt, chosen[::4])
     assert not happened["broken"], capsys.readouterr().out
     assert happened["failed requests"] > happened["interrupts"] / 2 > 2  # the others had aborted themselves
