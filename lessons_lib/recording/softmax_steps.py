@@ -150,7 +150,7 @@ def _remarks(
 
 
 def number_text(value: float) -> str:
-    """Format a value to 3 significant digits, 2 before a power of ten; infinity and NaN in words."""
+    """Format a value to 3 significant digits, 1 before a power of ten; infinity and NaN in words."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
@@ -158,8 +158,8 @@ def number_text(value: float) -> str:
     is_large = 999.5 <= abs(value) < 1e6  # .3g would write these with a power of ten
     text = f"{value:,.0f}" if is_large else f"{value + 0.0:.3g}"  # + 0.0 takes the sign off a negative zero
     if "e" in text:
-        digits, power = f"{value:.1e}".split("e")
-        text = f"{float(digits):g}e{int(power)}"
+        digits, power = f"{value:.0e}".split("e")
+        text = f"{digits}e{int(power)}"
     return text.replace("-", "−")
 
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.grammar_process import COMPILE_SECONDS, MASK_SECONDS
 from lessons_lib.engine.request_checks import (
     MAX_N,
     MAX_NAME_CHARACTERS,
@@ -17,13 +18,29 @@ from lessons_lib.engine.request_checks import (
     MAX_TIER,
     MAX_VALUES,
 )
-from lessons_lib.engine.sampling_params import MAX_BIAS, MAX_PENALTY
+from lessons_lib.engine.sampling_params import (
+    MAX_BIAS,
+    MAX_CHARACTERS,
+    MAX_CHOICES,
+    MAX_PENALTY,
+    MAX_SCHEMA_DEPTH,
+    MAX_SCHEMA_VALUES,
+)
 from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
 from lessons_lib.serving.admission import LONGEST_WAIT
 from lessons_lib.serving.http.connections import PROBE_SECONDS
 from lessons_lib.serving.http.errors import OTHER_PATHS
-from lessons_lib.serving.http.protocol import MAX_PROMPTS, NEUTRAL, ChatMessage, ChatRequest, CompletionRequest
-from lessons_lib.serving.http.server import BACKLOG
+from lessons_lib.serving.http.protocol import (
+    MAX_COMPLETIONS,
+    MAX_MESSAGES,
+    MAX_PROMPTS,
+    NEUTRAL,
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+)
+from lessons_lib.serving.http.security import MAX_OBJECTS
+from lessons_lib.serving.http.server import BACKLOG, KEEP_ALIVE
 from lessons_lib.serving.http.settings import BODY_BYTES, BYTES_PER_TOKEN, ServerSettings
 
 FILE = Path(__file__).with_name("the_server.md")
@@ -63,6 +80,7 @@ def server_limits() -> list[Row]:
     return [
         ("body of a request", body, "413"),
         *rows,
+        ("time for which a connection stays unused", f"{KEEP_ALIVE} seconds", closed),
         ("connections that wait to be accepted", number(BACKLOG), "the system refuses them"),
         ("signs that a client has gone", f"looked for after {first:g} s, then every {others:g} s", "it is aborted"),
     ]
@@ -74,7 +92,20 @@ def request_limits() -> list[Row]:
     rows = [
         ("characters of a prompt", f"{number(MAX_CHARACTERS_PER_TOKEN)} for each token of the context"),
         ("prompts of `/v1/completions`", number(MAX_PROMPTS)),
+        ("messages of a chat", number(MAX_MESSAGES)),
         ("completions of a prompt (`n`)", number(MAX_N)),
+        ("completions of a request", number(MAX_COMPLETIONS)),
+        ("objects in a body", number(MAX_OBJECTS)),
+        (
+            "`structured_outputs`",
+            ", ".join(f"{number(most)} characters of a {kind}" for kind, most in MAX_CHARACTERS.items()),
+        ),
+        ("strings of a `choice`", number(MAX_CHOICES)),
+        ("a JSON schema", f"{number(MAX_SCHEMA_VALUES)} values, {MAX_SCHEMA_DEPTH} levels"),
+        (
+            "compiling a grammar, and finding its next tokens",
+            f"{COMPILE_SECONDS:g} s, and {MASK_SECONDS:g} s, of CPU time",
+        ),
         *values,
         ("one text of `stop`, `bad_words` or `choice`", f"{number(MAX_STOP_CHARACTERS)} characters"),
         ("`cache_salt`", f"{number(MAX_NAME_CHARACTERS)} characters"),

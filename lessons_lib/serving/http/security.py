@@ -96,12 +96,16 @@ class BodyLimit:
     The size in the head only saves reading: it may be wrong, and a chunked body has none.
     """
 
-    def __init__(self, app: App, max_body_bytes: int, max_values: int = 2**17):
-        self.app, self.max_body_bytes, self.max_values = app, max_body_bytes, max_values
+    def __init__(self, app: App, max_body_bytes: int, max_values: int = 2**17, context: int | None = None):
+        self.app, self.max_body_bytes, self.max_values, self.context = app, max_body_bytes, max_values, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        encodings = [each for each in header_values(scope, b"content-encoding") if each.lower() != "identity"]
+        if encodings:
+            told = f"content-encoding is {printable(encodings[0])}, which isn't offered; send the body as it is."
+            return await refuse(send, 415, told, "content_encoding")
         lengths = header_values(scope, b"content-length")
         if any(not length.isdigit() or len(length) > 18 or int(length) > self.max_body_bytes for length in lengths):
             return await self._refuse_size(send)
@@ -134,6 +138,8 @@ class BodyLimit:
             f"the body is too large: this server takes up to {self.max_body_bytes} bytes. Send less in a request, or "
             "start it with --max-body-bytes."
         )
+        if self.context is not None:  # clients look for these words
+            message += f" This model's maximum context length is {self.context} tokens."
         await refuse(send, 413, message, "body_too_large")
 
 
