@@ -90,7 +90,7 @@ def pool_use(engine: LLMEngine) -> PoolUse:
     """Return the current use of the pool's blocks."""
     pool = engine.scheduler.pool
     owners: dict[int, tuple[str, ...]] = {}
-    for sequence in (*engine.scheduler.running, *engine.scheduler.waiting):
+    for sequence in (*engine.scheduler.running, *engine.scheduler.leaving, *engine.scheduler.waiting):
         for block in sequence.blocks:
             owners[block] = (*owners.get(block, ()), sequence.id)
     cached = frozenset(block for block in pool.block_to_hash if block not in owners)
