@@ -1,6 +1,7 @@
 # JupyterLab with the course, on a CPU:
 #     docker build --tag lessons .
-#     docker run --rm -p 8888:8888 lessons
+#     docker run --rm -p 8888:8888 -v lessons-work:/home/learner/course/work lessons
+# The volume keeps your answers.
 FROM python:3.12-slim-bookworm
 
 # Triton compiles its launcher with a C compiler.
@@ -11,6 +12,7 @@ RUN apt-get update \
 COPY --chown=learner . /home/learner/course
 WORKDIR /home/learner/course
 RUN python -m pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt -e .
+RUN install -d -o learner work
 USER learner
 EXPOSE 8888
-CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--LabApp.default_url=/lab/tree/notebooks/00_one_request.ipynb"]
+CMD ["python", "-m", "tools.lab", "--ip=0.0.0.0"]

@@ -15,7 +15,7 @@ FOLDER ?=
 MODEL ?=
 COURSE = $(PYTHON) course.py
 
-.PHONY: help lab update export class nbgrader test quick doctor bench soak serve load chat-model notebooks site verify
+.PHONY: help lab update export class nbgrader test quick doctor bench soak serve chat-model notebooks site verify
 
 help:
 	@echo "make lab        install the course into .venv and open your copy of the lessons, work/ (PORT=9999, ARGS=...)"
@@ -29,7 +29,6 @@ help:
 	@echo "make bench      measure the block pool, every way of serving from lesson 00 to the engine, and kernels where there is a GPU"
 	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
 	@echo "make serve      an OpenAI-compatible server and a page to try it (MODEL=..., PORT=8000, ARGS=\"--help\")"
-	@echo "make load       requests at a rate against a running server (ARGS=\"--url http://127.0.0.1:8000 --rate 5\")"
 	@echo "make chat-model download a small chat model, which serve and lessons 14 and 15 use if it is there"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
 	@echo "make site       the lessons as web pages, with live pictures and no kernel, in build/site"
@@ -63,9 +62,6 @@ soak:
 serve:
 	@$(COURSE) serve $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)") $(ARGS)
 
-load:
-	@$(COURSE) load $(ARGS)
-
 chat-model:
 	@$(COURSE) chat-model $(ARGS)
 
@@ -73,10 +69,10 @@ notebooks:
 	@$(COURSE) notebooks $(ARGS)
 
 class:
-	@$(COURSE) class $(FOLDER) $(ARGS)
+	@$(COURSE) class $(if $(FOLDER),"$(FOLDER)") $(ARGS)
 
 nbgrader:
-	@$(COURSE) nbgrader $(FOLDER) $(ARGS)
+	@$(COURSE) nbgrader $(if $(FOLDER),"$(FOLDER)") $(ARGS)
 
 site:
 	@$(COURSE) site $(ARGS)

@@ -9,7 +9,7 @@
     python3 course.py serve [--port 8000] [...] install, then an OpenAI-compatible server
     python3 course.py site [...]                install with Sphinx, then the lessons as web pages in build/site
     python3 course.py verify FILE               mark the answers of an exam's certificate again
-    python3 course.py notebooks | bench | soak | load | chat-model | doctor
+    python3 course.py notebooks | bench | soak | chat-model | doctor
 
 `make lab`, `make test`, ... call exactly this. Where there is no make (Windows) call it yourself:
 
@@ -27,25 +27,29 @@ modern Python are imported after that sentence.
 from __future__ import print_function
 
 import os
+import re
 import subprocess
 import sys
 
 try:
     from tools.setup_errors import SetupError, print_any_text
-except ImportError:
-    sys.exit("course.py needs the other files of the course next to it, and the folder tools is missing or damaged.\n"
+
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pyproject.toml")) as file:
+        # the one place that states which Pythons the course supports
+        OLDEST, TOO_NEW = map(int, re.search(r'requires-python = ">=3[.](\d+),<3[.](\d+)"', file.read()).groups())
+except (ImportError, IOError, AttributeError):
+    sys.exit("course.py needs the other files of the course next to it, and one is missing or damaged.\n"
              "Take the whole course again: `git checkout .`, or unpack it afresh.")  # fmt: skip
 
-OLDEST, TOO_NEW = (3, 10), (3, 14)
-
 # The extra that each command needs; `doctor`, `update`, `export` and `class` need none.
-EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "load", "chat-model", "verify"], "lab")
+EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "chat-model", "verify"], "")
 EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks", "nbgrader"], "test"))
 EXTRAS["site"] = "site"
 
 # A file of tests stays in one process, and the longest files come first (tests/conftest.py).
 PYTEST = ["pytest", "--dist", "loadfile", "--no-loadscope-reorder"]
 MODULES = {
+    "lab": ["tools.lab"],
     "test": PYTEST + ["-n", "2"],  # the last -n counts, so ARGS="-n 0" gives one process
     "quick": PYTEST + ["-n", "auto", "-m", "not slow and not browser and not gpu"],
     "notebooks": ["tools.authoring"],
@@ -53,7 +57,6 @@ MODULES = {
     "bench": ["tools.bench"],
     "soak": ["tools.soak"],
     "serve": ["lessons_lib.serving"],
-    "load": ["lessons_lib.serving.load"],
     "chat-model": ["tools.chat_model"],
     "verify": ["lessons_lib.assessment", "--verify"],
     "doctor": ["tools.doctor"],
@@ -65,42 +68,52 @@ MODULES = {
 INSTALL_NOTHING = ("doctor", "update", "export", "class")
 
 
-def check_python(version, others=()):
-    """Refuse a Python outside the supported range. `version` is (major, minor); `others` names usable ones."""
-    if OLDEST <= tuple(version[:2]) < TOO_NEW:
-        return
-    if others:
-        remedy = "This machine also has %s: run `make lab PYTHON=%s`." % (" and ".join(others), others[0])
-    else:
-        remedy = "Install one of these from https://www.python.org/downloads/, then `make lab PYTHON=python3.12`."
-    raise SetupError(
-        "Python %d.%d cannot run this course; it needs Python 3.10, 3.11, 3.12 or 3.13.\n%s"
-        % (version[0], version[1], remedy)
-    )
+# What a command must be given, and how.
+NEEDED = {
+    "nbgrader": "Give the folder for the nbgrader course: make nbgrader FOLDER=course",
+    "verify": "Give the page that an exam wrote: make verify ARGS=certificate.html",
+}
 
 
-def usable_pythons():
-    """Commands on the PATH that start a supported Python, newest first."""
-    names = ["python3.%d" % minor for minor in range(TOO_NEW[1] - 1, OLDEST[1] - 1, -1)]
-    return [name for name in names if starts([name, "-c", "import ensurepip, venv"])]
+SUPPORTED = "import sys; sys.exit(not (3, %d) <= sys.version_info[:2] < (3, %d))" % (OLDEST, TOO_NEW)
 
 
-def starts(command):
+def supports(version):
+    return (3, OLDEST) <= tuple(version[:2]) < (3, TOO_NEW)
+
+
+def other_python():
+    """The command of a Python that can run the course, one that is here or that uv fetches; else None."""
+    for minor in range(TOO_NEW - 1, OLDEST - 1, -1):
+        if output(["python3.%d" % minor, "-c", "import ensurepip, venv; " + SUPPORTED]) is not None:
+            return "python3.%d" % minor
+    for fetch in (["uv", "python", "install", "3.12"], None):
+        found = output(["uv", "python", "find", "--system", ">=3.%d,<3.%d" % (OLDEST, TOO_NEW)])
+        if found or fetch is None or output(["uv", "--version"]) is None:
+            return found
+        print("uv fetches Python 3.12.")
+        sys.stdout.flush()
+        subprocess.call(fetch)
+
+
+def output(command):
+    """What a program prints, None if it fails or isn't there."""
     try:
         with open(os.devnull, "w") as nothing:
-            return subprocess.call(command, stdout=nothing, stderr=nothing) == 0
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=nothing)
+            said = process.communicate()[0]
     except (IOError, OSError):
-        return False
+        return None
+    return said.decode("utf-8", "replace").strip() if process.returncode == 0 else None
 
 
-def become(command, root):
+def become(command):
     """Run `command` in place of this process, so that Control-C and the exit status are its own."""
-    os.chdir(root)
     sys.stdout.flush()
-    if os.name == "nt":  # where exec leaves the terminal
-        sys.exit(subprocess.call(command))
     try:
-        os.execv(command[0], command)
+        if os.name == "nt":  # where exec leaves the terminal
+            sys.exit(subprocess.call(command))
+        os.execvp(command[0], command)
     except (IOError, OSError) as error:
         raise SetupError(
             "%s cannot be started (%s). Remove the folder .venv, then run the same command again."
@@ -108,45 +121,41 @@ def become(command, root):
         )
 
 
-def start_lab(env, port, arguments):
-    from tools.lab import has_screen, lab_command, lay_out, trust
-    from tools.learner_work import copy_missing
-
-    lay_out(env.root)
-    copied = copy_missing()
-    if copied:
-        print("Copied into work/, which is yours: %s." % ", ".join(copied))
-    if "START.ipynb" in copied:
-        trust(env.python, os.path.join(env.root, "work", "START.ipynb"))
-    # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    print("JupyterLab is starting on port %d. To stop it press Control-C twice." % port)
-    uid = os.getuid() if hasattr(os, "getuid") else None
-    become(lab_command(env.python, env.root, port, has_screen(sys.platform, os.environ), uid, arguments), env.root)
-
-
 def main(arguments):
     command, rest = (arguments[0] if arguments else "help"), arguments[1:]
     if command not in EXTRAS and command not in INSTALL_NOTHING:
         print(__doc__.split("`make lab`")[0].rstrip())
         return 0 if command in ("help", "-h", "--help") else 2
-    check_python(sys.version_info, () if OLDEST <= sys.version_info[:2] < TOO_NEW else usable_pythons())
+    if command in NEEDED and not rest:
+        print(NEEDED[command])
+        return 2
+    version = "%d.%d" % sys.version_info[:2]
+    if not supports(sys.version_info):
+        python = other_python()
+        if python is None:
+            raise SetupError(
+                "Python %s cannot run this course; it needs Python 3.%d to 3.%d. Install one from\n"
+                "https://www.python.org/downloads/, or uv, which fetches one: https://docs.astral.sh/uv/"
+                % (version, OLDEST, TOO_NEW - 1)
+            )
+        print("Python %s cannot run this course; %s does." % (version, python))
+        become([python, os.path.abspath(__file__)] + arguments)
 
     from tools.install import Environment, install
     from tools.lab import take_port
 
     env = Environment()
-    if command in INSTALL_NOTHING:  # they must work with a broken install
-        become([env.python if os.path.exists(env.python) else sys.executable, "-m"] + MODULES[command] + rest, env.root)
+    os.chdir(env.root)
+    if command in INSTALL_NOTHING:  # they must work with a broken install, or one of an older Python
+        works = output([env.python, "-c", SUPPORTED]) is not None
+        become([env.python if works else sys.executable, "-m"] + MODULES[command] + rest)
     if command == "lab":
         port, rest = take_port(rest)  # before minutes of installing, not after
+        rest = ["--port", str(port)] + rest
     install(env, EXTRAS[command], os.environ.get("TORCH_INDEX", ""))
-    if command == "lab":
-        start_lab(env, port, rest)
     if command == "bench":  # a benchmark takes all cores, where a lesson leaves one free
         os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
-    become([env.python, "-m"] + MODULES[command] + rest, env.root)
+    become([env.python, "-m"] + MODULES[command] + rest)
 
 
 if __name__ == "__main__":

@@ -44,11 +44,9 @@ from lessons_lib.serving.http.chat_events import DONE, ChatChunks, sse_events
 from lessons_lib.serving.http.server_process import ServerProcess
 from lessons_lib.serving.http.server_thread import ServerThread
 from lessons_lib.serving.http.small_app import SmallApp
-from lessons_lib.serving.load.client import open_loop
+from lessons_lib.serving.load.client import ChatClient, open_loop
 from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.http_client import ChatClient
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
-from lessons_lib.serving.load.shapes import LoadRequest
+from lessons_lib.serving.load.records import LoadLog, LoadRecord, LoadRequest
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.serving import draw_drain, draw_laps, draw_path
@@ -593,7 +591,8 @@ divides by the steps of the arrivals only, so it can exceed what the server can 
 request is there almost at once when one ends, queue or not. A request beyond that adds to everyone's wait, and to
 nothing else.
 
-To measure another server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
+To measure another server, use `guidellm` or `vllm bench serve`. Both work with any OpenAI-compatible server, this
+course's too.
 
 ## What production does
 
@@ -793,7 +792,7 @@ has an `AdmissionControl`: at most 32 requests, and 2,048 prompt tokens.
 """
 
 # %%
-from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.knee import find_knee
 from lessons_lib.serving.load.simulated import SimulatedServer, simulate
 from lessons_lib.viz.serving import LoadPoint, draw_load
 
@@ -809,7 +808,7 @@ def point(rate, log):
     return LoadPoint(rate, goodput(log, TARGET), ttfts[int(0.99 * (len(ttfts) - 1))])
 
 
-knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
+knee = find_knee(run, TARGET, 20.0)
 rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
 curves = {
     "all are taken": [point(rate, run(rate)) for rate in rates],

@@ -582,16 +582,16 @@ with free GPUs, notice dead ones and replace them, and add more when the load gr
 > **autoscaling**: adding and removing replicas by how much there is to do.
 
 [Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. A file describes what it runs:
-`lessons_lib/serving/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in it:
-`autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica takes
+`lessons_lib/serving/ray/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in
+it: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica takes
 long to start, and one that is removed loses its cache), `health_check_period_s`, and `graceful_shutdown_timeout_s`, the
 time for which a replica that is taken away may finish its streams.
 
 A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRequestRouter` in
-`lessons_lib/serving/ray_app.py` calls `choose_replica` instead.
+`lessons_lib/serving/ray/app.py` calls `choose_replica` instead.
 
 Ray replaces a replica that dies, but it knows nothing about tokens: the streams would end in the middle. So
-`ray_app.py` has a second part in front, the `Gateway`, which does what your `relay` does.
+the file has a second part in front, the `Gateway`, which does what your `relay` does.
 
 Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it unless you say so:
 `pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell below. If Ray isn't installed or doesn't start, the
@@ -628,7 +628,7 @@ def try_ray(seconds=240):
     command = [
         sys.executable,
         "-m",
-        "lessons_lib.serving.ray_app",
+        "lessons_lib.serving.ray.app",
         "--port",
         "8015",
         "--replicas",

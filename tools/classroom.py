@@ -198,7 +198,7 @@ def _stuck(exercise: Exercise) -> str:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        print((__doc__ or "").splitlines()[0])
+        print("Give the folder with your learners' exports, each as NAME.json: make class FOLDER=exports")
         return 2
     folder = Path(arguments[0])
     everyone = read_class(folder, course_exercises())

@@ -3,31 +3,44 @@
     python -m tools.doctor                 exit status 0 if the course can run here, 1 if it cannot
     python -m tools.doctor --model NAME    instead, whether the engine can serve a model: a folder, or a name on the hub
 
-Each check is a plain function from what was found to a `Finding`, so that a test can simulate any machine.
-The functions in `LOOKS` look at the real one; to add a check, add a function there. Nothing here installs or changes
-anything, and nothing at the top imports more than the standard library: it must be able to report on a broken install.
+Nothing here changes anything, and nothing at the top imports more than the standard library: it must be able to report
+on a broken install.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.setup_errors import print_any_text
-from tools.try_imports import error_of_import, try_imports
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 ROOT = Path(__file__).resolve().parent.parent
+AFRESH = "remove the folder .venv, then `make lab`"
+SECONDS = 300  # for the import of a package
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+LOOK_AT_TORCH = """
+import json, torch
+build = next((f"{name} {of}" for name, of in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)) if of), "CPU")
+gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+capability = torch.cuda.get_device_capability() if gpu and torch.version.cuda else None
+print(json.dumps({"build": build, "gpu": gpu, "capability": capability}))
+"""
 
 
 @dataclass(frozen=True)
@@ -40,69 +53,154 @@ class Finding:
     remedy: str = ""
 
     def __str__(self) -> str:
-        line = f"{self.level:<5} {self.name:<13} {self.found}"
-        return line + (f"\n      {'':<13} -> {self.remedy}" if self.remedy else "")
+        line = f"{self.level:<5} {self.name:<17} {self.found}"
+        return line + (f"\n      {'':<17} -> {self.remedy}" if self.remedy else "")
+
+
+def project() -> dict:
+    """The table [project] of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 # ---------------------------------------------------------------------------------------------------
-# Checks: what was found -> Finding
+# Packages
 # ---------------------------------------------------------------------------------------------------
 
 
-def check_python(version: tuple[int, int, int], executable: str, missing_modules: tuple[str, ...]) -> Finding:
-    """missing_modules: parts of the standard library that a self-built Python may lack."""
-    found = f"{'.'.join(map(str, version))} ({executable})"
-    if not (3, 10) <= version[:2] < (3, 14):
-        return Finding("Python", found, FAIL, "the course needs 3.10 to 3.13: `make lab PYTHON=python3.12`")
-    if missing_modules:
-        return Finding(
-            "Python",
-            f"{found}, built without {', '.join(missing_modules)}",
-            FAIL,
-            "use the Python of your system or of python.org: `make lab PYTHON=/usr/bin/python3`",
-        )
-    return Finding("Python", found)
+def version_of(name: str) -> str | None:
+    """The installed version of a distribution; None if it is absent or has lost its metadata."""
+    try:
+        return importlib.metadata.version(name) or None
+    except Exception:  # noqa: BLE001 - how a damaged one fails depends on the Python
+        return None
 
 
-def check_package(requirement: str, installed: str | None, import_error: str = "") -> Finding:
-    """requirement: as in pyproject.toml, e.g. "torch>=2.11"; installed: its version, None when absent."""
+def requirements(lines: list[str]) -> Iterator[Requirement]:
+    """What `lines` ask for on this machine, then all that those packages need in turn, with their extras."""
     from packaging.requirements import Requirement
+
+    pending, seen = [(Requirement(line), {""}) for line in lines], set()
+    while pending:
+        wanted, extras = pending.pop(0)
+        if wanted.marker and not any(wanted.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        yield wanted
+        extras = {"", *wanted.extras}
+        if (key := (wanted.name, frozenset(extras))) not in seen and version_of(wanted.name):
+            seen.add(key)
+            pending += [(Requirement(line), extras) for line in importlib.metadata.requires(wanted.name) or []]
+
+
+def problem_of(wanted: Requirement) -> str:
+    """What is wrong with the installed version of a requirement; "" if nothing is."""
     from packaging.version import InvalidVersion, Version
 
-    wanted = Requirement(requirement)
-    afresh = "remove the folder .venv, then `make lab`"
+    installed = version_of(wanted.name)
     if installed is None:
-        return Finding(wanted.name, "not installed", FAIL, "`make lab` installs it")
+        return "not installed"
     try:
         suits = wanted.specifier.contains(Version(installed), prereleases=True)
     except InvalidVersion:
-        return Finding(wanted.name, f"damaged: it calls its version {installed!r}", FAIL, afresh)
-    if not suits:
-        return Finding(wanted.name, f"{installed}, but the course needs {wanted.specifier}", FAIL, afresh)
-    if import_error:
-        return Finding(wanted.name, f"{installed}, damaged: importing it fails: {import_error}", FAIL, afresh)
-    return Finding(wanted.name, installed)
+        return f"damaged: it calls its version {installed!r}"
+    return "" if suits else f"{installed}, but {wanted.specifier} is needed"
 
 
-def check_gpu(driver_says: str | None, torch_sees: str | None, torch_build: str) -> Finding:
-    """driver_says: name from nvidia-smi; torch_sees: device name; torch_build: "CPU", "CUDA 13.0", "ROCm 7.1"."""
-    if torch_sees:
-        return Finding("GPU", f"{torch_sees} (torch for {torch_build})")
-    if driver_says and torch_build == "CPU":
-        return Finding(
-            "GPU",
-            f"{driver_says}, but this torch is built for the CPU alone",
-            NOTE,
-            "remove the folder .venv, then `make lab TORCH_INDEX=none`",
+modules_here = functools.cache(importlib.metadata.packages_distributions)
+
+
+def modules_of(name: str) -> list[str]:
+    """The names by which a distribution is imported, from its metadata."""
+    from packaging.utils import canonicalize_name
+
+    same = canonicalize_name(name).replace("-", "_")
+    names = {
+        module
+        for module, distributions in modules_here().items()
+        if module.isidentifier() and not module.startswith("_")
+        if canonicalize_name(name) in map(canonicalize_name, distributions)
+    }
+    return [same] if same in names else sorted(names)
+
+
+def try_import(name: str) -> tuple[str, str]:
+    """What the import of a package prints, and what went wrong, in one line.
+
+    In a process of its own: a damaged package may end it, or never return.
+    """
+    code = LOOK_AT_TORCH if name == "torch" else "import " + ", ".join(modules_of(name) or ["sys"])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SECONDS
         )
-    if driver_says:
-        return Finding(
-            "GPU",
-            f"{driver_says}, but torch for {torch_build} cannot use it",
-            NOTE,
-            "update the NVIDIA driver, or take a torch for its CUDA: `make lab TORCH_INDEX=...`, see "
-            "https://pytorch.org/get-started/locally/",
-        )
+    except subprocess.TimeoutExpired:
+        return "", f"it takes more than {SECONDS} seconds"
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    return done.stdout, (said[-1] if said else f"it ends Python with status {done.returncode}") * (done.returncode != 0)
+
+
+def look_at_packages() -> Iterator[Finding]:
+    """A line for this Python, one for each package of pyproject.toml, and one for each problem of what those need."""
+    try:
+        import packaging.requirements
+        import packaging.version
+    except Exception as error:  # noqa: BLE001 - whatever a broken install raises is what we report
+        yield Finding("course", f"not installed, or damaged: {type(error).__name__}: {error}", FAIL, AFRESH)
+        return
+    yield check_python(sys.version_info[:3])
+    lines = project()["dependencies"]
+    wanted, asked = list(requirements(lines)), map(packaging.requirements.Requirement, lines)
+    direct = wanted[: sum(not each.marker or each.marker.evaluate() for each in asked)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for each, (printed, error) in zip(direct, pool.map(try_import, [each.name for each in direct])):
+            installed, problem = version_of(each.name), problem_of(each)
+            if error and not problem:
+                problem = f"{installed}, damaged: importing it fails: {error}"
+            yield Finding(each.name, problem, FAIL, AFRESH) if problem else Finding(each.name, str(installed))
+            if each.name == "torch" and not problem:
+                yield from look_at_kernels(**json.loads(printed.splitlines()[-1]))
+    for each in dict.fromkeys(wanted[len(direct) :]):
+        if problem := problem_of(each):
+            yield Finding(each.name, problem, FAIL, AFRESH)
+
+
+# ---------------------------------------------------------------------------------------------------
+# The rest of this machine
+# ---------------------------------------------------------------------------------------------------
+
+
+def check_python(version: tuple[int, ...], executable: str = sys.executable) -> Finding:
+    from packaging.specifiers import SpecifierSet
+
+    range_, found = project()["requires-python"], f"{'.'.join(map(str, version))} ({executable})"
+    if not SpecifierSet(range_).contains(".".join(map(str, version))):
+        return Finding("Python", found, FAIL, f"the course needs {range_}: `make lab PYTHON=python3.12`")
+    return Finding("Python", found)
+
+
+def look_at_kernels(build: str, gpu: str | None, capability: list[int] | None) -> Iterator[Finding]:
+    """The GPU, and how Triton runs kernels: compiled for it, or interpreted on the CPU."""
+    try:
+        names = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
+        driver = names.stdout.split(" (UUID")[0].strip() if names.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        driver = ""
+    yield check_gpu(driver, gpu, build)
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    interpret = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+    yield check_triton(platform.system(), version_of("triton"), gpu, capability, compiler, interpret)
+
+
+def check_gpu(driver: str, gpu: str | None, build: str) -> Finding:
+    """driver: the GPU that nvidia-smi names; gpu: the one that torch sees; build: "CPU", "CUDA 13.0", "ROCm 7.1"."""
+    if gpu:
+        return Finding("GPU", f"{gpu} (torch for {build})")
+    if driver and build == "CPU":
+        return Finding("GPU", f"{driver}, but this torch is built for the CPU alone", NOTE,
+                       "remove the folder .venv, then `make lab TORCH_INDEX=none`")  # fmt: skip
+    if driver:
+        return Finding("GPU", f"{driver}, but torch for {build} cannot use it", NOTE,
+                       "update the NVIDIA driver, or take a torch for its CUDA: `make lab TORCH_INDEX=...`, see "
+                       "https://pytorch.org/get-started/locally/")  # fmt: skip
     return Finding("GPU", "none; every lesson runs on the CPU")
 
 
@@ -110,115 +208,34 @@ def check_triton(
     system: str,
     installed: str | None,
     gpu: str | None,
-    capability: tuple[int, int] | None,
+    capability: list[int] | None,
     compiler: str | None,
     interpret: bool,
 ) -> Finding:
-    """Will kernels be compiled for a GPU or interpreted on the CPU, and why?
-
-    capability: of the NVIDIA GPU (None for others); compiler: path of a C compiler; interpret: TRITON_INTERPRET=1.
-    """
+    """capability: of an NVIDIA GPU; compiler: path of a C compiler; interpret: TRITON_INTERPRET is set."""
     if system != "Linux":
-        return Finding(
-            "Triton",
-            f"does not exist for {system}; all lessons work except the kernel lessons (07, 08)",
-            NOTE,
-            "for those use Linux, WSL or a container",
-        )
-    if installed is None:
-        return Finding(
-            "Triton",
-            "not installed; all lessons work except the kernel lessons (07, 08)",
-            NOTE,
-            "`make lab` installs it",
-        )
+        return Finding("Triton", f"does not exist for {system}; all lessons work except the kernel lessons (07, 08)",
+                       NOTE, "for those use Linux, WSL or a container")  # fmt: skip
     if interpret:
-        return Finding(
-            "Triton",
-            f"{installed}, will interpret kernels, because TRITON_INTERPRET is set"
-            + (" (although there is a GPU)" if gpu else ""),
-        )
+        return Finding("Triton", f"{installed}, will interpret kernels, because TRITON_INTERPRET is set")
     if gpu is None:
-        return Finding("Triton", f"{installed}, will interpret kernels on the CPU, because torch sees no GPU")
-    if capability is not None and capability < (8, 0):
-        return Finding(
-            "Triton",
-            f"{installed}, but {gpu} (compute capability {capability[0]}.{capability[1]}) is older "
-            "than the 8.0 that Triton supports",
-            NOTE,
-            "set TRITON_INTERPRET=1 to interpret kernels instead",
+        return Finding("Triton", f"{installed}, will interpret kernels on the CPU")
+    if capability and tuple(capability) < (8, 0):
+        found = (
+            f"{installed}, but {gpu} (compute capability {capability[0]}.{capability[1]}) is older than Triton's 8.0"
         )
+        return Finding("Triton", found, NOTE, "set TRITON_INTERPRET=1 to interpret kernels instead")
     if compiler is None:
-        return Finding(
-            "Triton",
-            f"{installed}, would compile for {gpu}, but there is no C compiler",
-            NOTE,
-            "Debian, Ubuntu: `apt install gcc`; or set TRITON_INTERPRET=1 to interpret kernels",
-        )
+        return Finding("Triton", f"{installed}, would compile for {gpu}, but there is no C compiler", NOTE,
+                       "Debian, Ubuntu: `apt install gcc`; or set TRITON_INTERPRET=1 to interpret kernels")  # fmt: skip
     return Finding("Triton", f"{installed}, will compile kernels for {gpu}")
 
 
-def check_machine(cores: int, memory_gb: float | None, disk_gb: float) -> Finding:
-    """memory_gb: total, None when unknown; disk_gb: free on the disk of the course."""
-    memory = "memory unknown" if memory_gb is None else f"{memory_gb:.1f} GB memory"
-    found = f"{cores} core{'s' if cores != 1 else ''}, {memory}, {disk_gb:.1f} GB disk free"
-    if disk_gb < 0.2:
+def check_disk(free_gb: float) -> Finding:
+    found = f"{os.cpu_count()} cores, {free_gb:.1f} GB of disk free"
+    if free_gb < 0.2:
         return Finding("machine", found, FAIL, "free some disk space: notebooks cannot be saved")
-    if memory_gb is not None and memory_gb < 2.5:
-        return Finding("machine", found, NOTE, "4 GB of memory is comfortable; close other programs")
     return Finding("machine", found)
-
-
-def check_teacher_tools(nbgrader: str | None) -> Finding:
-    if nbgrader is None:
-        return Finding("nbgrader", "not installed; only teachers and tests need it", NOTE, "`make test` installs it")
-    return Finding("nbgrader", nbgrader)
-
-
-def check_browser(chromium: str | None) -> Finding:
-    if chromium is None:
-        return Finding(
-            "Chromium",
-            "not found; only the browser tests need it, they will be skipped",
-            NOTE,
-            "Debian: `apt install chromium`; elsewhere: `.venv/bin/python -m playwright install chromium`, or "
-            "set CHROMIUM to its path",
-        )
-    return Finding("Chromium", chromium)
-
-
-def check_install(missing: tuple[str, ...], import_error: str = "") -> Finding:
-    """import_error: of packaging, which the checks of the packages need."""
-    if missing:
-        return Finding("course", f"not installed ({', '.join(missing)} missing)", FAIL, "`make lab` installs it")
-    if import_error:
-        return Finding(
-            "course",
-            f"damaged: importing packaging fails: {import_error}",
-            FAIL,
-            "remove the folder .venv, then `make lab`",
-        )
-    return Finding("course", "installed")
-
-
-def can_run(findings: list[Finding]) -> bool:
-    return all(finding.level != FAIL for finding in findings)
-
-
-# ---------------------------------------------------------------------------------------------------
-# Looking at this machine
-# ---------------------------------------------------------------------------------------------------
-
-
-def version_of(package: str) -> str | None:
-    """The version that is installed; None when the package is absent or has lost its metadata."""
-    # Not the root: what an editable install leaves there stays when .venv is gone.
-    places = [place for place in sys.path if place and Path(place).resolve() != ROOT]
-    try:
-        found = next(iter(importlib.metadata.distributions(name=package, path=places)), None)
-        return found.metadata["Version"] if found else None
-    except Exception:  # noqa: BLE001 - how a damaged one fails depends on the Python
-        return None
 
 
 def find_chromium(environ=os.environ) -> str | None:
@@ -227,127 +244,28 @@ def find_chromium(environ=os.environ) -> str | None:
         path = shutil.which(name, path=environ.get("PATH")) if name else None
         if path:
             return path
-    folder = environ.get("PLAYWRIGHT_BROWSERS_PATH")
-    folders = (
-        [Path(folder)]
-        if folder
-        else [
-            Path.home() / ".cache/ms-playwright",
-            Path.home() / "Library/Caches/ms-playwright",
-            Path.home() / "AppData/Local/ms-playwright",
-        ]
-    )
-    for pattern in (
-        "chromium-*/chrome-linux*/chrome",
-        "chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
-        "chromium-*/chrome-win*/chrome.exe",
+    places = (".cache/ms-playwright", "Library/Caches/ms-playwright", "AppData/Local/ms-playwright")
+    folders = [Path(environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / place) for place in places]
+    patterns = ("linux*/chrome", "mac*/*.app/Contents/MacOS/*", "win*/chrome.exe")
+    found = [path for folder in folders for end in patterns for path in sorted(folder.glob(f"chromium-*/chrome-{end}"))]
+    return str(found[-1]) if found else None
+
+
+def look_at_test_tools() -> Iterator[Finding]:
+    for name, found, remedy in (
+        ("nbgrader", version_of("nbgrader"), "`make test` installs it"),
+        ("Chromium", find_chromium(), "`.venv/bin/python -m playwright install chromium`, or set CHROMIUM to its path"),
     ):
-        for folder in folders:
-            if matches := sorted(folder.glob(pattern)):
-                return str(matches[-1])
-    return None
-
-
-def gpu_the_driver_names() -> str | None:
-    try:
-        names = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=20
+        yield (
+            Finding(name, found) if found else Finding(name, "not found; only tests and teachers need it", NOTE, remedy)
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return names.stdout.strip().splitlines()[0] if names.returncode == 0 and names.stdout.strip() else None
 
 
-def total_memory_gb() -> float | None:
-    try:
-        import psutil
-
-        return psutil.virtual_memory().total / 1e9
-    except Exception:  # noqa: BLE001 - absent or damaged
-        return None
-
-
-def look_at_python() -> Iterator[Finding]:
-    absent = tuple(name for name in ("sqlite3", "ssl", "ctypes", "bz2", "lzma") if error_of_import(name))
-    yield check_python(sys.version_info[:3], sys.executable, absent)
-
-
-def look_at_machine() -> Iterator[Finding]:
-    yield check_machine(os.cpu_count() or 1, total_memory_gb(), shutil.disk_usage(ROOT).free / 1e9)
-
-
-def look_at_course() -> Iterator[Finding]:
-    missing = tuple(name for name in ("lessons_lib", "packaging", "torch") if version_of(name) is None)
-    damage = error_of_import("packaging.requirements") or error_of_import("packaging.version")
-    yield check_install(missing, damage)
-
-
-def look_at_packages() -> Iterator[Finding]:
-    for requirement, module in requirements():
-        installed = version_of(re.split("[<>=!~]", requirement)[0])
-        yield check_package(requirement, installed, imports()[module]["error"] if installed else "")
-
-
-def look_at_kernels() -> Iterator[Finding]:
-    """The GPU and Triton, if torch can say anything about them."""
-    torch = imports()["torch"]
-    if torch["error"]:
-        return
-    yield check_gpu(gpu_the_driver_names(), torch["gpu"], torch["build"])
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    interpret = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-    capability = tuple(torch["capability"]) if torch["capability"] else None
-    yield check_triton(platform.system(), version_of("triton"), torch["gpu"], capability, compiler, interpret)
-
-
-def look_at_teacher_tools() -> Iterator[Finding]:
-    yield check_teacher_tools(version_of("nbgrader"))
-    yield check_browser(find_chromium())
-
-
-# In the order of the report. Those of LOOKS need an installed course.
-FIRST_LOOKS = (look_at_python, look_at_machine, look_at_course)
-LOOKS = (look_at_packages, look_at_kernels, look_at_teacher_tools)
-
-
-def look() -> Iterable[Finding]:
-    """Every finding about this machine, as soon as it is made. Takes seconds, because it imports torch."""
-    first = [finding for look_at in FIRST_LOOKS for finding in look_at()]
-    yield from first
-    if any(finding.name == "course" and finding.level == FAIL for finding in first):
-        return
-    for look_at in LOOKS:
-        yield from look_at()
-
-
-@functools.cache
-def imports() -> dict[str, dict]:
-    """What `try_imports` reports of every package that the course needs."""
-    return try_imports(["torch", *(module for _, module in requirements() if module != "torch")])
-
-
-def requirements() -> list[tuple[str, str]]:
-    """(requirement, module) of a learner's install, from the package's metadata; without Triton, which has its own
-    check."""
-    from packaging.requirements import Requirement
-
-    needed = [Requirement(line) for line in importlib.metadata.requires("lessons_lib") or []]
-    mine = [each for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return [(f"{each.name}{each.specifier}", module_of(each.name)) for each in mine if each.name != "triton"]
-
-
-def module_of(package: str) -> str:
-    """The name by which a package is imported: pyzmq is `zmq`. Its installed files say so; its own name, if it has
-    none."""
-    from packaging.utils import canonicalize_name
-
-    names = [
-        module
-        for module, packages in importlib.metadata.packages_distributions().items()
-        if canonicalize_name(package) in map(canonicalize_name, packages) and module.isidentifier()
-    ]
-    own = package.replace("-", "_")
-    return own if own in names or not names else min(names, key=lambda name: (name[:1] == "_", len(name)))
+def look() -> Iterator[Finding]:
+    """Every finding about this machine. Takes seconds, because it imports torch."""
+    yield check_disk(shutil.disk_usage(ROOT).free / 1e9)
+    yield from look_at_packages()
+    yield from look_at_test_tools()
 
 
 def main() -> int:
@@ -360,9 +278,9 @@ def main() -> int:
     for finding in look():
         print(finding, flush=True)
         findings.append(finding)
-    print()
-    print("The course can run here." if can_run(findings) else "The course cannot run here yet; see FAIL above.")
-    return 0 if can_run(findings) else 1
+    fine = all(finding.level != FAIL for finding in findings)
+    print("\nThe course can run here." if fine else "\nThe course cannot run here yet; see FAIL above.")
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

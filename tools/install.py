@@ -1,30 +1,33 @@
 """Install the course into .venv, once: with uv where it is on the PATH, else with venv and pip.
 
-The versions are those of constraints.txt. A stamp written at the very end records what was installed: a second call
-installs nothing, and a call after an interrupted install finds no stamp and starts afresh.
+The versions are those of constraints.txt. A stamp in .venv says what was installed: a second call installs nothing, and
+a call after an interrupted install starts afresh. A .venv without a stamp isn't ours, and is left alone.
 """
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
-import re
 import shutil
+import subprocess
 import sys
+import tempfile
+import urllib.request
 
-from tools import machine
-from tools.run_command import output_of, run_or_explain, succeeds
-from tools.setup_errors import FIRST_INSTALL_GB, NoBuild, NoNetwork, SetupError, explain_no_build, temporary_folder
+from tools.setup_errors import SetupError, is_disk_full
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LEVELS = ("lab", "test", "site")  # what can be installed; each includes those before it
-OLDEST_PIP = (23, 1)  # older ones do not read what pyproject.toml says about an editable install
-LATER_INSTALL_GB, CUDA_INSTALL_GB, TEMPORARY_GB = 0.5, 12.0, 0.5
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INSTALL_GB = 4.0  # measured on Linux: .venv takes 2.4 GB with the CPU build of torch, and unpacking needs room
+AGAIN = "Then run the same command again."
+SAME_PYTHON = "import sys, pip; sys.exit(sys.version_info[:2] != (%d, %d))" % sys.version_info[:2]
+LANDED = "from importlib.metadata import version; version('lessons_lib'); version('torch')"
+# Settings that would send packages elsewhere than into .venv, or count what lies elsewhere as installed.
+MISLEADING = ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "UV_TARGET", "UV_PREFIX")
 
-SAME_PYTHON = "import sys, pip; sys.exit(sys.version_info[:2] != (%d, %d))"
-MISSING_PACKAGES = os.path.join(ROOT, "tools", "missing_packages.py")
-PLACES_OF_PACKAGES = ("index-url", "find-links", "no-index")  # names of pip's settings, with "extra-index-url"
+
+class NoNetwork(SetupError):
+    """Packages could not be fetched. pip and uv fetch everything before they install anything, so nothing changed."""
 
 
 class Environment:
@@ -38,17 +41,10 @@ class Environment:
 
     def fingerprint(self):
         """A hash of everything that decides what gets installed."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(b"%d.%d" % sys.version_info[:2])
         for name in ("pyproject.toml", "constraints.txt"):
-            try:
-                with open(os.path.join(self.root, name), "rb") as file:
-                    digest.update(file.read())
-            except OSError as error:
-                raise SetupError(
-                    f"{name} cannot be read ({error.strerror or error}); it says what to install.\n"
-                    f"Take it from the course again: `git checkout {name}`, or unpack the whole course afresh."
-                ) from None
-        digest.update(b"%d.%d" % sys.version_info[:2])
+            with open(os.path.join(self.root, name), "rb") as file:
+                digest.update(file.read())
         return digest.hexdigest()
 
     def read_stamp(self):
@@ -60,44 +56,28 @@ class Environment:
             return {}
         return stamp if isinstance(stamp, dict) else {}
 
-    def write_stamp(self, stamp):
-        unfinished = self.stamp + ".part"
-        with open(unfinished, "w") as file:
+    def write_stamp(self, extras, unfinished=False):
+        """Record an install. The stamp names the folder, because a .venv does not survive a move."""
+        stamp = {"root": self.root, "fingerprint": self.fingerprint(), "extras": extras, "unfinished": unfinished}
+        with open(self.stamp + ".part", "w") as file:
             json.dump(stamp, file)
-        os.replace(unfinished, self.stamp)
+        os.replace(self.stamp + ".part", self.stamp)
 
-    def finished_stamp(self, extra):
-        """The stamp of a finished install. It names the folder, because a .venv does not survive a move."""
-        return {"root": self.root, "extra": extra, "fingerprint": self.fingerprint(), "packages": self.packages()}
-
-    def packages(self):
-        """The names of the packages that are installed now, from the folders with their metadata."""
-        return sorted(os.path.basename(folder).split("-")[0].lower() for folder in self.metadata_folders())
-
-    def metadata_folders(self):
-        version = "python%d.%d" % sys.version_info[:2]
-        place = ["Lib", "site-packages"] if os.name == "nt" else ["lib", version, "site-packages"]
-        place = os.path.join(self.folder, *place)
-        try:
-            return [os.path.join(place, entry) for entry in os.listdir(place) if entry.endswith(".dist-info")]
-        except OSError:
-            return []
-
-    def is_damaged(self):
-        """Has a package lost its metadata? pip counts it as installed, and nothing else does."""
-        return not all(os.path.exists(os.path.join(folder, "METADATA")) for folder in self.metadata_folders())
+    def is_usable(self):
+        """Can packages be installed into what is there?"""
+        stamp = self.read_stamp()
+        return stamp.get("root") == self.root and not stamp.get("unfinished") and succeeds(
+            [self.python, "-c", SAME_PYTHON])  # fmt: skip
 
     def is_ready(self, extra):
-        """Is everything for `extra`, one of LEVELS, installed and still there?"""
+        """Is the course installed with `extra`, a name from pyproject.toml or ""?"""
         stamp = self.read_stamp()
-        wanted = self.finished_stamp(extra)
         return (
-            stamp.get("extra") in LEVELS[LEVELS.index(extra) :]
-            and all(stamp.get(name) == wanted[name] for name in ("root", "fingerprint"))
-            and isinstance(stamp.get("packages"), list)
-            and set(stamp["packages"]) <= set(wanted["packages"])
+            stamp.get("root") == self.root
+            and stamp.get("fingerprint") == self.fingerprint()
+            and not stamp.get("unfinished")
+            and {extra} - {""} <= set(stamp.get("extras", []))
             and os.path.exists(self.python)
-            and not self.is_damaged()
         )
 
 
@@ -105,7 +85,9 @@ def install(env, extra, torch_index="", say=print):
     """Make `env` contain the course with `extra`. Does nothing if it does; repairs an install that was cut short."""
     if env.is_ready(extra):
         return
-    machine.check_writable(env.root)
+    for folder in (env.root, env.folder):
+        if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
+            raise SetupError(not_writable(folder))
     with only_one_at_a_time(env.root, say):
         if not env.is_ready(extra):  # else another call installed it while we waited
             _install(env, extra, torch_index, say)
@@ -113,104 +95,99 @@ def install(env, extra, torch_index="", say=print):
 
 
 def _install(env, extra, torch_index, say):
-    before, uv = env.read_stamp(), find_uv(os.environ)
-    usable = before.get("root") == env.root and succeeds([env.python, "-c", SAME_PYTHON % sys.version_info[:2]])
-    usable = usable and not env.is_damaged()
-    machine.check_owned(env.folder)
+    usable, uv = env.is_usable(), find_uv(os.environ)
+    before = env.read_stamp().get("extras", []) if usable else []
+    extras = sorted({*before, extra} - {""})
     if not usable:
-        if not uv:
-            machine.check_venv_module(importlib.util.find_spec, sys.version_info)
-        remove_unusable(env.folder, say)
-    if usable and before.get("extra") in LEVELS:
-        extra = max(extra, before["extra"], key=LEVELS.index)
-
-    index, sentence, may_pull_cuda = machine.choose_torch_index(
-        torch_index, sys.platform, machine.has_nvidia_gpu, machine.reachable
-    )
-    machine.check_disk(env.root, LATER_INSTALL_GB if usable else FIRST_INSTALL_GB)
-    if not uv:  # pip downloads into this folder, uv into its cache
-        machine.check_disk(temporary_folder(), TEMPORARY_GB, "for temporary files")
+        remove(env, say)
+        free = shutil.disk_usage(env.root).free / 1e9
+        if free < INSTALL_GB:
+            raise SetupError(f"Too little disk space: {free:.1f} GB are free in {env.root}, and {INSTALL_GB:.0f} are "
+                             f"needed. Nothing was installed.\nFree some space. {AGAIN}")  # fmt: skip
+    index, words = choose_torch_index(torch_index, sys.platform)
     say(f"Installing the course into {env.folder}{' with uv' if uv else ''} (the first time takes some minutes).")
-    if sentence:
-        say(sentence)
-    free = machine.free_gigabytes(env.root)
-    if may_pull_cuda and not usable and free < CUDA_INSTALL_GB:
-        say(f"Note: {free:.1f} GB are free; torch with CUDA may need {CUDA_INSTALL_GB:.0f}. "
-            f"With `make lab TORCH_INDEX={machine.CPU_INDEX}` it needs {FIRST_INSTALL_GB:.0f}.")  # fmt: skip
-
-    if usable:
-        os.remove(env.stamp)  # from here until the new stamp is written the install counts as unfinished
-    elif uv:
-        run_or_explain([uv, "venv", "--seed", "--python", sys.executable, env.folder], env.root)
-    else:  # in two steps, because `venv` hides why its ensurepip failed
-        run_or_explain([sys.executable, "-m", "venv", "--without-pip", env.folder], env.root)
-        run_or_explain([env.python, "-m", "ensurepip", "--upgrade", "--default-pip"], env.root, quiet=True)
+    if words:
+        say(words)
+    os.makedirs(env.folder, exist_ok=True)
+    env.write_stamp(extras, unfinished=True)
+    if not usable and uv:
+        run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, env.folder], env.root)
+    elif not usable:
+        run([sys.executable, "-m", "venv", env.folder], env.root)
+    installer = [uv, "pip", "install", "--python", env.python] if uv else [env.python, "-m", "pip", "install"]
     try:
-        install_packages(env, extra, uv, index)
+        run(install_command(installer, extras, index), env.root, installer)
     except NoNetwork:
         if usable:
             env.write_stamp(before)
         raise
-    check_complete(env, extra)
+    if not succeeds([env.python, "-I", "-c", LANDED]):
+        raise SetupError(
+            f"The install reported success, but its packages are not in {env.folder}: a setting sends them elsewhere.\n"
+            f"Look for no-deps, target, prefix or root in `python3 -m pip config list` (uv: uv.toml). {AGAIN}"
+        )
     # On all cores; pip would use one. A file that fails here fails, or not, when it is imported.
     succeeds([env.python, "-m", "compileall", "-qq", "-j", "0", os.path.join(env.folder, "lib")])
-    env.write_stamp(env.finished_stamp(extra))
+    env.write_stamp(extras)
 
 
-def install_packages(env, extra, uv, index):
+def install_command(installer, extras, index):
+    """The command that installs the exact versions of constraints.txt; it runs in the course's folder.
+
+    "." and not the folder's name: pip and uv would read x[1] as a package with an extra.
+    """
+    uv = "-m" not in installer
+    command = [*installer, "-c", "constraints.txt", "pip" if uv else "--no-compile"]  # uv's environments have no pip
+    if index and uv:  # with the second option uv takes the best version from all indexes, as pip does
+        command += ["--index", index, "--index-strategy", "unsafe-best-match"]
+    elif index:
+        command += ["--extra-index-url", index]
+    return [*command, "-e", f".[{','.join(extras)}]" if extras else "."]
+
+
+def remove(env, say):
+    """Remove an install that cannot be used. What this course did not make may be someone's work."""
+    folder = env.folder
+    if not os.path.lexists(folder):
+        return
+    if os.path.islink(folder) or not os.path.isdir(folder) or (os.listdir(folder) and not os.path.exists(env.stamp)):
+        raise SetupError(f"{folder} is in the way: the course installs itself there, and this one it did not make (it "
+                         f"has no {os.path.basename(env.stamp)}).\nRename or remove it. {AGAIN}")  # fmt: skip
+    say(f"Removing {folder}: it is unfinished, or was made by another Python or elsewhere.")
     try:
-        if not uv:
-            check_settings(env)
-            upgrade_pip(env)
-        run_or_explain(install_command(env, extra, uv, index), env.root)
-    except NoBuild as error:
-        if not uv and error.package:
-            raise explain_no_build(error, ask_pip(env, error.package, index)) from None
+        shutil.rmtree(folder)
+    except BaseException as error:
+        if os.path.isdir(folder):
+            with contextlib.suppress(OSError):  # it stays ours
+                env.write_stamp([], unfinished=True)
+        if isinstance(error, OSError):
+            raise SetupError(not_writable(folder)) from None
         raise
 
 
-def install_command(env, extra, uv, index):
-    """The command that installs the exact versions of constraints.txt; it runs in env.root.
+def choose_torch_index(wanted, platform):
+    """The index to take torch from next to the usual one ("" for none), and a sentence about it.
 
-    "." and not env.root: pip and uv would read a folder's name such as x[1] as a package with an extra.
+    wanted: the value of TORCH_INDEX: "" to choose here, "none" for no other index, otherwise its URL.
     """
-    if uv:  # with the second option uv takes the best version from all indexes, as pip does
-        command = [uv, "pip", "install", "--python", env.python]
-        extra_index = ["--index", index, "--index-strategy", "unsafe-best-match"]
-    else:
-        command = [env.python, "-m", "pip", "install", "--no-compile"]
-        extra_index = ["--extra-index-url", index]
-    command += ["-c", "constraints.txt", *(extra_index if index else [])]
-    extras = ",".join(LEVELS[1 : LEVELS.index(extra) + 1])
-    return [*command, "-e", f".[{extras}]" if extras else "."]
+    if wanted:
+        return ("" if wanted == "none" else wanted), f"Taking torch from {wanted} (TORCH_INDEX)."
+    if not platform.startswith("linux"):
+        return "", ""
+    if os.path.exists("/dev/nvidiactl") or succeeds(["nvidia-smi", "-L"]):
+        return "", "NVIDIA GPU found: taking torch with CUDA, about 12 GB."
+    if answers(CPU_INDEX + "/torch/"):
+        return CPU_INDEX, f"No NVIDIA GPU: taking the CPU build of torch from {CPU_INDEX}."
+    return "", (f"No NVIDIA GPU, but {CPU_INDEX} does not answer: taking torch from your package index.\n"
+                "From PyPI that is the build with CUDA, about 12 GB; Control-C stops here.")  # fmt: skip
 
 
-def ask_pip(env, package, index):
-    """All that pip can say of a package that it did not find."""
-    command = [env.python, "-m", "pip", "-vv", "index", "versions", "--no-cache-dir", "--retries", "0", package]
-    return output_of([*command, *(["--extra-index-url", index] if index else [])], with_errors=True)
-
-
-def check_settings(env):
-    """Refuse settings in pip.conf that send packages elsewhere; those of the environment are not handed on."""
-    settings = output_of([env.python, "-m", "pip", "config", "list"]).splitlines()
-    found = [line for line in settings if re.search(r"\.(target|prefix|root|dry-run|python)=", line)]
-    if found:
-        raise SetupError(
-            f"pip is set up to put packages elsewhere than in {env.folder}: {', '.join(found)}\n"
-            "Remove that line from its file (`python3 -m pip config debug` names it), then run the same command again."
-        )
-
-
-def check_complete(env, extra):
-    """Refuse an install that reported success but put its packages elsewhere, or only some of them."""
-    said = output_of([env.python, "-I", MISSING_PACKAGES, extra]).strip()
-    if said != "complete":
-        raise SetupError(
-            f"The install reported success, but {said or 'a package'} is not in {env.folder}.\n"
-            "A setting sends packages elsewhere, or leaves some out: look for no-deps, target, prefix or root in "
-            "`python3 -m pip config list`\n(uv: uv.toml), remove it, then run the same command again."
-        )
+def answers(url):
+    try:
+        urllib.request.urlopen(url, timeout=3).close()
+    except Exception:  # noqa: BLE001 - any failure means the same
+        return False
+    return True
 
 
 def find_uv(environ):
@@ -220,30 +197,81 @@ def find_uv(environ):
         return None
     if any(name.startswith(("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "UV_CONFIG_FILE")) for name in environ):
         return uv
-    settings = output_of([sys.executable, "-m", "pip", "config", "list"])
-    return None if any(name in settings for name in PLACES_OF_PACKAGES) else uv
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    settings = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
+    return None if any(name in settings for name in ("index-url", "find-links", "no-index")) else uv
 
 
-def remove_unusable(folder, say):
-    """Remove a .venv that cannot be used, if it is a folder of its own; a file or a link may be someone's work."""
-    if os.path.islink(folder) or os.path.isfile(folder):
-        kind = "a link to " + os.path.realpath(folder) if os.path.islink(folder) else "a file"
-        raise SetupError(f"{folder} is {kind}, but the course needs a folder of that name for its packages.\n"
-                         "Rename or remove it, then run the same command again.")  # fmt: skip
-    if os.path.exists(folder):
-        say(f"Removing {folder}: it is unfinished or damaged, or was made by another Python or elsewhere.")
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise SetupError(f"{folder} is damaged and cannot be removed ({error.strerror or error}).\n"
-                             "Remove it yourself (`sudo rm -rf .venv` if sudo made it), then run the same command "
-                             "again.") from None  # fmt: skip
+def variables(environ=os.environ):
+    """What pip and uv run with."""
+    return {**{name: value for name, value in environ.items() if name not in MISLEADING}, "PIP_USER": "0"}
 
 
-def upgrade_pip(env):
-    found = re.search(r"pip (\d+)\.(\d+)", output_of([env.python, "-m", "pip", "--version"]))
-    if not found or (int(found.group(1)), int(found.group(2))) < OLDEST_PIP:
-        run_or_explain([env.python, "-m", "pip", "install", "--upgrade", "pip>=%d.%d" % OLDEST_PIP], env.root)
+def succeeds(command, **more):
+    try:
+        return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               env={**variables(), **more}) == 0  # fmt: skip
+    except OSError:
+        return False
+
+
+def run(command, root, installer=None):
+    """Run `command` with its output on the terminal; if it fails, raise a SetupError that says what to do.
+
+    installer: the pip or uv in `command`, such as [python, "-m", "pip", "install"].
+    """
+    sys.stdout.flush()  # so that what is said stands before what pip says, in a file too
+    try:
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, env=variables())
+    except OSError as error:
+        raise SetupError(f"{command[0]} cannot be started ({error.strerror or error}). {AGAIN}") from None
+    said = []
+    for line in iter(process.stderr.readline, b""):
+        said.append(line.decode("utf-8", "replace"))
+        sys.stderr.write(said[-1])
+    process.stderr.close()
+    if process.wait() != 0:
+        raise explain("".join(said), root, installer)
+
+
+def explain(said, root, installer):
+    """The errors that have a remedy of their own; for the rest, pip and uv have said enough."""
+    if is_disk_full(said):
+        return SetupError(
+            f"The disk is full: {root} or the folder for temporary files ({temporary_folder()}) has no space left.\n"
+            f"Free about {INSTALL_GB:.0f} GB (`pip cache purge` may help; TMPDIR=/a/larger/disk moves the temporary "
+            f"files). {AGAIN}"
+        )
+    if any(sign in said for sign in ("Permission denied", "Read-only file system", "Operation not permitted")):
+        return SetupError(not_writable(root))
+    if installer and not index_answers(installer):
+        return NoNetwork(
+            "The packages could not be fetched: no network, or the package index does not answer (see above).\n"
+            "Check the connection, its sign-in page or proxy (HTTPS_PROXY), and the index's address (PIP_INDEX_URL; "
+            f"UV_DEFAULT_INDEX for uv). {AGAIN}"
+        )
+    return SetupError(f"The install failed; the output above says why. {AGAIN}")
+
+
+def index_answers(installer):
+    """Does the index have a package that every Python can install? pip says of a dead index that it has no match."""
+    probe = [*installer, "--dry-run", "--no-deps", "--force-reinstall", "packaging"]
+    return succeeds(probe, PIP_RETRIES="0", UV_HTTP_RETRIES="0", PIP_NO_CACHE_DIR="1", UV_NO_CACHE="1")
+
+
+def not_writable(folder):
+    return (
+        f"{folder} cannot be written: it belongs to another user (after `sudo make lab`, say), or is read-only.\n"
+        "Make it yours (`sudo chown -R $(id -un) .` in the course's folder), or copy the course to a folder that you "
+        f"own. {AGAIN}"
+    )
+
+
+def temporary_folder():
+    try:
+        return tempfile.gettempdir()
+    except OSError:  # each is full or not ours
+        return os.environ.get("TMPDIR", "/tmp")
 
 
 @contextlib.contextmanager

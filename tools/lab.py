@@ -1,15 +1,23 @@
-"""JupyterLab on the learner's work/: its port, whether a browser can open, its settings, and the command."""
+"""JupyterLab on the learner's copy of the lessons, work/, which is made or completed first.
+
+    python -m tools.lab [--port 9999] [--ip=0.0.0.0 ...]     what else is given goes to JupyterLab
+
+With this course's defaults (tools/lab_settings): the learner's own settings override them, and nbgrader's menus, which
+`make test` would bring, are off.
+"""
 
 import contextlib
 import json
 import os
 import socket
 import subprocess
+import sys
 
+from tools.learner_work import ROOT, copy_missing
 from tools.setup_errors import SetupError
 
 FIRST_PAGES = ("work/START.ipynb", "work/00_one_request.ipynb", "notebooks/00_one_request.ipynb")
-SETTINGS = "tools/lab_settings"  # overrides.json: defaults of this course, which the learner's own settings override
+SETTINGS = "tools/lab_settings"
 WORKSPACES = "work/.lab/workspaces"  # the layout of windows; by default it would lie in the home folder
 SIZES = [0.2, 0.8, 0]  # shares of the width: contents, lesson, right side
 
@@ -105,3 +113,32 @@ def lab_command(python, root, port, screen, uid, extra_arguments=()):
     if uid == 0:
         command.append("--allow-root")
     return [*command, *extra_arguments]
+
+
+def main(arguments):
+    port, rest = take_port(arguments)
+    root = str(ROOT)
+    lay_out(root)
+    copied = copy_missing()
+    if copied:
+        print(f"Copied into work/, which is yours: {', '.join(copied)}.")
+    if "START.ipynb" in copied:
+        trust(sys.executable, os.path.join(root, "work", "START.ipynb"))
+    # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    print(f"JupyterLab is starting on port {port}. To stop it press Control-C twice.")
+    uid = os.getuid() if hasattr(os, "getuid") else None
+    command = lab_command(sys.executable, root, port, has_screen(sys.platform, os.environ), uid, rest)
+    os.chdir(root)
+    sys.stdout.flush()
+    if os.name == "nt":  # where exec leaves the terminal
+        sys.exit(subprocess.call(command))
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except SetupError as error:
+        sys.exit(str(error))

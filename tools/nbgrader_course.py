@@ -8,6 +8,7 @@ kept: a folder that has a source of some lesson is only completed.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from shutil import copy2
@@ -55,14 +56,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.nbgrader_course", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build" / "nbgrader")
+    parser.add_argument("folder", type=Path)
     parser.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all if none is given")
     options = parser.parse_args(arguments)
+    if re.fullmatch(r"\d\d", str(options.folder)):
+        parser.error(f"which folder? For this lesson: make nbgrader FOLDER=course ARGS={options.folder}")
     try:
         added = make_course(options.folder, options.lessons)
     except ValueError as error:
         parser.error(str(error))
-    print(f"{options.folder}: {len(added)} assignments added{': ' if added else '.'}{', '.join(added)}")
+    there = len(list((options.folder / "source").glob("*/*.ipynb"))) - len(added)
+    names = f": {', '.join(added)}" if added else ""
+    print(f"{options.folder}: {len(added)} assignments added{names}; {there} were there.")
     print("Next, in that folder: nbgrader generate_assignment NAME, then release it, collect, autograde, feedback.")
     return 0
 

@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--policy", choices=["affinity", "two-choices"], default="affinity")
     wanted = parser.parse_args()
-    from lessons_lib.serving.ray_app import RayDidNotStart, on_this_machine, serve
+    from lessons_lib.serving.ray.app import RayDidNotStart, on_this_machine, serve
 
     start = time.perf_counter()
     args = {"replicas": wanted.replicas, "policy": wanted.policy}

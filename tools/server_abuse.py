@@ -1,176 +1,143 @@
 """Treat a server badly, and see what others notice.
 
-    python -m tools.server_abuse                   a list of hostile requests, one after the other: a minute
-    python -m tools.server_abuse --requests 20000  so many more, made from the API's schema and at random: some minutes
+    python -m tools.server_abuse --times 3         a list of hostile requests beside an ordinary stream, three times
+    python -m tools.server_abuse --requests 20000  so many, from the API's schema and at random, beside 8 streams
 
-Beside the list runs an ordinary stream: its longest gap between two tokens, and the slowest answer of /health, are
-printed for each request. Beside the others run 8 streams. Whatever a client sends, an answer is never 5xx, a token of
-an ordinary stream is never lost or changed, no block is left, and memory doesn't grow.
+Of the list, the stream's longest gap between two tokens is printed, as a multiple of the 99th percentile of its gaps
+when it is alone, and the slowest answer of /health. Whatever a client sends, an answer is never 5xx, a token of an
+ordinary stream is never lost or changed, no block is left, and memory doesn't grow.
 """
 
 import argparse
 import contextlib
 import json
-import os
 import random
 import resource
-import socket
 import statistics
-import struct
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
+import hypothesis
+import schemathesis
 
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.serving.http.server_process import ServerProcess
 
 PATIENCE = 600  # seconds; only what never happens takes as long, also on a busy machine
-NUM_STREAMS, NUM_WORKERS, IDLE_STREAMS = 8, 3, 3
 ARGUMENTS = ("--model", BUNDLED_MODEL, "--served-model-name", "m", "--num-blocks", 1000, "--no-access-log")
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+TEXT, CHAT, TOKENIZE, DETOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 HONEST = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": 0}
-HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+CLIENT = httpx.Client(timeout=PATIENCE, headers={"content-type": "application/json"})
+SIZE = 270_000  # bytes of a body: nearly what the server takes by default
 
 
 def guided(**rules: Any) -> tuple[str, dict[str, Any]]:
-    return COMPLETIONS, {"prompt": "x", "max_tokens": 8, "structured_outputs": rules}
+    return TEXT, {"prompt": "x", "max_tokens": 8, "structured_outputs": rules}
 
 
-def lark(size: int, *more: str) -> str:
-    return "\n".join(["start: r0", *(f"r{number}: r{number + 1}" for number in range(size)), f'r{size}: "a"', *more])
+def chain(size: int) -> str:
+    return "\n".join(["start: r0", *(f"r{number}: r{number + 1}" for number in range(size)), f'r{size}: "a"'])
 
 
 def references(size: int) -> dict[str, Any]:
-    rest = {f"d{number}": {"$ref": f"#/$defs/d{number + 1}"} for number in range(size)}
-    return {"$ref": "#/$defs/d0", "$defs": rest | {f"d{size}": {"type": "string"}}}
+    names = {f"d{number}": {"$ref": f"#/$defs/d{number + 1}"} for number in range(size)}
+    return {"$ref": "#/$defs/d0", "$defs": names | {f"d{size}": {"type": "string"}}}
 
 
 def nested(size: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(size):
-        schema = {"items": schema}
-    return schema
+    return {"items": nested(size - 1)} if size else {}
 
 
-# What a request is called -> its path, and its body: JSON, or bytes that aren't.
+def filled(before: str, each: str, after: str = "", size: int = SIZE) -> bytes:
+    """A body of that size. What `each` ends with, separates."""
+    return (before + (each * (size // len(each))).rstrip(",") + after).encode()
+
+
+def message(content: str) -> str:
+    return f'{{"role":"user","content":{content}}}'
+
+
+# What a request is called -> its path, and its body: JSON, or bytes that may be none.
 HOSTILE: dict[str, tuple[str, Any]] = {
-    "100,000 choices": guided(choice=[f"choice {number}" for number in range(100_000)]),
-    "40,000 choices": guided(choice=[f"{number}" for number in range(40_000)]),
+    "an ordinary request": (TEXT, {"prompt": "x", "max_tokens": 8}),
     "1,024 choices": guided(choice=[f"choice number {number}" for number in range(1024)]),
+    "20,000 choices": guided(choice=[f"{number}" for number in range(20_000)]),
     "regex of 120 kB": guided(regex="a" * 120_000),
     "regex of 4 kB": guided(regex="a" * 4_096),
     "regex with many states": guided(regex=".*[a-f].{40}b"),
+    "regex with a long repeat": guided(regex="a{100000}"),
     "regex of nested repeats": guided(regex="((a{1,1000}){1,1000}){1,1000}"),
     "4,000 references": guided(json=references(4000)),
     "1,500 references": guided(json=references(1500)),
-    "9,000 rules": guided(grammar=lark(9000)),
-    "1,200 rules": guided(grammar=lark(1200)),
+    "9,000 rules": guided(grammar=chain(9000)),
+    "1,200 rules": guided(grammar=chain(1200)),
     "ambiguous grammar": guided(grammar='start: s\ns: s s | s s s | "a" | "b" | /[a-z ]/'),
     "schema 60 deep": guided(json=nested(60)),
-    "schema 1,000 deep": guided(json=nested(900)),
+    "schema 900 deep": guided(json=nested(900)),
+    "schema of 8,000 values": guided(json={"enum": [f"{number}" for number in range(8000)]}),
     "schema that is slow": guided(json={"type": "integer", "multipleOf": 99_991}),
-    "100,000 empty messages": (CHAT, {"messages": [{}] * 100_000}),
-    "1 million empty messages": (CHAT, {"messages": [{}] * 1_000_000}),
+    "empty messages": (CHAT, filled('{"messages":[', "{},", "]}")),
     "2,048 messages": (CHAT, {"messages": [{"role": "user", "content": "a"}] * 2048, "max_tokens": 1}),
-    "4,000 parts": (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 4000}]}),
-    "40,000 unknown fields": (COMPLETIONS, {"prompt": "a"} | {f"k{number}": 1 for number in range(40_000)}),
-    "metadata of 40,000": (COMPLETIONS, {"prompt": "a", "metadata": {f"k{number}": 1 for number in range(40_000)}}),
-    "1.5 million ids": (COMPLETIONS, {"prompt": [1] * 1_390_000}),
-    "130,000 ids": (COMPLETIONS, {"prompt": [1] * 130_000}),
-    "130,000 allowed tokens": (COMPLETIONS, {"prompt": "a", "allowed_token_ids": [5] * 130_000, "max_tokens": 8}),
-    "130,000 wrong ids": (COMPLETIONS, {"prompt": [-1] * 130_000}),
-    "1,024 prompts": (COMPLETIONS, {"prompt": ["a"] * 1024, "max_tokens": 1}),
-    "prompt of 4 MB": (COMPLETIONS, {"prompt": "a, " * 1_300_000}),
-    "prompt of 131 kB": (COMPLETIONS, {"prompt": "a" * 131_000}),
-    "tokenize 131 kB": ("/tokenize", {"prompt": "a, b" * 32_000, "return_token_strs": True}),
-    "detokenize 130,000": ("/detokenize", {"tokens": [300] * 130_000}),
-    "field of 1 MB": (COMPLETIONS, {"prompt": "a", "k" * 10**6: 1}),
-    "deep array": (COMPLETIONS, b"[" * 500_000),
-    "deep object": (COMPLETIONS, b'{"a":' * 100_000),
-    "5 MB of spaces": (COMPLETIONS, b" " * 5_000_000),
-    "4 MB of quotes": (COMPLETIONS, b'{"prompt": ' + b'"' * 4_000_000),
-    "4 MB of escapes": (COMPLETIONS, b'{"prompt": "' + b"\\\\" * 2_000_000 + b'"}'),
-    "number of 4 MB": (COMPLETIONS, b'{"prompt": "a", "seed": ' + b"9" * 4_000_000 + b"}"),
-    "many long numbers": (COMPLETIONS, b'{"prompt": [' + b",".join([b"9" * 4000] * 1000) + b"]}"),
-}
-ODD_BODIES = [
-    b"",
-    b"{",
-    b"null",
-    b"[]",
-    b"\xff\xfe",
-    b'"text"',
-    b'{"prompt": "\\ud800"}',
-    b'{"prompt": "\xed\xa0\x80"}',
-]
+    "4,900 parts": (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 4900}]}),
+    "unknown fields": (TEXT, {"prompt": "a"} | {f"k{number}": 1 for number in range(20_000)}),
+    "metadata": (TEXT, {"prompt": "a", "metadata": {f"k{number}": 1 for number in range(20_000)}}),
+    "ids": (TEXT, filled('{"prompt":[', "1,", "]}")),
+    "lists of ids": (TEXT, filled('{"prompt":[', "[1],", "]}")),
+    "allowed tokens": (TEXT, filled('{"prompt":"a","max_tokens":8,"allowed_token_ids":[', "5,", "]}")),
+    "wrong ids": (TEXT, filled('{"prompt":[', "-1,", "]}")),
+    "1,024 prompts": (TEXT, {"prompt": ["a"] * 1024, "max_tokens": 1}),
+    "prompt": (TEXT, filled('{"prompt":"', "a, ", '"}')),
+    "prompt that could fit": (TEXT, filled('{"prompt":"', "a", '"}', size=131_000)),
+    "tokenize": (TOKENIZE, filled('{"return_token_strs":true,"prompt":"', "a, b", '"}', size=131_000)),
+    "tokenize escapes": (TOKENIZE, filled('{"prompt":"', "\\ud83d\\udc36", '"}')),
+    "tokenize messages": (TOKENIZE, filled('{"messages":[', message('"a"') + ",", "]}", size=60_000)),
+    "detokenize": (DETOKENIZE, filled('{"tokens":[', "300,", "]}")),
+    "name of a field": (TEXT, {"prompt": "a", "k" * SIZE: 1}),
+    "deep array": (TEXT, b"[" * SIZE),
+    "deep object": (TEXT, filled("", '{"a":')),
+    "deep hint": (CHAT, filled('{"messages":[{"role":"user","content":"a","parsed":', "[", "}]}", size=900)),
+    "5 MB": (TEXT, b" " * 5_000_000),
+    "quotes": (TEXT, filled('{"prompt": ', '"')),
+    "backslashes": (TEXT, filled('{"prompt":"', "\\\\", '"}')),
+    "half characters": (TEXT, filled('{"prompt":"', "\\ud83d", '"}')),
+    "a long number": (TEXT, filled('{"prompt":"a","seed":', "9", "}")),
+    "long numbers": (TEXT, filled('{"prompt":[', "9" * 600 + ",", "]}")),
+}  # fmt: skip
+ODD_BODIES = [b"", b"{", b"null", b"[]", b"\xff\xfe", b'"a"', b'{"prompt":"\\ud800"}', b'{"prompt":"\xed\xa0\x80"}']
 ODD_VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, 0.5, -0.5, 1e308, float("nan"), float("inf")),
     *("", "a", "\ud83d", "\0", "<|endoftext|>", "a" * 3000, "[", "\\", "é" * 300, [], {}, [[]], [None], ["a"] * 40),
     *([5] * 3000, [4096], [-1], {"a": 1}, {"5": 1}, {"5": 101}, {"type": "json_object"}, {"regex": "[a-z]+"}),
-    *({"regex": "["}, {"regex": "yes\\"}, {"choice": ["yes", "no"]}, {"json": {"$ref": "#"}}, {"grammar": lark(700)}),
-]  # fmt: skip
-HEADS = [
-    b"\r\n\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n",
-    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nx: a\x00b\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"GET /%0d%0aset-cookie:a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    *({"regex": "["}, {"regex": "yes\\"}, {"choice": ["yes", "no"]}, {"json": {"$ref": "#"}}, {"grammar": chain(700)}),
 ]  # fmt: skip
 
 
-def request(path: str, body: Any) -> bytes:
-    """The bytes of a request."""
-    data = body if isinstance(body, bytes) else json.dumps({"model": "m"} | body).encode()
-    return HEAD.format(path=path, size=len(data)).encode() + data
-
-
-def connect(server: ServerProcess) -> socket.socket:
-    address = urlsplit(server.url)
-    return socket.create_connection((address.hostname or "", address.port or 0), PATIENCE)
-
-
-def status_of(server: ServerProcess, data: bytes) -> int:
-    """Of the answer, which is read to its end; 0 if the server closes the connection."""
-    with connect(server) as connection, contextlib.suppress(OSError):
-        with contextlib.suppress(OSError):
-            connection.sendall(data)
-        answer = connection.makefile("rb")
-        status = int([*answer.readline().split(), b"0", b"0"][1])
-        lengths = [line for line in iter(answer.readline, b"\r\n") if line.lower().startswith(b"content-length")]
-        if lengths:
-            answer.read(int(lengths[0].split(b":")[1]))
-        else:
-            next((line for line in answer if b"[DONE]" in line), None)
-        return status
+def status_of(server: ServerProcess, path: str, data: bytes, timeout: float = PATIENCE) -> int:
+    """Of the answer, which is read to its end; 0 if there is none, or if the client has left after `timeout`."""
+    with contextlib.suppress(httpx.TransportError):
+        return CLIENT.post(server.url + path, content=data, timeout=timeout).status_code
     return 0
 
 
-def get(server: ServerProcess, path: str) -> bytes:
-    with connect(server) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        return connection.makefile("rb").read().partition(b"\r\n\r\n")[2]
+def body_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else json.dumps({"model": "m"} | value).encode()
+
+
+def get(server: ServerProcess, path: str) -> Any:
+    return CLIENT.get(server.url + path).json()
 
 
 @dataclass
 class Stream:
-    """An ordinary client that asks for the same again and again, beside whatever happens.
-
-    Attributes:
-        expected: its tokens, as the first answer had them.
-        gaps: seconds between two tokens, of all answers so far.
-        wrong: answers that differ.
-    """
+    """An ordinary client that asks for the same again and again. `gaps` are seconds between two of its tokens."""
 
     server: ServerProcess
     body: dict[str, Any]
@@ -180,35 +147,27 @@ class Stream:
     num_answers: int = 0
 
     def answer(self) -> None:
-        tokens, last, text = list[int](), 0.0, ""
-        with connect(self.server) as connection, contextlib.suppress(OSError):
-            connection.sendall(request(COMPLETIONS, self.body))
-            for line in connection.makefile("rb"):
-                if line.startswith(b"data: {"):
-                    now, text = time.perf_counter(), line.decode()
-                    if last:
-                        self.gaps.append(now - last)
-                    last = now
-                    for choice in json.loads(line[6:]).get("choices", ()):
-                        tokens += choice["token_ids"]
-                elif b"[DONE]" in line:
-                    break
+        tokens, last, line = list[int](), 0.0, ""
+        with CLIENT.stream("POST", f"{self.server.url}{TEXT}", json=self.body) as answer:
+            for line in filter(None, answer.iter_lines()):
+                now = time.perf_counter()
+                self.gaps += [now - last] if last else []
+                last = now
+                if line != "data: [DONE]":
+                    tokens += json.loads(line[6:])["choices"][0]["token_ids"]
         self.num_answers += 1
         self.expected = self.expected or tokens
         if tokens != self.expected or len(tokens) != self.body["max_tokens"]:
-            self.wrong.append(f"{len(tokens)} tokens, the last event: {text[-300:]}")
+            self.wrong.append(f"an ordinary stream: {len(tokens)} tokens, the last event {line[-300:]}")
 
 
 @contextlib.contextmanager
 def again_and_again(*calls: Callable[[], object]) -> Iterator[None]:
     """Each call in a thread of its own, until the block ends."""
     is_over = threading.Event()
-
-    def repeat(call: Callable[[], object]) -> None:
-        while not is_over.is_set():
-            call()
-
-    threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+    threads = [
+        threading.Thread(target=lambda call=call: [call() for _ in iter(is_over.is_set, True)]) for call in calls
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -219,203 +178,149 @@ def again_and_again(*calls: Callable[[], object]) -> Iterator[None]:
             thread.join()
 
 
-def child(pid: int) -> int:
+def run_list(server: ServerProcess, times: int) -> list[str]:
+    """Each hostile request of the list beside one stream, `times` times. Returns complaints."""
+    stream, complaints, health = Stream(server, HONEST | {"max_tokens": 400}), list[str](), list[float]()
+    ratios: dict[str, list[float]] = {name: [] for name in HOSTILE}
+    slowest: dict[str, list[float]] = {name: [] for name in HOSTILE}
+    requests = {name: (path, body_of(body)) for name, (path, body) in HOSTILE.items()}
+
+    def ask_health() -> None:
+        start = time.perf_counter()
+        get(server, "/health")
+        health.append(1000 * (time.perf_counter() - start))
+        time.sleep(0.02)
+
+    with again_and_again(ask_health):
+        for _ in range(times):
+            stream.gaps.clear()
+            for _ in range(3):
+                stream.answer()
+            p99 = statistics.quantiles(stream.gaps, n=100)[-1]
+            print(f"alone: gaps p50 {1000 * statistics.median(stream.gaps):.1f} ms, p99 {1000 * p99:.1f} ms, longest "
+                  f"{max(stream.gaps) / p99:.1f} x p99", flush=True)  # fmt: skip
+            with again_and_again(stream.answer):
+                for name, (path, data) in requests.items():
+                    stream.gaps, mark = [], len(health)
+                    if not 200 <= (status := status_of(server, path, data)) < 500:
+                        complaints.append(f"{name}: {status}")
+                    time.sleep(0.3)  # what it has set off goes on for a moment
+                    ratios[name].append(max(stream.gaps, default=0.0) / p99)
+                    slowest[name].append(max(health[mark:], default=0.0))
+    for name, found in ratios.items():
+        print(f"{name:26} longest gap {statistics.median(found):4.1f} x p99 alone, /health "
+              f"{statistics.median(slowest[name]):4.0f} ms at most (medians)")  # fmt: skip
+    print(f"{sum(statistics.median(found) > 2 for found in ratios.values())} of {len(ratios)} above 2 x p99")
+    return complaints + stream.wrong
+
+
+def from_schema(server: ServerProcess, seed: int, num_requests: int, statuses: "Counter[int]") -> None:
+    """What schemathesis makes of the API's own description, valid and invalid."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    modes = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+    for path, weight in ((TEXT, 3), (CHAT, 3), (TOKENIZE, 1), (DETOKENIZE, 1)):
+        settings = hypothesis.settings(
+            max_examples=max(1, num_requests * weight // 16), deadline=None, database=None,
+            suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
+        )  # fmt: skip
+        for mode in modes:
+            cases = schema[path]["POST"].as_strategy(generation_mode=mode)
+            send = settings(hypothesis.given(cases)(lambda case, path=path: send_case(server, path, statuses, case)))
+            hypothesis.seed(seed)(send)()
+
+
+def send_case(server: ServerProcess, path: str, statuses: "Counter[int]", case: Any) -> None:
+    """Send what schemathesis has made, bounded so that it doesn't take long if it is served."""
+    body = case.body
+    if isinstance(body, dict):
+        most = {"max_tokens": 4, "max_completion_tokens": 4, "n": 2}
+        body = body | {"model": "m"} | {
+            name: min(body[name], at_most) for name, at_most in most.items() if isinstance(body.get(name), int | float)
+        }  # fmt: skip
+    with contextlib.suppress(TypeError, ValueError):  # what has no JSON form
+        statuses[status_of(server, path, body if isinstance(body, bytes) else json.dumps(body).encode())] += 1
+
+
+def at_random(server: ServerProcess, rng: random.Random, fields: dict[str, list[str]]) -> int:
+    """Send one more request: odd values in fields, odd bytes, a client that leaves. Returns its status or 0."""
+    kind, path, length = rng.random(), rng.choice(list(fields)), rng.randrange(1, 9)
+    bodies: dict[str, dict[str, Any]] = {
+        TEXT: {"prompt": rng.choice(["A dog", [5, 6, 7], "Once upon a time " * 30]), "max_tokens": length},
+        CHAT: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": length},
+        DETOKENIZE: {"tokens": [5, 6]},
+    }
+    odd = {name: rng.choice(ODD_VALUES) for name in rng.sample(fields[path], rng.randrange(3))}
+    body = rng.choice(ODD_BODIES) if kind < 0.1 else bodies[path] | {"stream": rng.random() < 0.3} | odd
+    return status_of(server, path, body_of(body), PATIENCE if kind < 0.9 else 0.001 + 0.1 * rng.random())
+
+
+def run_many(server: ServerProcess, num_requests: int) -> list[str]:
+    """Many hostile requests beside 8 streams: a tenth from the schema, the others at random. Returns complaints."""
+    bodies = [HONEST | {"max_tokens": 100, "seed": seed, "temperature": 0.7 * (seed % 2)} for seed in range(8)]
+    streams = [Stream(server, body) for body in bodies]
+    for stream in streams:
+        stream.answer()
+    document = get(server, "/openapi.json")["components"]["schemas"]
+    kinds = {TEXT: "CompletionRequest", CHAT: "ChatRequest", DETOKENIZE: "DetokenizeRequest"}
+    fields = {path: sorted(document[kind]["properties"]) for path, kind in kinds.items()}
+    statuses, memory, start = Counter[int](), [measured(server)], time.monotonic()
+
+    def work(seed: int, numbers: Iterator[int], num: int) -> None:
+        rng = random.Random(seed)
+        while next(numbers) < num:
+            statuses[at_random(server, rng, fields)] += 1
+
+    with again_and_again(*(stream.answer for stream in streams)):
+        for part in range(10):  # memory is compared once everything has been used
+            numbers, num = count(), num_requests * 9 // 100
+            workers = [threading.Thread(target=work, args=(3 * part + each, numbers, num)) for each in range(3)]
+            for each in workers:
+                each.start()
+            from_schema(server, part, num_requests // 100, statuses)
+            for each in workers:
+                each.join()
+            memory.append(measured(server))
+            print(f"{sum(statuses.values())} requests in {time.monotonic() - start:.0f} s, by status (0: no answer) "
+                  f"{dict(sorted(statuses.items()))}; server + engine {memory[-1]} MB", flush=True)  # fmt: skip
+    wait_until_idle(server)
+    print(
+        f"{sum(stream.num_answers for stream in streams)} ordinary answers, no block left; idle {measured(server)} MB"
+    )
+    return [f"{num} answers of {status}" for status, num in statuses.items() if status >= 500] + [
+        wrong for stream in streams for wrong in stream.wrong
+    ]
+
+
+def engine_of(server: ServerProcess) -> int:
     """The engine's process."""
-    (found,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(found)
+    return int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()[0])
 
 
-def megabytes(pid: int) -> float:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
-
-
-def num_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+def measured(server: ServerProcess) -> list[int]:
+    """Resident megabytes of both processes."""
+    pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in (server.process.pid, engine_of(server))]
+    return [int(each) * resource.getpagesize() >> 20 for each in pages]
 
 
 def wait_until_idle(server: ServerProcess) -> None:
     """Until nothing is left in the engine: no request and no block."""
     deadline = time.monotonic() + PATIENCE
-    while any((now := json.loads(get(server, "/cockpit")))[name] for name in ("running", "used_blocks", "requests")):
+    while any((now := get(server, "/cockpit"))[name] for name in ("running", "used_blocks", "requests")):
         if time.monotonic() > deadline:
             raise RuntimeError(f"something is left in the engine: {now}")
         time.sleep(0.05)
 
 
-def run_list(server: ServerProcess) -> list[str]:
-    """Each hostile request of the list beside one stream. Returns complaints."""
-    stream, complaints = Stream(server, HONEST | {"max_tokens": 400}), list[str]()
-    requests = {name: request(path, body) for name, (path, body) in HOSTILE.items()}
-    health: list[float] = []
-
-    def ask_health() -> None:
-        start = time.perf_counter()
-        get(server, "/health")
-        health.append(time.perf_counter() - start)
-        time.sleep(0.02)
-
-    engine = child(server.process.pid)
-    with again_and_again(ask_health):
-        for _ in range(IDLE_STREAMS):
-            stream.answer()
-        idle = sorted(stream.gaps)
-        p99 = statistics.quantiles(idle, n=100)[-1]
-        print(f"alone: gaps p50 {1000 * statistics.median(idle):.1f} ms, p99 {1000 * p99:.1f} ms, longest "
-              f"{1000 * idle[-1]:.1f} ms; /health at most {1000 * max(health):.0f} ms", flush=True)  # fmt: skip
-        worst_gap, worst_health = 0.0, 0.0
-        with again_and_again(stream.answer):
-            for name, data in requests.items():
-                stream.gaps, mark, start = [], len(health), time.perf_counter()
-                status, seconds = status_of(server, data), time.perf_counter() - start
-                time.sleep(0.3)  # what it has set off goes on for a moment
-                gap, slow = max(stream.gaps, default=0.0), max(health[mark:], default=0.0)
-                worst_gap, worst_health = max(worst_gap, gap), max(worst_health, slow)
-                print(f"{name:28} {status} in {1000 * seconds:5.0f} ms; longest gap {1000 * gap:5.0f} ms, /health "
-                      f"{1000 * slow:4.0f} ms", flush=True)  # fmt: skip
-                if not 200 <= status < 500:
-                    complaints.append(f"{name}: {status}")
-    print(f"all: longest gap {1000 * worst_gap:.0f} ms = {worst_gap / p99:.1f} x p99 alone; /health at most "
-          f"{1000 * worst_health:.0f} ms; {stream.num_answers} ordinary answers")  # fmt: skip
-    if child(server.process.pid) != engine:
-        complaints.append("the engine was ended")
-    return complaints + stream.wrong
-
-
-def from_schema(server: ServerProcess, num_requests: int, statuses: "Counter[int]") -> None:
-    """What schemathesis makes of the API's own description, valid and invalid."""
-    import hypothesis
-    import schemathesis
-
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operations = [("/v1/completions", 3), ("/v1/chat/completions", 3), ("/tokenize", 1), ("/detokenize", 1)]
-    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
-    for seed, ((path, weight), mode) in enumerate((each, mode) for each in operations for mode in modes):
-        run_case = partial(send_case, server, path, statuses)
-        settings = hypothesis.settings(
-            max_examples=max(1, num_requests * weight // 16), deadline=None, database=None,
-            suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
-        )  # fmt: skip
-        cases = schema[path]["POST"].as_strategy(generation_mode=mode)
-        hypothesis.seed(seed)(settings(hypothesis.given(cases)(one_case(run_case))))()
-
-
-def one_case(run: Callable[[Any], None]) -> Callable[[Any], None]:
-    return lambda case: run(case)  # hypothesis wants a function with one argument
-
-
-def send_case(server: ServerProcess, path: str, statuses: "Counter[int]", case: Any) -> None:
-    """What schemathesis has made, bounded so that it doesn't take long if it is served."""
-    body = case.body
-    if isinstance(body, dict):
-        body = body | {"model": "m"}
-        for name, most in (("max_tokens", 4), ("max_completion_tokens", 4), ("n", 2)):
-            if isinstance(body.get(name), int | float):
-                body[name] = min(most, body[name])
-    with contextlib.suppress(TypeError, ValueError):  # what has no JSON form
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        statuses[status_of(server, HEAD.format(path=path, size=len(data)).encode() + data)] += 1
-
-
-def at_random(server: ServerProcess, rng: random.Random, fields: dict[str, list[str]]) -> int:
-    """One more request: odd values in fields, odd bytes, or a client that leaves. Returns its status, 0 for none."""
-    kind, path = rng.random(), rng.choice(list(fields))
-    if kind < 0.05:
-        with connect(server) as connection:
-            connection.sendall(rng.choice(HEADS))
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_WR)
-                return int([*connection.makefile("rb").readline().split(), b"0", b"0"][1])
-        return 0
-    body: Any = {
-        "prompt": rng.choice(["A dog", [5, 6, 7], "Once upon a time " * 30]),
-        "max_tokens": rng.randrange(1, 9),
-    }
-    if "chat" in path:
-        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": rng.randrange(1, 9)}
-    elif path == "/detokenize":
-        body = {"tokens": [5, 6]}
-    if kind < 0.15:
-        body = rng.choice(ODD_BODIES)
-    else:
-        body["stream"] = rng.random() < 0.3
-        for name in rng.sample(fields[path], rng.randrange(3)):
-            body[name] = rng.choice(ODD_VALUES)
-    data = request(path, body)
-    if kind < 0.9:
-        return status_of(server, data)
-    with connect(server) as connection:  # it leaves while it sends, waits or reads, some with a reset
-        with contextlib.suppress(OSError):
-            connection.sendall(data[: rng.randrange(len(data))] if kind < 0.94 else data)
-            connection.settimeout(rng.random() * 0.1 + 0.001)
-            connection.recv(rng.choice([1, 500, 65_536]))
-        if rng.random() < 0.5:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return 0
-
-
-def run_many(server: ServerProcess, num_requests: int) -> list[str]:
-    """Many hostile requests beside 8 streams: a tenth from the schema, the others at random. Returns complaints."""
-    streams = [
-        Stream(server, HONEST | {"max_tokens": 100, "seed": index, "temperature": 0.7 * (index % 2)})
-        for index in range(NUM_STREAMS)
-    ]
-    for stream in streams:
-        stream.answer()
-    document = json.loads(get(server, "/openapi.json"))["components"]["schemas"]
-    kinds = {COMPLETIONS: "CompletionRequest", CHAT: "ChatRequest", "/detokenize": "DetokenizeRequest"}
-    fields = {path: sorted(document[kind]["properties"]) for path, kind in kinds.items()}
-    statuses, complaints, memory = Counter[int](), list[str](), list[tuple[float, float]]()
-    pids = server.process.pid, child(server.process.pid)
-
-    def measured() -> tuple[float, float]:
-        return megabytes(pids[0]), megabytes(pids[1])
-
-    def worker(number: int, numbers: Iterator[int], num: int) -> None:
-        rng = random.Random(number)
-        while next(numbers) < num:
-            state = rng.getstate()
-            if (status := at_random(server, rng, fields)) >= 500:
-                complaints.append(f"{status}, after random state {hash(state)}")
-            statuses[status] += 1
-
-    start = time.monotonic()
-    with again_and_again(*(stream.answer for stream in streams)):
-        for share in (0.1, 0.9):  # memory is compared once everything has been used
-            numbers, num = count(), int(0.9 * share * num_requests)
-            workers = [threading.Thread(target=worker, args=(each, numbers, num)) for each in range(NUM_WORKERS)]
-            for each in workers:
-                each.start()
-            from_schema(server, int(0.1 * share * num_requests), statuses)
-            for each in workers:
-                each.join()
-            memory.append(measured())
-    wait_until_idle(server)
-    memory.append(measured())
-    told = " -> ".join(f"{api:.0f} + {engine:.0f}" for api, engine in memory)
-    print(f"{sum(statuses.values())} requests in {time.monotonic() - start:.0f} s, by status (0: no answer): "
-          f"{dict(sorted(statuses.items()))}")  # fmt: skip
-    print(f"memory of server + engine, after a tenth, after all, and idle: {told} MB")
-    print(f"{sum(stream.num_answers for stream in streams)} ordinary answers, no block left")
-    complaints += [f"{num} answers of {status}" for status, num in statuses.items() if status >= 500]
-    if child(server.process.pid) != pids[1]:
-        complaints.append("the engine was ended")
-    return complaints + [wrong for stream in streams for wrong in stream.wrong]
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.server_abuse", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--times", type=int, default=1, help="how many times the list is run; medians are printed")
     parser.add_argument("--requests", type=int, help="so many requests beside 8 streams, in place of the list")
     options = parser.parse_args(arguments)
     with ServerProcess(*ARGUMENTS) as server:
-        complaints = run_many(server, options.requests) if options.requests else run_list(server)
+        engine = engine_of(server)
+        complaints = run_many(server, options.requests) if options.requests else run_list(server, options.times)
         wait_until_idle(server)
+        complaints += ["the engine was ended"] if engine_of(server) != engine else []
         for complaint in complaints:
             print(f"WRONG: {complaint}")
     return 1 if complaints else 0

@@ -1,44 +1,26 @@
-"""What a question of the bank is: an `Item` makes an `Asked` from a seed."""
-
-from __future__ import annotations
+"""A question of the bank: its text, and for some the numbers that a seed draws."""
 
 import random
-from collections.abc import Callable, Sequence
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lessons_lib.checks.exercise import Choice
-from lessons_lib.viz.drawing.picture import Picture
 
-KINDS = {
-    "picture": "read a picture",
-    "compute": "compute",
-    "bug": "find the bug",
-    "design": "design",
-}
+KINDS = {"compute": "compute", "bug": "find the bug", "design": "design"}
 NUM_CHOICES = 4
-Told = tuple[object, str]  # what a choice says, and the explanation
-
-
-class Redraw(Exception):
-    """The numbers drawn make two choices equal, or the question trivial: draw others."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One question as a learner sees it.
-
-    Attributes:
-        text: the question; `code` in backticks.
-        choices: in the order shown. Exactly one is right.
-        code: ten lines of Python for "find the bug", shown with line numbers.
-        picture: makes the picture of "read a picture". Drawing takes time, so it's left to those who show it.
-    """
+    """One question as a learner sees it: exactly one of its choices is right."""
 
     text: str
     choices: tuple[Choice, ...]
     code: str = ""
-    picture: Callable[[], Picture] | None = None
 
     @property
     def right(self) -> int:
@@ -51,18 +33,18 @@ class Item:
     """One entry of the bank.
 
     Attributes:
-        name: unique in the bank, such as "victim_in_picture".
+        name: unique in the bank.
         lesson: "00" to "16".
         kind: one of `KINDS`.
         heading: the heading in the lesson's notebook whose cells teach the answer.
-        make: called with a random generator; returns the question, its choices in any order.
+        entry: the rest of it, as in `bank.yaml`.
     """
 
     name: str
     lesson: str
     kind: str
     heading: str
-    make: Callable[[random.Random], Asked]
+    entry: dict[str, Any]
 
     def ask(self, seed: int) -> Asked:
         """The question for this seed, with its choices shuffled.
@@ -70,94 +52,60 @@ class Item:
         Raises:
             RuntimeError: no numbers were found that make a question. A mistake in the bank, which its tests find.
         """
+        if self.kind == "bug":
+            return self._ask_for_the_line()
         for attempt in range(200):
             draw = random.Random(f"{seed}:{self.name}:{attempt}")
-            try:
-                asked = self.make(draw)
-            except Redraw:
+            names: dict[str, Any] = {"randint": draw.randint, "choice": draw.choice, "sample": draw.sample}
+            for name, expression in self.entry.get("numbers", {}).items():
+                names[name] = eval(str(expression), names)  # noqa: S307 - the bank is a part of the course
+            if eval(self.entry.get("unless", "False"), names):  # noqa: S307 - as above
                 continue
-            choices = list(asked.choices)
-            if self.kind == "bug":  # lines are listed as they stand in the code
-                choices.sort(key=lambda choice: int(choice.text.split()[1].rstrip(":")))
-            else:
+            told = [self.entry["right"], *self.entry["wrong"]]
+            choices = [
+                Choice(self._filled(text, names), self._filled(why, names), right=index == 0)
+                for index, (text, why) in enumerate(told)
+            ]
+            if len({choice.text for choice in choices}) == NUM_CHOICES:
                 draw.shuffle(choices)
-            return Asked(asked.text, tuple(choices), asked.code, asked.picture)
+                return Asked(self._filled(self.entry["text"], names), tuple(choices))
         raise RuntimeError(f"question {self.name!r} found no numbers for seed {seed} in 200 draws.")
 
+    def _filled(self, text: str, names: dict[str, Any]) -> str:
+        """A text with the values of the expressions in its braces."""
+        if "numbers" not in self.entry:
+            return text
+        return re.sub(r"\{(.+?)\}", lambda found: say(eval(found[1], names)), text)  # noqa: S307 - as above
 
-@dataclass(frozen=True)
-class Bug:
-    """Ten lines of code, one of which is wrong.
-
-    Attributes:
-        task: what the code should do.
-        code: the right code.
-        line: number of the line to replace, from 1.
-        wrong: what to replace it with.
-        why: what the wrong line breaks, and what it should be.
-        innocent: other lines a reader may suspect -> why they are right.
-        trial: assertions, run after the code. They pass with the right code and fail with the wrong one.
-        setup: imports and helpers that the code uses; not shown.
-    """
-
-    task: str
-    code: str
-    line: int
-    wrong: str
-    why: str
-    innocent: dict[int, str]
-    trial: str
-    setup: str = ""
+    def _ask_for_the_line(self) -> Asked:
+        lines = self.wrong_code.split("\n")
+        told = dict(sorted({self.entry["line"]: self.entry["why"], **self.entry["innocent"]}.items()))
+        choices = tuple(
+            Choice(f"line {number}: `{lines[number - 1].strip()}`", why, right=number == self.entry["line"])
+            for number, why in told.items()
+        )
+        return Asked(f"{self.entry['task']} One line is wrong. Which one?", choices, code="\n".join(lines))
 
     @property
     def wrong_code(self) -> str:
-        lines = self.code.strip("\n").split("\n")
-        indent = lines[self.line - 1][: len(lines[self.line - 1]) - len(lines[self.line - 1].lstrip())]
-        lines[self.line - 1] = indent + self.wrong
+        """The code of a "bug", with its one wrong line."""
+        lines = self.entry["code"].strip("\n").split("\n")
+        old = lines[self.entry["line"] - 1]
+        lines[self.entry["line"] - 1] = old[: len(old) - len(old.lstrip())] + self.entry["wrong"]
         return "\n".join(lines)
-
-    def __call__(self, draw: random.Random) -> Asked:
-        lines = self.wrong_code.split("\n")
-        told = {self.line: self.why, **self.innocent}
-        choices = tuple(
-            Choice(f"line {number}: `{lines[number - 1].strip()}`", why, right=number == self.line)
-            for number, why in told.items()
-        )
-        return Asked(f"{self.task} One line is wrong. Which one?", choices, code="\n".join(lines))
-
-
-def asked(text: str, right: Told, wrong: Sequence[Told], picture: Callable[[], Picture] | None = None) -> Asked:
-    """A question with the right choice and the first three wrong ones that differ from it and from each other.
-
-    Raises:
-        Redraw: fewer than three of them differ.
-    """
-    choices = [Choice(say(right[0]), right[1], right=True)]
-    for what, why in wrong:
-        if len(choices) < NUM_CHOICES and say(what) not in {choice.text for choice in choices}:
-            choices.append(Choice(say(what), why))
-    if len(choices) < NUM_CHOICES:
-        raise Redraw
-    return Asked(text, tuple(choices), picture=picture)
 
 
 def say(what: object) -> str:
-    """A choice in words: integers with commas, floats with three significant digits."""
-    if isinstance(what, bool) or not isinstance(what, (int, float)):
-        return str(what)
-    return f"{what:,}" if isinstance(what, int) else f"{what:,.3g}"
+    """A value in words: integers with commas, floats with three significant digits."""
+    if isinstance(what, float):
+        return f"{what:.3g}"
+    return f"{what:,}" if isinstance(what, int) else str(what)
 
 
-def item(lesson: str, kind: str, heading: str) -> Callable[[Callable[[random.Random], Asked]], Item]:
-    """Turn a function of a random generator into an `Item` named like it."""
-    return lambda make: Item(make.__name__, lesson, kind, heading, make)
+def _bank() -> tuple[Item, ...]:
+    entries = yaml.safe_load(Path(__file__).with_name("bank.yaml").read_text(encoding="utf-8"))
+    head = ("name", "lesson", "kind", "heading")
+    return tuple(Item(**{name: entry.pop(name) for name in head}, entry=entry) for entry in entries)
 
 
-def design(lesson: str, heading: str, name: str, text: str, right: Told, *wrong: Told) -> Item:
-    """A question without numbers: choices with reasons."""
-    return Item(name, lesson, "design", heading, lambda draw: asked(text, right, wrong))
-
-
-def bug(lesson: str, heading: str, name: str, **parts: Any) -> Item:
-    """Ten lines of code, one wrong; `parts` are those of `Bug`."""
-    return Item(name, lesson, "bug", heading, Bug(**parts))
+ITEMS = _bank()

@@ -1,7 +1,7 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
 Read in this order: masks and varlen (lesson 04), packing (05), online_softmax, plain_attention, score_terms,
-paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is the one entry into a Hugging Face model.
+paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is the only entry into a Hugging Face model.
 """
 
 from lessons_lib.attention.custom_op import OperatorCache, attend_paged, write_kv

@@ -1,9 +1,8 @@
-"""Lesson 13: the paged cache and its attention as operators, so that a compiler can take the whole model and leave
-attention as it is.
+"""Lesson 13: the paged cache and its attention as custom operators, opaque to `torch.compile`.
 
-`torch.compile` follows Python code down to single operations and fuses them anew. Our Triton kernels are fused already,
-and their launch looks at lengths that change from step to step. An operator says what it reads, what it writes and what
-shape comes out; the compiler doesn't look inside.
+`torch.compile` traces Python code down to single operations and fuses them. Our Triton kernels are fused already, and
+their launch depends on lengths that change from step to step. A custom operator declares its inputs, side effects and
+output shape; the compiler doesn't look inside.
 """
 
 import torch
@@ -19,15 +18,15 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 @torch.library.custom_op("lessons_lib::write_kv", mutates_args=("k_cache", "v_cache"))
 def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Write the new keys and values of one layer to the cache: Triton on a GPU, PyTorch elsewhere.
+    """Write one layer's new keys and values to the cache: Triton on a GPU, PyTorch elsewhere.
 
     Args:
-        key, value: [T, kv_heads, head_dim], each with a head size of its own.
+        key, value: [T, kv_heads, head_dim]; head sizes may differ.
         k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim].
         slot_mapping: int64 [T].
     """
     if key.is_cuda:
-        from lessons_lib.kernels.write_pair import write_pair  # only here: Triton is not available everywhere
+        from lessons_lib.kernels.write_pair import write_pair  # imported here: Triton is not available everywhere
 
         write_pair(key, value, k_cache, v_cache, slot_mapping)
     else:
@@ -45,14 +44,14 @@ def attend_paged(
 
     Args:
         query: [T, q_heads, head_dim].
-        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them
-            already.
-        scale: what the scores are multiplied by.
-        window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms; an operator takes no dataclasses.
+        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already
+            in them.
+        scale: factor of the scores.
+        window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms; operators don't accept dataclasses.
         The others: see ForwardBatch.
 
     Returns:
-        tensor [T, q_heads, head_dim of the values] of the dtype of query, contiguous.
+        tensor [T, q_heads, head_dim of the values], in the dtype of query, contiguous.
     """
     own = (window, chunk, softcap, sinks, alibi_slopes)
     terms = None if all(term is None for term in own) else ScoreTerms(*own)
@@ -81,7 +80,7 @@ def _(
 
 
 class OperatorCache(PagedKVCache):
-    """A PagedKVCache that is written by an operator."""
+    """A PagedKVCache written by an operator."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
         """See `PagedKVCache.write`."""
@@ -89,16 +88,16 @@ class OperatorCache(PagedKVCache):
 
 
 def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
-    """The tokens of a packed batch, on the device that holds those of the step in flight.
+    """Replace placeholders in a packed batch with the tokens of the step in flight.
 
-    No value is read by the host, so this can be compiled and captured.
+    The host reads no values, so this can be compiled and captured.
 
     Args:
         input_ids: int64 [T]. A negative id, -1 - i, stands for token i of the step in flight.
-        previous_tokens: the tokens of that step, int64 [its sequences, or more].
+        previous_tokens: tokens of that step, int64 [its sequences, or more].
 
     Returns:
-        tensor int64 [T], a new one: the captured step reads `input_ids` again at each replay.
+        new tensor int64 [T]; `input_ids` stays as is, since a captured step reads it at each replay.
     """
     index = (-1 - input_ids).clamp(min=0)
     return torch.where(input_ids < 0, previous_tokens[index], input_ids)
@@ -107,12 +106,11 @@ def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
 def operator_logits(
     model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
 ) -> Tensor:
-    """One forward pass inside `paged_attention_in`. Nothing in it reads a value on the GPU, so it can be compiled and
-    captured.
+    """Run one forward pass inside `paged_attention_in`. The host reads no values, so it can be compiled and captured.
 
     Args:
         batch: on the device of the model.
-        previous_tokens: the tokens of the step in flight, int64 [its sequences, or more].
+        previous_tokens: tokens of the step in flight, int64 [its sequences, or more].
 
     Returns:
         tensor [N, vocabulary]: the logits after each sequence's last token.

@@ -1,5 +1,4 @@
-"""Lesson 06: what one forward pass gets: the packed batch of lesson 05, where its keys and values are written, and
-where they are read."""
+"""Lesson 06: the input of one forward pass: lesson 05's packed batch, plus the cache slots to write and read."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -19,15 +18,15 @@ class ForwardBatch:
             13).
         positions: position of each token in its own sequence, int64 [T].
         slot_mapping: the cache slot of each new token, block x block_size + offset, int64 [T].
-        cu_seqlens_q: where each sequence begins in the row, and where the last one ends: cumulative lengths, int32
-            [N + 1]. Tokens behind the last sequence, if there are any, are padding.
-        context_lens: tokens of each sequence after this pass, those in the cache and the new ones, int32 [N].
-        block_tables: the blocks of each sequence, those of the new tokens included, int32 [N, M]; what follows its last
-            block is never read.
-        logits_index: index in the row of each sequence's last token, int64 [N], and behind them of any other tokens
-            whose logits are wanted.
-        max_lens: upper bounds of the new tokens and of the context of any sequence, int64 [2]. Always on the CPU:
-            reading them doesn't synchronize with a GPU.
+        cu_seqlens_q: cumulative lengths: the start of each sequence in the row and the end of the last, int32 [N + 1].
+            Any tokens after the last sequence are padding.
+        context_lens: tokens of each sequence after this pass, cached and new, int32 [N].
+        block_tables: blocks of each sequence, those of the new tokens included, int32 [N, M]; entries after its last
+            block are never read.
+        logits_index: row index of each sequence's last token, int64 [N], followed by those of any other tokens whose
+            logits are wanted.
+        max_lens: upper bounds of any sequence's new tokens and context, int64 [2]. Always on the CPU, so that reading
+            them doesn't synchronize with a GPU.
     """
 
     input_ids: torch.Tensor
@@ -41,7 +40,7 @@ class ForwardBatch:
 
     @classmethod
     def of(cls, packed: "PackedBatch", slot_mapping: torch.Tensor, block_tables: torch.Tensor) -> "ForwardBatch":
-        """A packed batch of at least one sequence over a paged cache.
+        """Build the batch from a packed batch of at least one sequence.
 
         Args:
             slot_mapping: int [T]. block_tables: int [N, M].
@@ -68,10 +67,9 @@ class ForwardBatch:
         return (self.context_lens - self.cu_seqlens_q.diff()).tolist()
 
     def to(self, device: torch.device) -> "ForwardBatch":
-        """The same batch on another device, behind all work that was started there. The host doesn't wait.
+        """Copy the batch to another device asynchronously, in stream order.
 
-        Copies from page-locked memory run while the CPU goes on. That memory isn't reused before they are done, so
-        nothing is overwritten.
+        PyTorch doesn't reuse the pinned memory before the copies are done.
         """
         if device.type == "cpu":
             return self

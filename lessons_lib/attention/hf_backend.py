@@ -1,5 +1,4 @@
-"""Lesson 06: a Hugging Face model that computes its attention over a paged cache: the one entry into the model, for
-every runner."""
+"""Lesson 06: paged attention inside a Hugging Face model: the entry into the model for every runner."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,14 +21,13 @@ Backend = Callable[[Any, torch.Tensor, int], Attend]
 
 @dataclass(frozen=True)
 class PagedPass:
-    """What every layer needs to know about one forward pass.
+    """State of one forward pass that every layer needs.
 
     Attributes:
         cache: the cache of the whole model.
         slot_mapping: the cache slot of each new token, int64 [T].
-        attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys
-            and values of one layer as they are in the cache. It knows the block tables. Only for layers that have some,
-            it also gets `terms`, their ScoreTerms.
+        attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim] over one layer's
+            cache, with the block tables bound. Layers with ScoreTerms also pass `terms`.
     """
 
     cache: PagedKVCache
@@ -41,19 +39,19 @@ def paged_attention_forward(
     module: "Any", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
     scaling: float | None = None, *, paged: "PagedPass", **kwargs: object,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """What a Hugging Face layer calls in place of its own attention: paged attention of a packed batch.
+    """Paged attention of a packed batch, called by a Hugging Face layer in place of its own attention.
 
     Args:
         module: the layer; `module.layer_idx` is its index.
         query: [1, q_heads, T, head_dim]; key, value: [1, kv_heads, T, head_dim], already rotated to their positions.
-        attention_mask: None: transformers makes a mask only for names that it knows.
-        scaling: what the scores are multiplied by; 1 / sqrt(head_dim) if not given.
+        attention_mask: None: transformers builds masks only for its own attention functions.
+        scaling: factor of the scores; 1 / sqrt(head_dim) if not given.
         paged: the PagedPass of this forward pass.
-        kwargs: what else some layers pass; ignored here.
+        kwargs: other arguments of some layers; ignored here.
 
     Returns:
-        (attention [1, T, q_heads, head_dim], None): no attention weights. The cache now has the new tokens' keys and
-        values of this layer.
+        (attention [1, T, q_heads, head_dim], None): no attention weights. This layer's new keys and values are in the
+        cache afterwards.
     """
     layer = module.layer_idx
     paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
@@ -66,15 +64,14 @@ def attention_of_layer(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
     scaling: float | None = None, *, paged: PagedPass, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """`paged_attention_forward` for a layer of any model: what the layer asks for besides is honored or refused.
+    """`paged_attention_forward` for any model: honor or reject the layer's other arguments.
 
     Args:
-        kwargs: what some layers pass, such as a sliding window; see `score_terms`. The other arguments: see
+        kwargs: other arguments of some layers, such as a sliding window; see `score_terms`. The rest: see
             `paged_attention_forward`.
 
     Raises:
-        UnsupportedModel: the layer passes something that would change the result, and paged attention doesn't know it.
-            Nothing was written.
+        UnsupportedModel: an argument that paged attention doesn't support would change the result. Nothing was written.
     """
     terms = score_terms(module, attention_mask, kwargs)
     if terms is not None:
@@ -87,10 +84,8 @@ AttentionInterface.register(PAGED, attention_of_layer)
 
 @contextmanager
 def paged_attention_in(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model calls the function registered as "paged" for its attention; afterwards, what it called
-    before."""
-    # `model.set_attn_implementation` sets the same after a walk through all layers, which takes a tenth of a small
-    # model's pass.
+    """Context manager: route the model's attention to the function registered as "paged"."""
+    # `model.set_attn_implementation` sets the same but visits all layers: a tenth of a small model's pass.
     before = model.config._attn_implementation
     model.config._attn_implementation = PAGED
     try:
@@ -100,11 +95,11 @@ def paged_attention_in(model: PreTrainedModel) -> Iterator[None]:
 
 
 def plan_attention(backend: str | Backend | None, device: torch.device) -> Backend:
-    """The function (batch, block_tables, block_size) -> attend of a backend.
+    """Return a backend: function (batch, block_tables, block_size) -> attend.
 
     Args:
-        backend: "torch", "triton" (lesson 08), or such a function. If None, Triton if the model is on a GPU, and
-            PyTorch elsewhere.
+        backend: "torch", "triton" (lesson 08), or such a function. By default, Triton if the model is on a GPU, else
+            PyTorch.
 
     Raises:
         ValueError: there is no such backend.
@@ -115,17 +110,17 @@ def plan_attention(backend: str | Backend | None, device: torch.device) -> Backe
     if backend == "torch":
         return plan_torch
     if backend == "triton":
-        from lessons_lib.kernels.launch import plan_triton  # only here: Triton is not available everywhere
+        from lessons_lib.kernels.launch import plan_triton  # imported here: Triton is not available everywhere
 
         return plan_triton
-    raise ValueError(f"there is no backend {backend!r}; there are 'torch' and 'triton'.")
+    raise ValueError(f"there is no backend {backend!r}; choose 'torch' or 'triton'.")
 
 
 @torch.inference_mode()
 def paged_forward(
     model: PreTrainedModel, batch: ForwardBatch, cache: PagedKVCache, backend: str | Backend | None = None
 ) -> torch.Tensor:
-    """One forward pass over a packed batch.
+    """Run one forward pass over a packed batch.
 
     Args:
         batch: a ForwardBatch of at least one sequence.
@@ -141,7 +136,7 @@ def paged_forward(
 
 
 def logits_of(model: PreTrainedModel, batch: ForwardBatch, input_ids: torch.Tensor, paged: PagedPass) -> torch.Tensor:
-    """Call the model, inside `paged_attention_in`. `input_ids` are those of the batch, without negative ones.
+    """Call the model, inside `paged_attention_in`, with the batch's `input_ids` without placeholders.
 
     Returns:
         tensor [N, vocabulary].

@@ -1,4 +1,4 @@
-"""Lesson 04: which token may attend to which, derived from two tags on each token: its sequence and its position."""
+"""Lesson 04: attention masks, derived from two tags on each token: its sequence and its position."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -65,18 +65,17 @@ RULES: tuple[Rule, ...] = (not_padding, not_in_the_future, same_sequence)
 
 
 def within_window(window: int) -> Rule:
-    """Sliding-window rule: a token sees the last `window` positions, its own included. Mistral's name for the number is
-    `sliding_window`."""
+    """Sliding-window rule: a token sees the last `window` positions, its own included (`sliding_window` in Mistral)."""
     return lambda queries, keys: keys.positions[None, :] > queries.positions[:, None] - window
 
 
 def same_chunk(chunk: int) -> Rule:
-    """Chunked rule: a token sees the positions of its own chunk, where chunks are `chunk` positions long (Llama 4)."""
+    """Chunked rule: a token sees its own chunk of `chunk` positions (Llama 4)."""
     return lambda queries, keys: keys.positions[None, :] // chunk == queries.positions[:, None] // chunk
 
 
 def combine(rules: Iterable[Rule], queries: Tags, keys: Tags) -> torch.Tensor:
-    """The mask of several rules, bool [queries, keys]: True where all of them allow. Without rules, all is allowed."""
+    """Combine rules into a mask, bool [queries, keys]: True where all rules allow. No rules allow everything."""
     mask = torch.ones(len(queries), len(keys), dtype=torch.bool, device=queries.seq_ids.device)
     for rule in rules:
         mask = mask & rule(queries, keys)
@@ -84,11 +83,11 @@ def combine(rules: Iterable[Rule], queries: Tags, keys: Tags) -> torch.Tensor:
 
 
 def block_diagonal_mask(queries: "Tags", keys: "Tags") -> torch.Tensor:
-    """Which keys each query may attend to: those of its own sequence, at its own position or before, and no padding.
+    """Build the mask: each query attends to its own sequence, up to its own position, and never to padding.
 
     Args:
         queries: Tags of the new tokens.
-        keys: Tags of every token that attention reads: those in the cache, and the new ones.
+        keys: Tags of all keys, cached and new.
 
     Returns:
         bool tensor [queries, keys], True where the query may attend. The row of a padding query is all False.
@@ -100,17 +99,15 @@ def block_diagonal_mask(queries: "Tags", keys: "Tags") -> torch.Tensor:
 
 
 def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The same mask as values to add to the attention scores: 0 where attending is allowed, elsewhere the lowest finite
-    value of the dtype.
+    """Convert a mask to values to add to the scores: 0 where attending is allowed, else the lowest finite value.
 
-    It is finite, so the softmax of a row in which everything is forbidden is finite, too, unless a sum of score and
-    value overflows.
+    With a finite value, the softmax of a fully masked row is finite too, unless score + value overflows.
 
     Args:
         mask: bool tensor of any shape, True where attending is allowed.
-        dtype: that of the scores.
+        dtype: dtype of the scores.
 
     Returns:
-        tensor of the mask's shape and that dtype.
+        tensor of the mask's shape, in `dtype`.
     """
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

@@ -1,6 +1,6 @@
 """Lesson 06: attention one block of keys at a time, with sums that are rescaled when a larger score appears.
 
-Parts computed over different keys can be merged.
+Results over disjoint sets of keys can be merged.
 
 Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (https://arxiv.org/abs/1805.02867);
 Dao et al. 2022, "FlashAttention" (https://arxiv.org/abs/2205.14135), section 3.1.
@@ -36,9 +36,9 @@ def nothing_seen(num_queries: int, head_dim: int, dtype: torch.dtype = torch.flo
 
 
 def add_block_naive(seen: Partial, scores: torch.Tensor, values: torch.Tensor) -> Partial:
-    """Add a block of keys with bare exponentials, straight from the softmax formula.
+    """Add a block of keys with plain exponentials, straight from the softmax formula.
 
-    Correct as long as no exponential overflows. `maximum` is not updated: all sums are relative to 0.
+    Correct unless an exponential overflows. `maximum` isn't updated: all sums are relative to 0.
 
     Args:
         seen: Partial.

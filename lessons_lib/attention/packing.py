@@ -17,9 +17,9 @@ class PackedBatch:
 
     Attributes:
         input_ids: the new tokens, int64 [T].
-        positions: position of each in its own sequence, int64 [T].
-        seq_ids: the sequence that each belongs to, 0 to N - 1, int64 [T].
-        cu_seqlens_q: where each sequence starts, and T at the end: cumulative lengths, int64 [N + 1].
+        positions: position of each token in its own sequence, int64 [T].
+        seq_ids: sequence of each token, 0 to N - 1, int64 [T].
+        cu_seqlens_q: cumulative lengths: the start of each sequence, then T, int64 [N + 1].
         context_lens: tokens of each sequence after this pass, cached and new, int64 [N].
         logits_index: index of each sequence's last token, int64 [N].
     """
@@ -49,12 +49,11 @@ class PackedBatch:
 
 
 def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":
-    """Pack the new tokens of several sequences into one row: those that are not computed yet.
+    """Pack the new, uncomputed tokens of several sequences into one row.
 
     Args:
         new_tokens: list of N lists of token ids, each at least one token long.
-        cached_lens: list of N ints: tokens of each sequence that are in the cache already. The first new token has this
-            position.
+        cached_lens: list of N ints: cached tokens of each sequence, and so the position of its first new token.
 
     Returns:
         PackedBatch. Without sequences, all its tensors are empty except `cu_seqlens_q`, which is [0].
@@ -66,7 +65,7 @@ def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":
     if len(cached_lens) != len(lengths) or 0 in lengths or any(cached < 0 for cached in cached_lens):
         raise ValueError(
             f"new tokens of {len(lengths)} sequences, {lengths} of each, and cached lengths {list(cached_lens)}; give "
-            "as many of both, at least one new token each, and cached lengths of 0 or more."
+            "one cached length of 0 or more and at least one new token for each sequence."
         )
     tags = tag_tokens(lengths, starts=cached_lens)
     ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)
@@ -94,7 +93,7 @@ def unpack(packed: PackedBatch, row: torch.Tensor) -> list[torch.Tensor]:
 
 
 def key_tags(packed: PackedBatch) -> Tags:
-    """The tags of all keys of the pass: first the cached tokens of every sequence, then the new ones."""
+    """Tags of all keys of the pass: the cached tokens of every sequence, then the new ones."""
     return tag_tokens(packed.cached_lens).followed_by(Tags(packed.seq_ids, packed.positions))
 
 
@@ -104,7 +103,7 @@ def packed_mask(packed: PackedBatch) -> torch.Tensor:
 
 
 def cache_of(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
-    """A DynamicCache made of existing tensors. `DynamicCache.update` would copy them.
+    """Build a DynamicCache from existing tensors without the copy of `DynamicCache.update`.
 
     Args:
         layers: (keys, values) of each layer, [1, kv_heads, tokens, head_dim] each.
@@ -119,10 +118,10 @@ def cache_of(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCach
 
 
 def concatenate_caches(caches: list[DynamicCache]) -> DynamicCache:
-    """One cache with the tokens of several, one sequence after the other. Every layer is copied.
+    """Concatenate caches, one sequence after the other. Every layer is copied.
 
     Args:
-        caches: one for each sequence; empty ones add nothing.
+        caches: one per sequence; empty ones add nothing.
     """
     filled = [cache.layers for cache in caches if cache.get_seq_length()]
     return cache_of(
@@ -154,7 +153,7 @@ def scatter_cache(joined: "DynamicCache", packed: "PackedBatch") -> list["Dynami
 
 @torch.inference_mode()
 def packed_forward(model: "PreTrainedModel", packed: "PackedBatch", cache: "DynamicCache") -> torch.Tensor:
-    """One forward pass over a packed batch.
+    """Run one forward pass over a packed batch.
 
     Args:
         model: a Hugging Face causal language model.
@@ -163,7 +162,7 @@ def packed_forward(model: "PreTrainedModel", packed: "PackedBatch", cache: "Dyna
             model appends the new tokens.
 
     Returns:
-        tensor [N, vocabulary]: the logits after each sequence's last token, and of no other.
+        tensor [N, vocabulary]: the logits after each sequence's last token only.
     """
     device = model.device
     logits: torch.Tensor = model(
@@ -177,10 +176,9 @@ def packed_forward(model: "PreTrainedModel", packed: "PackedBatch", cache: "Dyna
 
 
 def copied_tokens(packed: PackedBatch) -> int:
-    """How many tokens' keys and values a pass copies, beyond writing the new ones once.
+    """Count the tokens whose keys and values a pass copies, beyond writing the new ones once.
 
-    Cached tokens are copied when the caches are joined; again when the model appends the new tokens, since a
-    DynamicCache allocates a larger tensor for that; and again when the caches are scattered. Scattering copies the new
-    tokens too.
+    Cached tokens are copied when the caches are joined, when the model appends the new tokens (a DynamicCache allocates
+    a larger tensor), and when the caches are scattered. Scattering copies the new tokens too.
     """
     return 3 * sum(packed.cached_lens) + sum(packed.new_lens)

@@ -12,14 +12,14 @@ from lessons_lib.attention.score_terms import ScoreTerms, first_visible_key, wei
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences that are computed together, as a rectangle of S sequences, Q queries and K keys.
+    """Sequences computed together, padded to a rectangle of S sequences, Q queries and K keys.
 
     Attributes:
-        rows: index of each query in the packed batch, int64 [S, Q]; 0 where a sequence has fewer.
-        is_query: whether there is a query, bool [S, Q].
-        slots: cache slot of each key, int64 [S, K]; that of the sequence's first key where a sequence has fewer.
-        mask: bool [S, 1, Q, K], True where the query may attend to the key. The 1 stands for all heads.
-        positions: of each query in its own sequence, int [S, Q]. The positions of the keys are 0 to K - 1.
+        rows: index of each query in the packed batch, int64 [S, Q]; 0 for padding.
+        is_query: bool [S, Q], False for padding.
+        slots: cache slot of each key, int64 [S, K]; the sequence's first key for padding.
+        mask: bool [S, 1, Q, K], True where the query may attend to the key. The 1 broadcasts over heads.
+        positions: position of each query in its sequence, int [S, Q]. Keys have positions 0 to K - 1.
     """
 
     rows: torch.Tensor
@@ -32,11 +32,10 @@ class Group:
 def plan_groups(
     cu_seqlens_q: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, block_size: int
 ) -> list[Group]:
-    """Sort the sequences of a batch into those with one new token and the rest. Computed once per pass, used in every
-    layer.
+    """Group a batch's sequences into decodes and prefills, once per pass for all layers.
 
-    A decode has one query and a prefill many: in one rectangle, the decodes would be mostly padding. Where lengths
-    differ a lot, each of the two is divided further.
+    In one rectangle with prefills, decodes would be mostly padding. Both groups are divided further where lengths
+    differ a lot.
 
     Args:
         cu_seqlens_q: int [N + 1].
@@ -53,16 +52,16 @@ def plan_groups(
 
 
 def divide(members: torch.Tensor, q_lens: torch.Tensor, context_lens: torch.Tensor) -> list[torch.Tensor]:
-    """Divide sequences into rectangles: while less than half of one is needed, the largest sequences are split off.
+    """Divide sequences into rectangles: split off the largest ones while more than half of the rectangle is padding.
 
-    They are split by what differs more, queries or contexts. Sequences that are alike to a factor of two stay together.
+    Split by queries or contexts, whichever differ more. Sequences within a factor of two stay together.
 
     Args:
         members: indices of the sequences, int [S].
         q_lens, context_lens: int [N].
 
     Returns:
-        each sequence is in one of the tensors.
+        index tensors that partition `members`.
     """
     divided: list[torch.Tensor] = []
     while len(members):
@@ -86,7 +85,7 @@ def _group(
     query = torch.arange(int(lens.max()), device=device)
     key = torch.arange(int(contexts.max()), device=device)
     is_query = query < lens
-    # Cache slots without a token may hold NaN, and 0 x NaN is NaN: what stands in for a missing key must be a key.
+    # Cache slots without a token may hold NaN, and 0 x NaN is NaN: pad with a real key.
     key_or_first = torch.where(key < contexts, key, 0)
     blocks = block_tables[members].gather(1, key_or_first // block_size)
     position = contexts - lens + query
@@ -106,13 +105,13 @@ def paged_attention(
 
     Args:
         query: [T, q_heads, head_dim], of the packed batch.
-        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them already.
-            The contents of slots without a token are never used, not even if they are NaN.
+        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already in them.
+            Slots without a token are never used; they may hold NaN.
         groups: see `plan_groups`.
-        scale: what the scores are multiplied by.
+        scale: factor of the scores.
 
     Returns:
-        tensor [T, q_heads, head_dim]; if values have another head size than keys, that of the values.
+        tensor [T, q_heads, head_dim of the values].
     """
     out = query.new_empty(*query.shape[:2], values.shape[-1])
     for group in groups:
@@ -134,10 +133,9 @@ def paged_attention(
 def paged_attention_with_terms(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: list[Group], scale: float, terms: ScoreTerms
 ) -> torch.Tensor:
-    """`paged_attention` for a layer whose scores have terms of their own: the softmax is written out here, since
-    PyTorch's attention function doesn't know them.
+    """`paged_attention` with ScoreTerms, which PyTorch's attention function doesn't support.
 
-    A window hides keys, but their blocks are kept until the sequence ends: other layers may need them.
+    Blocks outside a window are kept until the sequence ends: other layers may need them.
     """
     out = query.new_empty(*query.shape[:2], values.shape[-1])
     q_heads, kv_heads = query.shape[1], keys.shape[2]
@@ -161,7 +159,7 @@ def paged_attention_with_terms(
 
 
 def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Callable[..., torch.Tensor]:
-    """The PyTorch backend: what computes attention in every layer of one pass.
+    """The PyTorch backend: return the attention function for all layers of one pass.
 
     Args:
         batch: a ForwardBatch or a PackedBatch, on the device of the model.

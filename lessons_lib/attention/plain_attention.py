@@ -1,5 +1,4 @@
-"""Lesson 06: attention over a paged cache the plain ways: block by block, read in place, and all keys of a sequence
-gathered at once."""
+"""Lesson 06: simple attention over a paged cache: block by block in place, or with all keys of a sequence gathered."""
 
 from typing import Any
 
@@ -16,11 +15,11 @@ def attention_in_place(
 
     Args:
         query: [Q, q_heads, head_dim], of the last Q tokens of the sequence. Neighboring query heads share a KV head.
-        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them already.
-            Slots without a token of the sequence are never read: they may hold anything, even NaN.
+        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already in them.
+            Slots without a token of the sequence are never read: they may hold NaN.
         blocks: the blocks of the sequence in the order of its tokens; more may follow, as in a padded block table.
         num_tokens: tokens of the sequence, the new ones included.
-        scale: what the scores are multiplied by.
+        scale: factor of the scores.
 
     Returns:
         tensor [Q, q_heads, head_dim], in the dtype of the query.
@@ -44,7 +43,7 @@ def attention_in_place(
 def attention_one_by_one(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, packed: Any, block_tables: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Attention of a packed batch, one sequence after the other: gather its pages, and compute plain causal attention.
+    """Attention of a packed batch, sequence by sequence: gather the blocks, then compute plain causal attention.
 
     Args:
         query: [T, q_heads, head_dim].

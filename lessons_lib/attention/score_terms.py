@@ -1,4 +1,4 @@
-"""Lesson 06: what some layers do with the scores of attention besides scaling them, each as one rule or one term."""
+"""Lesson 06: terms that some layers apply to attention scores besides scaling: windows, softcaps, sinks, ALiBi."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from lessons_lib.models.support import UnsupportedModel
 
 @dataclass(frozen=True)
 class ScoreTerms:
-    """The terms of one layer. Scores are scaled first, then softcapped, biased, masked; then the softmax.
+    """The terms of one layer. Scores are scaled, softcapped, biased and masked, in this order, before the softmax.
 
     Attributes:
-        window: a query sees this many keys, the last one its own (Mistral, Gemma); None for all.
-        chunk: positions are divided into chunks of this many, and a query sees keys of its own chunk only (Llama 4).
-        softcap: a score s becomes softcap x tanh(s / softcap), so it stays between -softcap and softcap (Gemma 2).
-        sinks: [q_heads], one more score for each head in the softmax, that of a key without a value (gpt-oss).
+        window: number of keys that a query sees, its own included (Mistral, Gemma); None for all.
+        chunk: chunk length in positions; a query sees only its own chunk (Llama 4).
+        softcap: a score s becomes softcap x tanh(s / softcap), so it stays within +-softcap (Gemma 2).
+        sinks: [q_heads], an extra score per head in the softmax, for a key without a value (gpt-oss).
         alibi_slopes: [q_heads], slope x (key position - query position) is added to each score (Press et al. 2021,
             https://arxiv.org/abs/2108.12409).
     """
@@ -30,15 +30,15 @@ class ScoreTerms:
 
 
 def score_terms(module: Any, attention_mask: object, keywords: Mapping[str, Any]) -> ScoreTerms | None:
-    """The terms that a layer asks for; None for most models.
+    """Collect the terms that a layer requests; None for most models.
 
     Args:
-        module: the layer. If it doesn't say whether it has a window, `config.layer_types` does: for its mask.
-        attention_mask: what the layer passes as its mask.
-        keywords: every other argument that the layer passes, by transformers' names.
+        module: the layer. If it passes no window, `config.layer_types` determines it.
+        attention_mask: the layer's mask argument.
+        keywords: the layer's other arguments, by transformers' names.
 
     Raises:
-        UnsupportedModel: the layer passes a mask, an argument that is unknown here, or asks to see the future.
+        UnsupportedModel: the layer passes a mask or an unknown argument, or isn't causal.
     """
     if attention_mask is not None:
         raise UnsupportedModel(_refusal(module, "attention_mask", "a mask of its own"))
@@ -55,8 +55,8 @@ def score_terms(module: Any, attention_mask: object, keywords: Mapping[str, Any]
 
 # transformers' name -> ours
 TERMS = {"sliding_window": "window", "softcap": "softcap", "s_aux": "sinks", "alibi_slopes": "alibi_slopes"}
-NEUTRAL = {"is_causal": True}  # for other arguments it is False, besides None
-# Arguments that leave the result as it is: dropout is off, and positions are in query and key already.
+NEUTRAL = {"is_causal": True}  # values without effect, besides None; False for other arguments
+# Arguments without effect: dropout is off, and query and key are already rotated to their positions.
 IGNORED = frozenset({
     "dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
     "output_router_logits", "return_dict", "logits_to_keep", "deterministic",
@@ -77,7 +77,7 @@ def _window_by_layer_type(module: Any) -> dict[str, Any]:
 def _refusal(module: Any, name: str, what: str) -> str:
     return (
         f"layer {getattr(module, 'layer_idx', None)} ({type(module).__name__}) passes {what} to its attention; paged "
-        f"attention doesn't know {name!r}. Use another model, or transformers' own `generate`."
+        f"attention doesn't support {name!r}. Use another model, or transformers' own `generate`."
     )
 
 
@@ -86,7 +86,7 @@ def _short(value: object) -> str:
 
 
 def first_visible_key(query_positions: torch.Tensor, terms: ScoreTerms) -> torch.Tensor:
-    """The first key position that each query may attend to; negative if the window begins before the sequence."""
+    """First key position visible to each query; negative if the window begins before the sequence."""
     first = torch.zeros_like(query_positions)
     if terms.window is not None:
         first = query_positions - terms.window + 1
@@ -98,7 +98,7 @@ def first_visible_key(query_positions: torch.Tensor, terms: ScoreTerms) -> torch
 def weights_with_terms(
     scores: torch.Tensor, mask: torch.Tensor, distance: torch.Tensor, terms: ScoreTerms
 ) -> torch.Tensor:
-    """The softmax of scores with all terms applied, in float32.
+    """Apply all terms and the softmax, in float32.
 
     Args:
         scores: [..., q_heads, Q, K], scaled.
@@ -106,7 +106,7 @@ def weights_with_terms(
         distance: key position - query position, broadcast to the scores.
 
     Returns:
-        tensor of the shape of the scores. With sinks, the weights of a query sum up to less than 1.
+        tensor of the scores' shape. With sinks, a query's weights sum to less than 1.
     """
     scores = scores.float()
     if terms.softcap is not None:

@@ -6,16 +6,16 @@ import torch
 def varlen_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_lens: list[int], seq_lens: list[int]
 ) -> torch.Tensor:
-    """Causal attention of several sequences of different lengths; no score of a foreign key is computed.
+    """Causal attention of sequences of different lengths; no score across sequences is computed.
 
-    FlashAttention's `flash_attn_varlen_func` is told the same: it takes [tokens, heads, head_dim], the running sums of
-    the lengths (`cu_seqlens_q`, `cu_seqlens_k`) and the largest of each.
+    FlashAttention's `flash_attn_varlen_func` takes the same as [tokens, heads, head_dim], cumulative lengths
+    (`cu_seqlens_q`, `cu_seqlens_k`) and the largest of each.
 
     Args:
         q: [heads, sum of query_lens, head_dim], sequence by sequence.
         k, v: [heads, sum of seq_lens, head_dim], sequence by sequence.
-        query_lens: how many queries each sequence has: those of its last tokens. 0 if none of them is computed.
-        seq_lens: how many tokens each sequence has, at least its queries.
+        query_lens: number of queries of each sequence, those of its last tokens; may be 0.
+        seq_lens: number of tokens of each sequence, at least its queries.
 
     Returns:
         tensor [heads, sum of query_lens, head_dim], in the dtype of q.

@@ -1,11 +1,11 @@
 """Ways to serve several requests at once, from one at a time to continuous batching over a paged cache.
 
-Each module is one lesson's idea, and each keeps the tokens of the one before. Read in this order: greedy (lesson 00),
+Each module is one lesson's idea; all produce the same tokens. Read in this order: greedy (lesson 00),
 static_batching (01), request, slots, slot_cache, continuous_batching (02), packed_logits (04), ragged_batching (05),
 paged_batching (06). All of them return the new tokens of each request; `lessons_lib.recording.record_run` records what
 they do.
 
-`forward` is a function of continuous_batching and another one of ragged_batching: import it from its module.
+continuous_batching and ragged_batching each define a `forward`: import it from its module.
 """
 
 from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, decode_all, prefill_chunk, step

@@ -22,10 +22,10 @@ class SlotBatch:
     """The state of continuous batching between two steps.
 
     Attributes:
-        prefill_step: the most prompt tokens computed in one step.
+        prefill_step: maximum prompt tokens per step.
         waiting: requests without a slot, in order of arrival.
         running: batch slot -> the request in it, in order of admission.
-        mask: function (positions, num_keys) -> the mask of a forward pass.
+        mask: function (positions, num_keys) -> mask of a forward pass.
     """
 
     model: PreTrainedModel
@@ -37,16 +37,16 @@ class SlotBatch:
     mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask
 
     def slots_in(self, state: RequestState) -> list[int]:
-        """The slots whose request is in that state, in order of admission."""
+        """Slots whose request is in this state, in order of admission."""
         return [slot for slot, request in self.running.items() if request.state is state]
 
     def has_work(self) -> bool:
-        """Whether a request is unfinished."""
+        """True if any request is unfinished."""
         return bool(self.waiting) or len(self.slots_in(RequestState.FINISHED)) < len(self.running)
 
 
-# Above the function, since lesson 02 shows its source with a question: what a prefilling row writes in this pass is
-# overwritten by its next chunk.
+# A prefilling row's writes in this pass are overwritten by its next chunk. (Not in the function: lesson 02 shows its
+# source and asks about it.)
 def decode_all(batch: SlotBatch) -> None:
     """Compute the next token of every decoding request, all in one forward pass over all slots.
 
@@ -68,7 +68,7 @@ def decode_all(batch: SlotBatch) -> None:
 
 
 def prefill_chunk(batch: "SlotBatch") -> None:
-    """Compute the next chunk, at most `batch.prefill_step` tokens, of one prompt: the one that was admitted first.
+    """Compute the next chunk, at most `batch.prefill_step` tokens, of the prompt that was admitted first.
 
     The chunk that completes the prompt yields the first token. Without a prefilling request, does nothing.
     """
@@ -107,8 +107,8 @@ def forward(
     """One forward pass over adjacent slots, each with the same number of new tokens.
 
     Args:
-        tokens, positions: one list per slot: its new tokens, and their positions.
-        num_keys: how many cache columns the pass reads.
+        tokens, positions: the new tokens of each slot, and their positions.
+        num_keys: number of cache columns to read.
 
     Returns:
         Logits of each slot's last token, [slots, vocabulary].
@@ -147,20 +147,18 @@ def batch_generate(
         prompts: texts, or lists of token ids; all requests arrive at the start.
         max_seq_len: length of a cache row. An answer ends when its row is full.
         batch_size: number of batch slots.
-        prefill_step: the most prompt tokens computed in one step.
-        max_new_tokens: one limit for all requests, or one for each; if not given, only the length of the row limits an
-            answer.
+        prefill_step: maximum prompt tokens per step.
+        max_new_tokens: one limit for all requests, or one for each; by default only the row's length limits an answer.
         names: ids of the requests; "0", "1", ... if not given.
-        step, mask: the functions that do one step and make the mask of a pass, yours if you like.
-        new_request, new_slots: the classes of the requests and of the slot manager, yours if you like.
+        step, mask, new_request, new_slots: function of a step, a pass's mask, and classes; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`, with the length of the row in place of the model's context; or a
-            size is below 1; or an id is used twice. Nothing was computed.
-        NoProgress: a call of `step` computed nothing, so the next one wouldn't either.
+        BadRequest: see `lessons_lib.models.prompts`, with `max_seq_len` as the context; or a size is below 1, or an id
+            is used twice. Nothing was computed.
+        NoProgress: a call of `step` computed nothing.
     """
     check_batch_size(batch_size)
     if prefill_step < 1:

@@ -17,7 +17,7 @@ def greedy_without_cache(
     Args:
         model: a Hugging Face causal language model.
         prompt_ids: list of int, at least one.
-        max_new_tokens: the most tokens to add, at least 1.
+        max_new_tokens: maximum number of new tokens, at least 1.
         eos_token_id: the token that ends the answer; it is part of the answer.
 
     Returns:
@@ -51,7 +51,7 @@ def prefill(model: PreTrainedModel, prompt_ids: list[int]) -> tuple[int, Cache]:
 
 @torch.inference_mode()
 def decode_step(model: "PreTrainedModel", last_token: int, cache: "Cache") -> int:
-    """One pass that returns the token after `last_token`.
+    """Run one forward pass and return the token after `last_token`.
 
     Args:
         last_token: int, the token that the previous step produced.
@@ -69,7 +69,7 @@ def greedy_with_cache(
 ) -> list[int]:
     """Continue one prompt greedily: one prefill, then one decode step for each further token.
 
-    Takes and returns the same as `greedy_without_cache`.
+    Arguments and result are those of `greedy_without_cache`.
     """
     token, cache = prefill(model, prompt_ids)
     new_tokens = [token]
@@ -87,12 +87,12 @@ def generate_one_by_one(
     max_new_tokens: int | Sequence[int] | None,
     greedy: Callable[..., list[int]] = greedy_with_cache,
 ) -> list[list[int]]:
-    """Serve requests one after the other, each alone: the baseline of every later lesson.
+    """Serve requests one at a time: the baseline for every later lesson.
 
     Args:
         prompts: texts, or lists of token ids.
         max_new_tokens: one limit for all requests, or one for each.
-        greedy: the function that serves one request, yours if you like.
+        greedy: function that serves one request; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.

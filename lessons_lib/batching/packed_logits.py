@@ -1,4 +1,4 @@
-"""Lesson 04: several sequences packed into one row of one forward pass, kept apart by the mask alone. No cache yet."""
+"""Lesson 04: several sequences packed into one row of one forward pass; only the mask separates them. No cache yet."""
 
 from collections.abc import Callable, Sequence
 
@@ -38,7 +38,7 @@ def packed_logits(
 
 @torch.inference_mode()
 def logits_at(model: PreTrainedModel, sequences: list[list[int]], positions: torch.Tensor) -> list[torch.Tensor]:
-    """`packed_logits` with the right mask, and with the given positions [tokens] instead of the right ones."""
+    """`packed_logits` with the block-diagonal mask and any positions [tokens], right or wrong."""
     lengths = [len(sequence) for sequence in sequences]
     tags = tag_tokens(lengths)
     row = [token for sequence in sequences for token in sequence]
@@ -54,14 +54,14 @@ def generate_packed(
     eos_token_id: int | None = None,
     packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
 ) -> list[list[int]]:
-    """Continue several prompts greedily, all of them in one packed batch. Every step recomputes the whole batch.
+    """Continue several prompts greedily in one packed batch. Every step recomputes the whole batch.
 
     A finished sequence leaves the batch at once.
 
     Args:
         prompt_ids: list of lists of int.
-        max_tokens_each: the most new tokens of each.
-        packed_logits: the function that computes the packed batch, yours if you like.
+        max_tokens_each: maximum number of new tokens of each.
+        packed_logits: function that computes the packed batch; you can pass your own.
 
     Returns:
         list of lists of int: the new tokens of each.

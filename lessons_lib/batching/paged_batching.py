@@ -25,7 +25,7 @@ class PagedBatch(RaggedBatch):
     Attributes:
         pool: allocates the blocks.
         cache: keys and values of all blocks; as many blocks as the pool has, of the same size.
-        backend: how attention is computed, see `hf_backend.plan_attention`.
+        backend: attention backend, see `hf_backend.plan_attention`.
         caches: request id -> its BlockTable.
     """
 
@@ -48,7 +48,7 @@ class PagedBatch(RaggedBatch):
         super().submit(request)
 
     def has_room_for(self, request: Request) -> bool:
-        """Whether the pool suffices even if all running requests and this one reach their limits: none gets stuck."""
+        """True if the pool suffices even when this and all running requests reach their limits."""
         promised = sum(blocks_at_most(other, self.pool.block_size) for other in [*self.running, request])
         return super().has_room_for(request) and promised <= self.pool.num_blocks
 
@@ -60,7 +60,7 @@ class PagedBatch(RaggedBatch):
 
 
 def blocks_at_most(request: Request, block_size: int) -> int:
-    """Blocks of a request at its limit. Its last token is returned but never computed, so it needs no cache slot."""
+    """Blocks of a request at its token limit. The last token is never fed back, so it needs no cache slot."""
     return blocks_for(len(request.prompt_ids) + request.max_new_tokens - 1, block_size)
 
 
@@ -73,7 +73,7 @@ def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
 
 
 def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
-    """Allocate cache slots for the new tokens, and compute the packed batch. Cached tokens stay where they are.
+    """Allocate cache slots for the new tokens and compute the packed batch. Cached tokens are not moved.
 
     Returns:
         tensor [requests, vocabulary]: the logits after each request's last token.
@@ -112,10 +112,10 @@ def paged_generate(
     """Serve requests with continuous batching in one packed row, with keys and values in the blocks of one pool.
 
     Args:
-        num_blocks: size of the pool; if not given, enough for the `max_num_seqs` largest requests.
+        num_blocks: size of the pool; by default, enough for the `max_num_seqs` largest requests.
         block_size: tokens in a block, at least 1.
         backend: see `hf_backend.plan_attention`.
-        make_cache, make_pool: the classes of the cache and of the pool, yours if you like.
+        make_cache, make_pool: classes of the cache and the pool; you can pass your own.
         The others: see `ragged_batching.ragged_generate`.
 
     Returns:

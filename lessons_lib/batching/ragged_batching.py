@@ -26,10 +26,10 @@ class RaggedBatch:
     """The state of the loop between two steps. No request waits while a batch slot is free.
 
     Attributes:
-        max_num_seqs: the number of batch slots, the most requests that are packed together.
+        max_num_seqs: number of batch slots: maximum requests in a packed batch.
         waiting: requests that are not admitted yet, in order of arrival.
         running: the requests of the next packed batch, in order of admission.
-        caches: request id -> the cache of that request alone.
+        caches: request id -> that request's cache.
         packed_forward, scatter_cache: the functions that compute a packed batch and split its cache.
         packed: the packed batch of the last forward pass, None before the first.
     """
@@ -44,7 +44,7 @@ class RaggedBatch:
     packed: PackedBatch | None = None
 
     def submit(self, request: Request) -> None:
-        """Add a request: it runs at once if a batch slot is free, else it joins the queue.
+        """Add a request: admit it if a batch slot is free, else queue it.
 
         Raises:
             BadRequest: another request in the batch has the same id; nothing changes.
@@ -60,15 +60,15 @@ class RaggedBatch:
         admit(self)
 
     def has_room_for(self, request: Request) -> bool:
-        """Whether a request may be admitted. Nothing checks here whether its cache will fit in memory."""
+        """True if a batch slot is free. Memory for the cache isn't checked here."""
         return len(self.running) < self.max_num_seqs
 
     def open_cache(self, request: Request) -> None:
-        """Give a request that is admitted an empty cache."""
+        """Create an empty cache for an admitted request."""
         self.caches[request.id] = DynamicCache()
 
     def close_cache(self, request: Request) -> None:
-        """Free the cache of a request that has finished."""
+        """Free a finished request's cache."""
         del self.caches[request.id]
 
 
@@ -89,7 +89,7 @@ def retire(batch: RaggedBatch) -> None:
 
 
 def forward(batch: RaggedBatch, packed: PackedBatch) -> torch.Tensor:
-    """Join the caches of the running requests, compute the packed batch, and give each request its own cache again.
+    """Join the running requests' caches, compute the packed batch, and split the caches again.
 
     Returns:
         tensor [requests, vocabulary]: the logits after each request's last token.
@@ -104,7 +104,7 @@ def forward(batch: RaggedBatch, packed: PackedBatch) -> torch.Tensor:
 
 @torch.inference_mode()
 def loop_forward(batch: RaggedBatch, packed: PackedBatch) -> torch.Tensor:
-    """The same work as `forward` with one pass per request, one after the other. This is a loop, not batching."""
+    """Do the work of `forward` with one pass per request. This is a loop, not batching."""
     batch.packed = packed
     logits = [
         batch.model(
@@ -118,12 +118,12 @@ def loop_forward(batch: RaggedBatch, packed: PackedBatch) -> torch.Tensor:
 def ragged_step(batch: "RaggedBatch", forward: "Callable[..., torch.Tensor]" = forward) -> None:
     """One step: pack the uncomputed tokens of every running request, compute them, and append one token to each.
 
-    For a request that was just admitted, that is its whole prompt; for the others it is the token of the previous step.
-    A finished request leaves in the same step, and the first in the queue takes its place.
+    A newly admitted request contributes its whole prompt, the others the token of the previous step. Finished requests
+    leave in the same step, and queued ones replace them.
 
     Args:
         batch: a RaggedBatch with at least one running request.
-        forward: the function that computes the packed batch; returns logits [requests, vocabulary].
+        forward: function that computes the packed batch; returns logits [requests, vocabulary].
     """
     uncomputed = [(request.prompt_ids + request.output_ids)[request.num_computed_tokens :] for request in batch.running]
     packed = pack(uncomputed, [request.num_computed_tokens for request in batch.running])
@@ -152,17 +152,17 @@ def ragged_generate(
     Args:
         prompts: texts, or lists of token ids; all requests arrive at the start.
         max_new_tokens: one limit for all requests, or one for each.
-        max_num_seqs: the most requests that are packed together.
+        max_num_seqs: maximum requests in a packed batch.
         names: ids of the requests; "0", "1", ... if not given.
-        step, packed_forward, scatter_cache: the functions of a step, yours if you like.
+        step, packed_forward, scatter_cache: functions of a step; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`; or `max_num_seqs` is below 1; or an id is used twice. Nothing was
+        BadRequest: see `lessons_lib.models.prompts`; or `max_num_seqs` is below 1, or an id is used twice. Nothing was
             computed.
-        NoProgress: a call of `step` computed nothing, so the next one wouldn't either.
+        NoProgress: a call of `step` computed nothing.
     """
     requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
     batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
@@ -177,7 +177,7 @@ def ragged_requests(
     max_num_seqs: int,
     names: Sequence[str] | None,
 ) -> list[Request]:
-    """The requests of `ragged_generate`, checked.
+    """Validate and build the requests of `ragged_generate`.
 
     Raises:
         BadRequest: see `ragged_generate`.
@@ -193,7 +193,7 @@ def ragged_requests(
 
 
 def serve(batch: RaggedBatch, requests: list[Request], step: Callable[[Any], None]) -> list[list[int]]:
-    """Submit all requests, and run steps until all have finished. Returns the new tokens of each.
+    """Submit all requests and run steps until all have finished. Return the new tokens of each.
 
     Raises:
         NoProgress: see `ragged_generate`.

@@ -29,12 +29,12 @@ class IllegalTransition(RuntimeError):
 
 @dataclass
 class Request:
-    """One request and how far it has come.
+    """One request and its progress.
 
     Attributes:
         id: its name, unique among the requests of a run.
         prompt_ids: token ids of the prompt.
-        max_new_tokens: the most tokens to add.
+        max_new_tokens: maximum number of new tokens.
         eos_token_id: the token that ends an answer; it is part of the answer.
         state: the current state.
         num_computed_tokens: tokens of prompt and answer whose keys and values are in the cache.
@@ -52,7 +52,7 @@ class Request:
     finish_reason: str | None = None
 
     def move_to(self, state: RequestState) -> None:
-        """Change the state. `NEXT_STATES` says which states may follow which.
+        """Change the state; `NEXT_STATES` lists the allowed transitions.
 
         Raises:
             IllegalTransition: `state` can't follow the current one; the request doesn't change.
@@ -66,15 +66,15 @@ class Request:
     def append_token(self, token: int) -> None:
         """Append one token to the answer.
 
-        The end token finishes the request with "stop"; the last token that the limit allows, with "length". If a token
-        is both, the reason is "stop". A prefilling request that has not finished starts decoding.
+        The end token finishes the request with "stop"; the last token within the limit, with "length". If a token is
+        both, the reason is "stop". Otherwise a prefilling request starts decoding.
 
         Raises:
             IllegalTransition: the request is waiting or has finished; nothing changes.
         """
         is_end = token == self.eos_token_id
         is_last = len(self.output_ids) + 1 == self.max_new_tokens
-        # The state first: if it refuses, nothing has changed.
+        # Change the state first: if that raises, nothing has changed.
         if is_end or is_last:
             self.move_to(RequestState.FINISHED)
             self.finish_reason = "stop" if is_end else "length"
@@ -84,7 +84,7 @@ class Request:
 
 
 def request_names(names: Sequence[str] | None, count: int) -> list[str]:
-    """The names of `count` requests: the given ones, or "0", "1", ...
+    """Validate the names of `count` requests; by default "0", "1", ...
 
     Raises:
         BadRequest: there are too few or too many names, or one is used twice.

@@ -16,8 +16,8 @@ class SlotView:
 
     Attributes:
         rows: the batch slots of the pass, as a slice.
-        positions: where the new keys and values go, int64 [rows, new tokens].
-        num_keys: how many cache columns the pass reads.
+        positions: columns to write the new keys and values to, int64 [rows, new tokens].
+        num_keys: number of cache columns to read.
     """
 
     rows: slice
@@ -28,8 +28,8 @@ class SlotView:
 class SlotLayer(DynamicLayer):
     """One layer's keys and values, each [num_slots, kv_heads, max_seq_len, head_dim], reserved once.
 
-    In every layer, the model calls `update` with the keys and values of the new tokens, and computes attention over
-    what `update` returns.
+    In every layer, the model calls `update` with the new tokens' keys and values, and computes attention over its
+    result.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):
@@ -45,7 +45,7 @@ class SlotLayer(DynamicLayer):
         view = self.view
         assert view is not None, "call SlotCache.look_at before the forward pass"
         rows = torch.arange(view.rows.start, view.rows.stop, device=self.keys.device)[:, None]
-        # This indexing gives [rows, new tokens, kv_heads, head_dim]: heads and tokens are transposed.
+        # This indexing yields [rows, new tokens, kv_heads, head_dim], so transpose heads and tokens.
         self.keys[rows, :, view.positions] = key_states.transpose(1, 2)
         self.values[rows, :, view.positions] = value_states.transpose(1, 2)
         return self.keys[view.rows, :, : view.num_keys], self.values[view.rows, :, : view.num_keys]
@@ -71,17 +71,17 @@ class SlotCache(Cache):
 
 
 def cache_mask(positions: torch.Tensor, num_keys: int) -> torch.Tensor:
-    """Which cached keys each new token may attend to: those at its own position and before.
+    """Build the mask over cached keys: each new token attends to its own position and those before it.
 
-    A request's own tokens are in columns 0, 1, 2, ... What is beyond a token's own
-    position is a later token of the same chunk, was left by an earlier request, or is empty.
+    A request's tokens are in columns 0, 1, 2, ... Columns beyond a token's position hold later tokens of the same
+    chunk or stale keys of an earlier request, or are empty.
 
     Args:
         positions: int64 tensor [rows, new tokens], the position of each new token in its own sequence.
-        num_keys: how many cache columns the pass reads.
+        num_keys: number of cache columns that the pass reads.
 
     Returns:
-        bool tensor [rows, 1, new tokens, num_keys], True where the token may attend. The 1 stands for all heads.
+        bool tensor [rows, 1, new tokens, num_keys], True where the token may attend. The 1 broadcasts over heads.
     """
     columns = torch.arange(num_keys, device=positions.device)
     return (columns <= positions[:, :, None])[:, None]

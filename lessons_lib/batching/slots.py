@@ -1,4 +1,4 @@
-"""Lesson 02: the batch slots, and which request each belongs to."""
+"""Lesson 02: the batch slots and their owners."""
 
 
 class NoFreeSlot(RuntimeError):
@@ -9,7 +9,7 @@ class SlotManager:
     """Manages the rows of a batch. A slot belongs to one request at a time, and a request has at most one slot.
 
     Attributes:
-        num_slots: how many there are; their indices start at 0.
+        num_slots: number of slots; indices start at 0.
         free: the free slots, in any order.
         slot_of: request id -> its slot.
     """
@@ -20,7 +20,7 @@ class SlotManager:
         self.slot_of: dict[str, int] = {}
 
     def acquire(self, request_id: str) -> int:
-        """Assign a free slot to a request, no matter which.
+        """Assign any free slot to a request.
 
         Returns:
             The index of the slot.

@@ -33,19 +33,19 @@ def pad_left(prompt_ids: list[list[int]], pad_token_id: int) -> tuple[torch.Tens
 
 
 def positions_from_mask(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The position of every token in its own prompt: the first real token has position 0.
+    """Compute each token's position in its own prompt; the first real token has position 0.
 
     Args:
         attention_mask: int64 tensor [N, L], 1 on tokens and 0 on the padding to their left.
 
     Returns:
-        int64 tensor [N, L]. Padding may have any valid position, such as 0; nothing reads its results.
+        int64 tensor [N, L]. Padding may have any valid position, such as 0: its results are never read.
     """
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
 def wave_steps(answer_lengths: list[int], batch_size: int) -> list[tuple[int, int, int]]:
-    """When each request starts, gets its last token and is returned, in steps since the first wave's start.
+    """Compute when each request starts, gets its last token and is returned, in steps since the first wave's start.
 
     Args:
         answer_lengths: the number of new tokens of each request, at least 1, in order of arrival.
@@ -120,12 +120,12 @@ def static_generate(
     batch_size: int = 4,
     generate_wave: Callable[..., list[list[int]]] = generate_wave,
 ) -> list[list[int]]:
-    """Serve requests in waves of `batch_size`, in order of arrival. A wave starts when the previous one has finished.
+    """Serve requests in waves of `batch_size`, in order of arrival, one wave after the other.
 
     Args:
         prompts: texts, or lists of token ids; all requests arrive at the start.
         max_new_tokens: one limit for all requests, or one for each.
-        generate_wave: the function that computes one wave; you can pass your own.
+        generate_wave: function that computes one wave; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.
@@ -149,7 +149,7 @@ def waves(items: Iterable[Item], batch_size: int) -> list[list[Item]]:
 
 @contextmanager
 def left_out(model: PreTrainedModel, *names: str) -> Iterator[None]:
-    """Remove keyword arguments from every call of the model, to see what they are for.
+    """Remove keyword arguments from every call of the model, to show what they do.
 
     >>> with left_out(model, "attention_mask"):
     ...     generate_wave(model, prompt_ids, max_tokens_each, pad_token_id)

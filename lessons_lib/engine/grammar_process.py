@@ -15,10 +15,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from typing import Any
 
 COMPILE_SECONDS = 0.5  # of CPU time, so a busy machine refuses nothing that an idle one takes
+MASK_SECONDS = 0.02  # of CPU time, to find which tokens can be next: all requests of a step wait for it; usual is 1 ms
 PATIENCE = 60.0  # seconds until an answer, also of a machine that is busy or out of memory
 STACK_BYTES = 2**21  # of the thread that compiles; usual threads have 4 times as much
 MEMORY_BYTES = 2**29  # more than the process has once it knows the vocabulary
@@ -130,7 +132,11 @@ def main() -> None:
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits)
         if not matcher.is_error():
             matcher.compute_bitmask()
-            matcher.deep_copy()
+            copy = matcher.deep_copy()
+            start = time.thread_time()
+            copy.compute_bitmask()
+            if (seconds := time.thread_time() - start) > MASK_SECONDS:
+                return answer(f"finding the next tokens takes {1000 * seconds:.0f} ms each time; make it smaller.")
         answer(matcher.get_error().strip())
 
     for line in sys.stdin.buffer:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Otherwise a model may write spaces and new lines between two parts until it has no tokens left.
 AS_PYTHON_WRITES_IT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
+MAX_ERROR = 500  # characters: llguidance quotes the line, which may be the whole grammar
 # CPU time that the masks of a completion may take: so much, and so much more for each of its tokens. A grammar that
 # can read the same text in many ways takes ever longer, and all requests of a step wait for it.
 MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.25, 0.01
@@ -43,10 +44,10 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", size: int):
+        known = text_only(tokenizer)
         # Tokens that only the model has, as padding of its last layer, are never allowed.
-        self.parsers = import_module("llguidance.hf").from_tokenizer(tokenizer, size)
-        backend: Any = tokenizer.backend_tokenizer
-        self.process = GrammarProcess([backend.to_str(), size, tokenizer.eos_token_id])
+        self.parsers = import_module("llguidance").LLTokenizer(known, n_vocab=size, eos_token=tokenizer.eos_token_id)
+        self.process = GrammarProcess([known, size, tokenizer.eos_token_id])
         self.grammars: WeakValueDictionary[str, Grammar] = WeakValueDictionary()
         self.newest: deque[Grammar] = deque(maxlen=32)
 
@@ -157,12 +158,40 @@ class GrammarState:
         return allowed
 
 
+def text_only(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """The tokenizer as JSON, with special tokens under names that no text contains. Where only one text can follow,
+    llguidance allows the tokens that the tokenizer makes of it: for the text of the end token, the end token.
+
+    Raises:
+        ValueError: the tokenizer has no such form.
+    """
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError("only fast tokenizers, which the tokenizers library runs, can be followed.")
+    known = json.loads(backend.to_str())
+    names = {each["content"]: f"\ufdd0{each['content']}" for each in known["added_tokens"] if each["special"]}
+    model = known["model"]
+    for each in known["added_tokens"]:
+        each["content"] = names.get(each["content"], each["content"])
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        model["vocab"] = {names.get(text, text): token for text, token in vocab.items()}
+    else:  # of Unigram: pairs of text and score
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return json.dumps(known | {"padding": None, "truncation": None})
+
+
 def in_one_line(error: str) -> str:
-    """llguidance's message; of an invalid regex, what is wrong with it and where."""
+    """llguidance's message, not longer than MAX_ERROR; of an invalid regex, what is wrong with it and where."""
+    if "NoExtensionBias" in error:  # its word for a rule in which no text can ever end, such as one that is itself
+        return "it matches no text; correct the rule."
     found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)
     if found:
         return f"the regex {told(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
-    return " ".join(error.split())
+    line = " ".join(error.split())
+    return line if len(line) <= MAX_ERROR else f"{line[:MAX_ERROR]}…"
 
 
 def _text(matcher: Any, rules: StructuredOutputsParams) -> str:

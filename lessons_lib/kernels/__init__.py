@@ -2,8 +2,8 @@
 
 Read in this order: triton_setup, basics, simple_paged (lesson 07), group_decode, paged_flash, launch, validation (08),
 race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. interpreter runs any
-kernel without a GPU, compile_check asks whether it would compile for one, machine_code counts the instructions that one
-would execute, and ablations takes one idea at a time out of the fast kernels.
+kernel without a GPU, compile_check tries to compile it for one, machine_code counts its instructions, and ablations
+removes one idea at a time from the fast kernels.
 """
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled

@@ -1,8 +1,7 @@
-"""Lesson 08: the fast kernels with one idea taken out each, to measure what the idea buys.
+"""Lesson 08: variants of the fast kernels, each without one idea, to measure its benefit.
 
-Two kinds. Where an idea has a function of its own, `with_functions` builds the kernel with another function in its
-place. Where it is part of the kernel's loop, the kernel is written out again. All variants compute the same results as
-the originals.
+If an idea is a separate function, `with_functions` builds the kernel with another function in its place. If it is part
+of the kernel's loop, the kernel is written out again. All variants compute the same results as the originals.
 """
 
 import difflib
@@ -40,10 +39,9 @@ class Variant:
     """A kernel without one of its ideas.
 
     Attributes:
-        idea: what is taken out.
+        idea: the missing idea.
         kernel: the changed kernel, with the arguments of the original.
-        changed: (original function, changed function) for each function that differs; the kernel itself where it is
-            written out again.
+        changed: (original, changed) for each function that differs; the kernel itself if it is written out again.
     """
 
     idea: str
@@ -51,14 +49,14 @@ class Variant:
     changed: tuple[tuple[Any, Any], ...]
 
     def diff(self) -> str:
-        """The lines that differ, with one line of context, function by function."""
+        """The differing lines, with one line of context, function by function."""
         return "\n".join(
             f"  in {original.fn.__name__}:\n{_diff(original.fn, changed.fn)}" for original, changed in self.changed
         )
 
 
 def with_functions(kernel, **functions):
-    """A copy of the kernel that calls these functions in place of those with the same names; the original stays as is.
+    """Copy a kernel so that it calls these functions in place of those with the same names.
 
     Args:
         functions: name of a function that the kernel calls -> another function with the same arguments and results.
@@ -69,7 +67,7 @@ def with_functions(kernel, **functions):
 
 
 def _diff(original, changed) -> str:
-    """Of the two bodies; names and docstrings always differ."""
+    """Diff of the two bodies; names and docstrings always differ."""
     old, new = (inspect.getsource(function).split('"""', 2)[2].splitlines() for function in (original, changed))
     lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[3:]
     return "\n".join("  ..." if line.startswith("@@") else line for line in lines if line.strip())
@@ -143,7 +141,7 @@ def decode_per_query_head(
         values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
-    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
@@ -171,7 +169,7 @@ def decode_without_tensor_cores(
     NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
     alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
-    """Products of float32 elements, summed up; no `tl.dot`.
+    """Multiply and sum float32 elements, without `tl.dot`.
 
     Without tensor cores no padding is needed: the tile has GROUP rows, a power of two.
     """
@@ -222,7 +220,7 @@ def decode_without_tensor_cores(
         values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)
 
-    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
@@ -250,7 +248,7 @@ def decode_with_early_table_read(
     NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
     alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
-    """Reads the block table one iteration ahead. Not an idea taken out, but one that was tried and not kept."""
+    """Read the block table one iteration ahead: an idea that was tried and not kept."""
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = seq
     if RAGGED:
@@ -300,7 +298,7 @@ def decode_with_early_table_read(
         values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
-    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
@@ -350,7 +348,7 @@ def shortest_first():
 
 @triton.jit
 def every_key(first_position, BLOCK_N: tl.constexpr):
-    """The masked loop starts at the first key, so the one without a mask has no iterations."""
+    """Start the masked loop at the first key, so that the unmasked loop has no iterations."""
     return 0
 
 

@@ -10,11 +10,11 @@ import triton.language as tl
 
 @triton.jit
 def add_kernel(x, y, out, n_elements, BLOCK: tl.constexpr):
-    """out = x + y. Program i computes elements i * BLOCK to (i + 1) * BLOCK - 1, as far as they exist.
+    """out = x + y. Program i computes elements i * BLOCK to (i + 1) * BLOCK - 1, up to the last.
 
     Args:
         x, y, out: pointers to contiguous tensors with at least `n_elements` elements, all of one floating-point dtype.
-        n_elements: elements to add; whatever follows them in the tensors stays untouched.
+        n_elements: elements to add; later elements of the tensors stay untouched.
         BLOCK: elements per program, a power of two.
     """
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -46,7 +46,7 @@ def gather_kernel(source, index, out, columns, stride_source, stride_out, COLUMN
 
     Args:
         source: pointer to a matrix [source rows, columns].
-        index: pointer to int32 or int64 [rows]: for each row of `out`, the row of `source` to copy.
+        index: pointer to int32 or int64 [rows]: the row of `source` to copy to each row of `out`.
         out: pointer to a matrix [rows, columns], of the dtype of `source`.
         columns: elements per row.
         stride_source, stride_out: elements from the start of one row to the start of the next.

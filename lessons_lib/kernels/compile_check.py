@@ -1,10 +1,7 @@
-"""Lesson 07: checks whether a kernel compiles for an NVIDIA GPU, even on a machine without one.
+"""Lesson 07: check that a kernel compiles for an NVIDIA GPU, even on a machine without one.
 
-The interpreter accepts more than the compiler.
-
-Of the compiler only the first stage runs, from Python's syntax tree to Triton's intermediate language: that is where
-types and shapes are checked. Lesson 08 asks for the instructions too: `ptx_of` runs the stages up to NVIDIA's assembly
-language.
+The interpreter accepts more than the compiler. Only the compiler's first stage runs, from Python's syntax tree to
+Triton's intermediate language: it checks types and shapes. For lesson 08, `ptx_of` runs the stages down to PTX.
 """
 
 import inspect
@@ -26,16 +23,16 @@ from triton.compiler import CompilationError
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-ARCHITECTURE = 90  # an H100; at this stage the answer is the same for any other
+ARCHITECTURE = 90  # an H100; the first stage gives the same result for any other
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the compiler refused a kernel.
+    """The compiler's error for a kernel.
 
     Attributes:
         text: the compiler's message.
-        line: the source line at which it stopped, in the kernel or in the function `about`; "" if it named none.
+        line: source line of the error, in the kernel or in the function `about`; "" if unknown.
     """
 
     text: str
@@ -43,23 +40,22 @@ class Refusal:
 
 
 def why_not_compiled(kernel, *args, about=None, **kwargs) -> Refusal | None:
-    """Why the compiler refuses `kernel[grid](*args, **kwargs)`; None if it accepts it or nothing can be compiled here.
+    """Return the compiler's error for `kernel[grid](*args, **kwargs)`; None if it compiles or nothing can be compiled.
 
     Args:
-        about: the function in whose source to look for the line, one that the kernel calls; by default the kernel
-            itself.
+        about: function, called by the kernel, in which to locate the error; by default the kernel itself.
     """
     if not can_compile():
         return None
     try:
         made = _compiled(kernel, about or kernel, *args, **kwargs)
-    except Exception:  # noqa: BLE001 - a failure of this check, not a refusal: say nothing rather than something wrong
+    except Exception:  # noqa: BLE001 - this check failed, not the kernel: report nothing rather than something wrong
         return None
     return made if isinstance(made, Refusal) else None
 
 
 def rounded_products(kernel, *args, **kwargs) -> int:
-    """How many `tl.dot` of float32 tiles a GPU computes from factors rounded to TF32; 0 if nothing can be compiled."""
+    """Count the `tl.dot` of float32 tiles with factors rounded to TF32; 0 if nothing can be compiled."""
     if not can_compile():
         return 0
     try:
@@ -70,9 +66,9 @@ def rounded_products(kernel, *args, **kwargs) -> int:
 
 
 def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
-    """(`tl.dot` that tensor cores compute, `tl.dot` that they don't); None if nothing can be compiled.
+    """Count the `tl.dot` (on tensor cores, elsewhere); None if nothing can be compiled.
 
-    Those in functions that the kernel calls count once per call. A loop counts as one iteration.
+    Called functions count once per call. A loop counts as one iteration.
     """
     if not can_compile():
         return None
@@ -84,7 +80,7 @@ def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
 
 
 def ptx_of(kernel, *args, **kwargs) -> str | None:
-    """`kernel[grid](*args, **kwargs)` in PTX, NVIDIA's assembly language; None if it can't be compiled."""
+    """Compile `kernel[grid](*args, **kwargs)` to PTX, NVIDIA's assembly language; None if that fails."""
     if not can_compile():
         return None
     try:
@@ -113,7 +109,7 @@ _DOT = re.compile(r"tt\.dot ([^:]*): tensor<[\dx]+x(\w+)>")  # a product in IEEE
 
 @cache
 def can_compile() -> bool:
-    """Whether this Triton can compile for a GPU that may not be there; tried once, on a small kernel."""
+    """Test once, on a small kernel, if this Triton can compile for a GPU that may not be present."""
     try:
         return isinstance(_compiled(_copy_kernel, _copy_kernel, torch.zeros(1)), str)
     except Exception:  # noqa: BLE001 - another version of Triton may have changed what is used below
@@ -126,7 +122,7 @@ def _copy_kernel(x):
 
 
 def _compiled(kernel, about, *args, down_to="", **kwargs) -> Refusal | str:
-    """The kernel in the intermediate language, or as the compiler's stage `down_to` leaves it; or why it is refused."""
+    """Compile a kernel to the intermediate language, or down to the stage `down_to`; return a Refusal on an error."""
     # Imported here because they change between versions of Triton: if one is missing, `can_compile` returns False.
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -157,12 +153,12 @@ def _compiled(kernel, about, *args, down_to="", **kwargs) -> Refusal | str:
             return str(_lowered(module, backend, options, source.language, down_to) if down_to else module)
         except CompilationError as error:
             return _refusal_of(error, JITFunction(about.fn).src)
-        except RuntimeError as error:  # the module as a whole was refused
+        except RuntimeError as error:  # an error of the module as a whole
             return Refusal(str(error), "")
 
 
 def _lowered(module, backend, options, language, last: str):
-    """What the compiler's stages make of a module, up to the stage `last`."""
+    """Run the compiler's stages on a module, up to the stage `last`."""
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, language)
     metadata = dict(options.__dict__)
@@ -174,12 +170,12 @@ def _lowered(module, backend, options, language, last: str):
 
 
 def _by_16(argument) -> bool:
-    """Whether Triton compiles a kernel for pointers and integers that are multiples of 16, given this one."""
+    """True if Triton specializes a kernel on this argument being a multiple of 16."""
     return isinstance(argument, torch.Tensor) or (isinstance(argument, int) and argument % 16 == 0)
 
 
 def _refusal_of(error: BaseException | None, source: str) -> Refusal:
-    """The innermost message, and the innermost line of this source: Triton wraps an error once per function call."""
+    """Extract the innermost message and line of this source: Triton wraps an error once per function call."""
     text, line = "", ""
     while error is not None:
         text = (error.error_message if isinstance(error, CompilationError) else str(error)) or text
@@ -192,7 +188,7 @@ def _refusal_of(error: BaseException | None, source: str) -> Refusal:
 
 @contextmanager
 def _silence():
-    """Triton prints the source that it refuses, and warns of deprecated features."""
+    """Silence Triton, which prints rejected source and warns about deprecated features."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -200,7 +196,7 @@ def _silence():
 
 @contextmanager
 def _compiled_functions(kernel, args, kwargs):
-    """The kernel and its arguments by name, all functions that they reach in their compiled form; undone at the end."""
+    """Yield the kernel and its arguments by name, with all reachable functions compiled; undo this at the end."""
     replaced = []
     with language_as_imported():
         try:
@@ -225,11 +221,11 @@ def _jit(value):
 
 
 def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, object]]:
-    """Put compiled functions in the place of interpreted ones.
+    """Replace interpreted functions with compiled ones.
 
     Args:
         owner: a module, a class, or a function's globals.
-        of: the names to look at; None: all.
+        of: names to consider; None for all.
 
     Returns:
         (owner, name, previous value) of everything that was replaced.
@@ -244,13 +240,13 @@ def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, o
     return replaced
 
 
-@cache  # about fifty are swapped for each kernel, and to make one, its source file is read and searched
+@cache  # about fifty per kernel, and each reads and searches its source file
 def _library_function(function) -> JITFunction:
     return JITFunction(function)
 
 
 def _interpreted(value) -> InterpretedFunction | None:
-    """The interpreted function that this is, or that this method of `tl.tensor` forwards to, as `x.max()` does."""
+    """Return an interpreted function, also if wrapped in a method of `tl.tensor` such as `x.max()`; else None."""
     if isinstance(value, InterpretedFunction):
         return value
     if getattr(value, "__qualname__", "") in ("_tensor_member_fn.<locals>.wrapper", "_method.<locals>.wrapper"):

@@ -1,7 +1,7 @@
 """Lesson 08: lesson 07's decode kernel with two changes, a group of query heads and a tile of keys, and then split-KV.
 
-Between simple_paged and paged_flash: the loop is that of `decode_kernel` there, without anything that a decode of equal
-head sizes doesn't need. The engine serves with paged_flash.
+A step between simple_paged and paged_flash: the loop of `decode_kernel` there, reduced to decodes with equal head
+sizes. The engine uses paged_flash.
 
 Shapes: N sequences, Hq query heads, Hkv KV heads, D elements per head, M entries per block table. All strides count
 elements, and the last axis of every tensor is contiguous. D is a power of two, at least 16.
@@ -29,7 +29,7 @@ def decode_groups_kernel(
         q, out: pointers to [N, Hq, D].
         k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q. Slots without a token may
             hold NaN.
-        block_tables: pointer to int32 [N, M]; entries past the last block in use hold anything, and there may be none.
+        block_tables: pointer to int32 [N, M]; entries past the last block in use may be garbage or missing.
         context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
         scale: factor of the scores, log2(e) included.
         stride_seq, stride_q_head: of q and out, elements from one sequence to the next, and from one query head to the
@@ -73,8 +73,8 @@ def decode_splits_kernel(
 ):  # fmt: skip
     """`decode_groups_kernel`, with each sequence split among several programs.
 
-    The grid is (Hkv, N, NUM_SPLITS): program (h, i, s) computes the keys from s * SPLIT_SIZE to (s + 1) * SPLIT_SIZE -
-    1 only, and stores a partial result for `merge_kernel`.
+    The grid is (Hkv, N, NUM_SPLITS): program (h, i, s) processes only keys s * SPLIT_SIZE to (s + 1) * SPLIT_SIZE - 1,
+    and stores a partial result for `merge_kernel`.
 
     Args:
         partial_out: pointer to float32 [N, Hq, NUM_SPLITS, D], contiguous: each split's attention, normalized by its
@@ -125,7 +125,7 @@ def decode_groups(
         context_lens: int32 [N], tokens of each sequence, the new one included.
         scale: factor of the scores.
         keys_per_tile: keys per iteration, a power of two, at least 16.
-        kernel: `decode_groups_kernel`, or yours.
+        kernel: `decode_groups_kernel`, or your own.
 
     Returns:
         tensor [N, Hq, D], of the dtype of q.
@@ -147,7 +147,7 @@ def decode_splits(
     q, k_cache, v_cache, block_tables, context_lens, scale, split_size, keys_per_tile=64,
     kernel=decode_splits_kernel, merge=merge_kernel,
 ) -> torch.Tensor:  # fmt: skip
-    """`decode_groups` with sequences split into parts of `split_size` keys, and merged by a second kernel.
+    """`decode_groups` with sequences split into parts of `split_size` keys, merged by a second kernel.
 
     Args:
         kernel, merge: `decode_splits_kernel` and `merge_kernel`, or others with the same arguments.
@@ -156,7 +156,7 @@ def decode_splits(
     q = q.contiguous()
     out = torch.empty_like(q)
     (num_seqs, q_heads, head_dim), kv_heads = q.shape, k_cache.shape[2]
-    num_splits = triton.cdiv(block_tables.shape[1] * k_cache.shape[1], split_size)  # of a table that is full
+    num_splits = triton.cdiv(block_tables.shape[1] * k_cache.shape[1], split_size)  # for a full table
     partial_out = q.new_empty(num_seqs, q_heads, num_splits, head_dim, dtype=torch.float32)
     partial_lse = q.new_empty(num_seqs, q_heads, num_splits, dtype=torch.float32)
     kernel[(kv_heads, num_seqs, num_splits)](

@@ -1,17 +1,17 @@
-"""Lesson 08, Further: the prefill kernel for Hopper GPUs (H100, H200), with warps that do different work.
+"""Lesson 08, Further: a warp-specialized prefill kernel for Hopper GPUs (H100, H200).
 
-`paged_flash.prefill_kernel` computes the same on any GPU. There all warps fetch, multiply and compute the softmax, one
-after another, and the tensor cores wait for the rest. Here, as in FlashAttention-3 (Shah et al. 2024,
+`paged_flash.prefill_kernel` computes the same on any GPU. There, each warp fetches, multiplies and computes the softmax
+in turn, and the tensor cores wait for the rest. Here, as in FlashAttention-3 (Shah et al. 2024,
 https://arxiv.org/abs/2407.08608), the sixteen warps of a program have roles:
 
-- The producer (one warp; three more idle, since registers are handed out to four warps at a time) reads the block table
-  and fetches keys and values. TMA, hardware that copies tiles, carries each block into shared memory.
-- Three consumers (four warps each) compute 64 rows of the query tile each. A consumer starts two products, that of the
-  queries with the keys of tile i and that of the weights with the values of tile i - 1. While the second runs it
-  computes the softmax of tile i. And while one consumer computes a softmax, the tensor cores work for the others.
+- The producer (one warp; three more idle, since registers are allocated to four warps at a time) reads the block table
+  and fetches keys and values: TMA, hardware that copies tiles, copies each block to shared memory.
+- Three consumers (four warps each) compute 64 rows of the query tile each. A consumer starts two products, queries x
+  keys of tile i and weights x values of tile i - 1, and computes the softmax of tile i while the second runs. The
+  tensor cores meanwhile also work for the other consumers.
 
-Producer and consumers meet at barriers in shared memory. Each of the STAGES buffers for a tile of keys has two, `full`
-and `empty`, and so has each for a tile of values. A barrier's phase flips whenever it is complete, so the k-th use of
+Producer and consumers synchronize through barriers in shared memory. Each of the STAGES buffers for a tile of keys has
+two, `full` and `empty`, and so has each for a tile of values. A barrier's phase flips on completion, so the k-th use of
 a buffer waits for phase k % 2.
 
 Written in Gluon, Triton's language one level below: layouts, shared memory and asynchronous instructions are explicit.
@@ -33,12 +33,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from lessons_lib.kernels.paged_flash import LOG2_E, find_seq_idx, first_masked_key, has_own_kernel, longest_first
 
 CONSUMERS, ROWS = gl.constexpr(3), gl.constexpr(64)
-# Rows of shared memory are 128 bytes long, 64 elements: a tile of longer heads lies there as several panels, one after
-# another. In a panel, blocks of 8 or more slots are contiguous, so each can be fetched by itself.
+# Rows of shared memory have 128 bytes, 64 elements: tiles with longer heads are stored as several panels. Within a
+# panel, blocks of 8 or more slots are contiguous, so each can be fetched separately.
 WIDTH = gl.constexpr(64)
 PANEL = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = gl.constexpr(160), gl.constexpr(24)
-REGISTERS = 128  # per thread when a program starts: 65,536 for its 512 threads, all that a processor has
+REGISTERS = 128  # per thread at the start: 65,536 for 512 threads, all registers of a processor
 
 
 @gluon.jit
@@ -46,13 +46,13 @@ def fetch_tile(
     cache, buffers, stage, full, table, first_block, last_block, column, BLOCK_SIZE: gl.constexpr,
     BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr,
 ):  # fmt: skip
-    """Start copying a tile of keys or values, block by block; `full` is complete when all of it has arrived.
+    """Start copying a tile of keys or values, block by block; `full` completes once all of it has arrived.
 
     Args:
         cache: TMA descriptor of the cache as a matrix [num_blocks * block_size, Hkv * D].
-        buffers: shared memory, [STAGES, BLOCK_N, D]. stage: the one to write.
-        table: pointer to the sequence's blocks. Behind `last_block` it may hold anything: that block is fetched again.
-        column: where the KV head begins in a row of the cache.
+        buffers: shared memory, [STAGES, BLOCK_N, D]. stage: index of the buffer to write.
+        table: pointer to the sequence's blocks. Entries after `last_block` may be garbage: that block is fetched again.
+        column: first column of the KV head in a row of the cache.
     """
     BLOCKS: gl.constexpr = BLOCK_N // BLOCK_SIZE
     PANELS: gl.constexpr = HEAD_DIM // WIDTH
@@ -67,20 +67,20 @@ def fetch_tile(
 
 @gluon.jit
 def as_pieces(buffers, BLOCK_SIZE: gl.constexpr):
-    """The same shared memory [STAGES, BLOCK_N, D] as [pieces, BLOCK_SIZE, WIDTH], in the order in which it lies."""
+    """View shared memory [STAGES, BLOCK_N, D] as [pieces, BLOCK_SIZE, WIDTH], in storage order."""
     ELEMENTS: gl.constexpr = buffers.shape[0] * buffers.shape[1] * buffers.shape[2]
     return buffers._reinterpret(buffers.dtype, [ELEMENTS // (BLOCK_SIZE * WIDTH), BLOCK_SIZE, WIDTH], PANEL)
 
 
 @gluon.jit
 def produce(loads, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, STAGES: gl.constexpr):
-    """The producer: fetch the tiles, the last first, each into the buffer that has been empty for the longest time."""
+    """The producer: fetch the tiles, last first, each into the next buffer of the ring."""
     k_cache, v_cache, k_buffers, v_buffers, barriers, table, last_block, num_tiles, kv_head = loads
     k_full, k_empty, v_full, v_empty = barriers
     for i in range(num_tiles):
         stage, used = i % STAGES, i // STAGES & 1
         first_block = (num_tiles - 1 - i) * (BLOCK_N // BLOCK_SIZE)
-        mbarrier.wait(k_empty.index(stage), used ^ 1)  # passes at first: the phase before the first counts as complete
+        mbarrier.wait(k_empty.index(stage), used ^ 1)  # passes at first: the phase before the first is complete
         fetch_tile(
             k_cache, k_buffers, stage, k_full.index(stage), table, first_block, last_block, kv_head * HEAD_DIM,
             BLOCK_SIZE, BLOCK_N, HEAD_DIM,
@@ -94,10 +94,10 @@ def produce(loads, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl
 
 @gluon.jit
 def softmax_of_tile(scores, scale, row_max, row_sum, position, last_visible, MASKED: gl.constexpr):
-    """`paged_flash.unmasked_softmax`, or with `MASKED` `online_softmax`, but `acc` is still in use.
+    """`paged_flash.unmasked_softmax`, or with `MASKED` `online_softmax`, except that `acc` is still in use.
 
     Returns:
-        the weights, the new maximum, the new sum, and the factor [rows] by which to rescale `acc`.
+        the weights, the new maximum, the new sum, and the factor [rows] to rescale `acc` by.
     """
     if MASKED:
         scores = gl.where(position[None, :] <= last_visible[:, None], scores, float("-inf"))
@@ -115,8 +115,11 @@ def next_tile(
     i, state, tile, MASKED: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, SCORES: gl.constexpr,
     ACC: gl.constexpr,
 ):  # fmt: skip
-    """The scores and weights of tile i, beside the product of tile i - 1. `state`: weights of tile i - 1, maximum, sum
-    and weighted sum of the tiles before."""
+    """Compute the scores and weights of tile i during the product of tile i - 1.
+
+    Args:
+        state: weights of tile i - 1; maximum, sum and weighted sum of the tiles before.
+    """
     weights, row_max, row_sum, acc = state
     queries, k_buffers, v_buffers, barriers, num_tiles, scale, last_visible = tile
     k_full, k_empty, v_full, v_empty = barriers
@@ -142,8 +145,10 @@ def next_tile(
 
 @gluon.jit
 def clear_values(v_buffers, first_unused, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr):
-    """Zeros for the values from `first_unused` on, in the first buffer: slots without a token may hold NaN, and 0 * NaN
-    is NaN. Every consumer writes them, since it may not rely on the others' speed; they write the same."""
+    """Zero the first buffer's values from `first_unused` on: slots without a token may hold NaN, and 0 * NaN is NaN.
+
+    Every consumer writes the same zeros, since it can't wait for the others.
+    """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     BLOCKS: gl.constexpr = BLOCK_N // BLOCK_SIZE
     pieces = as_pieces(v_buffers, BLOCK_SIZE)
@@ -153,7 +158,7 @@ def clear_values(v_buffers, first_unused, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.
             piece = pieces.index(panel * BLOCKS + i)
             values = piece.load(LAYOUT)
             piece.store(gl.where((i * BLOCK_SIZE + slot < first_unused)[:, None], values, 0.0))
-    fence_async_shared()  # what tensor cores read must be visible to them
+    fence_async_shared()  # make the stores visible to the tensor cores
     tl.debug_barrier()
 
 
@@ -182,7 +187,7 @@ def consume(
     queries.store(gl.load(q + (packed * stride_q + head * stride_q_head)[:, None] + dim[None, :], is_row, other=0.0))
     fence_async_shared()
 
-    # The last tile comes first, with the mask: the keys that no row has to mask are those before.
+    # Start with the last tile, which needs the mask; keys visible to every row come before it.
     last_visible = context_len - q_len + first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES)) // GROUP
     position = (num_tiles - 1) * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SCORES))
     zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, SCORES)
@@ -228,7 +233,7 @@ def hopper_prefill_kernel(
     """Causal attention of the sequences with several new tokens, on a Hopper GPU.
 
     The grid and the arguments are those of `prefill_kernel`, except: k_cache and v_cache are TMA descriptors (see
-    `fetch_tile`), the query tile has CONSUMERS * ROWS rows, and STAGES tiles of keys and of values are in flight.
+    `fetch_tile`), the query tile has CONSUMERS * ROWS rows, and STAGES tiles each of keys and values are in flight.
     """
     BLOCK_Q: gl.constexpr = CONSUMERS * (ROWS // GROUP)
     kv_head, tile = gl.program_id(0), longest_first()
@@ -276,7 +281,7 @@ def hopper_prefill_kernel(
 def launch_hopper_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, *, kernel=hopper_prefill_kernel
 ) -> None:
-    """Launch the kernel. Nothing is validated: `launch.has_hopper_kernel` says what it can compute.
+    """Launch the kernel without validation; see `launch.has_hopper_kernel` for its limits.
 
     The arguments: see `launch.launch_prefill`.
     """

@@ -1,4 +1,4 @@
-"""Lesson 07: runs any kernel through Triton's interpreter, even where kernels are compiled; leaves Triton as it was."""
+"""Lesson 07: run any kernel through Triton's interpreter, even where kernels are compiled, and restore Triton."""
 
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +12,7 @@ from lessons_lib.kernels import triton_setup
 
 
 def on_cpu(tensor: torch.Tensor, storages: dict[int, tuple[Any, Any]]) -> torch.Tensor:
-    """The tensor if it is on the CPU, else a copy with the same strides.
+    """Return the tensor if it is on the CPU, else a copy with the same strides.
 
     Views of one storage become views of one copy.
     """
@@ -24,7 +24,7 @@ def on_cpu(tensor: torch.Tensor, storages: dict[int, tuple[Any, Any]]) -> torch.
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The original exception, with the full traceback: the interpreter wraps an exception once per function call."""
+    """Unwrap the original exception, with its full traceback: the interpreter wraps it once per function call."""
     trace = last = error.__traceback__
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
@@ -37,9 +37,9 @@ def cause_of(error: BaseException) -> BaseException:
 
 @contextmanager
 def interpreted(kernel, arguments: dict[str, object]):
-    """The kernel as an interpreted function. Inside the context, the functions that it calls are interpreted too."""
+    """Context manager: yield the kernel as an interpreted function; the functions that it calls are interpreted too."""
     if not triton_setup.is_interpreted():
-        # Triton imports it at the first call, and it must not see interpreted functions.
+        # Triton imports it at the first call; it must not see interpreted functions.
         import triton.experimental.gluon  # noqa: F401
     replaced = []
     with _language_kept():
@@ -68,7 +68,7 @@ LANGUAGE = (
     tl.tensor,
     tl.dtype,
     tl.core.tensor_descriptor_base,
-)  # what the interpreter patches while a kernel runs
+)  # patched by the interpreter while a kernel runs
 
 
 def _language() -> list[dict[str, object]]:
@@ -90,9 +90,9 @@ _AS_IMPORTED = _language()  # before any kernel of ours has run
 
 @contextmanager
 def _language_kept():
-    """Restores `triton.language`.
+    """Restore `triton.language` afterwards.
 
-    The interpreter patches it and, if a kernel calls functions, doesn't undo all of it; compiling then fails.
+    The interpreter patches it and doesn't undo everything if a kernel calls functions; compiling would then fail.
     """
     before = _language()
     try:
@@ -103,7 +103,7 @@ def _language_kept():
 
 @contextmanager
 def language_as_imported():
-    """Inside the context, `triton.language` is as it was before any kernel was interpreted: the compiler needs that."""
+    """Context manager: `triton.language` as imported, before the interpreter's patches, for the compiler."""
     with _language_kept():
         _set_language(_AS_IMPORTED)
         yield

@@ -1,6 +1,6 @@
-"""Lesson 08: the kernel between lesson 07's and `decode_groups_kernel`, so that each idea's time can be seen.
+"""Lesson 08: a kernel between lesson 07's and `decode_groups_kernel`, to time each idea.
 
-It has Ideas 1 and 2, a group of heads and a tile of keys, but multiplies element by element, as lesson 07 does.
+It has Ideas 1 and 2, a group of heads and a tile of keys, but multiplies element by element like lesson 07's.
 """
 
 import torch
@@ -16,7 +16,7 @@ def decode_groups_by_sums_kernel(
     stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """See `decode_groups_kernel`. Without `tl.dot`, BLOCK_M needn't be 16: it's the next power of two from GROUP on."""
+    """See `decode_groups_kernel`. Without `tl.dot`, BLOCK_M can be below 16: the next power of two from GROUP on."""
     kv_head, seq = tl.program_id(0), tl.program_id(1)
     row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
     head, is_row = kv_head * GROUP + row, row < GROUP
@@ -44,7 +44,7 @@ def decode_groups_by_sums_kernel(
 def decode_groups_by_sums(
     q, k_cache, v_cache, block_tables, context_lens, scale, keys_per_tile=16, kernel=decode_groups_by_sums_kernel
 ) -> torch.Tensor:
-    """See `decode_groups`; keys_per_tile is any power of two."""
+    """See `decode_groups`; `keys_per_tile` may be any power of two."""
     q = q.contiguous()
     out, group = torch.empty_like(q), q.shape[1] // k_cache.shape[2]
     kernel[(k_cache.shape[2], len(q))](

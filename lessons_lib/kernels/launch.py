@@ -1,5 +1,5 @@
-"""Lesson 08: the two attention kernels behind two functions that validate their arguments and choose tiles and splits.
-On a Hopper GPU, most prefills get a third kernel (hopper_prefill.py).
+"""Lesson 08: launchers of the attention kernels, which validate arguments and choose tiles and splits. On a Hopper GPU,
+most prefills use a third kernel (hopper_prefill.py).
 
 Shapes: see paged_flash.py.
 """
@@ -16,23 +16,21 @@ from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill
 from lessons_lib.kernels.validation import check_contents, check_decode, check_inputs, check_terms, check_varlen
 
 LOG2_E = paged_flash.LOG2_E.value  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
-MAX_KEYS_PER_SPLIT = (
-    2048  # longer sequences are split, so that the longest of a ragged batch doesn't delay the launch's end
-)
-MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting a program and merging its result take too large a share
-KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # where the decode kernel merges by itself, one split after another
+MAX_KEYS_PER_SPLIT = 2048  # split longer sequences, so that the longest of a ragged batch doesn't delay the end
+MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting programs and merging results dominate
+KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # if the decode kernel merges the splits itself
 MIN_HOPPER_TOKENS, MIN_SHORT_HEAD_TOKENS = 1024, 4096  # see `hopper_pays`
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a kernel cuts up its work.
+    """Tile sizes and launch options of a kernel.
 
     Attributes:
         rows: rows of the query tile (prefill only); a row is one query head of one token.
         keys: keys per iteration of the loop.
         warps: warps per program, 32 threads each.
-        stages: iterations whose loads are in flight at the same time.
+        stages: iterations with loads in flight at the same time.
     """
 
     rows: int
@@ -42,7 +40,7 @@ class Tiles:
 
 
 def decode_tiles(head_bytes: int) -> Tiles:
-    """Tiles for heads of this many bytes, chosen on an H200 with all decode cases of the benchmark in mind.
+    """Tiles for heads of `head_bytes` bytes, chosen on an H200 over all decode cases of the benchmark.
 
     The tiles in flight must fit into a processor's shared memory: the longer the heads, the fewer keys.
     """
@@ -54,8 +52,7 @@ def decode_tiles(head_bytes: int) -> Tiles:
 
 
 def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
-    """The fastest tiles of sweeps on an H200 with head sizes 64 and 128 in bfloat16; smaller ones where they don't
-    fit."""
+    """The fastest tiles of sweeps on an H200 with head sizes 64 and 128 in bfloat16, or smaller ones that fit."""
     if dtype is torch.float32:  # no tensor cores: float32 is for exact comparisons, and small tiles compile faster
         return Tiles(rows=32, keys=32, warps=4, stages=2)
     if head_bytes <= 128:
@@ -71,7 +68,7 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -
     Args:
         q: [N, Hq, D], float32, float16 or bfloat16, D up to 256; row i is sequence i's token.
         k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. They already contain the new tokens' keys
-            and values. Values may have another head size, V, in a tensor of the same layout.
+            and values. Values may have another head size, V, in the same layout.
         block_tables: int32 [N, M], each sequence's blocks in the order of its tokens; entries past the last block in
             use aren't read.
         context_lens: int32 [N], tokens of each sequence, the new one included, at least 1.
@@ -83,7 +80,7 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -
 
     Raises:
         ValueError: a shape, dtype, device or layout is wrong; on a CPU also if a length or a block id is out of bounds.
-            On a GPU those aren't checked, because reading them would synchronize.
+            On a GPU, checking those would synchronize.
     """
     check_inputs(q, k_cache, v_cache, block_tables, context_lens)
     check_decode(q, context_lens)
@@ -100,22 +97,22 @@ def varlen(
     q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None,
     *, max_seqlen_q=None, max_context_len=None,
 ) -> torch.Tensor:  # fmt: skip
-    """Causal attention of a packed batch: sequences with any number of new tokens, prefills, chunks and decodes mixed.
+    """Causal attention of a packed batch: prefills, chunks and decodes mixed, with any number of new tokens.
 
     Args:
         q: [T, Hq, D], the new tokens of all sequences, one sequence after another.
         k_cache, v_cache, block_tables, scale, terms: see `decode`.
         cu_seqlens_q: int32 [N + 1], where each sequence starts in the packed batch; the last entry is T.
         context_lens: int32 [N], tokens of each sequence in the cache, the new ones included.
-        max_seqlen_q, max_context_len: upper bounds of the new tokens and of the context of any sequence. If both are
-            given, nothing synchronizes with the GPU, and the call can be captured in a CUDA graph.
+        max_seqlen_q, max_context_len: upper bounds on any sequence's new tokens and context. If both are given, nothing
+            synchronizes with the GPU, and the call can be captured in a CUDA graph.
 
     Returns:
         tensor [T, Hq, V] of the dtype of q.
 
     Raises:
-        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if one of the maxima is missing, also if a
-            length or a block id is out of bounds.
+        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if a maximum is missing, also if a length or
+            a block id is out of bounds.
     """
     check_inputs(q, k_cache, v_cache, block_tables, context_lens)
     check_varlen(cu_seqlens_q, context_lens)
@@ -132,7 +129,7 @@ def varlen(
     if max_seqlen_q > 1:
         batch = (q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q)
         launch_prefill(*batch, out, scale, terms=terms, max_seqlen_q=max_seqlen_q)
-    # Without reading the lengths, any sequence may be a decode; the kernel skips the others.
+    # The lengths are unknown here, so any sequence may be a decode; the kernel skips the others.
     if len(q) < len(context_lens) * max_seqlen_q or max_seqlen_q == 1:
         cache = (k_cache, v_cache, block_tables, context_lens)
         launch_decode(q, *cache, cu_seqlens_q, out, scale, max_context_len, terms=terms)
@@ -140,12 +137,12 @@ def varlen(
 
 
 def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]:
-    """The Triton backend of lesson 06's `paged_forward`: the attention function for every layer of one forward pass.
+    """The Triton backend of lesson 06's `paged_forward`: return the attention function for all layers of one pass.
 
     Args:
         packed: the PackedBatch.
         block_tables: int [N, M], on the device of the model, like the tensors of `packed`.
-        block_size: slots per block; not needed here.
+        block_size: slots per block; unused.
 
     Returns:
         function (query [T, Hq, D], keys, values [num_blocks, block_size, Hkv, D or V], scale, terms=None) -> tensor
@@ -161,12 +158,12 @@ def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]
 
 
 def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
-    """How many keys one program processes: few enough for eight programs per processor, if there are enough keys.
+    """Choose the keys per program: few enough for eight programs per processor, if there are enough keys.
 
-    A processor runs several programs at a time, and with several waves of them an uneven last wave matters less.
+    A processor runs several programs at a time, and over several waves an uneven last wave matters less.
 
     Args:
-        num_seqs, num_kv_heads: without splits there is one program for each pair of them.
+        num_seqs, num_kv_heads: without splits, there is one program per pair of these.
         max_context_len: keys of the longest sequence.
         num_processors: streaming multiprocessors of the GPU.
 
@@ -179,8 +176,10 @@ def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
 
 
 def splits_are_short(num_seqs, num_kv_heads, max_context_len, num_processors) -> bool:
-    """Whether sequences are so few and so short that they are cut into splits of `KEYS_PER_SHORT_SPLIT`, which the
-    decode kernel merges by itself. The arguments: see `keys_per_split`."""
+    """True for few short sequences, with splits of `KEYS_PER_SHORT_SPLIT` keys that the decode kernel merges itself.
+
+    Args: see `keys_per_split`.
+    """
     num_splits = triton.cdiv(max_context_len, KEYS_PER_SHORT_SPLIT)
     return num_splits <= MAX_SHORT_SPLITS and num_seqs * num_kv_heads * num_splits <= 2 * num_processors
 
@@ -189,16 +188,17 @@ def launch_decode(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len,
     *, terms=None, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel, merge=merge_kernel,
 ) -> None:  # fmt: skip
-    """Launch the decode kernel, and the merge kernel if there are many splits. Nothing is validated. Launches on one
-    device must run one after another.
+    """Launch the decode kernel, and the merge kernel if there are many splits, without validation.
+
+    Launches on one device must run one after another.
 
     Args:
         q: [T, Hq, D]; out: [T, Hq, V], is written.
         k_cache, v_cache, block_tables, context_lens, scale, terms: see `decode`.
         cu_seqlens_q: int32 [N + 1]; None if every sequence has one new token, so T is N.
-        max_context_len: an upper bound of context_lens.
+        max_context_len: upper bound on context_lens.
         tiles, split_size: tiles, and keys per split; chosen here if None.
-        kernel, merge: the kernels, or others with the same arguments; those of others are launched both.
+        kernel, merge: the kernels, or replacements with the same arguments; a replaced pair is always launched both.
     """
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
     num_seqs = len(context_lens)
@@ -210,7 +210,7 @@ def launch_decode(
     num_splits = triton.cdiv(max_context_len, split_size)
     group, block_d, block_v = q_heads // kv_heads, _padded(head_dim), _padded(value_dim)
     tiles = tiles or decode_tiles(max(block_d, block_v) * q.element_size())
-    partial_out = partial_lse = out  # not touched without splits
+    partial_out = partial_lse = out  # unused without splits
     if num_splits > 1:
         partial_out = torch.empty(tokens, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
         partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
@@ -239,20 +239,20 @@ def launch_prefill(
     *, terms=None, max_seqlen_q: int | None = None, tiles: Tiles | None = None, use_int64: bool | None = None,
     kernel=None,
 ) -> None:  # fmt: skip
-    """Launch the prefill kernel, or the one for Hopper GPUs. Nothing is validated.
+    """Launch the prefill kernel, or the one for Hopper GPUs, without validation.
 
     Args:
         q: [T, Hq, D]; out: [T, Hq, V], is written.
         k_cache, v_cache, block_tables, scale, terms: see `decode`.
         context_lens, cu_seqlens_q: see `varlen`.
-        max_seqlen_q: upper bound of the new tokens of any sequence; T if None.
-        tiles, use_int64: of `prefill_kernel`: tiles, and whether cache offsets take 64 bits; chosen here if None.
-        kernel: `prefill_kernel`, or another with the same arguments; chosen here if None and the others are too.
+        max_seqlen_q: upper bound on the new tokens of any sequence; T if None.
+        tiles, use_int64: tiles and 64-bit cache offsets of `prefill_kernel`; chosen here if None.
+        kernel: `prefill_kernel`, or another with the same arguments; chosen here if all three are None.
     """
     is_free = kernel is None and tiles is None and use_int64 is None
     pays = hopper_pays(len(q), q.shape[2], len(q) if max_seqlen_q is None else max_seqlen_q)
     if is_free and pays and has_hopper_kernel(q, k_cache, v_cache, terms):
-        from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill  # imports Gluon, which others may lack
+        from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill  # imports Gluon, which may be missing
 
         launch_hopper_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
         return
@@ -273,10 +273,10 @@ def launch_prefill(
 
 
 def hopper_pays(tokens: int, head_dim: int, max_seqlen_q: int) -> bool:
-    """Whether a batch is long enough for `hopper_prefill_kernel`, by timings on an H200.
+    """True if `hopper_prefill_kernel` is faster for a batch of this size, by timings on an H200.
 
-    Its programs are few and large, one per processor, and its launch keeps the CPU busy for longer. With heads of 64
-    elements it gains less, so only large steps with a long prompt or chunk pay.
+    Its programs are few and large, one per processor, and its launch takes more CPU time. With heads of 64 elements it
+    gains less, so only large steps with a long prompt or chunk benefit.
     """
     if head_dim > 64:
         return tokens >= MIN_HOPPER_TOKENS
@@ -284,10 +284,10 @@ def hopper_pays(tokens: int, head_dim: int, max_seqlen_q: int) -> bool:
 
 
 def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
-    """Whether `hopper_prefill_kernel` can compute a prefill, and there is a GPU for it.
+    """True if `hopper_prefill_kernel` supports these tensors and runs on this GPU.
 
-    It takes heads of 64 or 128 elements of 16 bits, up to 64 query heads per KV head, no terms, and blocks of 8 to 64
-    slots, a power of two, that lie one after another, each slot with its heads side by side.
+    It supports 16-bit heads of 64 or 128 elements, up to 64 query heads per KV head, no terms, and contiguous blocks
+    of 8 to 64 slots, a power of two, with the heads of a slot contiguous.
     """
     _, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = k_cache.shape
@@ -304,7 +304,7 @@ def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
 
 
 def _is_matrix(cache) -> bool:
-    """Whether TMA can read the cache as a matrix with one row per slot: it wants 16-byte steps."""
+    """True if TMA, which needs 16-byte strides, can read the cache as a matrix with one row per slot."""
     (_, block_size, _, head_dim), (stride_block, stride_slot, stride_head, _) = cache.shape, cache.stride()
     is_even = cache.data_ptr() % 16 == 0 and stride_slot * cache.element_size() % 16 == 0
     return is_even and stride_block == block_size * stride_slot and stride_head == head_dim
@@ -312,29 +312,28 @@ def _is_matrix(cache) -> bool:
 
 @cache
 def _is_hopper(device: torch.device) -> bool:
-    """Whether this GPU has Hopper's instructions, and Triton the Gluon that `hopper_prefill.py` is written in; it's
-    experimental, and another version may differ."""
+    """True for a Hopper GPU and a Triton with a known version of Gluon, which is experimental."""
     if device.type != "cuda" or not triton.__version__.startswith(("3.6.", "3.7.")):
         return False
     return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _padded(size: int) -> int:
-    """Tensor cores need tiles with sides of at least 16, and Triton needs powers of two."""
+    """Pad a tile's side: tensor cores need at least 16, and Triton needs powers of two."""
     return max(16, triton.next_power_of_2(size))
 
 
 def _use_int64(*caches) -> bool:
-    """Whether offsets in a cache can exceed 32 bits.
+    """True if offsets in a cache can exceed 32 bits.
 
-    In a view of a larger tensor they can exceed the view's own size.
+    In a view of a larger tensor, offsets can exceed the view's size.
     """
     ends = (sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) for cache in caches)
     return max(ends) > 2**31 - 1
 
 
 def _arguments_of(terms) -> dict[str, object]:
-    """The kernels' arguments for the terms that a layer has; none for most layers, which get the kernels without."""
+    """The kernels' arguments for a layer's terms; none for most layers."""
     if terms is None:
         return {}
     arguments = dict(sinks=terms.sinks, alibi_slopes=terms.alibi_slopes, WINDOW=terms.window, SOFTCAP=terms.softcap)
@@ -350,6 +349,5 @@ def _processors(device: torch.device) -> int:
 
 @cache
 def _counters(device: torch.device) -> torch.Tensor:
-    """For `decode_kernel`, which leaves them as they were: a tensor of each launch's own would have to be cleared by a
-    launch of its own."""
+    """Counters for `decode_kernel`, which resets them: clearing a fresh tensor would take another launch."""
     return torch.zeros(2 * _processors(device), dtype=torch.int32, device=device)

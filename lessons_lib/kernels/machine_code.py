@@ -1,4 +1,4 @@
-"""Lesson 08: which instructions an NVIDIA GPU would execute for a kernel, counted on a machine that may have none."""
+"""Lesson 08: count the instructions of a kernel compiled for an NVIDIA GPU, on any machine."""
 
 import re
 from collections import Counter
@@ -9,11 +9,11 @@ _INSTRUCTION = re.compile(r"^\t(?:@!?%\w+ )?([a-z][\w.:]+)", re.MULTILINE)
 
 
 class MachineCode:
-    """Stands in for a kernel where it is launched: compiles it for an H100, down to PTX, instead of running it.
+    """Stand-in for a kernel at its launch: compile it for an H100, down to PTX, instead of running it.
 
     Attributes:
-        instructions: name -> how often it occurs in the code, where a loop's body occurs once; empty if nothing can be
-            compiled here. Every thread executes them, the 32 threads of a warp those on tensor cores together.
+        instructions: name -> number of occurrences in the code, with a loop's body once; empty if nothing can be
+            compiled. Every thread executes them; tensor core instructions are shared by the 32 threads of a warp.
     """
 
     def __init__(self, kernel):
@@ -28,7 +28,7 @@ class MachineCode:
         return launch
 
     def count(self, *beginnings: str, ending: str = "") -> int | None:
-        """How many instructions have a name that starts and ends like this; None if nothing could be compiled."""
+        """Count the instructions with these beginnings and this ending; None if nothing could be compiled."""
         if not self.instructions:
             return None
         found = (name for name in self.instructions if name.startswith(beginnings) and name.endswith(ending))

@@ -40,7 +40,7 @@ def online_softmax(scores, row_max, row_sum, acc):
 
 @triton.jit
 def unmasked_softmax(scores, scale, row_max, row_sum, acc):
-    """`online_softmax` for a tile without masked keys, so without a row that could be empty.
+    """`online_softmax` for a tile without masked keys, so that no row is empty.
 
     Takes the scores before scaling.
     """
@@ -52,12 +52,12 @@ def unmasked_softmax(scores, scale, row_max, row_sum, acc):
 
 @triton.jit
 def cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.constexpr, USE_INT64: tl.constexpr):
-    """Offsets in elements, from the start of a KV head, of the keys at these positions.
+    """Offsets of the keys at these positions, in elements from the start of a KV head.
 
     Args:
-        blocks, position: tiles of integers, of the same shape: the block of the pool, and the position in the sequence.
+        blocks, position: integer tiles of the same shape: the block of the pool, and the position in the sequence.
         stride_block, stride_slot: elements from one block to the next, and from one slot to the next.
-        USE_INT64: whether offsets in this cache can exceed 32 bits.
+        USE_INT64: True if offsets in this cache can exceed 32 bits.
     """
     if USE_INT64:
         blocks = blocks.to(tl.int64)
@@ -66,7 +66,7 @@ def cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.co
 
 @triton.jit
 def value_offset(offsets, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
-    """Offsets of values, from those of their keys: both caches are laid out alike, with heads of their own size."""
+    """Convert key offsets to value offsets: both caches have the same layout, but head sizes may differ."""
     if VALUE_DIM == HEAD_DIM:
         return offsets
     else:
@@ -75,7 +75,7 @@ def value_offset(offsets, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
 
 @triton.jit
 def first_visible_key(query_position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
-    """The first key that a query may attend to; negative if its window begins before the sequence."""
+    """First key visible to a query; negative if its window begins before the sequence."""
     if CHUNKED:
         return query_position // WINDOW * WINDOW
     else:
@@ -84,12 +84,12 @@ def first_visible_key(query_position, WINDOW: tl.constexpr, CHUNKED: tl.constexp
 
 @triton.jit
 def start_with_sink(sinks, head, is_row, is_here):
-    """The softmax's maximum and sum after a key that has a score of its own, the head's sink, and no value.
+    """Start the softmax with the head's sink, a key with a fixed score and no value; return maximum and sum.
 
     Args:
         sinks: pointer to [Hq], natural scores.
         head, is_row: [rows].
-        is_here: whether this program's keys include the sink; elsewhere no key has been seen yet.
+        is_here: True if this program includes the sink; elsewhere no key has been seen yet.
     """
     sink = tl.load(sinks + head, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
     return tl.where(is_here, sink, float("-inf")), tl.where(is_here, 1.0, tl.zeros_like(sink))
@@ -100,7 +100,7 @@ def with_terms(
     scores, position, query_position, head, is_row, alibi_slopes, WINDOW: tl.constexpr, CHUNKED: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """Scores after softcapping, ALiBi's bias and the window's mask: each only if the layer has it.
+    """Apply the softcap, ALiBi's bias and the window's mask to scores, each only if the layer has it.
 
     Args:
         scores: tile [rows, keys], already multiplied by scale * log2(e).
@@ -124,12 +124,12 @@ def store_part(
     result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
     VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Store what a split gives: its attention, result [rows, V], and its log-sum-exp.
+    """Store the partial result of a split: its attention, result [rows, V], and its log-sum-exp.
 
     Args:
         row_max, row_sum: see `online_softmax`.
-        first_partial: [rows], where the parts of each row begin in `partial_out` and `partial_lse`.
-        is_row, in_out: the rows [rows], and their elements [rows, V], that exist.
+        first_partial: [rows], index of each row's first part in `partial_out` and `partial_lse`.
+        is_row, in_out: masks of the rows, [rows], and of their elements, [rows, V].
     """
     partial = first_partial + split
     tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
@@ -141,17 +141,17 @@ def merge_if_last(
     finished, num_splits, first_partial, partial_out, partial_lse, value_dim, is_row, in_out, out,
     BLOCK_M: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of a sequence, if this program is the last of them: an online softmax again, in which each split
-    counts like a key whose score is the split's log-sum-exp.
+    """Merge the splits of a sequence if this program finishes last: an online softmax in which each split is like a key
+    with the split's log-sum-exp as its score.
 
-    `merge_kernel` computes the same. Its launch takes longer than the merging if there are few sequences and splits.
+    `merge_kernel` computes the same, but for few sequences and splits its launch takes longer than the merge.
 
     Args:
-        finished: pointer to an int32: how many of the programs are done. 0 again after the last.
-        num_splits: how many programs there are, at least 1.
+        finished: pointer to an int32: number of finished programs. The last one resets it to 0.
+        num_splits: number of programs, at least 1.
         out: pointers to the elements of the result. The others: see `store_part`.
     """
-    tl.debug_barrier()  # all threads have stored their part before one of them counts the program
+    tl.debug_barrier()  # all threads store their part before the program is counted
     if tl.atomic_add(finished, 1) == num_splits - 1:
         row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
         row_sum = tl.zeros([BLOCK_M], tl.float32)
@@ -201,13 +201,12 @@ def decode_kernel(
         HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
         BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
         SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence, at most.
-        RAGGED: whether the batch may contain sequences with several new tokens; those are skipped.
+        RAGGED: True if the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
-        finished: pointer to int32 [N * Hkv], zeros: how many splits of these heads are done; None if `merge_kernel`
-            merges them.
-        The rest is for layers that have such terms, and costs the others nothing. sinks, alibi_slopes: pointers to
-            [Hq]. WINDOW: how many keys a query sees at most; CHUNKED: whether those are the ones since the last
-            multiple of WINDOW. SOFTCAP: bound of the scores.
+        finished: pointer to int32 [N * Hkv], zeros: number of finished splits; None if `merge_kernel` merges them.
+        The rest is for layers with ScoreTerms, at no cost for others. sinks, alibi_slopes: pointers to [Hq]. WINDOW:
+            maximum number of keys that a query sees; CHUNKED: True if a query sees only keys since the last multiple of
+            WINDOW. SOFTCAP: bound on the scores.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = seq
@@ -256,7 +255,7 @@ def decode_kernel(
         values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
-    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
@@ -281,13 +280,13 @@ def merge_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of each query head: each counts with its share of the total sum of exponentials.
+    """Merge the splits of each query head, each weighted by its share of the total sum of exponentials.
 
     The grid is (Hq, N): program (h, i) merges query head h of sequence i.
 
     Args:
         partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, divided by its own
-            sum. Splits without keys hold arbitrary values, here and in partial_lse.
+            sum. Splits without keys hold garbage, here and in partial_lse.
         partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp, in base 2.
         context_lens: pointer to int32 [N]: keys of each sequence.
         cu_seqlens_q: pointer to int32 [N + 1]: where each sequence starts in the packed batch, and its end; read only
@@ -296,7 +295,7 @@ def merge_kernel(
             to the next.
         HEAD_DIM: D. BLOCK_D: a power of two, at least HEAD_DIM. SPLIT_SIZE: keys per split.
         NUM_SPLITS: splits that the partial tensors have room for. BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
-        RAGGED: whether the batch may contain more than decodes.
+        RAGGED: True if the batch may contain more than decodes.
     """
     head, seq = tl.program_id(0), tl.program_id(1)
     token = seq
@@ -318,10 +317,10 @@ def merge_kernel(
 
 @triton.jit
 def find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
-    """The sequence that a tile of the packed batch belongs to, by binary search.
+    """Find the sequence of a tile of the packed batch by binary search.
 
-    Sequence i owns the tiles from cu_seqlens_q[i] // BLOCK_Q + i on. So the host doesn't need any sequence's length to
-    know that T // BLOCK_Q + N tiles are enough.
+    Sequence i owns the tiles from cu_seqlens_q[i] // BLOCK_Q + i on. So T // BLOCK_Q + N tiles are enough, and the host
+    needs no sequence's length.
 
     Args:
         tile: index of the tile, an int.
@@ -341,22 +340,22 @@ def find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def longest_first():
-    """This program's tile.
+    """This program's tile, counted from the last.
 
-    The last tokens of a prompt see the most keys: their programs start first, and the short ones fill the gaps.
+    The last tokens of a prompt see the most keys: their programs start first, and short ones fill the gaps.
     """
     return tl.num_programs(1) - 1 - tl.program_id(1)
 
 
 @triton.jit
 def first_masked_key(first_position, BLOCK_N: tl.constexpr):
-    """A multiple of BLOCK_N: every token of a tile that starts at `first_position` sees all keys before it."""
+    """First key, a multiple of BLOCK_N, that needs a mask: tokens from `first_position` on see all keys before it."""
     return (first_position + 1) // BLOCK_N * BLOCK_N
 
 
 @triton.jit
 def has_own_kernel(q_len):
-    """Whether a sequence with this many new tokens is left to `decode_kernel`."""
+    """True if `decode_kernel` computes a sequence with this many new tokens."""
     return q_len == 1
 
 
@@ -400,7 +399,7 @@ def prefill_kernel(
     is_dim, is_value_dim = dim < HEAD_DIM, value_dim < VALUE_DIM
     is_row = (row < BLOCK_Q * GROUP) & (token < q_len)
     in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
-    packed = (begin + token).to(tl.int64)[:, None]  # of each row, the token's index in the packed batch
+    packed = (begin + token).to(tl.int64)[:, None]  # index of each row's token in the packed batch
     queries = tl.load(q + packed * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     query_position = context_len - q_len + token
     first_position = context_len - q_len + first_token
@@ -417,7 +416,7 @@ def prefill_kernel(
     diagonal = first_masked_key(first_position, BLOCK_N)
     if WINDOW is not None:
         first_key = tl.maximum(first_visible_key(first_position, WINDOW, CHUNKED), 0)
-    if WINDOW is not None or SOFTCAP is not None or alibi_slopes is not None:  # the second loop has all terms
+    if WINDOW is not None or SOFTCAP is not None or alibi_slopes is not None:  # only the second loop applies the terms
         diagonal = first_key
     for first in range(first_key, diagonal, BLOCK_N):  # every row sees every key: no mask
         position = first + key
@@ -445,7 +444,7 @@ def prefill_kernel(
         values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
-    if WINDOW is not None:  # a row without a token may see no key
+    if WINDOW is not None:  # padding rows may see no key
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = (acc / row_sum[:, None]).to(out.dtype.element_ty)
     tl.store(out + packed * stride_out + head[:, None] * stride_out_head + value_dim[None, :], result, mask=in_out)

@@ -1,7 +1,8 @@
-"""Lesson 12: the race of engine/race.py in one kernel: a program for each row, no sort, nothing written but the tokens.
+"""Lesson 12: the sampling of engine/race.py (exponential race, or Gumbel-max) in one kernel: one program per row, no
+sort, and only tokens are written.
 
-Each program goes through its row tile by tile, once for each question that it has to answer. Most rows are read from
-memory once and then from the GPU's cache. Nothing depends on other rows, so a row gets its token in any company.
+A program makes several passes over its row, tile by tile; after the first, most reads hit the GPU's cache. Rows are
+independent, so a row gets the same token in any batch.
 """
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
@@ -25,7 +26,7 @@ INFINITY = tl.constexpr(float("inf"))
 
 @triton.jit
 def mixed(x):
-    """A hash of uint64: SplitMix64. `>>` fills with zeros."""
+    """Hash a uint64 with SplitMix64. `>>` fills with zeros."""
     x = x + STEP
     x = (x ^ (x >> 30)) * FIRST_FACTOR
     x = (x ^ (x >> 27)) * SECOND_FACTOR
@@ -37,27 +38,27 @@ def times(stream, ids):
     """Each token's exponential random number."""
     bits = mixed(stream + ids.to(tl.uint64) * STEP) >> 32
     number = tl.minimum((bits.to(tl.uint32).to(tl.float32) + 0.5) * (2.0**-32), BELOW_ONE)
-    # Near 0, 1 - number loses digits; there, the series of the logarithm is exact enough.
+    # Near 0, 1 - number loses digits; use the series of the logarithm there.
     series = number * (1 + number * (1 / 2 + number * (1 / 3 + number * (1 / 4 + number / 5))))
     return tl.where(number < 1 / 16, series, -tl.log(1 - number))
 
 
 @triton.jit
 def load_tile(row, start, vocabulary, TILE: tl.constexpr):
-    """A tile of token ids and their logits, -inf beyond the vocabulary."""
+    """Load a tile of token ids and their logits, -inf beyond the vocabulary."""
     ids = start + tl.arange(0, TILE)
     return ids, tl.load(row + ids, mask=ids < vocabulary, other=-INFINITY).to(tl.float32)
 
 
 @triton.jit
 def comes_before(logits, ids, value, token):
-    """Whether tokens come before (value, token): by logit, and of equal logits the smaller id first."""
+    """True for tokens that rank before (value, token): larger logits first, then smaller ids."""
     return (logits > value) | ((logits == value) & (ids < token))
 
 
 @triton.jit
 def winner_before(row, vocabulary, highest, inverse_temperature, stream, value, token, TILE: tl.constexpr):
-    """The token that wins the race among those that come before (value, token), int32."""
+    """The winner of the race among tokens that rank before (value, token), int32."""
     best = tl.full([TILE], -INFINITY, tl.float32)
     winner = tl.zeros([TILE], tl.int32)
     for start in range(0, vocabulary, TILE):
@@ -71,7 +72,7 @@ def winner_before(row, vocabulary, highest, inverse_temperature, stream, value, 
 
 @triton.jit
 def amount_before(row, vocabulary, highest, inverse_temperature, value, token, TILE: tl.constexpr):
-    """How many tokens come before (value, token), and the sum of their weights; the likeliest token weighs 1."""
+    """Number of tokens that rank before (value, token), and the sum of their weights; the likeliest weighs 1."""
     count = tl.zeros([TILE], tl.int32)
     mass = tl.zeros([TILE], tl.float32)
     for start in range(0, vocabulary, TILE):
@@ -84,23 +85,23 @@ def amount_before(row, vocabulary, highest, inverse_temperature, value, token, T
 
 @triton.jit
 def to_order(x):
-    """An integer for a float32, in the same order, so that there is a middle between any two floats."""
+    """Map a float32 to an integer in the same order, to bisect between floats."""
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, -(bits & 0x7FFFFFFF), bits).to(tl.int64)
 
 
 @triton.jit
 def from_order(key):
-    """The float32 of `to_order`."""
+    """Inverse of `to_order`."""
     size = tl.abs(key).to(tl.int32).to(tl.float32, bitcast=True)
     return tl.where(key < 0, -size, size)
 
 
 @triton.jit
 def kth_largest(row, vocabulary, low, high, k, TILE: tl.constexpr):
-    """The k-th largest of the logits from `low` on, or `low` if there are fewer. `high` is the largest.
+    """The k-th largest of the logits of at least `low`, or `low` if there are fewer. `high` is the largest.
 
-    Bisection, at most 32 times. Both ends move to logits that occur, so it mostly ends earlier.
+    Bisection of at most 32 iterations. Both ends move to existing logits, so it usually ends earlier.
     """
     while low < high:
         low_key, high_key = to_order(low), to_order(high)
@@ -130,12 +131,12 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
 
     Args:
         logits: pointer to [N, vocabulary], any floating-point dtype.
-        highest: pointer to [N], the largest logit of each row; where it isn't a finite number, nothing is written.
+        highest: pointer to [N], the largest logit of each row; if it isn't finite, nothing is written.
         table: pointer to int64 [programs, 7], see `settings_table` in engine/race.py.
         numbers: pointer to the same memory, as float64.
         tokens: pointer to int64 [N].
         stride: elements from the start of one row of logits to the start of the next.
-        TILE: logits that are read at once, a power of two.
+        TILE: logits per load, a power of two.
     """
     entry = tl.program_id(0) * NUM_SETTINGS
     index = tl.load(table + entry)
@@ -147,13 +148,13 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
     row, top = logits + index * stride, tl.load(highest + index).to(tl.float32)
     if tl.abs(top) < INFINITY:
         stream = mixed(mixed(seed) + position)
-        value, token = top - margin, vocabulary  # the tokens that may stay come before these two
+        value, token = top - margin, vocabulary  # only tokens that rank before these two may be drawn
         if top_k < vocabulary:
             value = kth_largest(row, vocabulary, value, top, top_k, TILE)
-        limit = top_p  # of the weight before a token that stays
+        limit = top_p  # on the weight of tokens that rank before a drawn one
         if top_p < INFINITY:
             count, mass = amount_before(row, vocabulary, top, inverse_temperature, value, token, TILE)
-            # Those that share the floor are all alike, and may be more than `top_k` has room for.
+            # Ties at the threshold may exceed `top_k`.
             surplus = tl.maximum(count - top_k, 0)
             limit = top_p * (mass - surplus * tl.exp((value - top) * inverse_temperature)).to(tl.float64)
         is_drawn = False
@@ -168,7 +169,7 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
 
 
 def race(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor, tokens: torch.Tensor) -> None:
-    """What `engine.race.race` does, by the kernel, without waiting for it."""
+    """Run `engine.race.race` as a kernel, asynchronously."""
     if logits.stride(-1) != 1:
         logits = logits.contiguous()
     vocabulary = logits.shape[-1]

@@ -16,13 +16,13 @@ from lessons_lib.kernels.validation import check_alike
 def one_block_kernel(
     q, k_block, v_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
 ):  # fmt: skip
-    """Attention of one query head of one new token, whose sequence fits into one block. The grid has one program.
+    """Attention of one query head of one new token over a sequence that fits into one block. The grid has one program.
 
     Args:
         q: pointer to [HEAD_DIM].
         k_block, v_block: pointers to [BLOCK_SIZE, HEAD_DIM]: keys and values of one block and one KV head.
         out: pointer to [HEAD_DIM].
-        num_tokens: slots of the block that hold a token, from slot 0 on; at least 1. The others may hold anything.
+        num_tokens: slots of the block that hold a token, from slot 0 on; at least 1. The others may hold garbage.
         scale: factor of the scores, usually 1 / sqrt(HEAD_DIM).
         stride_slot: elements from one slot to the next, in k_block and in v_block.
         HEAD_DIM, BLOCK_SIZE: powers of two.
@@ -47,7 +47,7 @@ def write_kernel(new, cache, slot_mapping, n_elements, stride_new, stride_slot, 
     Args:
         new: pointer to [T, n_elements]: the keys (or values) of the new tokens.
         cache: pointer to [num_blocks * block_size, n_elements]: one row per cache slot, of the dtype of `new`.
-        slot_mapping: pointer to int64 [T]: the cache slot of each new token, counted through the whole pool.
+        slot_mapping: pointer to int64 [T]: the cache slot of each new token, counted over the whole pool.
         n_elements: elements per token, Hkv * D.
         stride_new: elements from one token to the next in `new`.
         stride_slot: elements from one slot to the next in `cache`.
@@ -68,7 +68,7 @@ def attend_blocks(
     """Attention of one query head of one new token, one block of the KV cache per iteration. Called from a kernel.
 
     Args:
-        query: the query itself, a tile [HEAD_DIM] of float32.
+        query: float32 tile [HEAD_DIM], not a pointer.
         keys, values: pointers to the first element of the query's KV head in the caches.
         table: pointer to the sequence's block table, int32 [M].
         num_tokens: tokens of the sequence, the new one included; at least 1.
@@ -162,10 +162,9 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
 
     Args:
         new: [T, Hkv, D].
-        cache: [num_blocks, block_size, Hkv, D], of the same dtype; all slots must be equally far apart, each slot
-            contiguous.
+        cache: [num_blocks, block_size, Hkv, D], of the same dtype, with evenly spaced slots, each contiguous.
         slot_mapping: int64 [T].
-        kernel: `write_kernel`, or yours.
+        kernel: `write_kernel`, or your own.
 
     Raises:
         ValueError: the slots aren't evenly spaced; nothing is written.
@@ -180,7 +179,7 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
 
 
 def rows_to_write(new, cache) -> torch.Tensor:
-    """New keys or values as one row for each token, [T, Hkv * D], contiguous within a row.
+    """Reshape new keys or values to one row per token, [T, Hkv * D], contiguous within a row.
 
     Raises:
         ValueError: see `write_cache`.
@@ -204,7 +203,7 @@ def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=
         block_tables: int32 [N, M].
         context_lens: int32 [N], tokens of each sequence, the new one included.
         scale: factor of the scores.
-        kernel: `decode_heads_kernel`, or yours.
+        kernel: `decode_heads_kernel`, or your own.
 
     Returns:
         tensor [N, Hq, D], of the dtype of q.

@@ -1,6 +1,6 @@
-"""Lesson 07: decides whether Triton kernels run compiled on a GPU or interpreted on the CPU.
+"""Lesson 07: choose between Triton kernels compiled for a GPU and interpreted on the CPU.
 
-Every module that defines kernels imports it.
+Every module that defines kernels imports this one.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ INTERPRET = "TRITON_INTERPRET"
 
 
 def prepare_triton() -> None:
-    """Without a GPU, make Triton interpret every kernel defined from now on.
+    """Without a GPU, make Triton interpret all kernels defined from now on.
 
     With a GPU, or if TRITON_INTERPRET is set, nothing changes. `@triton.jit` reads the environment when it is applied.
 
@@ -31,9 +31,9 @@ def prepare_triton() -> None:
 
 
 def interpret_library() -> list[tuple[object, str, object]]:
-    """Make the functions of `triton.language` that are themselves written in Triton, such as `tl.max`, interpreted.
+    """Interpret the functions of `triton.language` that are written in Triton, such as `tl.max`.
 
-    They were defined when Triton was imported, and transformers may have imported it first.
+    They were defined when Triton was imported, possibly by transformers.
 
     Returns:
         (module, name, previous value) of everything that was replaced, methods of `tl.tensor` excepted.
@@ -45,7 +45,7 @@ def interpret_library() -> list[tuple[object, str, object]]:
 
 
 def interpret_methods(tensor: type) -> None:
-    """Replace the methods that are functions written in Triton, such as `x.max()`, as Triton does when interpreting."""
+    """Replace methods written in Triton, such as `x.max()`, as Triton does when interpreting."""
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
@@ -55,7 +55,7 @@ def interpret_methods(tensor: type) -> None:
 
 
 def _method(fn):
-    """A function as a method: Triton's own objects don't bind `self`."""
+    """Turn a function into a method: Triton's function objects don't bind `self`."""
 
     def wrapper(*args, **kwargs):
         return fn(*args, **kwargs)
@@ -64,9 +64,10 @@ def _method(fn):
 
 
 def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:
-    """Replace the compiled functions among `names` with interpreted ones of the same source.
+    """Replace the compiled functions among `names` with interpreted ones.
 
-    Returns what `interpret_library` does.
+    Returns:
+        as `interpret_library`.
     """
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
@@ -78,10 +79,7 @@ def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[ob
 
 
 def patch_old_interpreter() -> None:
-    """Make Triton 3.6 convert one-element arrays to int in a way that NumPy 2.4 still allows.
-
-    Triton 3.7 does so by itself.
-    """
+    """Make Triton 3.6 convert one-element arrays to int in a way that NumPy 2.4 allows, as Triton 3.7 does."""
     import triton
     from triton.runtime import interpreter
 
@@ -101,12 +99,12 @@ def is_interpreted() -> bool:
 
 
 def kernel_device() -> str:
-    """The device for tensors that kernels use: "cuda", or "cpu" where kernels are interpreted."""
+    """Device for the kernels' tensors: "cuda", or "cpu" if kernels are interpreted."""
     return "cpu" if is_interpreted() or not torch.cuda.is_available() else "cuda"
 
 
 def how_kernels_run() -> str:
-    """One line for the reader: whether kernels are compiled or interpreted, and by which Triton; or why neither."""
+    """One line for the reader: Triton's version, and if kernels are compiled, interpreted or can't run."""
     import triton
 
     if kernel_device() == "cuda":

@@ -1,6 +1,5 @@
-"""Lessons 07 and 08: what the attention functions refuse before a kernel runs.
-
-A kernel checks nothing: it would read elsewhere.
+"""Lessons 07 and 08: validation of the attention functions' arguments. Kernels don't check them: they would read out of
+bounds.
 """
 
 from itertools import pairwise
@@ -12,10 +11,10 @@ MAX_HEAD_DIM = 256  # the tiles of larger heads don't fit into a processor's sha
 
 
 def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
-    """Shapes, dtypes, devices and layouts.
+    """Check shapes, dtypes, devices and layouts.
 
     Raises:
-        ValueError: names the first that is wrong.
+        ValueError: names the first mismatch.
     """
     if q.dim() != 3 or k_cache.dim() != 4:
         raise ValueError(
@@ -58,7 +57,7 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
 
 
 def check_alike(k_cache, v_cache) -> None:
-    """The kernels compute one offset for both caches, and scale it if values have another head size than keys.
+    """Check that both caches have the same layout: kernels compute one offset for both, scaled by the head sizes.
 
     Raises:
         ValueError: shapes differ in more than the head size, or strides in more than that factor.
@@ -69,16 +68,16 @@ def check_alike(k_cache, v_cache) -> None:
     if k_cache.shape[:-1] != v_cache.shape[:-1] or any(k != v for k, v in strides) or not is_scaled:
         raise ValueError(
             f"k_cache has shape {list(k_cache.shape)} and strides {list(k_cache.stride())}, v_cache "
-            f"{list(v_cache.shape)} and {list(v_cache.stride())}; both must be the same, but for the head size."
+            f"{list(v_cache.shape)} and {list(v_cache.stride())}; both must be the same, except for the head size."
         )
 
 
 def check_terms(q, terms) -> None:
-    """The terms of a layer's scores.
+    """Check the terms of a layer's scores.
 
     Raises:
-        ValueError: a tensor doesn't have one element for each query head, on the device of q, or a window or chunk is
-            below 1, or there are both.
+        ValueError: a tensor doesn't have one element per query head on the device of q, a window or chunk is below 1,
+            or both are given.
     """
     if terms is None:
         return
@@ -98,10 +97,10 @@ def check_terms(q, terms) -> None:
 
 
 def check_decode(q, context_lens) -> None:
-    """One token per sequence.
+    """Check that q has one token per sequence.
 
     Raises:
-        ValueError: there are more or fewer.
+        ValueError: it has more or fewer.
     """
     if len(context_lens) != len(q):
         raise ValueError(
@@ -111,7 +110,7 @@ def check_decode(q, context_lens) -> None:
 
 
 def check_varlen(cu_seqlens_q, context_lens) -> None:
-    """Shape, dtype and device of cu_seqlens_q.
+    """Check the shape, dtype and device of cu_seqlens_q.
 
     Raises:
         ValueError: one of them is wrong.
@@ -126,7 +125,7 @@ def check_varlen(cu_seqlens_q, context_lens) -> None:
 
 
 def check_contents(num_tokens, k_cache, cu_seqlens_q, context_lens, block_tables) -> None:
-    """The values of lengths and tables. Reading them synchronizes with the GPU.
+    """Check the values of lengths and tables. This synchronizes with the GPU.
 
     Args:
         num_tokens: T, tokens of the packed batch.

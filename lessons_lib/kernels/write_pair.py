@@ -1,4 +1,4 @@
-"""Lesson 13: the cache write of one layer in one launch. In a small model, starting a kernel takes longer than it runs.
+"""Lesson 13: one layer's cache write in one launch. In a small model, launching a kernel takes longer than running it.
 
 Shapes: see simple_paged.py.
 """
@@ -31,7 +31,7 @@ def write_pair(keys, values, k_cache, v_cache, slot_mapping, kernel=write_pair_k
     """Write the new keys and values of one layer into their cache slots.
 
     Args:
-        keys, values: [T, Hkv, D], each with a head size of its own; k_cache, v_cache, slot_mapping: see `write_cache`.
+        keys, values: [T, Hkv, D]; head sizes may differ. k_cache, v_cache, slot_mapping: see `write_cache`.
         kernel: `write_pair_kernel`, or another with the same arguments.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The KV cache in blocks: who owns which block, and what the blocks hold.
+"""The KV cache in blocks: ownership and contents.
 
 Read in this order: block_pool, cache_slots and block_serving (lesson 03), paged_kv_cache (06), block_copies (10),
 prefix_cache (11). invariants checks that no block is lost or freed twice.

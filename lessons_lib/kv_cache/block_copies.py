@@ -1,4 +1,4 @@
-"""Lesson 10: carries out the block copies that the scheduler asks for."""
+"""Lesson 10: execute the block copies that the scheduler requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COPY, SWAP_OUT, SWAP_IN = "copy", "swap out", "swap in"
 
 @dataclass(frozen=True)
 class BlockCopy:
-    """The contents of one block are copied to another before the step computes anything.
+    """A copy of one block's contents to another block, before the step's forward pass.
 
     Attributes:
-        kind: COPY from block to block of the pool, SWAP_OUT from the pool to the swap space, SWAP_IN back.
+        kind: COPY within the pool, SWAP_OUT from the pool to the swap space, SWAP_IN back.
         source, target: block ids.
     """
 
@@ -27,17 +27,16 @@ class BlockCopy:
 
 
 def copy_blocks(block_copies: list[BlockCopy], cache: PagedKVCache, swap_cache: PagedKVCache | None) -> None:
-    """Copy the contents of blocks, in the given order, in all layers. Neighbors of one kind are copied together, unless
-    one needs another.
+    """Copy blocks in the given order, in all layers. Independent neighbors of one kind are copied together.
 
     Args:
-        cache: the cache of the pool.
-        swap_cache: that of the swap space, in CPU memory; None if nothing is ever swapped.
+        cache: the pool's cache.
+        swap_cache: the swap space's cache, in CPU memory; None if nothing is ever swapped.
     """
     for kind, run in groupby(block_copies, key=lambda copy: copy.kind):
         source = swap_cache if kind == SWAP_IN else cache
         target = swap_cache if kind == SWAP_OUT else cache
-        assert source and target, f"there is a block copy of kind {kind!r}, and no swap cache."
+        assert source and target, f"a block copy of kind {kind!r} needs a swap cache."
         for group in _independent(list(run), source is target):
             sources, targets = [copy.source for copy in group], [copy.target for copy in group]
             for read, written in zip([*source.keys, *source.values], [*target.keys, *target.values]):
@@ -45,7 +44,7 @@ def copy_blocks(block_copies: list[BlockCopy], cache: PagedKVCache, swap_cache: 
 
 
 def _independent(block_copies: list[BlockCopy], within_one_cache: bool) -> list[list[BlockCopy]]:
-    """Split a run of copies where one reads or overwrites what an earlier one has written."""
+    """Split a run of copies wherever one reads or overwrites an earlier target."""
     groups: list[list[BlockCopy]] = [[]]
     written: set[int] = set()
     for copy in block_copies:

@@ -23,7 +23,7 @@ class BlockPool:
     Attributes:
         num_blocks: number of blocks; their ids are 0 to num_blocks - 1.
         block_size: tokens per block.
-        free_queue: ids of the free blocks. The first is allocated next; freed blocks go to the end.
+        free_queue: ids of the free blocks. Blocks are allocated from the front and freed to the end.
         used: ids of the allocated blocks.
     """
 
@@ -37,7 +37,7 @@ class BlockPool:
         self.reset()
 
     def reset(self) -> None:
-        """Free all blocks, whatever was allocated."""
+        """Free all blocks."""
         self.free_queue = deque(range(self.num_blocks))
         self.used: set[int] = set()
 
@@ -65,8 +65,8 @@ class BlockPool:
     def free(self, blocks: list[int]) -> None:
         """Free a request's blocks, given in the order of its tokens.
 
-        They go to the end of the free queue, last block first, so that the tail of a request is reallocated before its
-        beginning. Requests often share a beginning: lesson 11 reuses its blocks if they are still intact.
+        They go to the end of the free queue, last block first, so that a request's tail is reallocated before its
+        beginning. Requests often share a beginning: lesson 11 reuses such blocks if they are still intact.
 
         Raises:
             ValueError: a block is not allocated (freed before, or of another pool) or is listed twice; nothing changes.
@@ -90,7 +90,7 @@ class BlockPool:
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Number of blocks that `num_tokens` tokens need: as many as necessary, and not one more.
+    """Minimum number of blocks for `num_tokens` tokens.
 
     Args:
         num_tokens: 0 or more.
@@ -104,8 +104,8 @@ class BlockTable:
 
     Attributes:
         pool: the `BlockPool` that the blocks come from.
-        max_blocks: the most blocks that the table may hold; None means no limit.
-        blocks: ids of its blocks, in the order of its tokens.
+        max_blocks: maximum number of blocks; None for no limit.
+        blocks: block ids, in the order of the request's tokens.
         num_tokens: number of tokens stored so far.
     """
 
@@ -136,7 +136,7 @@ class BlockTable:
         self.num_tokens = num_tokens
 
     def release(self) -> None:
-        """Return all blocks to the pool. The table is empty afterwards, and can be filled again."""
+        """Return all blocks to the pool. The table is empty afterwards and can be reused."""
         self.pool.free(self.blocks)
         self.blocks = []
         self.num_tokens = 0
@@ -173,7 +173,7 @@ def block_bytes(
         config: a Hugging Face model configuration.
         block_size: tokens per block.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
-        layer_shapes: of each layer, if they aren't those of the configuration.
+        layer_shapes: shape of each layer, if not the configuration's.
     """
     return block_size * bytes_per_element * sum(shape.elements for shape in layer_shapes or kv_shapes(config))
 

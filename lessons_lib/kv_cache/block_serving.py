@@ -1,4 +1,4 @@
-"""Lesson 03: requests served from one pool of blocks, counted in steps. No model computes."""
+"""Lesson 03: requests served from one pool of blocks, counted in steps, without a model."""
 
 from collections import deque
 from collections.abc import Callable
@@ -25,12 +25,12 @@ class CachedRequest:
 
     @property
     def tokens_in_the_end(self) -> int:
-        """What its table will hold. The last token of an answer is never stored."""
+        """Final number of tokens in the table. An answer's last token is never stored."""
         return self.prompt_tokens + self.answer_tokens - 1
 
     @property
     def finished(self) -> bool:
-        """Whether it has its whole answer."""
+        """True once the whole answer is generated."""
         return self.table.num_tokens == self.tokens_in_the_end
 
 
@@ -38,8 +38,8 @@ def step_in_blocks(waiting: "deque[CachedRequest]", running: "list[CachedRequest
     """One step: finished requests leave, running ones grow by one token each, waiting ones are admitted.
 
     Args:
-        waiting: queue of the requests whose tables are empty.
-        running: list of the admitted requests, in order of admission. Every change is made in place.
+        waiting: queue of requests with empty tables.
+        running: list of the admitted requests, in order of admission. Both are changed in place.
         pool: the pool of their tables.
     """
     for request in [request for request in running if request.finished]:
@@ -61,11 +61,11 @@ def step_in_blocks(waiting: "deque[CachedRequest]", running: "list[CachedRequest
 
 
 def step_with_oracle(waiting: "deque[CachedRequest]", running: "list[CachedRequest]", pool: "BlockPool") -> None:
-    """The step, but a request is admitted only if all running ones and itself have room for their whole answers.
+    """The same step, but admit a request only if its whole answer and all running ones' fit.
 
     Args:
         waiting, running: see `step_in_blocks`.
-        pool: has blocks of 1, so that nothing is left empty but what was set aside.
+        pool: with blocks of 1 token, so that only reserved slots are empty.
     """
     reserved = sum(request.tokens_in_the_end for request in running if not request.finished)
     admitted: deque[CachedRequest] = deque()
@@ -77,13 +77,13 @@ def step_with_oracle(waiting: "deque[CachedRequest]", running: "list[CachedReque
 
 @dataclass(frozen=True)
 class AdmissionView:
-    """What an admission rule knows about a request.
+    """A request, as an admission rule sees it.
 
     Attributes:
         prompt_tokens: length of the prompt.
-        max_new_tokens: the most tokens that its answer may have. Most answers are shorter.
-        num_tokens: how many tokens it holds now; 0 if it is waiting.
-        num_blocks: in how many blocks.
+        max_new_tokens: token limit of the answer. Most answers are shorter.
+        num_tokens: tokens in the cache now; 0 if waiting.
+        num_blocks: blocks of those tokens.
     """
 
     prompt_tokens: int
@@ -93,15 +93,15 @@ class AdmissionView:
 
 
 def may_admit(request: "AdmissionView", running: "list[AdmissionView]", num_free: int, block_size: int) -> bool:
-    """Whether the first waiting request is admitted now.
+    """Decide whether to admit the first waiting request now.
 
     Args:
-        request: has `prompt_tokens` and `max_new_tokens`, the most tokens that its answer may have.
-        running: list of the running requests. Each also has `num_tokens` and `num_blocks`, what it holds now.
+        request: has `prompt_tokens` and `max_new_tokens`, the token limit of its answer.
+        running: list of the running requests. Each also has `num_tokens` and `num_blocks`, its current cache use.
         num_free: number of free blocks.
         block_size: slots per block.
     """
-    soon = 2 * len(running)  # blocks that the running requests will need, more or less
+    soon = 2 * len(running)  # rough estimate of the blocks that running requests will need
     return blocks_for(request.prompt_tokens, block_size) + soon <= num_free
 
 
@@ -110,11 +110,11 @@ class CacheStep:
     """The cache after one step.
 
     Attributes:
-        running: how many requests are running.
-        waiting: how many are in the queue.
-        tokens: how many tokens their tables hold.
-        restarted: how many requests had to give up their blocks.
-        tokens_lost: how many tokens these held: they have to be computed again.
+        running: number of running requests.
+        waiting: number of queued requests.
+        tokens: tokens in all tables.
+        restarted: requests that lost their blocks.
+        tokens_lost: tokens of those, to be recomputed.
     """
 
     running: int
@@ -134,14 +134,14 @@ def serve_in_blocks(
     new_table: Callable[[BlockPool], BlockTable] = BlockTable,
     step: Callable[["deque[CachedRequest]", "list[CachedRequest]", BlockPool], None] = step_in_blocks,
 ) -> list[CacheStep]:
-    """Serve requests that all arrive at the start, until each has its answer.
+    """Serve requests that all arrive at the start, until all have finished.
 
     Args:
         lengths: (prompt tokens, answer tokens) of each request.
-        new_table, step: yours if you like.
+        new_table, step: you can pass your own.
 
     Raises:
-        NeverDone: a step changed nothing, so the next one wouldn't either.
+        NeverDone: a step changed nothing.
     """
     waiting = deque(
         CachedRequest(str(index), prompt, answer, new_table(pool)) for index, (prompt, answer) in enumerate(lengths)

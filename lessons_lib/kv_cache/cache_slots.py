@@ -4,7 +4,7 @@ import torch
 
 
 def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> torch.Tensor:
-    """The cache slots of the tokens at positions start, start + 1, ..., end - 1, computed all at once.
+    """Compute the cache slots of the tokens at positions start to end - 1, all at once.
 
     Args:
         blocks: list of int, the ids of the request's blocks in the order of its tokens.

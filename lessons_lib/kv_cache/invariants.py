@@ -1,5 +1,4 @@
-"""Lesson 10: what always holds of the pool. Every block is free, or used by exactly as many sequences as its reference
-count says."""
+"""Lesson 10: invariants of the pool: every block is either free or used by `ref_count` sequences."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,10 @@ class LostBlocks(AssertionError):
 
 
 def audit(scheduler: "PreemptiveScheduler") -> None:
-    """Compare what a PreemptiveScheduler's pool says with the blocks that its sequences have.
+    """Compare a PreemptiveScheduler's pool with its sequences' blocks.
 
     Raises:
-        LostBlocks: names the first thing that does not agree.
+        LostBlocks: names the first mismatch.
     """
     pool = scheduler.pool
     sequences = [*scheduler.running, *scheduler.leaving, *scheduler.waiting]
@@ -27,7 +26,7 @@ def audit(scheduler: "PreemptiveScheduler") -> None:
     _agree("blocks that are free and in use", free & set(owned), set())
     _agree("blocks that are neither free nor in use", set(range(pool.num_blocks)) - free - set(owned), set())
     _agree("blocks in use", pool.used, set(owned))
-    shares = hasattr(pool, "ref_count")  # a PrefixCache, a learner's own too
+    shares = hasattr(pool, "ref_count")  # a PrefixCache, the learner's included
     if shares:
         _agree("reference counts", pool.ref_count, dict(owned))
         _agree("block hashes", {hash: block for block, hash in pool.block_to_hash.items()}, pool.hash_to_block)

@@ -1,5 +1,4 @@
-"""Lesson 06: keys and values of all layers in the blocks of one pool, written by slot mapping and read by block
-table."""
+"""Lesson 06: keys and values of all layers in one pool of blocks, written by slot mapping and read by block table."""
 
 import torch
 from transformers import PretrainedConfig
@@ -8,7 +7,7 @@ from lessons_lib.models.loading import KVShape, kv_shapes
 
 
 class PagedKVCache:
-    """The cache of a whole model, in blocks that may belong to any request.
+    """The cache of a whole model, in blocks that any request can use.
 
     A block belongs to its sequence in all layers, until the sequence ends.
 
@@ -32,15 +31,14 @@ class PagedKVCache:
             raise ValueError(
                 f"{num_blocks} blocks of {block_size} tokens; a cache has at least 1 block of at least 1 token."
             )
-        layers = layer_shapes or kv_shapes(config)  # heads and head sizes, layer by layer; most models have one for all
+        layers = layer_shapes or kv_shapes(config)  # heads and head sizes of each layer; in most models all are alike
         pool = (num_blocks, block_size)
         self.num_blocks, self.block_size = pool
         self.keys = [torch.zeros(*pool, own.kv_heads, own.key_dim, dtype=dtype, device=device) for own in layers]
         self.values = [torch.zeros(*pool, own.kv_heads, own.value_dim, dtype=dtype, device=device) for own in layers]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-        """Write the new tokens' keys and values of one layer to their cache slots, for all sequences at once. Nothing
-        else changes.
+        """Write the new tokens' keys and values of one layer to their cache slots, for all sequences at once.
 
         Args:
             layer: index of the layer, from 0.
@@ -52,7 +50,7 @@ class PagedKVCache:
         """
         pairs = ((self.keys[layer], keys), (self.values[layer], values))
         for cache, new in pairs:
-            # PyTorch would copy the keys of one token or one head to all the others.
+            # PyTorch would broadcast the keys of one token or head to all others.
             if new.shape != (len(slot_mapping), *cache.shape[2:]):
                 raise ValueError(
                     f"{len(slot_mapping)} slots of [KV heads, head size] {list(cache.shape[2:])} can't hold "
@@ -62,12 +60,12 @@ class PagedKVCache:
             cache.flatten(0, 1)[slot_mapping] = new
 
     def read(self, layer: int, blocks: list[int], num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gather what one sequence has cached in one layer: a copy of its blocks, one after the other.
+        """Gather one sequence's keys and values in one layer: a copy of its blocks, in order.
 
         Args:
             layer: index of the layer, from 0.
             blocks: the blocks of the sequence, in the order of its tokens.
-            num_tokens: how many tokens it has; the rest of its last block is left out.
+            num_tokens: tokens of the sequence; the rest of its last block is omitted.
 
         Returns:
             (keys, values), each [num_tokens, kv_heads, head_dim].

@@ -1,4 +1,4 @@
-"""Lesson 11: a block pool that knows what its blocks hold, so that sequences with the same beginning share blocks."""
+"""Lesson 11: a block pool that tracks block contents, so that sequences with the same prefix share blocks."""
 
 import hashlib
 from array import array
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
-    """The hash of a full block: of its tokens, and of the hash of the block before it.
+    """Hash a full block: its tokens, and the hash of the block before it.
 
-    Keys and values depend on all tokens before them, so the same tokens behind another beginning are another block. The
-    chain makes one hash stand for everything up to the end of the block.
+    Keys and values depend on all tokens before them, so the same tokens after another prefix are another block. Through
+    the chain, a hash identifies everything up to the end of its block.
 
     Args:
-        parent: the hash of the block before; for the first block, `b""`.
-        token_ids: the tokens of the block.
+        parent: hash of the block before; `b""` for the first block.
+        token_ids: tokens of the block.
 
     Returns:
-        32 bytes, by SHA-256: it is not feasible to construct a prompt whose blocks have another one's hashes.
+        32 bytes, by SHA-256: constructing a prompt with another prompt's hashes is infeasible.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
 def salt_root(cache_salt: str | None) -> bytes:
-    """What stands for the block before the first one: b"" without a salt.
+    """Parent of the first block: b"" without a salt.
 
     Returns:
-        64 bytes, by SHA-512: longer than a block's hash, so that no block of tokens can pass for a salt.
+        64 bytes, by SHA-512: longer than a block's hash, so that no block can be mistaken for a salt.
     """
     return b"" if cache_salt is None else hashlib.sha512(cache_salt.encode("utf-8", "surrogatepass")).digest()
 
@@ -40,11 +40,11 @@ def salt_root(cache_salt: str | None) -> bytes:
 def hash_full_blocks(
     sequence: "Sequence", block_size: int, block_hash: Callable[[bytes, list[int]], bytes] = block_hash
 ) -> list[bytes]:
-    """Hashes of the full blocks of a sequence's tokens. Those computed before are kept in `sequence.block_hashes`.
+    """Hash the full blocks of a sequence, and cache the hashes in `sequence.block_hashes`.
 
     Args:
-        sequence: without placeholders, since they have no token ids yet.
-        block_size: tokens of a block.
+        sequence: without placeholders, which have no token ids yet.
+        block_size: tokens per block.
 
     Returns:
         `sequence.num_tokens // block_size` hashes.
@@ -52,7 +52,7 @@ def hash_full_blocks(
     hashes = sequence.block_hashes
     full = sequence.num_tokens // block_size
     if len(hashes) < full:
-        # Only tokens that aren't hashed yet are looked at: this runs in every step, and sequences are long.
+        # Look only at tokens that aren't hashed yet: this runs in every step, and sequences are long.
         hashed = len(hashes) * block_size
         token_ids = [*sequence.prompt_ids[hashed:], *sequence.output_ids[max(0, hashed - len(sequence.prompt_ids)) :]]
         for start in range(0, full * block_size - hashed, block_size):
@@ -62,7 +62,7 @@ def hash_full_blocks(
 
 
 class LruQueue(OrderedDict[int, None]):
-    """The free queue of a pool, from whose middle a block can be taken too."""
+    """A pool's free queue that also supports removal from the middle."""
 
     def popleft(self) -> int:
         return self.popitem(last=False)[0]
@@ -75,13 +75,13 @@ class LruQueue(OrderedDict[int, None]):
 
 
 class SharedBlockPool(BlockPool):
-    """A block pool whose blocks may be used by several sequences.
+    """A block pool whose blocks may be shared by several sequences.
 
-    A free block keeps its contents until it is allocated again. Until then it may be taken out of the free queue,
-    wherever it is in it. The front of the queue is the block that hasn't been used for longest.
+    A free block keeps its contents until it is allocated again. Until then it can be taken from anywhere in the free
+    queue, which is ordered from least to most recently used.
 
     Attributes:
-        ref_count: block -> how many sequences use it, for blocks in use.
+        ref_count: block -> number of sequences that use it, for blocks in use.
     """
 
     def reset(self) -> None:
@@ -101,10 +101,10 @@ class SharedBlockPool(BlockPool):
         return blocks
 
     def touch(self, blocks: list[int]) -> None:
-        """One more sequence uses these blocks. Those that were free leave the free queue.
+        """Add one user to each block. Free blocks leave the free queue.
 
         Args:
-            blocks: different blocks of this pool, free or in use.
+            blocks: distinct blocks of this pool, free or in use.
         """
         for block in blocks:
             self.ref_count[block] = self.ref_count.get(block, 0) + 1
@@ -112,16 +112,13 @@ class SharedBlockPool(BlockPool):
         self.used.update(blocks)
 
     def free(self, blocks: list[int]) -> None:
-        """One sequence no longer uses its blocks, given in the order of its tokens. Those it used alone join the free
-        queue.
+        """Remove one user from blocks, given in the order of the sequence's tokens. Unused ones join the free queue.
 
         Raises:
             ValueError: a block is not in use, or is given twice; nothing changes.
         """
         if len(set(blocks)) < len(blocks):
-            raise ValueError(
-                f"a block is given twice in {list(blocks)}. A sequence has a block once. Nothing was freed."
-            )
+            raise ValueError(f"a block is given twice in {list(blocks)}. Give each block once. Nothing was freed.")
         super().free([block for block in blocks if self.ref_count.get(block, 1) == 1])
         for block in blocks:
             self.ref_count[block] -= 1
@@ -130,12 +127,12 @@ class SharedBlockPool(BlockPool):
 
 
 class PrefixCache(SharedBlockPool):
-    """A shared pool whose full blocks can be found by the hash of their contents, whether in use or free.
+    """A shared pool whose full blocks can be found by the hash of their contents, in use or free.
 
     Attributes:
         block_to_hash: block -> its hash, for full blocks whose keys and values are computed.
         hash_to_block: hash -> block.
-        evicted: how many blocks with a hash have been lost.
+        evicted: number of cached blocks evicted so far.
     """
 
     def __init__(self, num_blocks: int, block_size: int):
@@ -143,19 +140,19 @@ class PrefixCache(SharedBlockPool):
         self.evicted = 0
 
     def reset(self) -> None:
-        """Free all blocks, and forget what they hold."""
+        """Free all blocks and forget their contents."""
         super().reset()
         self.block_to_hash: dict[int, bytes] = {}
         self.hash_to_block: dict[bytes, int] = {}
 
     def match_prefix(self, block_hashes: list[bytes]) -> list[int]:
-        """The blocks that hold the longest cached beginning of a sequence.
+        """Find the longest cached prefix of a sequence.
 
         Args:
-            block_hashes: of its full blocks, in order.
+            block_hashes: hashes of its full blocks, in order.
 
         Returns:
-            the blocks found, up to the first hash that isn't there.
+            the blocks found, up to the first miss.
         """
         blocks = []
         for block_hash in block_hashes:
@@ -165,7 +162,7 @@ class PrefixCache(SharedBlockPool):
         return blocks
 
     def allocate(self, count: int) -> list[int]:
-        """Allocate `count` blocks for new tokens, least recently used first. Their contents are lost.
+        """Allocate `count` blocks for new tokens, least recently used first, and evict their contents.
 
         Raises:
             OutOfBlocks, ValueError: as in `BlockPool.allocate`; nothing changes.
@@ -178,14 +175,14 @@ class PrefixCache(SharedBlockPool):
         return blocks
 
     def is_writable(self, block: int) -> bool:
-        """Whether its owner may write to it: a write must not change what another sequence reads, now or later."""
+        """True if the block's owner may write to it: no other sequence reads it, now or later."""
         return self.ref_count.get(block) == 1 and block not in self.block_to_hash
 
     def touch(self, blocks: list[int]) -> None:
-        """One more sequence uses these blocks. Those that were free leave the free queue.
+        """Add one user to each block. Free blocks leave the free queue.
 
         Raises:
-            ValueError: a block is free and has no hash, so it holds nothing that could be shared; nothing changes.
+            ValueError: a block is free and has no hash, so there is nothing to share; nothing changes.
         """
         for block in blocks:
             if block not in self.ref_count and block not in self.block_to_hash:
@@ -196,8 +193,7 @@ class PrefixCache(SharedBlockPool):
         super().touch(blocks)
 
     def cache_full_block(self, block: int, block_hash: bytes) -> None:
-        """A block in use is full and computed: from now on it can be found by its hash. If another block has that hash,
-        nothing changes.
+        """Register a full, computed block in use under its hash, unless another block has that hash.
 
         Raises:
             ValueError: the block is not in use; nothing changes.
@@ -209,10 +205,10 @@ class PrefixCache(SharedBlockPool):
             self.hash_to_block[block_hash] = block
 
     def forget_contents(self) -> None:
-        """Forget what all blocks hold: none can be found anymore.
+        """Forget the contents of all blocks, so that none can be found.
 
         Raises:
-            RuntimeError: a block is in use, and its sequence would go on with it; nothing changes.
+            RuntimeError: a block is in use; nothing changes.
         """
         if self.used:
             raise RuntimeError(

@@ -1,6 +1,6 @@
 """The course's measuring tools: clocks, workloads, cost models, the ledger, and published results.
 
-stories has the six requests of every lesson; ledger compares every way of serving them.
+stories defines the six requests of every lesson; ledger compares all methods of serving them.
 """
 
 from lessons_lib.measuring.attention_cases import CASES, make_inputs

@@ -16,7 +16,7 @@ class Case:
     """Attention of one layer in one forward pass.
 
     Attributes:
-        name: as shown in tables.
+        name: name in tables.
         kind: "decode", "mixed" or "prefill".
         q_heads, kv_heads, head_dim: the model's.
         q_lens: new tokens of each sequence. context_lens: tokens of each sequence, the new ones included.
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def is_even(self) -> bool:
-        """Whether all sequences have the same lengths."""
+        """True if all sequences have the same lengths."""
         return len(set(self.q_lens)) == len(set(self.context_lens)) == 1
 
 
@@ -125,8 +125,7 @@ def make_inputs(case: Case, device="cuda", dtype=torch.bfloat16, rotations: int 
     """Random inputs of a case.
 
     Args:
-        rotations: block tables; by default enough that a key is read again only after four times the L2 cache has been
-            read.
+        rotations: number of block tables; by default, enough to read four times the L2 cache between uses of a key.
     """
     generator = torch.Generator().manual_seed(0)
     counts = [-(-context // case.block_size) for context in case.context_lens]

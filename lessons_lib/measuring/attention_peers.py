@@ -1,4 +1,4 @@
-"""The same attention computed by other means: what PyTorch offers.
+"""The same attention computed with PyTorch.
 
 Each function returns one call per block table, or None if it doesn't apply.
 """
@@ -53,7 +53,7 @@ def gather_sdpa(inputs: Inputs) -> Calls | None:
     if not case.is_even:
         bounds, lens = inputs.packed.cu_seqlens_q.to(inputs.q.device), inputs.packed.context_lens.to(inputs.q.device)
         plans = [plan_groups(bounds, lens, table, case.block_size) for table in inputs.tables]
-        # Indexing with a mask synchronizes, which can't be captured in a graph. So the indices are computed here.
+        # Indexing with a mask synchronizes, which a graph can't capture; compute the indices beforehand.
         plans = [
             [replace(group, is_query=group.is_query.nonzero(as_tuple=True)) for group in groups] for groups in plans
         ]
@@ -119,7 +119,7 @@ def packed_flash(inputs: Inputs) -> Calls:
 
 
 def flex(inputs: Inputs) -> Calls | None:
-    """FlexAttention over the whole pool; a block mask says which blocks belong to which sequence. Decodes only."""
+    """FlexAttention over the whole pool; a block mask maps blocks to sequences. Decodes only."""
     case, device = inputs.case, inputs.q.device
     if case.kind != "decode":
         return None

@@ -1,4 +1,4 @@
-"""Lines of code, without docstrings, comments and blank lines: of a text, and of a module with all that it imports."""
+"""Count lines of code, without docstrings, comments and blank lines: of a text, or of a module and all its imports."""
 
 import ast
 import io
@@ -36,9 +36,7 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def code_lines(source: str) -> int:
-    """Lines with at least one token of code. A line inside a docstring doesn't count; one inside any other string
-    does.
-    """
+    """Count lines with at least one token of code. Docstrings don't count; other strings do."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in LAYOUT:
@@ -47,13 +45,13 @@ def code_lines(source: str) -> int:
 
 
 def path_of(module: str) -> Path | None:
-    """The file of a module, None if there is none or if it is a package."""
+    """The file of a module; None if there is none or it is a package."""
     path = ROOT / (module.replace(".", "/") + ".py")
     return path if path.is_file() else None
 
 
 def imported_modules(source: str) -> set[str]:
-    """Modules of `lessons_lib` that are imported at the top level of a module."""
+    """Modules of `lessons_lib` imported at a module's top level."""
     modules: set[str] = set()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -67,7 +65,7 @@ def imported_modules(source: str) -> set[str]:
 
 
 def closure(entry: str) -> dict[str, int]:
-    """Every module that importing `entry` pulls in -> its lines of code.
+    """Map each module that `entry` imports, directly or not, to its lines of code.
 
     Raises:
         ValueError: there is no such module.

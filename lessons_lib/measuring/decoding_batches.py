@@ -1,6 +1,6 @@
 """Batches in the middle of decoding, for timing their steps.
 
-The time of a step doesn't depend on the values in the caches, so they are zeros, and no prompt has to be computed.
+A step's time doesn't depend on cached values, so the caches are zeros and no prompt is computed.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Lesson 12: common designs of serving engines on the same requests, each in the form of the lesson that built it."""
+"""Lesson 12: common designs of serving engines on the same requests, each as built in its lesson."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,7 @@ def static(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
 
 
 def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A scheduler that batches, and a model that is called once per sequence of the batch (lesson 05's loop)."""
+    """Batched scheduling, but one model call per sequence (lesson 05's loop)."""
     step = partial(ragged_step, forward=loop_forward)
     return ragged_generate(
         model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size, step=step
@@ -53,11 +53,11 @@ def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
 
 
 def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
-    """The same under a scheduler with a token budget, with prefix caching (this lesson)."""
+    """The same with a token budget and prefix caching (this lesson)."""
     longest = max(
         len(tokenizer(prompt).input_ids) + max_tokens for prompt, max_tokens in zip(load.prompts, load.max_new_tokens)
     )
-    num_blocks = size * blocks_for(longest, 16)  # a larger pool than the others' would only cost time to initialize
+    num_blocks = size * blocks_for(longest, 16)  # a larger pool would only take longer to initialize
     engine = LLMEngine(
         model,
         tokenizer,

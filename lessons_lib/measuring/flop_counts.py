@@ -1,4 +1,4 @@
-"""Counts the operations and the memory traffic of a forward pass, from the model's shape alone."""
+"""Count the operations and memory traffic of a forward pass from the model's shape."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from lessons_lib.models.loading import cache_bytes_per_token
 
 @dataclass(frozen=True)
 class Cost:
-    """What one forward pass costs.
+    """Cost of one forward pass.
 
     Attributes:
         operations: floating-point operations; a multiply-add counts as two.
@@ -26,12 +26,11 @@ class Cost:
 
 
 def forward_cost(model: PreTrainedModel, new_tokens: int, cached_tokens: int = 0) -> Cost:
-    """The cost of computing `new_tokens` tokens of one sequence after `cached_tokens` cached ones.
+    """Cost of computing `new_tokens` tokens of one sequence after `cached_tokens` cached ones.
 
-    A weight matrix is used once per token: two operations per weight. For each query and each key that it may attend
-    to, attention takes two operations per element for the score and two for the weighted sum of values. Embedding
-    look-ups, norms and activations are left out; in models of this kind they are a few percent. Only the last token's
-    logits are computed.
+    Each weight takes two operations per token. For each query and visible key, attention takes two operations per
+    element for the score and two for the weighted sum of values. Embedding lookups, norms and activations, a few
+    percent in such models, are ignored. Only the last token's logits are computed.
     """
     config = model.config
     weights = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and not _is_embedding(name))

@@ -1,61 +1,38 @@
-"""How long work takes on a GPU, launch overhead excluded: the work is captured in a CUDA graph and replayed."""
+"""Time work on a GPU without launch overhead: capture it in a CUDA graph and replay it."""
 
-import statistics
 from collections.abc import Callable
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
 
-# isort: split
 import torch
 import triton
 import triton.language as tl
-
-REPLAYS = 7
-MIN_SECONDS = 2e-3  # per replay; shorter ones are too close to the clock's resolution
+from triton.testing import do_bench_cudagraph
 
 
 def microseconds(calls: list[Callable[[], object]]) -> float:
-    """Microseconds per call: the calls in order, repeated in one captured graph; the median of seven replays.
+    """Microseconds per call: the calls in order, repeated in one captured graph of two milliseconds; median of ten
+    replays.
 
     Args:
-        calls: functions that launch the same work on different data, so that it isn't in the GPU's cache.
+        calls: functions that launch the same work on different data, so that the GPU's cache doesn't hold it.
 
     Raises:
-        RuntimeError: a call can't be captured. Whatever a call raises passes through.
+        RuntimeError: a call can't be captured. A call's own errors pass through.
     """
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls[:2] * 2:
-            call()
-        stream.synchronize()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record(stream)
+
+    def all_of_them() -> None:
         for call in calls:
             call()
-        end.record(stream)
-        stream.synchronize()
-        rounds = max(1, round(MIN_SECONDS * 1e3 / max(start.elapsed_time(end), 1e-3)))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(rounds):
-                for call in calls:
-                    call()
-        graph.replay()
-        times = []
-        for _ in range(REPLAYS):
-            start.record(stream)
-            graph.replay()
-            end.record(stream)
-            stream.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / (rounds * len(calls)))
-    return statistics.median(times)
+
+    return do_bench_cudagraph(all_of_them, rep=2, return_mode="median") * 1e3 / len(calls)
 
 
 @triton.jit
 def read_kernel(x, out, BLOCK: tl.constexpr):
-    """Read a tensor once and compute almost nothing: one sum per program.
+    """Read a tensor once, with almost no computation: one sum per program.
 
     Args:
         x: pointer to int32 [programs * BLOCK].
@@ -67,7 +44,7 @@ def read_kernel(x, out, BLOCK: tl.constexpr):
 
 
 def machine_limits() -> dict[str, float]:
-    """This GPU's measured limits: bytes read per second, and operations per second of a large product in bfloat16."""
+    """Measure this GPU's limits: bytes read per second, and operations per second of a large bfloat16 product."""
     bytes_per_s = _read_rate(2**31, 8192)  # 8 GB; freed before the product
     size = 8192
     left, right = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(2))

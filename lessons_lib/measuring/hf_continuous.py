@@ -1,4 +1,4 @@
-"""Hugging Face's own continuous batching, for `make bench`: the same requests through `ContinuousBatchingManager`."""
+"""Hugging Face's continuous batching, for `make bench`: the same requests through `ContinuousBatchingManager`."""
 
 import time
 
@@ -13,12 +13,11 @@ def hugging_face_continuous(
     """Serve a workload greedily, after a warm-up.
 
     Args:
-        size: the most requests in a batch.
-        attention: "sdpa" or "paged|eager", the two that need no GPU.
+        size: maximum batch size.
+        attention: "sdpa" or "paged|eager", which need no GPU.
 
     Returns:
-        (seconds from the first request to the last answer, answers). Starting its thread and a first request are not
-        included.
+        (seconds from the first request to the last answer, answers), without the start of the thread and a warm-up.
     """
     prompts = [tokenizer(prompt).input_ids for prompt in load.prompts]
     tokens = sum(len(prompt) + max_tokens for prompt, max_tokens in zip(prompts, load.max_new_tokens))

@@ -1,4 +1,4 @@
-"""One table that grows by a row per lesson: the same six requests, and what each way of serving them costs."""
+"""A table that grows by a row per lesson: the cost of each method of serving the same six requests."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ def story_sequences(tokenizer) -> list[Sequence]:
 
 
 def scheduled(model, tokenizer) -> RecordedRun:
-    """Four at a time, at most 32 tokens per step."""
+    """At most four requests at a time and 32 tokens per step."""
     scheduler: Scheduler[Any] = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
     with record_schedule(scheduler) as trace:
         return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
@@ -77,7 +77,7 @@ def by_engine(model, tokenizer, new_engine: Callable[..., LLMEngine] = LLMEngine
 
 
 def by_six_callers(model, tokenizer) -> RecordedRun:
-    """The same engine behind a front: each request has a caller of its own, and all call at the same time."""
+    """The same engine behind an AsyncEngine: one caller per request, all calling at the same time."""
     engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
 
     async def call(front: AsyncEngine, prompt: str, max_tokens: int) -> list[int]:
@@ -88,14 +88,14 @@ def by_six_callers(model, tokenizer) -> RecordedRun:
         async with AsyncEngine(engine) as front:
             return await asyncio.gather(*(call(front, *story) for story in zip(PROMPTS, MAX_NEW_TOKENS)))
 
-    # In a thread of its own: a notebook's thread has an event loop already.
+    # In a separate thread: a notebook's thread already runs an event loop.
     with record_schedule(engine.scheduler) as trace, ThreadPoolExecutor(1) as thread:
         outputs = thread.submit(asyncio.run, call_all()).result()
     return RecordedRun(outputs, trace)
 
 
 NO_CACHE = ", no cache"
-# (lesson, name of the row, how to serve the six stories)
+# (lesson, name of the row, function that serves the six stories)
 METHODS = (
     (
         "00",
@@ -132,11 +132,11 @@ BASELINE = "alone, KV cache"
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """What one way of serving the six stories took.
+    """Cost of one method of serving the six stories.
 
     Attributes:
         tokens_computed: token positions that went through the model.
-        tokens_useful: those that a request needed.
+        tokens_useful: token positions that a request needed.
         cache_reserved, cache_used: bytes, averaged over the steps.
         bytes_copied: bytes copied to rearrange the cache, averaged over the steps.
         new_tokens: tokens of all answers.
@@ -158,14 +158,14 @@ def ledger_rows(
     model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00",
     my_engine: Callable[..., LLMEngine] | None = None,
 ) -> list[LedgerRow]:  # fmt: skip
-    """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count.
+    """Serve the six stories with all methods of lessons `since` to `upto`, and count.
 
-    The baseline is always included. It takes many seconds: in a notebook, a line says which row is being measured.
+    The baseline is always included. This takes many seconds; a notebook shows the current row.
     """
     every: list[tuple[str, str, Callable[..., RecordedRun]]] = [*METHODS]
     if my_engine:
-        # With the reference's attention. The learner's computes one sequence and block after another; it is several
-        # times slower, which says nothing about the engine.
+        # With the reference's attention: the learner's computes one block at a time, several times slower, which says
+        # nothing about the engine.
         own = partial(by_engine, new_engine=my_engine, backend=plan_torch)
         every.append((upto, "yours, 6 requests", own))
     methods = [
@@ -184,9 +184,9 @@ def ledger(
 
     Args:
         upto: the last lesson to include, such as "01".
-        with_cache_only: leave out the ways without a cache, which take most of the time.
-        since: leave out earlier lessons, except for the baseline.
-        my_engine: a function like LLMEngine, for a last row with the learner's own engine, but for its attention.
+        with_cache_only: omit the methods without a cache, which take most of the time.
+        since: omit earlier lessons, except for the baseline.
+        my_engine: a function like LLMEngine, for a last row with the learner's engine, except its attention.
     """
     rows = ledger_rows(model, tokenizer, upto, with_cache_only, since, my_engine)
     base = next(row for row in rows if row.method == BASELINE)

@@ -1,4 +1,4 @@
-"""Lesson 13: a memory limit for tensors. A laptop runs out of memory as a GPU does: at an allocation within a step."""
+"""Lesson 13: a memory limit for tensors, so that a laptop runs out of memory as a GPU does: in the middle of a step."""
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -11,7 +11,7 @@ class OutOfMemory(MemoryError):
 
 
 class memory_limit(TorchDispatchMode):
-    """A context manager that limits the total bytes of the tensors created inside, while they are alive.
+    """Context manager that limits the total bytes of live tensors created inside.
 
     >>> with memory_limit(2**20) as memory:
     ...     torch.zeros(1000)
@@ -19,8 +19,8 @@ class memory_limit(TorchDispatchMode):
     4000
 
     Attributes:
-        limit: bytes.
-        peak: the most bytes that were alive at any time.
+        limit: maximum bytes.
+        peak: maximum bytes alive at any time.
     """
 
     def __init__(self, limit: float):
@@ -34,7 +34,7 @@ class memory_limit(TorchDispatchMode):
         before = {_storage(leaf)._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         result = operator(*args, **kwargs)
         made = [_storage(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        made = [storage for storage in made if storage._cdata not in before]  # a view has the storage of its tensor
+        made = [storage for storage in made if storage._cdata not in before]  # a view shares its tensor's storage
         if made:
             self._alive = {key: entry for key, entry in self._alive.items() if not entry[0].expired()}
             self._alive |= {storage._cdata: (StorageWeakRef(storage), storage.nbytes()) for storage in made}

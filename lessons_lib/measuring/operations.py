@@ -1,4 +1,4 @@
-"""How many operations PyTorch starts. On a GPU, each of them launches at least one kernel."""
+"""Count the operations that PyTorch starts. On a GPU, each launches at least one kernel."""
 
 from typing import Any
 
@@ -6,11 +6,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class CountOperations(TorchDispatchMode):
-    """Counts operations while it is active. A view computes nothing, so it doesn't count. What a custom operator does
-    inside counts as one.
+    """Count operations while active. Views compute nothing and don't count; a custom operator counts as one.
 
     Attributes:
-        count: so far.
+        count: operations so far.
     """
 
     count = 0

@@ -1,11 +1,11 @@
-"""Three times as many requests as a server can take: what an admission rule saves of its goodput."""
+"""Overload: the goodput that admission rules save at three times a server's capacity."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.knee import find_knee
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.load.simulated import SimulatedServer, simulate
 from lessons_lib.viz.tables.table import Table
@@ -18,14 +18,13 @@ NUM_REQUESTS = 400
 
 @dataclass(frozen=True)
 class ServerState:
-    """What an admission rule may look at.
+    """Server state visible to an admission rule.
 
     Attributes:
         now: seconds since the start.
         waiting, running: prompt lengths of the requests in the server, oldest first.
-        prompt_tokens: of all of them.
-        first_tokens: when the last few requests got their first token, and how long each had waited for it: (time,
-            seconds), oldest first.
+        prompt_tokens: prompt tokens of all of them.
+        first_tokens: (time, TTFT in seconds) of the last few first tokens, oldest first.
     """
 
     now: float
@@ -39,10 +38,10 @@ Rule = Callable[[int, ServerState], bool]
 
 
 class RuledServer(SimulatedServer):
-    """A simulated server that asks a rule about every request.
+    """A simulated server with an admission rule.
 
     Attributes:
-        rule: called with the length of a prompt and the ServerState; returns whether to take the request.
+        rule: function (prompt length, ServerState) -> True to admit the request.
     """
 
     def __init__(self, rule: Rule):
@@ -72,7 +71,7 @@ def take_all(prompt_tokens: int, state: ServerState) -> bool:
 
 
 def bounded(max_requests: int | None = None, max_prompt_tokens: int | None = None) -> Rule:
-    """The reference: at most so many requests in the server, and so many tokens of their prompts."""
+    """The reference rule: limit the requests in the server, their prompt tokens, or both."""
 
     def rule(prompt_tokens: int, state: ServerState) -> bool:
         if max_requests is not None and len(state.waiting) + len(state.running) >= max_requests:
@@ -84,8 +83,8 @@ def bounded(max_requests: int | None = None, max_prompt_tokens: int | None = Non
 
 @lru_cache
 def knee_of(seed: int) -> tuple[float, float]:
-    """(rate, goodput) at the knee: the highest rate at which 90 % of the requests meet the target."""
-    knee = find_knee(lambda rate: _run(take_all, rate, seed), keeps_goodput(TARGET, 0.9), 20.0)
+    """(rate, goodput) at the knee: the highest rate at which 90 % of requests meet the target."""
+    knee = find_knee(lambda rate: _run(take_all, rate, seed), TARGET, 20.0)
     return knee.rate, goodput(knee.log, TARGET)
 
 
@@ -95,7 +94,7 @@ def overload_run(rule: Rule, seed: int) -> LoadLog:
 
 
 def overload_scores(rules: Mapping[str, Rule]) -> Table:
-    """Rules beside each other, on the same seeds. 100 % is the goodput at the knee, where no rule is needed."""
+    """Compare rules on the same seeds. 100 % is the goodput at the knee, where no rule is needed."""
     rows = []
     for name, rule in rules.items():
         logs = [overload_run(rule, seed) for seed in SEEDS]
@@ -121,7 +120,7 @@ def _run(rule: Rule, rate: float, seed: int) -> LoadLog:
 
 
 def _taken(logs: list[LoadLog], low: float, high: float) -> str:
-    """Share of the requests that were admitted, of those whose prompt length is in this part of all lengths."""
+    """Share of requests admitted, among those in this quantile range of prompt lengths."""
     taken, offered = 0, 0
     for log in logs:
         records = sorted(log.records, key=lambda record: record.prompt_tokens)

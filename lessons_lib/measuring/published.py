@@ -9,7 +9,7 @@ from lessons_lib.measuring.roofline import Machine
 
 FOLDER = Path(__file__).parents[1] / "assets" / "recorded"
 OURS = "this course"
-ANY_GPU, HOPPER = "the kernel for any GPU", "the kernel for Hopper GPUs"  # prefills by one of them, whichever is faster
+ANY_GPU, HOPPER = "the kernel for any GPU", "the kernel for Hopper GPUs"  # prefills use the faster of the two
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,9 @@ class RecordedCase:
     Attributes:
         name, kind: see `attention_cases.Case`.
         kv_bytes: bytes of the keys and values of all sequences. flop: see `roofline.Work`.
-        microseconds: way of computing it -> time of one layer's attention.
-        without: what replaces one idea of our kernels -> the same time.
-        tiles: the sweep over tiles, if the case has one: "rows", "keys", "warps", "stages" and microseconds "us" of
-            each combination.
+        microseconds: method -> time of one layer's attention.
+        without: variant without one idea of our kernels -> the same time.
+        tiles: results of a sweep over tiles, if any: "rows", "keys", "warps", "stages" and microseconds "us".
     """
 
     name: str
@@ -39,7 +38,7 @@ class Recording:
     """Everything measured in one run on one machine.
 
     Attributes:
-        machine: with its measured limits.
+        machine: the machine and its measured limits.
         processors: streaming multiprocessors of the GPU.
         provenance: machine, versions, command and date, in one line.
     """
@@ -53,7 +52,7 @@ class Recording:
         """The case whose name starts with `beginning`.
 
         Raises:
-            KeyError: none or several do.
+            KeyError: no case or several cases match.
         """
         found = [case for case in self.cases if case.name.startswith(beginning)]
         if len(found) != 1:
@@ -66,7 +65,7 @@ class Recording:
 
 @cache
 def recorded_attention() -> Recording:
-    """Our kernels and PyTorch's on one H200, as recorded by `python -m tools.gpu_bench --record FILE`."""
+    """Our kernels and PyTorch's on one H200, recorded by `python -m tools.gpu_bench --record FILE`."""
     facts = json.loads((FOLDER / "h200_attention.json").read_text(encoding="utf-8"))
     return Recording(
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
@@ -113,7 +112,7 @@ def recorded_production() -> Production:
 
 @cache
 def recorded_short_decodes() -> tuple[str, list[dict]]:
-    """Few short sequences on one H200, as recorded by `python -m tools.gpu_bench.short_decodes --record FILE`.
+    """Few short sequences on one H200, recorded by `python -m tools.gpu_bench.short_decodes --record FILE`.
 
     Returns:
         (machine, versions, command and date in one line; per case "heads" (query heads, KV heads, head size),
@@ -128,8 +127,8 @@ def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
     """From lesson 07's kernel to lesson 08's, one idea at a time, on one H200: `python -m tools.gpu_bench.ladder`.
 
     Returns:
-        (machine, versions, command and date in one line; name of a case -> name of a step -> "us" microseconds, and for
-        all steps but the last the "registers" of a thread and how many more it would need, "spilled").
+        (machine, versions, command and date in one line; name of a case -> name of a step -> "us" microseconds, and
+        except for the last step "registers" per thread and "spilled" registers).
     """
     facts = json.loads((FOLDER / "h200_ladder.json").read_text(encoding="utf-8"))
     return _provenance(facts), facts["cases"]
@@ -158,7 +157,7 @@ class RecordedEngine:
         modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians over the
             steps with the most sequences, see `gpu_bench.engine_run.StepTimes`.
         peers: other engine -> output tokens per second.
-        peers_provenance: how those were measured.
+        peers_provenance: provenance of the peers' results.
     """
 
     provenance: str
@@ -169,7 +168,7 @@ class RecordedEngine:
 
 @cache
 def recorded_engine() -> RecordedEngine:
-    """The engine on one H200, as recorded by `python -m tools.gpu_bench.engine --record FILE`."""
+    """The engine on one H200, recorded by `python -m tools.gpu_bench.engine --record FILE`."""
     facts, peers = (
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_engine.json", "h200_engine_peers.json")
@@ -179,15 +178,15 @@ def recorded_engine() -> RecordedEngine:
 
 @dataclass(frozen=True)
 class RecordedSwaps:
-    """What it costs to bring a preempted sequence back on a GPU.
+    """Cost of resuming a preempted sequence on a GPU.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
-        shape: of the model.
-        others, context: sequences that a step decodes, and the tokens of each.
-        step_s: seconds of that step.
-        rows: per length of the preempted sequence "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s" of a step
-            that computes it alone, and "beside_s" of one that computes it and decodes the others.
+        shape: shape of the model.
+        others, context: number of decoding sequences, and tokens of each.
+        step_s: seconds of a step that decodes them.
+        rows: per length of the preempted sequence: "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s" of a
+            step that computes only it, and "beside_s" of one that also decodes the others.
     """
 
     provenance: str
@@ -200,14 +199,14 @@ class RecordedSwaps:
 
 @cache
 def recorded_swaps() -> RecordedSwaps:
-    """Swap and recompute on one H200, as recorded by `python -m tools.gpu_bench.swapping --record FILE`."""
+    """Swap and recompute on one H200, recorded by `python -m tools.gpu_bench.swapping --record FILE`."""
     facts = json.loads((FOLDER / "h200_swapping.json").read_text(encoding="utf-8"))
     return _swaps(facts, facts)
 
 
 @cache
 def recorded_victims() -> tuple[RecordedSwaps, ...]:
-    """The same for other lengths, three times over, on one H100: `python -m tools.gpu_bench.swapping --runs 3
+    """The same for other lengths, in three runs, on one H100: `python -m tools.gpu_bench.swapping --runs 3
     --lengths 32 64 96 128 160 192 256 384 512 2048 8192 --record FILE`."""
     facts = json.loads((FOLDER / "h100_victims.json").read_text(encoding="utf-8"))
     return tuple(_swaps(facts, run) for run in facts["runs"])
@@ -220,12 +219,11 @@ def _swaps(facts: dict, run: dict) -> RecordedSwaps:
 
 @cache
 def recorded_first_tokens() -> tuple[str, list[dict]]:
-    """A prompt whose beginning is in the prefix cache, on one H100: `python -m tools.gpu_bench.shared_prefix`.
+    """Time to first token of a prompt with a cached prefix, on one H100: `python -m tools.gpu_bench.shared_prefix`.
 
     Returns:
-        (machine, versions, command and date in one line; per length of the common "beginning" the tokens "computed" and
-        "first_token_s" of a request that finds nothing, "computed_after_hit" and "first_token_after_hit_s" of one that
-        finds the beginning).
+        (machine, versions, command and date in one line; per length of the common "beginning": tokens "computed" and
+        "first_token_s" on a miss, "computed_after_hit" and "first_token_after_hit_s" on a hit).
     """
     facts = json.loads((FOLDER / "h100_first_token.json").read_text(encoding="utf-8"))
     return _provenance(facts), facts["rows"]
@@ -233,15 +231,15 @@ def recorded_first_tokens() -> tuple[str, list[dict]]:
 
 @dataclass(frozen=True)
 class RecordedWorkloads:
-    """The engine in its fastest mode on workloads of many kinds.
+    """The engine in its fastest mode on various workloads.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
-        bytes_per_s: that the machine reads, measured.
-        workloads: per workload "name", "best" and "median" tokens per second, "counts" (which tokens), "limit" (of
-            memory, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
+        bytes_per_s: measured read bandwidth.
+        workloads: per workload: "name", "best" and "median" tokens per second, "counts" (the tokens counted), "limit"
+            (memory bound, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
         peers: name of a workload -> tokens per second of vLLM.
-        peers_provenance: how those were measured.
+        peers_provenance: provenance of the peers' results.
     """
 
     provenance: str
@@ -254,14 +252,14 @@ class RecordedWorkloads:
         """Tokens per second of a workload.
 
         Raises:
-            KeyError: there is none of this name.
+            KeyError: no workload has this name.
         """
         return {each["name"]: each["best"] for each in self.workloads}[name]
 
 
 @cache
 def recorded_workloads() -> RecordedWorkloads:
-    """The workloads on one H200, as recorded by `python -m tools.gpu_bench.workloads --record FILE`."""
+    """The workloads on one H200, recorded by `python -m tools.gpu_bench.workloads --record FILE`."""
     facts, peers = (
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_workloads.json", "h200_workloads_peers.json")
@@ -277,7 +275,7 @@ def recorded_workloads() -> RecordedWorkloads:
 
 @dataclass(frozen=True)
 class RecordedWays:
-    """Every way of serving the same requests, on a CPU.
+    """All methods of serving the same requests, on a CPU.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
@@ -290,7 +288,7 @@ class RecordedWays:
 
 @cache
 def recorded_ways() -> RecordedWays:
-    """Lesson 12's engine next to all other ways, as recorded by `python -m tools.bench_engines --record FILE`."""
+    """Lesson 12's engine next to all other methods, recorded by `python -m tools.bench_engines --record FILE`."""
     facts = json.loads((FOLDER / "cpu_engines.json").read_text(encoding="utf-8"))
     return RecordedWays(_provenance(facts), facts)
 
@@ -301,7 +299,7 @@ def _provenance(facts: dict) -> str:
 
 
 def summary_markdown() -> str:
-    """The recorded attention results as a table for the README, which a test compares."""
+    """The recorded attention results as a table for the README; a test compares them."""
     recording, production = recorded_attention(), recorded_production()
     others = list(next(iter(production.microseconds.values())))
     columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
@@ -345,7 +343,7 @@ def workloads_markdown() -> str:
 
 
 def ways_markdown() -> str:
-    """The ways of serving on a CPU as a table for the README, slowest first; each at its fastest batch size."""
+    """The serving methods on a CPU as a table for the README, slowest first, each at its fastest batch size."""
     results = recorded_ways().results
     fastest = {}
     for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):

@@ -1,4 +1,4 @@
-"""Packed batches of random values over a paged cache, to try and time attention without a model."""
+"""Packed batches of random values over a paged cache, to test and time attention without a model."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ def random_row(
     dtype: torch.dtype = torch.float32,
     scale: float = 0.8,
 ) -> RandomRow:
-    """A packed batch of sequences whose blocks are scattered over the pool.
+    """Build a packed batch of sequences whose blocks are scattered over the pool.
 
     Args:
         lens: (cached, new) tokens of each sequence.

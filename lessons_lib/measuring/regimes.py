@@ -1,4 +1,4 @@
-"""Times forward passes of different shapes, and measures what the machine can do at best."""
+"""Time forward passes of different shapes, and measure the machine's limits."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class PassShape:
 def pass_seconds(model: PreTrainedModel, shapes: Sequence[PassShape], repeat: int = 5) -> list[float]:
     """Median seconds of a forward pass of each shape.
 
-    The shapes are timed in rounds, so that a moment in which the machine is busy affects them all alike.
+    The shapes are timed in rounds, so that background load affects them all alike.
     """
     passes = [_prepare(model, shape) for shape in shapes]
     return [statistics.median(times) for times in times_in_rounds(passes, repeat, model.device)]
@@ -32,7 +32,7 @@ def pass_seconds(model: PreTrainedModel, shapes: Sequence[PassShape], repeat: in
 def machine_rates(
     model: PreTrainedModel, repeat: int = 5, size: int = 2048, megabytes: int = 128
 ) -> tuple[float, float]:
-    """The best rates of this machine, from the shortest of `repeat` times: (operations per second, bytes per second).
+    """This machine's best (operations per second, bytes per second) of `repeat` runs.
 
     A product of two square matrices does `2 * size**3` operations on few bytes; a copy reads and writes every byte once
     and computes nothing.
@@ -46,10 +46,10 @@ def machine_rates(
 
 
 def larger_model(like: PreTrainedModel, hidden_size: int = 1536, layers: int = 4) -> PreTrainedModel:
-    """A Qwen2 model of a few hundred million equal weights. Its text is useless, but it takes the time of its size.
+    """Build a Qwen2 model of a few hundred million equal weights. Its text is useless, but its timing is realistic.
 
     Args:
-        like: the model whose vocabulary, context, device and dtype it takes.
+        like: model with the vocabulary, context, device and dtype to use.
     """
     config = Qwen2Config(
         vocab_size=like.config.vocab_size,
@@ -73,7 +73,7 @@ def larger_model(like: PreTrainedModel, hidden_size: int = 1536, layers: int = 4
 
 @torch.inference_mode()
 def _prepare(model: PreTrainedModel, shape: PassShape) -> Callable[[], None]:
-    """A function that runs one pass of this shape and restores the cache."""
+    """Return a function that runs one pass of this shape and restores the cache."""
     ids = torch.arange(shape.rows * (shape.cached + shape.new), device=model.device) % model.config.vocab_size
     old, new = ids.view(shape.rows, -1).split([shape.cached, shape.new], dim=1)
     if not shape.cached:

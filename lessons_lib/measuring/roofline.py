@@ -1,4 +1,4 @@
-"""Lesson 08: the bytes that attention must move, the operations it must do, and a lower bound of the time."""
+"""Lesson 08: the bytes that attention must move, the operations it must do, and a lower bound on its time."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,7 @@ class Work:
 
     Attributes:
         bytes: keys and values read once, queries read, outputs written.
-        flop: floating-point operations: additions and multiplications of scores and outputs. The softmax is not
-            counted.
+        flop: additions and multiplications of scores and outputs, without the softmax.
     """
 
     bytes: int
@@ -27,8 +26,8 @@ class Machine:
     """A machine's measured limits.
 
     Attributes:
-        name: of the machine.
-        bytes_per_s: read bandwidth of its memory.
+        name: name of the machine.
+        bytes_per_s: read bandwidth of the memory.
         flop_per_s: rate of a large matrix product.
     """
 
@@ -64,5 +63,5 @@ def attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_
 
 
 def attainable(work: Work, machine: Machine) -> float:
-    """A lower bound in seconds: the longer of moving the bytes and doing the operations."""
+    """Lower bound in seconds: the longer of moving the bytes and doing the operations."""
     return max(work.bytes / machine.bytes_per_s, work.flop / machine.flop_per_s)

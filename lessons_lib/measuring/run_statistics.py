@@ -1,4 +1,4 @@
-"""What users and operators of a server care about: queue time, latency, and how busy the machine is."""
+"""Metrics for users and operators of a server: queue time, latency and utilization."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ class RequestTimes:
     """The events of one request, in steps or seconds from the start of the run. All requests arrive at 0.
 
     Attributes:
-        admitted: it got its batch slot. This is its queue time.
-        done: its last token was computed.
-        returned: its batch slot was released and its answer returned. This is its latency.
+        admitted: time at which it got its batch slot: its queue time.
+        done: time at which its last token was computed.
+        returned: time at which its slot was released and its answer returned: its latency.
     """
 
     admitted: float
@@ -21,7 +21,7 @@ class RequestTimes:
 
     @property
     def held_back(self) -> float:
-        """How long the finished answer waited for the other requests of its batch."""
+        """Time that the finished answer waited for other requests of its batch."""
         return self.returned - self.done
 
 
@@ -51,7 +51,7 @@ class BatchMetrics:
 
 
 def request_times(trace: Trace, in_steps: bool = False) -> dict[str, RequestTimes]:
-    """The times of every request, from a trace.
+    """Compute the times of every request from a trace.
 
     Args:
         in_steps: count steps, which are the same on every machine, instead of seconds.

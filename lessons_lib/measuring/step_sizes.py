@@ -1,5 +1,4 @@
-"""Lesson 13: which sizes of steps with prompts to capture: how large the steps of a workload are, and the sizes that
-pad them the least."""
+"""Lesson 13: choose the batch sizes to capture for steps with prompts, so that a workload gets the least padding."""
 
 import math
 from collections import Counter
@@ -14,14 +13,14 @@ from lessons_lib.scheduling.sequence import Sequence
 def tokens_of_steps(
     lengths: Iterable[tuple[int, int]], max_num_seqs: int = 256, max_tokens: int = 2048
 ) -> Counter[int]:
-    """How many tokens the steps with prompts have if these requests all arrive at the start. No model runs.
+    """Count the steps with prompts by size if all requests arrive at the start. No model runs.
 
     Args:
-        lengths: tokens of the prompt and of the answer of each request.
-        max_tokens: the most tokens of a step.
+        lengths: (prompt tokens, answer tokens) of each request.
+        max_tokens: maximum tokens per step.
 
     Returns:
-        Counter: tokens of a step -> how many steps have so many. Steps of decodes only aren't counted.
+        Counter: tokens in a step -> number of such steps. Decode-only steps aren't counted.
     """
     sequences = [Sequence(str(number), range(prompt), answer) for number, (prompt, answer) in enumerate(lengths)]
     pool = BlockPool(sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences), 16)
@@ -39,16 +38,16 @@ def tokens_of_steps(
 
 
 def least_padding(histogram, max_graphs):
-    """The sizes to capture, so that all steps together have as few tokens of padding as possible.
+    """Choose the sizes to capture that minimize the total padding.
 
-    A step is padded to the smallest size that has room for it.
+    A step is padded to the smallest captured size that holds it.
 
     Args:
-        histogram: dict: tokens of a step -> how many steps have so many, 1 or more. Not empty.
-        max_graphs: the most sizes, 1 or more.
+        histogram: dict: tokens in a step -> number of such steps, 1 or more. Not empty.
+        max_graphs: maximum number of sizes, 1 or more.
 
     Returns:
-        list of int: ascending. The last one has room for every step.
+        list of int: ascending. The last one holds every step.
     """
     counts = sorted(histogram)
     steps = [0, *accumulate(histogram[count] for count in counts)]
@@ -66,9 +65,9 @@ def least_padding(histogram, max_graphs):
 
 
 def padding(histogram, sizes):
-    """Tokens of padding of all steps, if these sizes are captured.
+    """Total tokens of padding if these sizes are captured.
 
     Args:
-        histogram: see `least_padding`. Every step has to fit the largest size.
+        histogram: see `least_padding`. Every step must fit the largest size.
     """
     return sum((min(size for size in sizes if size >= count) - count) * steps for count, steps in histogram.items())

@@ -10,7 +10,7 @@ class Story:
     Attributes:
         name: "A" to "F"; a story has the same color in every picture.
         prompt: the beginning of the story.
-        max_new_tokens: the most new tokens.
+        max_new_tokens: maximum number of new tokens.
     """
 
     name: str

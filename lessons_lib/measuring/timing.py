@@ -1,4 +1,4 @@
-"""Times functions in rounds, so that a moment in which the machine is busy with other work affects them all alike."""
+"""Time functions in rounds, so that background load affects them all alike."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ import torch
 def times_in_rounds(
     functions: Sequence[Callable[[], object]], repeat: int, device: torch.device | str = "cpu"
 ) -> list[list[float]]:
-    """Seconds of each function in each of `repeat` rounds. One more round at the start warms up and is not counted."""
+    """Seconds of each function in each of `repeat` rounds, after a warm-up round."""
     times: list[list[float]] = [[] for _ in functions]
     for round_index in range(repeat + 1):
         for function, seconds in zip(functions, times):

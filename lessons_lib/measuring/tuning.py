@@ -1,4 +1,4 @@
-"""Lesson 13: how to choose two sizes of an engine: the largest batch that fits in memory, and the block size."""
+"""Lesson 13: choose two sizes of an engine: the largest batch that fits in memory, and the block size."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lessons_lib.measuring.memory_limit import memory_limit
 
 
 def largest_that_fits(fits, most):
-    """The largest size that fits, found with few tries.
+    """Find the largest size that fits, with few tries.
 
     A try takes seconds, so don't try every size. If a size fits, all smaller ones do.
 
@@ -36,13 +36,12 @@ def largest_that_fits(fits, most):
 
 
 def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max_num_batched_tokens: int = 512) -> bool:
-    """Whether an engine for `num_seqs` sequences of `context` tokens runs within a memory limit, in the worst case.
+    """Test if an engine for `num_seqs` sequences of `context` tokens runs within a memory limit, in the worst case.
 
-    The model's shape isn't enough to compute this: no formula includes the libraries' workspaces and the gaps between
-    tensors.
+    This can't be computed from the model's shape: no formula includes library workspaces and fragmentation.
 
     Args:
-        limit: bytes on top of the weights. On a GPU, the GPU's own memory is a limit as well.
+        limit: bytes on top of the weights. On a GPU, its memory is a limit as well.
     """
     blocks = num_seqs * blocks_for(context, 16)
     config = EngineConfig(
@@ -65,10 +64,10 @@ def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max
 
 @dataclass(frozen=True)
 class BlockSizeCost:
-    """What a block size costs on one workload.
+    """Cost of a block size on one workload.
 
     Attributes:
-        blocks: of all sequences at their full length, without sharing.
+        blocks: blocks of all sequences at full length, without sharing.
         empty_share: share of their cache slots that hold no token, 0 to 1.
         table_entries: length of the longest block table.
         shareable_tokens: prompt tokens found in the prefix cache if the prompts arrive one by one in a large pool.
@@ -84,11 +83,11 @@ class BlockSizeCost:
 def block_size_costs(
     prompts: Sequence[Sequence[int]], answer_lengths: Sequence[int], block_sizes: Iterable[int]
 ) -> list[BlockSizeCost]:
-    """What each block size would cost on a workload, counted.
+    """Count the cost of each block size on a workload.
 
     Args:
         prompts: token ids.
-        answer_lengths: new tokens of each.
+        answer_lengths: new tokens of each request.
     """
     lengths = [len(prompt) + answer - 1 for prompt, answer in zip(prompts, answer_lengths)]
     costs = []

@@ -1,4 +1,4 @@
-"""Lesson 10: rules for choosing the victim, tried on the same requests in the simulator."""
+"""Lesson 10: compare rules for choosing the victim on the same requests in the simulator."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
@@ -16,7 +16,7 @@ A_STEP = StepCost(base=1, per_token=0, per_context_token=0)  # the clock counts 
 
 
 class _Watched(PreemptiveScheduler):
-    """Knows which sequence needs a block."""
+    """A scheduler that remembers the sequence in need of a block."""
 
     needs_block: Sequence
 
@@ -29,7 +29,7 @@ def tried_rule(name: str, rule: Rule) -> ListOf[Any]:
     """Serve sixty requests under strict priority from 16 blocks of 16, with this rule.
 
     Returns:
-        [name, preemptions, how often a sequence lost its blocks to one that the policy serves later, steps].
+        [name, preemptions, preemptions in favor of a sequence that the policy serves later, steps].
     """
     gave_way = 0
 

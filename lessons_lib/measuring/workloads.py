@@ -1,4 +1,4 @@
-"""Workloads for measurements, made from the six stories, with skewed lengths; the same every time."""
+"""Deterministic workloads for measurements, made from the six stories, with skewed lengths."""
 
 import random
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Workload:
 def skewed_workload(count: int, seed: int = 0) -> Workload:
     """`count` requests, most with a short answer and a few with a long one, as in real traffic.
 
-    Three in four have a limit of 8 to 40 tokens, the others of 100 to 150. Prompts are the stories, each cut after a
-    random word.
+    Three in four have a limit of 8 to 40 tokens, the others of 100 to 150. Prompts are the stories, cut after a random
+    word.
     """
     rng = random.Random(seed)
     prompts, max_tokens_each = [], []

@@ -1,4 +1,4 @@
-"""Models: loading one, turning prompts into token ids, and tiny random models to test with.
+"""Load models, encode prompts, and build tiny random models for tests.
 
 Read in this order: loading, prompts, support, tiny_models.
 """

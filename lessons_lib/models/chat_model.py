@@ -1,5 +1,4 @@
-"""Where the chat model lives: SmolLM2-135M-Instruct, which `make chat-model` downloads once. The course runs without
-it."""
+"""The optional chat model, SmolLM2-135M-Instruct. `make chat-model` downloads it once."""
 
 import os
 import sys
@@ -10,15 +9,15 @@ CHAT_MODEL = "SmolLM2-135M-Instruct"
 
 
 def chat_model_folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Where `make chat-model` puts the model: a folder of the user's cache, so that every copy of the course finds it.
+    """Return the model's folder in the user's cache, shared by all copies of the course.
 
-    `LESSONS_CACHE` if that is set; otherwise `$XDG_CACHE_HOME/lessons`, which is `~/.cache/lessons` unless the user has
-    another; `~/Library/Caches/lessons` on macOS and `%LOCALAPPDATA%\\lessons` on Windows.
+    `$LESSONS_CACHE` if set, else `$XDG_CACHE_HOME/lessons` if set; otherwise `~/.cache/lessons` on Linux,
+    `~/Library/Caches/lessons` on macOS and `%LOCALAPPDATA%\\lessons` on Windows.
     """
     if own := environment.get("LESSONS_CACHE"):
         return Path(own).expanduser() / CHAT_MODEL
     xdg = environment.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(xdg):  # the specification says to ignore a relative one
+    if os.path.isabs(xdg):  # the specification says to ignore relative paths
         cache = Path(xdg)
     elif platform == "win32" and environment.get("LOCALAPPDATA"):
         cache = Path(environment["LOCALAPPDATA"])
@@ -28,7 +27,6 @@ def chat_model_folder(environment: Mapping[str, str] = os.environ, platform: str
 
 
 def chat_model_path() -> Path | None:
-    """The folder of the chat model, for `load_model`; None if it has not been downloaded. It appears in one piece, so
-    what is there is complete."""
+    """Return the chat model's folder for `load_model`; None if it isn't downloaded. It is created atomically."""
     folder = chat_model_folder()
     return folder if (folder / "config.json").is_file() else None

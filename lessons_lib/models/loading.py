@@ -1,4 +1,4 @@
-"""Loads a model and says what its KV cache costs."""
+"""Load a model and compute the size of its KV cache."""
 
 import os
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ def load_model(
     Raises:
         ModelNotFound: the name is not a folder, and the hub doesn't have it either.
         DamagedModel: a file is missing or truncated, or the weights don't match the configuration.
-        UnsupportedModel: an encoder-decoder, a recurrent model or another one that the engine can't serve.
+        UnsupportedModel: the engine can't serve this kind of model, such as an encoder-decoder or a recurrent one.
     """
-    # Here, because the rest of the course needs only the sizes below, also where there is no torch: in a browser.
+    # Imported here: in a browser there is no torch, and the sizes below are needed there too.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
@@ -49,7 +49,7 @@ def load_model(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or (torch.bfloat16 if device.startswith("cuda") else torch.float32)
     is_folder = Path(source).is_dir()
-    # The bundled model never asks the network, whatever the environment says.
+    # Never access the network for a local folder.
     where = {"local_files_only": True} if is_folder else {}
     show_progress = logging.is_progress_bar_enabled()
     if is_folder:
@@ -64,7 +64,7 @@ def load_model(
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     model, report = loaded
     if reason := what_is_missing(model, tokenizer, report, Path(source) if is_folder else None):
-        raise DamagedModel(f"the model {'in ' if is_folder else ''}{source} isn't whole: {reason}. {REMEDY}")
+        raise DamagedModel(f"the model {'in ' if is_folder else ''}{source} is incomplete: {reason}. {REMEDY}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model = model.eval().requires_grad_(False)
@@ -76,7 +76,7 @@ REMEDY = "Fetch the files again (for the bundled model: `git checkout -- lessons
 
 
 def load_error(source: str | os.PathLike[str], is_folder: bool, error: Exception) -> OSError:
-    """What to raise instead of an error of transformers: ModelNotFound or DamagedModel, with a remedy."""
+    """Convert an error of transformers to ModelNotFound or DamagedModel, with a remedy."""
     if is_folder:
         return DamagedModel(f"the model in {source} can't be read: {type(error).__name__}: {error}. {REMEDY}")
     return ModelNotFound(
@@ -87,8 +87,7 @@ def load_error(source: str | os.PathLike[str], is_folder: bool, error: Exception
 
 
 def context_length(config: "PretrainedConfig") -> int | None:
-    """The longest sequence, prompt and answer together, that the model has positions for; None if any length is fine,
-    as for models whose attention only knows distances (Bloom)."""
+    """Maximum sequence length, prompt and answer together; None if unlimited, as with relative positions (Bloom)."""
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
         length: int | None = getattr(text_config(config), name, None)
         if length is not None:
@@ -97,9 +96,9 @@ def context_length(config: "PretrainedConfig") -> int | None:
 
 
 def kv_head_size(config: "PretrainedConfig") -> tuple[int, int]:
-    """(number of KV heads, size of one head), for configurations of any age.
+    """(number of KV heads, head size), for old and new configurations.
 
-    GPT-2 has as many KV heads as query heads; Llama and Qwen2 may have fewer (grouped-query attention,
+    GPT-2 has one KV head per query head; Llama and Qwen2 may have fewer (grouped-query attention,
     Ainslie et al. 2023, https://arxiv.org/abs/2305.13245).
     """
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -109,11 +108,11 @@ def kv_head_size(config: "PretrainedConfig") -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class KVShape:
-    """What one token leaves in the cache of one layer.
+    """Shape of one token's keys and values in one layer.
 
     Attributes:
         kv_heads: number of KV heads.
-        key_dim, value_dim: elements of a key and of a value, for each head.
+        key_dim, value_dim: elements per head of a key and of a value.
     """
 
     kv_heads: int
@@ -122,15 +121,15 @@ class KVShape:
 
     @property
     def elements(self) -> int:
-        """Of keys and values together."""
+        """Number of elements, keys and values together."""
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
 def kv_shapes(config: "PretrainedConfig") -> list[KVShape]:
-    """The KVShape of every layer, as the configuration has it.
+    """The KVShape of every layer, from the configuration.
 
     In most models all layers are alike. Gemma 4 has larger heads in layers without a window; DeepSeek's keys are larger
-    than its values (multi-head latent attention, as transformers computes it: expanded to one KV head per query head).
+    than its values (multi-head latent attention, which transformers expands to one KV head per query head).
     """
     config = text_config(config)
     if hasattr(config, "qk_nope_head_dim") and hasattr(config, "v_head_dim"):

@@ -1,4 +1,4 @@
-"""Turns prompts into token ids, and refuses what can't be served before anything is computed."""
+"""Encode and validate prompts before anything is computed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lessons_lib.models.support import text_config
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# No tokenizer in use has longer tokens (many have one of 128 spaces), so a longer text can't fit, and isn't encoded.
+# No tokenizer in use has longer tokens (many have one of 128 spaces), so reject texts that can't fit unencoded.
 MAX_CHARACTERS_PER_TOKEN = 128
 
 
 @runtime_checkable
 class HasToList(Protocol):
-    """An array of NumPy, a tensor, an `array.array`."""
+    """A NumPy array, a tensor or an `array.array`."""
 
     def tolist(self) -> list[Any]: ...
 
 
 class BadRequest(ValueError):
-    """A request that can't be served as it is. Nothing was computed, for any request of the call."""
+    """A request is invalid. Nothing was computed, for any request of the call."""
 
 
 def encode_prompts(
@@ -36,16 +36,15 @@ def encode_prompts(
 
     Args:
         prompts: texts, or lists of token ids.
-        max_new_tokens: one limit for all requests, one for each, or None for as many as fit in the context.
-        context: the longest sequence, prompt and answer together; the model's own context if not given. Some models
-            have none.
+        max_new_tokens: one limit for all requests, one for each, or None to fill the context.
+        context: maximum sequence length, prompt and answer together; by default the model's, which may be None.
 
     Returns:
         (prompt_ids, max_tokens_each), both as long as `prompts`.
 
     Raises:
-        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, a prompt and a limit that
-            together exceed the context, or no limit at all: neither a token limit nor a context.
+        BadRequest: a prompt is empty, a token id is outside the vocabulary, a limit is below 1, prompt and limit
+            together exceed the context, or there is neither a token limit nor a context.
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
@@ -62,7 +61,7 @@ def encode_prompt(
     """Token ids and token limit of one request; see `encode_prompts`.
 
     Args:
-        name: what error messages call the request.
+        name: name of the request in error messages.
     """
     context, vocab_size = checked_context(model, context), text_config(model.config).vocab_size
     return encode_within(tokenizer, name, prompt, max_new_tokens, context, vocab_size)
@@ -72,16 +71,15 @@ def encode_within(
     tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int], max_new_tokens: int | None,
     context: int | None, vocab_size: int,
 ) -> tuple[list[int], int]:  # fmt: skip
-    """`encode_prompt` for a caller that has looked up the model's limits: that takes longer than all the rest.
+    """`encode_prompt` with the model's limits given: looking them up takes longer than everything else.
 
     Args:
-        context: what `checked_context` returned.
+        context: result of `checked_context`.
     """
     prompt_ids = token_ids_of(tokenizer, name, prompt, vocab_size, context)
     if context is None and max_new_tokens is None:
         raise BadRequest(
-            f"{name} has no token limit, and the model has no longest sequence. "
-            "Give max_new_tokens, or the longest sequence."
+            f"{name} has no token limit, and the model has no maximum length. Give max_new_tokens or a context."
         )
     max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
     return prompt_ids, _checked_limit(name, len(prompt_ids), max_tokens, context)
@@ -90,27 +88,27 @@ def encode_within(
 def token_ids_of(
     tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int], vocab_size: int, context: int | None
 ) -> list[int]:
-    """Token ids of a prompt, as Python integers, however they were given.
+    """Convert a prompt to token ids: Python integers.
 
     Args:
-        prompt: a text, or token ids: a list, a tuple, a range, or an array or tensor of one dimension.
+        prompt: a text, or token ids: a list, tuple, range, or one-dimensional array or tensor.
 
     Raises:
-        BadRequest: it is neither, it is empty, a token id is no integer or outside the vocabulary, or the context has
-            no room for it and a new token.
+        BadRequest: the type is wrong, the prompt is empty, a token id isn't an integer or is outside the vocabulary,
+            or the context has no room for the prompt and one new token.
     """
     if isinstance(prompt, str):
         if context is not None and len(prompt) > context * MAX_CHARACTERS_PER_TOKEN:
             raise BadRequest(
-                f"{name} has {len(prompt)} characters; the context is {context} tokens, and {MAX_CHARACTERS_PER_TOKEN} "
-                "characters are the most that a token may have. Shorten the prompt."
+                f"{name} has {len(prompt)} characters; the context is {context} tokens of at most "
+                f"{MAX_CHARACTERS_PER_TOKEN} characters. Shorten the prompt."
             )
         try:
             token_ids = tokenizer(prompt).input_ids
         except Exception as error:
             raise BadRequest(
                 f"{name} can't be encoded by the tokenizer ({type(error).__name__}: {error}). "
-                "Give a text without half characters (lone surrogates), or token ids."
+                "Give a text without lone surrogates, or token ids."
             ) from error
     else:
         token_ids = _checked_type(name, prompt)
@@ -118,7 +116,7 @@ def token_ids_of(
         raise BadRequest(
             f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
         )
-    # Before its ids are looked at: a refusal must not take longer for a longer prompt.
+    # Before looking at the ids: rejecting a long prompt must be fast.
     if context is not None and len(token_ids) >= context:
         raise BadRequest(
             f"{name} has {len(token_ids)} tokens; the context is {context}, and a new token needs a position too. "
@@ -126,7 +124,7 @@ def token_ids_of(
         )
     if not isinstance(token_ids, Sequence):
         token_ids = token_ids.tolist()
-    are_ints = set(map(type, token_ids)) == {int}  # nearly always; looking at each of them takes ten times as long
+    are_ints = set(map(type, token_ids)) == {int}  # the usual case, and ten times as fast
     checked = list(token_ids) if are_ints else [_token_id(name, token) for token in token_ids]
     if min(checked) < 0 or max(checked) >= vocab_size:
         outside = next(token for token in checked if not 0 <= token < vocab_size)
@@ -152,16 +150,16 @@ def _token_id(name: str, token: Any) -> int:
         return integer(token)
     except TypeError:
         raise BadRequest(
-            f"{name} contains {shortened(token)}, which is {type(token).__name__} and no token id. "
+            f"{name} contains {shortened(token)}, which is {type(token).__name__}, not a token id. "
             "Give one flat list of integers per prompt."
         ) from None
 
 
 def integer(value: Any) -> int:
-    """A value as a Python integer. A bool, or a float that happens to be whole, is a mistake somewhere else.
+    """Convert a value to a Python integer.
 
     Raises:
-        TypeError: it is not an integer.
+        TypeError: it isn't an integer. Bools and whole floats aren't either.
     """
     if isinstance(value, bool):
         raise TypeError("a bool is not an integer here.")
@@ -169,7 +167,7 @@ def integer(value: Any) -> int:
 
 
 def shortened(value: object) -> str:
-    """What a message shows of a value, however long that is."""
+    """Shorten a value for an error message."""
     try:
         return reprlib.repr(value)
     except ValueError:  # an integer of more than 4,300 digits
@@ -181,8 +179,8 @@ def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: 
         max_new_tokens = integer(max_new_tokens)
     except TypeError:
         raise BadRequest(
-            f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be an integer, or None for as many as "
-            "fit."
+            f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be an integer, or None to fill the "
+            "context."
         ) from None
     if max_new_tokens < 1:
         raise BadRequest(f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be at least 1.")
@@ -196,7 +194,7 @@ def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: 
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Refuse a batch without rows.
+    """Reject a batch without rows.
 
     Raises:
         BadRequest: `batch_size` is below 1.
@@ -206,17 +204,17 @@ def check_batch_size(batch_size: int) -> None:
 
 
 def checked_context(model: PreTrainedModel, context: int | None) -> int | None:
-    """The longest sequence; None if neither the caller nor the model has a limit.
+    """Return the maximum sequence length; None if neither the caller nor the model sets one.
 
     Raises:
-        BadRequest: the model has no positions for so many tokens.
+        BadRequest: `context` is below 2 or exceeds the model's.
     """
     longest: int | None = context_length(model.config)
     if context is None:
         return longest
     if context < 2 or (longest is not None and context > longest):
-        limits = "at least 2" if longest is None else f"2 to {longest}, which is the model's context"
-        raise BadRequest(f"the longest sequence is set to {context}; it must be {limits}.")
+        limits = "at least 2" if longest is None else f"2 to {longest}, the model's context"
+        raise BadRequest(f"the maximum sequence length is set to {context}; it must be {limits}.")
     return context
 
 
@@ -226,7 +224,7 @@ def _one_limit_each(max_new_tokens: int | Sequence[int] | None, count: int) -> l
     try:
         max_tokens_each: list[int | None] = list(max_new_tokens)
     except TypeError:
-        return [max_new_tokens] * count  # type: ignore[list-item]  # an integer of NumPy; others are refused later
+        return [max_new_tokens] * count  # type: ignore[list-item]  # a NumPy integer; anything else is rejected later
     if len(max_tokens_each) != count:
         raise BadRequest(
             f"{len(max_tokens_each)} values of max_new_tokens for {count} prompts; "

@@ -1,4 +1,4 @@
-"""Which models the engine serves: what it can't serve is refused by name, before the first token."""
+"""Reject models that the engine can't serve, before the first token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-# What Hugging Face calls layers that keep something other than one key and one value per token.
+# Hugging Face's names for layers that keep something other than one key and one value per token.
 STATE_LAYERS = frozenset(
     (
         *("linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "mamba2", "recurrent"),
@@ -20,25 +20,24 @@ REMEDY = "Serve it with Hugging Face's `generate`, or choose a model from tests/
 
 
 class UnsupportedModel(ValueError):
-    """The model needs a feature that the engine doesn't have.
-
-    The message names the feature, its value and what to do about it.
-    """
+    """The model needs a feature that the engine doesn't have. The message names it, its value and a remedy."""
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Look at a model without running it. Serving relies on two properties: a token's logits depend on itself and the
-    tokens before it, and everything that a layer remembers of a token is one key and one value.
+    """Inspect a model without running it.
+
+    Serving relies on two properties: a token's logits depend only on that token and those before it, and a layer keeps
+    exactly one key and one value per token.
 
     Raises:
-        UnsupportedModel: the model says itself that it is not of this kind.
+        UnsupportedModel: the model's own attributes contradict this.
     """
     if reason := why_unsupported(model):
         raise UnsupportedModel(f"{_name(model)} can't be served: {reason}. {REMEDY}")
 
 
 def why_unsupported(model: PreTrainedModel) -> str:
-    """The property of a model that the engine can't serve; an empty string if there is none."""
+    """Name the property that the engine can't serve; an empty string if there is none."""
     config = text_config(model.config)
     layer_types = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "block_types", None) or ())
     if model.config.is_encoder_decoder:
@@ -63,13 +62,13 @@ def why_unsupported(model: PreTrainedModel) -> str:
 
 
 def check_context(config: PretrainedConfig, longest: int | None) -> None:
-    """Refuse contexts in which one long sequence changes the positions of all others in its batch.
+    """Reject contexts in which one long sequence changes the positions of all others in its batch.
 
     Args:
-        longest: the most tokens of any sequence; if None, as many as the model has positions for.
+        longest: maximum sequence length; the model's if None.
 
     Raises:
-        UnsupportedModel: rotary frequencies depend on the longest sequence of a batch, and `longest` reaches there.
+        UnsupportedModel: at `longest`, rotary frequencies depend on the longest sequence of a batch.
     """
     config = text_config(config)
     context = getattr(config, "max_position_embeddings", None)
@@ -88,19 +87,18 @@ def check_context(config: PretrainedConfig, longest: int | None) -> None:
 
 
 def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
-    """The parameters of a model's rotary positions: those of all layers, and those of each type of layer."""
+    """Parameters of a model's rotary embedding: those for all layers, then those for each layer type."""
     rope = getattr(text_config(config), "rope_parameters", None) or {}
     return [rope, *(each for each in rope.values() if isinstance(each, dict))]
 
 
 def rescales_rope(config: PretrainedConfig) -> bool:
-    """Whether the model has rotary frequencies that depend on the longest sequence of a batch."""
+    """True if rotary frequencies depend on the longest sequence of a batch."""
     return any(parameters.get("rope_type") in RESCALED_ROPE for parameters in rope_parameters(config))
 
 
 def text_config(config: Any) -> Any:
-    """The part of a configuration that describes the text decoder: itself, unless the model reads images or sound
-    too."""
+    """The text decoder's part of a configuration; all of it unless the model also takes images or audio."""
     return config.get_text_config(decoder=True)
 
 
@@ -111,7 +109,7 @@ def _name(model: PreTrainedModel) -> str:
 def _bidirectional_layer(model: PreTrainedModel) -> str:
     decoder: Any = model.get_decoder() or model  # type: ignore[no-untyped-call]
     for name, module in decoder.named_modules():
-        is_cross_attention = "cross" in name or "encoder_attn" in name  # there, but unused without an encoder
+        is_cross_attention = "cross" in name or "encoder_attn" in name  # present, but unused without an encoder
         if hasattr(module, "layer_idx") and not getattr(module, "is_causal", True) and not is_cross_attention:
             return str(name)
     return ""

@@ -1,7 +1,7 @@
-"""Small random models of the families that are widely served: GPT-2, Llama and Qwen2.
+"""Small random models of widely served families: GPT-2, Llama and Qwen2.
 
-They write nonsense, but they compute exactly what their large siblings compute. Checks and tests use them because they
-are fast, and because a mistake in positions or masks changes their output at once.
+Their text is nonsense, but the computation is that of their large siblings. Checks and tests use them because they are
+fast, and because a mistake in positions or masks changes the output at once.
 """
 
 from functools import cache
@@ -23,12 +23,12 @@ VOCAB_SIZE = 97
 
 @cache
 def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreTrainedModel:
-    """A random model of two layers in float32, with 4 query heads, and 2 KV heads where the family can share them.
+    """Build a random two-layer float32 model with 4 query heads, and 2 KV heads if the family supports sharing.
 
     Args:
         family: "gpt2", "llama" or "qwen2".
-        seed: of the weights.
-        context: positions that the model has.
+        seed: seed for the weights.
+        context: maximum sequence length.
     """
     llama_like: dict[str, Any] = dict(
         vocab_size=VOCAB_SIZE,
@@ -39,7 +39,7 @@ def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreT
         num_key_value_heads=2,
         max_position_embeddings=context,
     )
-    # Weights much larger than usual: with small ones a random model repeats one token, which would hide mistakes.
+    # Much larger weights than usual: with small ones a random model repeats one token and hides mistakes.
     common: dict[str, Any] = dict(initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
     torch.manual_seed(seed)
     model: Any
@@ -51,6 +51,6 @@ def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreT
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**llama_like, **common))
     else:
-        raise ValueError(f"no tiny model of family {family!r}; there are gpt2, llama and qwen2.")
+        raise ValueError(f"no tiny model of family {family!r}; choose gpt2, llama or qwen2.")
     tiny: PreTrainedModel = model.eval().requires_grad_(False)
     return tiny

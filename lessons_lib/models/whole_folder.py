@@ -1,5 +1,5 @@
-"""Is a model's folder whole? transformers replaces much of what is missing or doesn't fit, and goes on: with a
-tokenizer of one token, with random weights, without some layers. A model that writes noise teaches nothing."""
+"""Check that a model's folder is complete. transformers silently replaces much of what is missing or doesn't match:
+with random weights, a one-token tokenizer, fewer layers."""
 
 import json
 import re
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 SAMPLE = "The little dog said: hello!"
-FEW = 0.5  # share of a vocabulary; models have some tokens more than their tokenizers, for round numbers
+FEW = 0.5  # share of a vocabulary; models round theirs up
 LAYER = re.compile(r"\.\d+\.")
 
 
 def what_is_missing(model: Any, tokenizer: Any, report: dict[str, Any], folder: Path | None) -> str:
-    """The first thing that was replaced or left out while a model was loaded; an empty string if there is nothing.
+    """Name the first thing that was missing or replaced during loading; an empty string if there is none.
 
     Args:
         report: the loading info of `from_pretrained`.
-        folder: where it was loaded from; None if that isn't a folder.
+        folder: the model's folder; None if it didn't come from one.
     """
     if missing := sorted(report["missing_keys"]):
         return f"it lacks {len(missing)} weights, such as {missing[0]!r}"
@@ -31,13 +31,13 @@ def what_is_missing(model: Any, tokenizer: Any, report: dict[str, Any], folder: 
 
 
 def of_other_layers(unused: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Weights that the model would use if it had more layers: another layer has one of the same name."""
+    """Unused weights that have the name of a used one except for the layer's index."""
     names = {LAYER.sub(".N.", name, count=1) for name in used}
     return sorted(name for name in unused if LAYER.sub(".N.", name, count=1) in names)
 
 
 def in_files(tokenizer: Any, folder: Path) -> str:
-    """A file of a folder that transformers did without: part of a tokenizer, or a generation config that isn't one."""
+    """Name a missing tokenizer file or a malformed generation config; an empty string if there is none."""
     if not (folder / "tokenizer.json").exists():
         needed = [name for name in type(tokenizer).vocab_files_names.values() if name != "tokenizer.json"]
         if absent := [name for name in needed if not (folder / name).exists()]:
@@ -54,8 +54,10 @@ def in_files(tokenizer: Any, folder: Path) -> str:
 
 
 def in_vocabulary(tokenizer: Any, vocab_size: int) -> str:
-    """How a tokenizer is too small for a model's vocabulary. One that is too large is noticed by the request that has a
-    token outside the vocabulary."""
+    """Describe a tokenizer that is too small for the model; an empty string if it fits.
+
+    One that is too large is caught later, by a token id outside the vocabulary.
+    """
     count = len(tokenizer)
     if count <= len(set(tokenizer.all_special_ids)):
         return f"its tokenizer has no tokens but the special ones ({count}); its files are missing"

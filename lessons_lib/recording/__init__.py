@@ -1,4 +1,4 @@
-"""Everything that watches a run so that it can be drawn or counted. Reference code never imports it.
+"""Recorders of runs, for pictures and metrics. Reference code never imports them.
 
 serving runs the loops of lessons 00 to 06 and returns a trace of their steps; the other modules record caches, packed
 batches, pools, kernels and schedulers as plain data.

@@ -1,7 +1,6 @@
-"""Who holds which sum during an all-reduce, recorded from a real run.
+"""The partial sums of each worker during an all-reduce, recorded from a real run.
 
-Worker r starts with a 1 in the binary place (i, r) of its element i. So a sum shows which element it is and which
-workers it contains, wherever it turns up.
+Worker r starts with bit (i, r) set in its element i. So the bits of a sum identify its element and its workers.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import torch
 
 from lessons_lib.serving.workers import Worker, run_workers
 
-Holds = tuple[frozenset[int], ...]  # of one worker: for each part, the workers whose tensors are in its sum
+Holds = tuple[frozenset[int], ...]  # of one worker: for each part, the workers in its sum
 
 
 @dataclass(frozen=True)
 class ReduceStep:
-    """What the workers hold after each of them has received once more.
+    """State of the workers after each has received once more.
 
     Attributes:
-        holds: worker -> part -> the workers whose tensors are in that sum.
-        received: worker -> part -> the worker from which it has just come.
+        holds: worker -> part -> the workers in that sum.
+        received: worker -> part -> the worker that just sent it.
     """
 
     holds: tuple[Holds, ...]
@@ -34,13 +33,13 @@ def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor]
     """Run `all_reduce` with as many elements as workers: a part is one element.
 
     Returns:
-        the state before the first step, and after each one. A step is one `receive` of each worker.
+        the states before the first step and after each step. A step is one `receive` of each worker.
 
     Raises:
-        ValueError: there are more than 7 workers, whose places don't fit into a float64, or a sum isn't complete.
+        ValueError: there are more than 7 workers, whose bits don't fit into a float64, or a sum is incomplete.
     """
     if not 1 <= world_size <= 7:
-        raise ValueError(f"{world_size} workers can't be told apart; record 1 to 7.")
+        raise ValueError(f"can't record {world_size} workers; record 1 to 7.")
     received: list[list[tuple[int, dict[int, frozenset[int]]]]] = [[] for _ in range(world_size)]
 
     def watched(worker: Worker) -> torch.Tensor:
@@ -69,14 +68,14 @@ def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor]
             if step < len(received[rank]):
                 source, sums = received[rank][step]
                 for part, contains in sums.items():
-                    holds[rank][part] |= contains  # it was added to the worker's own, or it is finished
+                    holds[rank][part] |= contains  # added to the worker's own sum, or final
                     news[rank][part] = source
         steps.append(ReduceStep(tuple(map(tuple, holds)), tuple(news)))
     return steps
 
 
 def _read(tensor: torch.Tensor, world_size: int) -> dict[int, frozenset[int]]:
-    """Part -> the workers that are in its sum."""
+    """Part -> the workers in its sum."""
     sums: dict[int, frozenset[int]] = {}
     for element in tensor.flatten().tolist():
         places = [place for place in range(world_size**2) if int(element) >> place & 1]

@@ -1,4 +1,4 @@
-"""Lesson 00: one request, forward pass by forward pass: what went in, what was in the cache, and what came out."""
+"""Lesson 00: one request, pass by pass: its input, the cache and the output."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class CacheStep:
         phase: "prefill" or "decode".
         input_tokens: text of each token fed to the model in this step.
         cached_before: positions in the KV cache before the step.
-        cached_after: positions in the KV cache after it; the new ones belong to the last input tokens.
-        output_token: text of the token chosen from the logits of the last position.
+        cached_after: positions in the KV cache after the step; the new ones belong to the last input tokens.
+        output_token: text of the token chosen from the last position's logits.
     """
 
     step: int
@@ -32,7 +32,7 @@ class CacheStep:
 
     def __post_init__(self) -> None:
         if self.phase not in ("prefill", "decode"):
-            raise ValueError(f'phase is {self.phase!r}; one request alone is in "prefill" or "decode".')
+            raise ValueError(f'phase is {self.phase!r}; it must be "prefill" or "decode".')
         if not 0 <= self.cached_after - self.cached_before <= len(self.input_tokens) or self.cached_before < 0:
             raise ValueError(
                 f"the cache goes from {self.cached_before} to {self.cached_after} positions with "
@@ -48,9 +48,9 @@ def record_steps(
     max_new_tokens: int,
     greedy: Callable[..., list[int]] = greedy_with_cache,
 ) -> list[CacheStep]:
-    """One `CacheStep` for each forward pass of `greedy(model, prompt_ids, max_new_tokens, eos_token_id)`.
+    """Record a `CacheStep` for each forward pass of `greedy(model, prompt_ids, max_new_tokens, eos_token_id)`.
 
-    It records what the model was actually given, whatever `greedy` claims to do.
+    The steps show the actual inputs of the model.
     """
     with watch_forwards(model) as passes:
         answer = greedy(model, prompt_ids, max_new_tokens, tokenizer.eos_token_id)

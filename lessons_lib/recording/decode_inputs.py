@@ -1,4 +1,4 @@
-"""Lessons 07 and 08: what attention gets in the decodes of a real run, to run kernels on."""
+"""Lessons 07 and 08: the inputs of attention in the decodes of a real run, to run kernels on."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from lessons_lib.batching.paged_batching import paged_generate
 
 
 class DecodeInputs(NamedTuple):
-    """The inputs of attention in one layer of a step that has only decodes.
+    """The inputs of attention in one layer of a decode-only step.
 
     Attributes:
         query: [N, q_heads, head_dim].
-        keys, values: [num_blocks, block_size, kv_heads, head_dim], as they were in this layer.
+        keys, values: [num_blocks, block_size, kv_heads, head_dim], of this layer.
         block_tables: int32 [N, M].
         context_lens: int32 [N], the new tokens included.
         scale: factor of the scores.
@@ -41,7 +41,7 @@ def decode_inputs(
         settings: see `paged_generate`.
 
     Returns:
-        (the new tokens of each request, the inputs of each layer in each step that has only decodes)
+        (the new tokens of each request, the inputs of each layer in each decode-only step)
     """
     noted = []
 

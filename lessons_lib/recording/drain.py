@@ -1,4 +1,4 @@
-"""A server that drains: clients that come before SIGTERM, clients that come after it, and the end of its process."""
+"""A draining server: clients that connect before and after SIGTERM, and the end of its process."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parents[1] / "assets" / "recorded" / "drain.json"
-REFUSED = 0  # in place of a status: the connection wasn't accepted
+REFUSED = 0  # in place of a status: the connection was refused
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class ClientRequest:
 
     Attributes:
         name: a letter.
-        sent, ended: seconds since the start of the recording: when it was sent, and when the last byte was read.
-        status: of the response; 0 if there was no server to connect to.
+        sent, ended: times at which it was sent and its last byte was read, in seconds since the start of the recording.
+        status: status of the response; 0 if the connection was refused.
         num_tokens: tokens received.
-        asked: tokens asked for.
+        asked: tokens requested.
     """
 
     name: str
@@ -39,9 +39,9 @@ class DrainRun:
     """A recording.
 
     Attributes:
-        requests: in the order in which they were sent.
-        signaled, exited: seconds: when SIGTERM was sent, and when the server's process was gone.
-        exit_status: of that process.
+        requests: in the order of sending.
+        signaled, exited: times at which SIGTERM was sent and the server's process ended, in seconds.
+        exit_status: exit status of that process.
         provenance: machine, versions, command and date, in one line.
     """
 
@@ -68,10 +68,10 @@ def recorded_drain() -> DrainRun:
 def record_drain(
     early: Sequence[int] = (60, 300, 450), late: Sequence[int] = (60, 60), provenance: str = ""
 ) -> DrainRun:
-    """Start a server, send it requests, and SIGTERM once the first of them has ended. Then send it more.
+    """Start a server, send requests, send SIGTERM once the first has ended, then send more.
 
     Args:
-        early, late: tokens of the requests before and after the signal. One more is sent when the server has ended.
+        early, late: tokens of the requests before and after the signal. One more is sent after the server has ended.
     """
     from lessons_lib.serving.http.server_process import ServerProcess
 
@@ -107,7 +107,7 @@ def record_drain(
 
 
 class _Client:
-    """A client in a thread, which counts the tokens that it reads."""
+    """A client in a thread that counts the tokens it reads."""
 
     def __init__(self, host: str, name: str, count: int, clock: Callable[[], float]):
         self.host, self.name, self.asked, self.clock = host, name, count, clock
@@ -118,7 +118,7 @@ class _Client:
         self.thread.start()
 
     def wait_for(self, count: int) -> None:
-        """Until it has read so many tokens, or has ended."""
+        """Wait until the client has read `count` tokens or has ended."""
         with self._news:
             self._news.wait_for(lambda: self.num_tokens >= count or self.ended, timeout=300)
 

@@ -1,4 +1,4 @@
-"""Lesson 12: which request was in which batch slot in an engine's last steps, and who uses the pool's blocks now."""
+"""Lesson 12: the batch slots of an engine's last steps, and the current owners of the pool's blocks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Lane:
     """A batch slot in one step.
 
     Attributes:
-        name: of the sequence in it.
-        work: PREFILL while tokens of its prompt were computed, else DECODE; STALLED if nothing was.
+        name: name of the sequence in the slot.
+        work: PREFILL if prompt tokens were computed, else DECODE; STALLED if nothing was.
     """
 
     name: str
@@ -33,9 +33,9 @@ class PoolUse:
     """The blocks of a pool.
 
     Attributes:
-        num_blocks: of the pool.
+        num_blocks: size of the pool.
         owners: block -> names of the sequences that use it.
-        cached: free blocks that a prefix can still find.
+        cached: free blocks that prefix matching can still find.
     """
 
     num_blocks: int
@@ -44,10 +44,10 @@ class PoolUse:
 
 
 class LaneRecorder:
-    """Listens to an engine: `engine.listeners.append(LaneRecorder(engine))`.
+    """Listener of an engine: `engine.listeners.append(LaneRecorder(engine))`.
 
-    A sequence keeps its lane for as long as it runs; the next one takes the first lane that is free. A request that is
-    admitted and finished by one step is never seen.
+    A sequence keeps its lane while it runs; a new one takes the first free lane. Requests that are admitted and
+    finished within one step are not recorded.
 
     Attributes:
         steps: the lanes of each of the last steps, oldest first; None where a lane was empty.
@@ -62,7 +62,7 @@ class LaneRecorder:
 
     def __call__(self, step: EngineStep) -> None:
         running = set(self.engine.scheduler.running)
-        # The others that are gone were preempted or aborted, or their step failed.
+        # Other missing sequences were preempted or aborted, or their step failed.
         self._lanes = [each if each in running or _has_finished(each) else None for each in self._lanes]
         self._note_new()
         self.steps.append(tuple(self._lane(each, running) if each else None for each in self._lanes))
@@ -87,7 +87,7 @@ def _has_finished(sequence: Sequence | None) -> bool:
 
 
 def pool_use(engine: LLMEngine) -> PoolUse:
-    """Who uses the blocks now."""
+    """Return the current use of the pool's blocks."""
     pool = engine.scheduler.pool
     owners: dict[int, tuple[str, ...]] = {}
     for sequence in (*engine.scheduler.running, *engine.scheduler.waiting):

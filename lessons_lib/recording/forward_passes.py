@@ -1,4 +1,4 @@
-"""Records what a model actually computes: every forward pass, its shape and its time."""
+"""Record every forward pass of a model: its shape and its time."""
 
 import time
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ class Forward:
     Attributes:
         rows: sequences in the batch.
         tokens: tokens of each row, padding included.
-        cached: tokens that the cache had for each row before the pass.
-        keeps_cache: whether the pass was given a cache to append its keys and values to.
-        seconds: how long it took.
-        input_ids: the token ids that were fed, one list per row.
+        cached: cached tokens of each row before the pass.
+        keeps_cache: True if the pass had a cache to append its keys and values to.
+        seconds: duration.
+        input_ids: the input token ids, one list per row.
     """
 
     rows: int
@@ -32,7 +32,7 @@ class Forward:
 
 
 class watch_forwards:
-    """A context manager that records the forward passes of a model.
+    """Context manager that records the forward passes of a model.
 
     >>> with watch_forwards(model) as passes:
     ...     greedy_with_cache(model, prompt_ids, 20)
@@ -68,9 +68,9 @@ class watch_forwards:
 
 
 class count_operators(TorchDispatchMode):
-    """A context manager that counts the operators that compute or copy something: on a GPU, about one launch each.
+    """Context manager that counts the operators that compute or copy: on a GPU, about one launch each.
 
-    Views (a transposed or sliced tensor on the same memory) are not counted: they need no launch.
+    Views (a transposed or sliced tensor on the same memory) need no launch and aren't counted.
 
     >>> with count_operators() as operators:
     ...     model(input_ids)
@@ -90,7 +90,7 @@ class count_operators(TorchDispatchMode):
 
 @torch.inference_mode()
 def attention_inputs(model: Any, token_ids: list[int]) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]]:
-    """What each layer's attention gets in a pass over one prompt.
+    """Record the inputs of each layer's attention in a pass over one prompt.
 
     Returns:
         (query [q_heads, T, head_dim], key and value [kv_heads, T, head_dim], scale) for each layer.
@@ -112,7 +112,7 @@ def attention_inputs(model: Any, token_ids: list[int]) -> list[tuple[torch.Tenso
 
 
 def _now(module: torch.nn.Module) -> float:
-    # GPU work is asynchronous: without waiting for it, this would time the launch alone.
+    # GPU work is asynchronous: without synchronizing, this would time only the launch.
     if next(module.parameters()).is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Lesson 03: what a layout of the cache wastes, counted on the steps of a recorded run."""
+"""Lesson 03: the waste of a cache layout, counted on the steps of a recorded run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Region:
-    """Adjacent cache slots that are reserved for one request.
+    """Adjacent cache slots reserved for one request.
 
     Attributes:
-        request: the request that owns them.
+        request: the owner.
         start: the first cache slot.
-        size: the number of cache slots.
-        tokens: how many of them contain a token now, from the front.
-        final_tokens: how many of them will contain a token when the request finishes.
+        size: number of cache slots.
+        tokens: slots that contain a token now, from the front.
+        final_tokens: slots that will contain a token when the request finishes.
     """
 
     request: str
@@ -33,7 +33,7 @@ class Region:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """How the cache slots are used in one step. A cache slot has room for one token.
+    """Use of the cache slots in one step. A cache slot holds one token.
 
     Attributes:
         tokens: slots that contain a token.
@@ -51,7 +51,7 @@ class MemoryUse:
 
     @property
     def slots(self) -> int:
-        """All cache slots that the layout takes up, from slot 0 to the last one in use."""
+        """Number of cache slots that the layout spans, from slot 0 to the last one in use."""
         return self.tokens + self.later + self.never + self.gaps
 
 
@@ -114,7 +114,7 @@ def contiguous_use(held: list[dict[str, int]], reserve: dict[str, int]) -> list[
 
 
 def _first_gap(starts: dict[str, int], reserve: dict[str, int], size: int) -> int:
-    """The lowest start from which `size` cache slots are free."""
+    """Find the lowest start of `size` free cache slots."""
     start = 0
     for name in sorted(starts, key=starts.__getitem__):
         if starts[name] - start >= size:
@@ -135,7 +135,7 @@ def _count(regions: tuple[Region, ...]) -> MemoryUse:
 
 
 def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
-    """Lay the requests out in blocks, allocated from a pool as they grow and freed when they finish."""
+    """Lay the requests out in blocks, allocated as they grow and freed when they finish."""
     final = final_tokens(held)
     pool = BlockPool(sum(blocks_for(tokens, block_size) for tokens in final.values()), block_size)
     tables: dict[str, BlockTable] = {}
@@ -155,13 +155,13 @@ def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
 
 
 def waste(uses: list[MemoryUse]) -> float:
-    """Share of the cache slots taken up that contain no token, averaged over the steps, 0 to 1."""
+    """Share of the spanned cache slots without a token, averaged over the steps, 0 to 1."""
     num_slots = sum(use.slots for use in uses)
     return 1 - sum(use.tokens for use in uses) / num_slots if num_slots else 0.0
 
 
 def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
-    """The same run with the cache that it would have reserved in blocks of `block_size`. Nothing is recomputed."""
+    """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
     uses = paged_use(tokens_held(run.trace), block_size)
     steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
     return replace(run, trace=Trace(steps))

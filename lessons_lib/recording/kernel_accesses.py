@@ -1,6 +1,6 @@
-"""Lesson 07: runs a kernel through Triton's interpreter and records what each program loads and stores.
+"""Lesson 07: run a kernel through Triton's interpreter and record the loads and stores of each program.
 
-Every address is checked before it is used: one outside the tensors raises OutOfBounds instead of crashing the process.
+Every address is checked before use: one outside the tensors raises OutOfBounds instead of crashing the process.
 """
 
 import inspect
@@ -25,14 +25,14 @@ from lessons_lib.recording.moved_pointers import APART, UNNOTED, addresses_of, b
 
 
 class OutOfBounds(IndexError):
-    """A program accessed an element that its tensor does not have.
+    """A program accessed an element outside its tensor.
 
     Attributes:
-        ids: of the program.
+        ids: program ids.
         kind: "load", "store", or "update" for an atomic operation.
         tensor: name of the parameter that the address was computed from.
         number: offset of the element in that tensor.
-        count: how many elements the tensor has.
+        count: number of elements in the tensor.
     """
 
     def __init__(self, ids: tuple[int, ...], kind: str, tensor: str, number: int, count: int):
@@ -45,11 +45,11 @@ class OutOfBounds(IndexError):
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """A tensor that a kernel was given.
+    """A tensor argument of a kernel.
 
     Attributes:
-        name: of the kernel's parameter.
-        shape, strides: of the tensor; strides in elements.
+        name: name of the kernel's parameter.
+        shape, strides: shape of the tensor, and strides in elements.
         itemsize: bytes of one element.
     """
 
@@ -59,7 +59,7 @@ class TensorLayout:
     itemsize: int
 
     def index_of(self, offset: int) -> tuple[int, ...]:
-        """The index of the element that is `offset` elements after the first."""
+        """The index of the element at `offset` from the first."""
         return tuple(self.indices_of((offset,))[0].tolist())
 
     def indices_of(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -72,7 +72,7 @@ class TensorLayout:
         return indices
 
     def has(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Which of these elements the tensor has: none before it, after it, or between the elements of a view."""
+        """Test which offsets are elements of the tensor, not before, after, or between the elements of a view."""
         wanted = np.asarray(offsets, np.int64)
         num_elements = math.prod(self.shape)
         span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
@@ -90,8 +90,8 @@ class Access:
     Attributes:
         kind: "load" or "store".
         tensor: name of the kernel's parameter.
-        offsets: of the elements, from the first of the tensor; without those that are masked out.
-        moment: where the program was, if that was asked for.
+        offsets: element offsets from the start of the tensor, without masked-out elements.
+        moment: state of the program, if requested.
     """
 
     kind: str
@@ -102,10 +102,10 @@ class Access:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What one program did, in order.
+    """The accesses of one program, in order.
 
     Attributes:
-        ids: its program ids, one per axis of the grid.
+        ids: program ids, one per axis of the grid.
     """
 
     ids: tuple[int, ...]
@@ -114,15 +114,14 @@ class ProgramRun:
 
 @dataclass(frozen=True, repr=False)
 class KernelRecording:
-    """A whole run.
+    """A whole launch.
 
     Attributes:
-        kernel: its name.
-        grid: how many programs there are along each axis.
-        tensors: name of the parameter -> the tensor passed for it.
-        programs: in the order in which the interpreter ran them; on a GPU they run in any order, many at a time.
-        race: two accesses whose order a GPU leaves open, so that the results may be right here only; None if there are
-            none.
+        kernel: name of the kernel.
+        grid: number of programs along each axis.
+        tensors: parameter name -> the tensor passed for it.
+        programs: in the interpreter's order; on a GPU they run in any order, many at a time.
+        race: two accesses in undefined order on a GPU, so that results may be right only here; None if there are none.
     """
 
     kernel: str
@@ -137,24 +136,24 @@ class KernelRecording:
         return f"<KernelRecording of {self.kernel}: {count}, {loaded:,} bytes loaded, {stored:,} stored>"
 
     def indices(self, access: Access, axes: int) -> tuple[tuple[int, ...], ...]:
-        """The first `axes` parts of the accessed indices, each once, in order: (block, offset) of a cache, say."""
+        """The distinct first `axes` components of the accessed indices, in order: (block, offset) of a cache, say."""
         return tuple(
             dict.fromkeys(map(tuple, self.tensors[access.tensor].indices_of(access.offsets)[:, :axes].tolist()))
         )
 
     def bytes_of(self, program: ProgramRun, kind: str) -> int:
-        """Bytes that a program loaded or stored."""
+        """Number of bytes that a program loaded or stored."""
         return sum(len(a.offsets) * self.tensors[a.tensor].itemsize for a in program.accesses if a.kind == kind)
 
 
 class Recorder:
-    """Stands in for a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
+    """Stand-in for a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
 
     Args:
         moments_of: see `record_kernel`.
 
     Attributes:
-        recording: of the last launch.
+        recording: recording of the last launch.
     """
 
     def __init__(self, kernel, moments_of: tuple[int, ...] | None = None):
@@ -172,16 +171,16 @@ def record_kernel(
 ) -> KernelRecording:
     """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and record its loads and stores.
 
-    Tensors that the kernel stores to are changed as in any run. Masked-out elements of a load without `other` are NaN
-    here. Accesses through block pointers and tensor descriptors are not recorded; atomic operations only for `race`.
+    The kernel's stores take effect as usual. Masked-out elements of a load without `other` are NaN here. Accesses
+    through block pointers and tensor descriptors are not recorded; atomic operations only for `race`.
 
     Args:
-        moments_of: ids of the program of which also the `Moment` of each access is kept.
+        moments_of: ids of the program whose accesses are recorded with their `Moment`.
 
     Raises:
-        OutOfBounds: a program accessed an element outside the tensors. Earlier stores have been done.
-        TypeError: it is not a kernel, or an argument is missing.
-        Whatever the kernel raises.
+        OutOfBounds: a program accessed an element outside the tensors. Earlier stores have taken effect.
+        TypeError: `kernel` is not a kernel, or an argument is missing.
+        The kernel's own errors pass through.
     """
     if not hasattr(kernel, "fn"):
         raise TypeError(
@@ -216,14 +215,14 @@ def record_kernel(
 
 @contextmanager
 def _without_warnings():
-    """NumPy warns of infinite and undefined results, which are ordinary results on a GPU."""
+    """Silence NumPy's warnings about infinite and NaN results, which are ordinary on a GPU."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
 class _Notes:
-    """Replaces `tl.load`, `tl.store`, atomic operations and barriers while a kernel runs."""
+    """Replacements for `tl.load`, `tl.store`, atomic operations and barriers while a kernel runs."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class _Notes:
         return tuple(ProgramRun(ids, tuple(self.by_program.get(ids, ()))) for ids in np.ndindex(*grid))
 
     def set_apart(self, arguments: dict[str, Any]) -> None:
-        """Move the pointers that a kernel is given; the interpreter calls the grid function with them at the start."""
+        """Move a kernel's pointers apart; the interpreter calls the grid function with them at the start."""
         for number, (layout, _, _) in enumerate(self.ranges, start=1):
             handle = arguments[layout.name].handle
             handle.data = handle.data + np.uint64(number * APART)

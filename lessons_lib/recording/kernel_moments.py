@@ -1,4 +1,4 @@
-"""Lesson 07: where a program of a kernel is in its source, and what its variables hold, when it loads or stores."""
+"""Lesson 07: the source line and the variables of a kernel's program at each load and store."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 
 _TRITON = str(Path(triton.__file__).parent)
-_MOST_ELEMENTS = 256  # of a tile with more, only the shape is kept
+_MOST_ELEMENTS = 256  # for larger tiles, keep only the shape
 
 
 @dataclass(frozen=True)
 class Variable:
-    """What a local variable holds.
+    """The value of a local variable.
 
     Attributes:
-        shape: of a tile; () for a single number.
-        numbers: all elements, flat; None if they are many, or of a type that NumPy doesn't have.
+        shape: shape of a tile; () for a scalar.
+        numbers: all elements, flat; None if there are too many, or NumPy lacks their type.
     """
 
     shape: tuple[int, ...]
@@ -35,11 +35,10 @@ class Moment:
     """A program just before a load or a store.
 
     Attributes:
-        function: the kernel, or the function that it has called.
-        source: its lines.
-        line: index of the current one in `source`.
-        variables: those that the function has assigned so far, in the order of the source: numbers, and tiles of
-            floats. Without its parameters.
+        function: the kernel, or a function that it called.
+        source: source lines of the function.
+        line: index of the current line in `source`.
+        variables: variables assigned so far, in source order, without parameters: scalars, and tiles of floats.
     """
 
     function: str
@@ -49,7 +48,7 @@ class Moment:
 
 
 def moment() -> Moment | None:
-    """Of the innermost function outside Triton that has led to this call; None if its source isn't to be had."""
+    """The moment of the innermost caller outside Triton; None if its source isn't available."""
     frame = kernel_frame(sys._getframe(1))
     if frame is None:
         return None
@@ -64,7 +63,7 @@ def moment() -> Moment | None:
 
 
 def kernel_frame(here: FrameType) -> FrameType | None:
-    """The innermost frame outside Triton, and outside the file of `here`, that has led to this one."""
+    """The innermost calling frame outside Triton and outside the file of `here`."""
     frame: FrameType | None = here
     while frame and (frame.f_code.co_filename == here.f_code.co_filename or _is_of_triton(frame.f_code)):
         frame = frame.f_back

@@ -1,8 +1,8 @@
-"""Lesson 07: finds accesses of a kernel whose order a GPU leaves open. The interpreter runs one program after another,
-and a whole tile at a time, so it gives them an order, and the results may be right by luck.
+"""Lesson 07: find races in a kernel: accesses in undefined order on a GPU. The interpreter runs one program after
+another and a whole tile at a time, so its results may be right by luck.
 
-Programs run in any order, many at a time. Within a program, each element of a tile has a thread of its own: accesses of
-one element's thread keep their order, those of two threads only if `tl.debug_barrier()` is between them.
+Programs run in any order, many at a time. Within a program, each element of a tile belongs to one thread: accesses of
+one thread keep their order, those of two threads only with `tl.debug_barrier()` in between.
 """
 
 import linecache
@@ -18,12 +18,12 @@ VERBS = ("loads", "stores", "updates")
 
 @dataclass(frozen=True)
 class RacingAccess:
-    """One of two accesses whose order is open.
+    """One of two racing accesses.
 
     Attributes:
-        ids: of the program.
+        ids: program ids.
         verb: "loads", "stores", or "updates" for an atomic operation.
-        line: of the source.
+        line: source line.
     """
 
     ids: tuple[int, ...]
@@ -33,12 +33,12 @@ class RacingAccess:
 
 @dataclass(frozen=True)
 class Race:
-    """Two accesses of one element, of which at least one changes it, and nothing says which comes first.
+    """Two unordered accesses of one element, at least one of which changes it.
 
     Attributes:
         tensor: name of the kernel's parameter.
-        number: offset of the element; the smallest for which there is such a pair.
-        first, second: in the order in which the interpreter ran them.
+        number: offset of the element; the smallest with such a pair.
+        first, second: in the interpreter's order.
     """
 
     tensor: str
@@ -48,7 +48,7 @@ class Race:
 
     @property
     def is_within(self) -> bool:
-        """Whether both are of one program."""
+        """True if one program makes both."""
         return self.first.ids == self.second.ids
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Race:
 
     @property
     def lines(self) -> str:
-        """Where both are in the source; "" if that isn't known."""
+        """The source lines of both; "" if unknown."""
         lines = list(dict.fromkeys(f"`{each.line}`" for each in (self.first, self.second) if each.line))
         return f"In your line{'s' * (len(lines) > 1)} {' and '.join(lines)}." if lines else ""
 
@@ -72,7 +72,7 @@ class Race:
 class _Event:
     ids: tuple[int, ...]
     program: int
-    phase: int  # counted over all programs: each barrier begins another one
+    phase: int  # counted over all programs; each barrier begins a new one
     kind: int
     is_scalar: bool
     orders: bool
@@ -80,13 +80,13 @@ class _Event:
     place: tuple[CodeType, int] | None
 
     @property
-    def told(self) -> RacingAccess:
+    def access(self) -> RacingAccess:
         line = linecache.getline(self.place[0].co_filename, self.place[1]).strip() if self.place else ""
         return RacingAccess(self.ids, VERBS[self.kind], line)
 
 
 class AccessOrder:
-    """What the programs of one launch access, in the order of the interpreter."""
+    """The accesses of one launch, in the interpreter's order."""
 
     def __init__(self) -> None:
         self.events: list[_Event] = []
@@ -97,7 +97,7 @@ class AccessOrder:
         self.num_phases = 0
 
     def barrier(self, ids: tuple[int, ...]) -> None:
-        """All threads of a program have come this far."""
+        """Begin a new phase: all threads of a program have reached this point."""
         self.num_phases += 1
         self.phases[ids] = self.num_phases
 
@@ -108,9 +108,9 @@ class AccessOrder:
         """Note one access.
 
         Args:
-            elements: addresses in memory, offsets in the tensor, and places in the flattened tile.
-            shape: of the tile.
-            orders: an atomic operation that isn't "relaxed": a program that sees it sees what came before it.
+            elements: addresses in memory, offsets in the tensor, and indices in the flattened tile.
+            shape: shape of the tile.
+            orders: True for atomic operations that aren't "relaxed": they make earlier accesses visible.
         """
         if ids not in self.phases:
             self.barrier(ids)
@@ -121,7 +121,7 @@ class AccessOrder:
         self.elements.append((addresses, offsets, lanes + (self.shapes.setdefault(shape, len(self.shapes)) << 40)))
 
     def race(self) -> Race | None:
-        """The race of the smallest element, in the tensor that was accessed first."""
+        """Find the race at the smallest offset of the tensor that was accessed first; None if there is none."""
         changes = [addresses for event, (addresses, _, _) in zip(self.events, self.elements) if event.kind != READ]
         if not changes:
             return None
@@ -138,12 +138,12 @@ class AccessOrder:
         groups = np.split(rows, np.flatnonzero(np.diff(address[rows])) + 1) if rows.size else []
         for own in sorted(groups, key=lambda rows: min(zip(tensor[rows], offset[rows]))):
             if pair := self._pair(number[own].tolist(), lane[own].tolist()):
-                told = {each: self.events[each].told for each in pair}
-                return Race(self.events[pair[0]].tensor, int(offset[own[0]]), told[pair[0]], told[pair[1]])
+                access = {each: self.events[each].access for each in pair}
+                return Race(self.events[pair[0]].tensor, int(offset[own[0]]), access[pair[0]], access[pair[1]])
         return None
 
     def _pair(self, numbers: list[int], lanes: list[int]) -> tuple[int, int] | None:
-        """Two events that race, in order, of all those on one address."""
+        """Find two racing events among those at one address; None if there are none."""
         for one, number in enumerate(numbers):
             if self.events[number].kind == READ:
                 continue
@@ -162,8 +162,8 @@ class AccessOrder:
         return not self._ordered(first, second)
 
     def _ordered(self, first: int, second: int) -> bool:
-        """Whether atomic operations on one address put an event before one of another program: one that follows it,
-        when all threads have come so far, and one that precedes the other."""
+        """True if atomic operations order an event before another program's: a release after the first, with all
+        threads at a barrier, and an acquire at the same address before the second."""
         one, other = self.events[first], self.events[second]
         released = {
             address
@@ -181,8 +181,10 @@ class AccessOrder:
 
 
 def _suspects(keys: tuple[np.ndarray, ...], who: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Mark the accesses with equal keys by several programs, or lanes, of which one at least changes the element.
-    Atomic operations alone change it in turn."""
+    """Mark accesses with equal keys by several programs, or lanes, if at least one changes the element.
+
+    Atomic operations alone don't race.
+    """
     order = np.lexsort(keys)
     is_new = np.any([np.diff(key[order], prepend=key[order][:1] - 1) != 0 for key in keys], axis=0)
     starts = np.flatnonzero(is_new)
@@ -195,7 +197,7 @@ def _suspects(keys: tuple[np.ndarray, ...], who: np.ndarray, kind: np.ndarray) -
 
 
 def once(addresses: np.ndarray, values: np.ndarray, lanes: np.ndarray) -> np.ndarray | slice:
-    """Which elements of a store count: of those that store one value to one address, the first."""
+    """Select the elements of a store, dropping repeated stores of the same value to one address."""
     _, first, of_address = np.unique(addresses, return_index=True, return_inverse=True)
     if len(first) == len(addresses):
         return slice(None)

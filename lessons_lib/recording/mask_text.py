@@ -6,8 +6,8 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 
-# name of a rule -> (words for a pair that it allows, words for a pair that it forbids), in the order of a sentence. By
-# name, so that a learner's rule of the same name gets the same words.
+# rule name -> (words for an allowed pair, words for a forbidden pair), in sentence order. Keyed by name, so that a
+# learner's rule of the same name gets the same words.
 REASONS = {
     "not_padding": ("not padding", "padding"),
     "same_sequence": ("same sequence", "another sequence"),
@@ -16,7 +16,7 @@ REASONS = {
 
 
 def letters(count: int) -> list[str]:
-    """Names for sequences that have none: A, B, ..., Z, then A1, B1, ..."""
+    """Default names for sequences: A, B, ..., Z, then A1, B1, ..."""
     return [chr(ord("A") + index % 26) + (str(index // 26) if index >= 26 else "") for index in range(count)]
 
 
@@ -34,7 +34,7 @@ def rule_name(rule: Callable) -> str:
 
 
 def reason(rule: Callable) -> tuple[str, str]:
-    """A rule in words: for a pair that it allows, and for one that it forbids."""
+    """A rule in words: for an allowed pair, and for a forbidden one."""
     words = rule_name(rule).strip("<>").replace("_", " ")
     return REASONS.get(rule_name(rule), (words, f"not {words}"))
 
@@ -45,17 +45,16 @@ def read_pairs(
     """Every cell of a mask in words: one list per query, one sentence per key. See `read_pair`.
 
     Args:
-        names: one for each sequence id; A, B, ... if not given.
-        rules: the rules that give the reasons.
-        mask: bool [queries, keys], to describe instead of the rules; sentences say where it differs from them.
+        names: one for each sequence id; by default A, B, ...
+        rules: rules to give as reasons.
+        mask: bool [queries, keys], to describe instead of the rules; sentences mention deviations from them.
     """
     names = names_for(queries, keys) if names is None else names
     order = list(REASONS)
     rules = sorted(rules, key=lambda rule: order.index(rule_name(rule)) if rule_name(rule) in order else len(order))
     verdicts = [rule(queries, keys) for rule in rules]
     allowed = torch.ones(len(queries), len(keys), dtype=torch.bool)
-    # The sentence of a cell depends on its verdicts alone. As the bits of a code they take few values, so there are few
-    # sentences to make.
+    # A cell's sentence depends only on its verdicts. As bits, they take few values: build each sentence once.
     code = torch.zeros(len(queries), len(keys), dtype=torch.int64)
     for bit, verdict in enumerate(verdicts):
         allowed &= verdict
@@ -71,7 +70,7 @@ def read_pairs(
 
 
 def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[str] | None = None, rules=RULES) -> str:
-    """One cell of the mask in words: which token may or may not attend to which, and why.
+    """One cell of the mask in words: may the query attend to the key, and why?
 
     >>> from lessons_lib.attention.masks import tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -87,7 +86,7 @@ def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[s
 
 
 def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: Sequence[str] | None = None) -> str:
-    """One row of the mask in words: everything that one query attends to, in ranges.
+    """One row of the mask in words: the ranges of keys that a query attends to.
 
     >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -105,7 +104,7 @@ def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str
 
     Args:
         mask: bool [queries, keys].
-        names: one for each sequence id; A, B, ... if not given. The first letter is shown. Padding is `-`.
+        names: one for each sequence id, of which the first letter is shown; by default A, B, ... Padding is `-`.
 
     >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -134,8 +133,7 @@ def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str
 def describe_mask(
     mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES
 ) -> str:
-    """The whole mask in a few sentences: its sequences, which of them attends to which, and whether it follows
-    the rules.
+    """The whole mask in a few sentences: its sequences, the attention between them, and deviations from the rules.
 
     >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -147,26 +145,26 @@ def describe_mask(
     """
     names = names_for(queries, keys) if names is None else names
     asking, asked = _pairs(queries), _pairs(keys)
-    told = [f"Mask of {len(asking)} queries and {len(asked)} keys. Queries: {ranges(asking, names)}."]
+    sentences = [f"Mask of {len(asking)} queries and {len(asked)} keys. Queries: {ranges(asking, names)}."]
     cached = cached_keys(queries, keys)
     if any(cached):
         old, new = ([token for token, is_cached in zip(asked, cached) if is_cached == which] for which in (True, False))
-        told.append(f"Keys in the cache: {ranges(old, names)}. New keys: {ranges(new, names)}.")
+        sentences.append(f"Keys in the cache: {ranges(old, names)}. New keys: {ranges(new, names)}.")
     elif asked != asking:
-        told.append(f"Keys: {ranges(asked, names)}.")
+        sentences.append(f"Keys: {ranges(asked, names)}.")
     seen: dict[int, set[int]] = {seq_id: set() for seq_id, _ in asking}
     for (seq_id, _), flags in zip(asking, mask.tolist()):
         seen[seq_id].update(target for (target, _), may in zip(asked, flags) if may)
     own = [sequence_name(seq_id, names) for seq_id, targets in seen.items() if targets == {seq_id}]
-    told += [f"To their own sequence only: {', '.join(own)}."] if own else []
+    sentences += [f"To their own sequence only: {', '.join(own)}."] if own else []
     for seq_id, targets in seen.items():
         if targets != {seq_id}:
             attended = ", ".join(sequence_name(target, names) for target in sorted(targets))
-            told.append(f"{sequence_name(seq_id, names)} attends to {attended or 'nothing'}.")
-    told.append(f"{count_text(mask.tolist())}.")
+            sentences.append(f"{sequence_name(seq_id, names)} attends to {attended or 'nothing'}.")
+    sentences.append(f"{count_text(mask.tolist())}.")
     wrong = int((mask != combine(rules, queries, keys)).sum())
-    told += [f"In {wrong} of the cells, the mask differs from the rules."] if wrong else []
-    return " ".join(told)
+    sentences += [f"In {wrong} of the cells, the mask differs from the rules."] if wrong else []
+    return " ".join(sentences)
 
 
 def count_text(may: list[list[bool]]) -> str:
@@ -175,16 +173,16 @@ def count_text(may: list[list[bool]]) -> str:
 
 
 def cached_keys(queries: Tags, keys: Tags) -> list[bool]:
-    """For each key, whether it is cached, i.e. not among the queries. All False if no key is a query: unknown then."""
+    """True for each key that is cached, i.e. not among the queries. All False if no key is a query."""
     new = set(_pairs(queries))
     cached = [token not in new for token in _pairs(keys)]
     return [False] * len(cached) if all(cached) else cached
 
 
 def _say(rules: Sequence[Callable], number: int) -> tuple[str, str]:
-    """Verb and reasons of the cells with one set of verdicts: one bit per rule, and the highest for the mask."""
+    """Verb and reasons for one set of verdicts: one bit per rule, and the highest for the mask."""
     forbidding = [reason(rule)[1] for bit, rule in enumerate(rules) if not number >> bit & 1]
-    # That a key is not padding is only worth saying if there is no other rule.
+    # "Not padding" is only worth mentioning if there is no other rule.
     allowing = [reason(rule)[0] for rule in rules if rule_name(rule) != "not_padding"] or [
         reason(rule)[0] for rule in rules
     ]

@@ -1,4 +1,4 @@
-"""Lessons 10 and 11: what happened to the pool in every step of a run under pressure, as plain data for pictures."""
+"""Lessons 10 and 11: the pool in every step of a run under memory pressure, as plain data for pictures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from lessons_lib.scheduling.sequence import Sequence
 
 @dataclass(frozen=True)
 class MemoryStep:
-    """One step: what it did, and the state of the pool after it. Sequences that finished in it no longer have blocks.
+    """One step and the state of the pool after it. Sequences that finished in it no longer have blocks.
 
     Attributes:
-        index: of the step, from 0.
-        num_blocks, block_size: of the pool.
-        owners: block -> the ids of the sequences that use it, for blocks in use.
-        filled: block -> how many computed tokens it contains, for blocks in use.
+        index: index of the step, from 0.
+        num_blocks, block_size: sizes of the pool.
+        owners: block -> ids of the sequences that use it, for blocks in use.
+        filled: block -> number of computed tokens in it, for blocks in use.
         cached: free blocks that can still be found by their hashes.
-        swapped: id -> its blocks in the swap space, for sequences that are swapped out.
-        num_swap_blocks: of the swap space; 0 if there is none.
-        counts: id -> how many of its tokens the step computed, in the order of the packed batch.
-        admitted, preempted, finished: ids of the sequences to which this happened in the step.
-        swapped_out, swapped_in: those of them whose blocks were copied out or in.
-        waiting: ids in the order of the queue.
-        block_copies: what was copied before the forward pass.
-        hits: id -> how many of its tokens were found in the cache when it was admitted, if any.
+        swapped: id -> blocks in the swap space, for swapped-out sequences.
+        num_swap_blocks: size of the swap space; 0 if there is none.
+        counts: id -> number of tokens computed in the step, in the order of the packed batch.
+        admitted, preempted, finished: ids of the sequences admitted, preempted and finished in the step.
+        swapped_out, swapped_in: ids of those whose blocks were copied out or in.
+        waiting: ids in queue order.
+        block_copies: copies made before the forward pass.
+        hits: id -> tokens found in the prefix cache at admission, if any.
         evicted: cached blocks that were evicted since the start of the run.
     """
 
@@ -62,10 +62,10 @@ def serve_recorded(
     """Serve all sequences greedily, and audit the pool after every step.
 
     Args:
-        runner: its cache has as many blocks as the scheduler's pool.
-        sequences: added to those that the scheduler has. Their answers are in `output_ids` afterwards.
+        runner: runner with as many cache blocks as the scheduler's pool.
+        sequences: sequences to add to the scheduler. Their answers are in `output_ids` afterwards.
         swap_cache: keys and values of the swap space; needed if a sequence may be swapped out.
-        first_index: index of the first step, for a run that is continued.
+        first_index: index of the first step, for a continued run.
 
     Raises:
         BadRequest, OutOfBlocks: see `scheduler.add`.
@@ -82,7 +82,7 @@ def serve_recorded(
 def recorded_step(
     runner: ModelRunner, scheduler: PreemptiveScheduler, swap_cache: PagedKVCache | None = None, index: int = 0
 ) -> MemoryStep:
-    """One step of `serve_recorded`. Between two steps, sequences may be added, forked or removed."""
+    """Run one step of `serve_recorded`. Between steps, sequences may be added, forked or removed."""
     were_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
     scheduler_output = scheduler.schedule()
     are_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}

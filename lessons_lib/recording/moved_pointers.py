@@ -1,4 +1,4 @@
-"""Lesson 07: the pointers of a recorded kernel, moved apart so that every address tells which tensor it belongs to."""
+"""Lesson 07: the pointers of a recorded kernel, moved apart so that every address identifies its tensor."""
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -6,17 +6,17 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 import numpy as np
 import triton.language as tl
 
-# Addresses of a process need 47 bits. While a kernel runs, the pointers to each tensor are moved this far from those to
-# the others. An address then tells its tensor, however far out of range it is, and views of one storage differ.
+# Addresses of a process need 47 bits. While a kernel runs, the pointers to different tensors are this far apart, so an
+# address identifies its tensor even if it is far out of range, and views of one storage differ.
 APART = 1 << 50
 UNNOTED = (
     "make_block_ptr",
     "make_tensor_descriptor",
-)  # their results read and write without `tl.load` and `tl.store` of pointers
+)  # their results aren't accessed through `tl.load` and `tl.store` of pointers
 
 
 def moved_back(original):
-    """The function, called with the original address."""
+    """Wrap a function to be called with the original address."""
 
     @tl.core.builtin
     def called(base, *args, _semantic=None, **kwargs):
@@ -26,7 +26,7 @@ def moved_back(original):
 
 
 def back(pointer):
-    """The pointer as it was before `set_apart`."""
+    """Undo `set_apart` for a pointer."""
     addresses = addresses_of(pointer)
     if addresses is None:
         return pointer
@@ -46,8 +46,10 @@ def addresses_of(pointer) -> np.ndarray | None:
 
 
 def left_by(addresses: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The addresses that a mask keeps, and which elements of the flattened tile these are. Triton broadcasts both, and
-    refuses shapes that don't match itself."""
+    """The addresses that a mask keeps, and their indices in the flattened tile.
+
+    Shapes that don't match return nothing: Triton rejects them itself.
+    """
     try:
         addresses, mask = np.broadcast_arrays(addresses, mask)
     except ValueError:

@@ -21,13 +21,13 @@ class PackedStep:
     """One step, after its forward pass.
 
     Attributes:
-        names: the requests of the packed batch, in its order.
+        names: the requests of the packed batch, in order.
         packed: the packed batch.
-        new_tokens: the token that each request got.
-        joined: requests that were in the batch for the first time: their whole prompts were computed.
+        new_tokens: the new token of each request.
+        joined: requests in their first step, with their whole prompts.
         left: requests that finished in this step.
         waiting: the queue after the step.
-        admitted: requests admitted after the forward pass; the next packed batch has their prompts.
+        admitted: requests admitted after the forward pass; their prompts are in the next packed batch.
     """
 
     names: tuple[str, ...]
@@ -40,10 +40,10 @@ class PackedStep:
 
 
 class PackedStepRecorder:
-    """Runs the steps of a `RaggedBatch` and records each: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
+    """Wrapper that records each step of a `RaggedBatch`: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
 
     Attributes:
-        trace: what each step did, in the form of the earlier lessons.
+        trace: the trace of the steps, in the form of the earlier lessons.
         steps: one PackedStep for each step.
     """
 
@@ -51,7 +51,7 @@ class PackedStepRecorder:
         self.step = step
         self.trace = Trace()
         self.steps: list[PackedStep] = []
-        # A packed batch has no batch slots, but the trace has: a request keeps its slot until it leaves.
+        # A packed batch has no batch slots, but the trace does: a request keeps its slot until it leaves.
         self._slots: list[str | None] = []
 
     def __call__(self, batch: RaggedBatch) -> None:
@@ -63,7 +63,7 @@ class PackedStepRecorder:
             self.step(batch)
             seconds = time.perf_counter() - started
         if not forwards or batch.packed is None:
-            return  # nothing was computed; the loop refuses to go on
+            return  # nothing was computed; the loop will raise
         done = PackedStep(
             names=tuple(request.id for request in requests),
             packed=batch.packed,
@@ -106,7 +106,7 @@ class PackedStepRecorder:
 
 @contextmanager
 def _watch_joined_passes(batch: RaggedBatch) -> Iterator[list[PackedBatch]]:
-    """Notes the forward passes over joined caches; `loop_forward` and paged batches make none."""
+    """Record the forward passes over joined caches; `loop_forward` and paged batches make none."""
     packed_forward, passes = batch.packed_forward, []
 
     def watched(model: Any, packed: PackedBatch, cache: Any) -> Any:
@@ -121,7 +121,7 @@ def _watch_joined_passes(batch: RaggedBatch) -> Iterator[list[PackedBatch]]:
 
 
 def packed_text(step: PackedStep) -> str:
-    """The packed batch and its mask in characters: what each token is, and what it attends to (`#`).
+    """The packed batch and its mask in characters; `#` marks visible keys.
 
     A `|` separates the cached keys from the new ones.
     """
@@ -130,8 +130,8 @@ def packed_text(step: PackedStep) -> str:
         f"{name} {'prefill' if name in step.joined else 'decode'}: {new} new after {cached} cached"
         for name, new, cached in zip(step.names, packed.new_lens, packed.cached_lens)
     ]
-    told = (("left", step.left), ("in the next row", step.admitted), ("waiting", step.waiting))
-    events = [f"{word}: {', '.join(names)}" for word, names in told if names]
+    labeled = (("left", step.left), ("in the next row", step.admitted), ("waiting", step.waiting))
+    events = [f"{word}: {', '.join(names)}" for word, names in labeled if names]
     queries = Tags(packed.seq_ids, packed.positions)
     mask = mask_text(packed_mask(packed), queries, key_tags(packed), step.names).split("\n")
     if any(packed.cached_lens):

@@ -1,4 +1,4 @@
-"""Lesson 06: the cache slots that one forward pass wrote and read, as plain data for pictures and in words."""
+"""Lesson 06: the cache slots that a forward pass wrote and read, as plain data for pictures and in words."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ class PagedStep:
     """The cache slots of one packed batch. A cache slot is block x block_size + offset.
 
     Attributes:
-        num_blocks, block_size: of the pool.
-        tables: request -> its blocks, in the order of its tokens; requests in the order of the packed batch.
-        written: request -> the cache slots of its new tokens, in the order of the tokens.
-        context_lens: request -> its tokens after the pass; the attention of its last new token reads them all.
+        num_blocks, block_size: sizes of the pool.
+        tables: request -> its blocks in token order; requests in the order of the packed batch.
+        written: request -> the cache slots of its new tokens, in order.
+        context_lens: request -> its tokens after the pass; its last new token attends to them all.
     """
 
     num_blocks: int
@@ -28,13 +28,13 @@ class PagedStep:
     context_lens: dict[str, int]
 
     def read(self, name: str) -> tuple[int, ...]:
-        """The cache slots of all tokens of a request, in order: what its last new token attends to."""
+        """The cache slots of all tokens of a request, in order; its last new token attends to them."""
         return _slots_of(self.tables[name], self.block_size, 0, self.context_lens[name])
 
 
 @contextmanager
 def watch_paged_passes(batch: PagedBatch) -> Iterator[list[PagedStep]]:
-    """A context manager that records which cache slots each forward pass of a batch writes and reads.
+    """Context manager that records the cache slots written and read by each forward pass of a batch.
 
     >>> with watch_paged_passes(batch) as passes:
     ...     paged_step(batch)
@@ -71,7 +71,7 @@ def _slots_of(blocks: Sequence[int], block_size: int, start: int, end: int) -> t
 
 
 def paged_step_text(step: PagedStep) -> str:
-    """One line per request: where its new tokens were written, and which blocks were read."""
+    """One line per request: the slots written and the blocks read."""
     lines = []
     for name, slots in step.written.items():
         table = step.tables[name]

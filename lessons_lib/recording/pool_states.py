@@ -22,11 +22,11 @@ class PoolState:
     """A pool at one moment.
 
     Attributes:
-        num_blocks, block_size: of the pool.
-        free_queue: the free blocks, the one to be allocated next first.
-        tables: the block tables, in the order in which the requests arrived.
-        event: what has just happened, in words.
-        changed: blocks that have just been allocated or freed.
+        num_blocks, block_size: sizes of the pool.
+        free_queue: the free blocks, next to be allocated first.
+        tables: the block tables, in order of arrival.
+        event: the last event, in words.
+        changed: blocks just allocated or freed.
     """
 
     num_blocks: int
@@ -40,7 +40,7 @@ class PoolState:
 def pool_state(
     pool: BlockPool, tables: dict[str, BlockTable], event: str = "", changed: tuple[int, ...] = ()
 ) -> PoolState:
-    """A copy of the current state of a pool and its tables.
+    """Copy the current state of a pool and its tables.
 
     Args:
         tables: request -> its block table.
@@ -52,11 +52,11 @@ def pool_state(
 def replay(trace: Trace, pool: BlockPool, new_table: Callable[[BlockPool], BlockTable] = BlockTable) -> list[PoolState]:
     """Replay a recorded run on a pool: one state for each request that leaves, arrives or is allocated blocks.
 
-    A step in which every new token fits into its request's last block gives one state for all of them.
+    A step in which every new token fits into its request's last block yields a single state.
 
     Args:
         pool: an empty pool.
-        new_table: makes a request's table, yours if you like.
+        new_table: class of the block tables; you can pass your own.
 
     Raises:
         OutOfBlocks: the pool is too small for the run.
@@ -65,7 +65,7 @@ def replay(trace: Trace, pool: BlockPool, new_table: Callable[[BlockPool], Block
     states = [pool_state(pool, tables, "The pool is empty; all blocks are free.")]
     for index, held in enumerate(tokens_held(trace), start=1):
         before = len(states)
-        # These first, so that every state of a step shows them.
+        # First the tokens that fit, so that every state of a step shows them.
         for name, table in tables.items():
             if name in held and held[name] <= len(table.blocks) * pool.block_size:
                 table.append(held[name] - table.num_tokens)

@@ -1,4 +1,4 @@
-"""Lesson 15: where the blocks of six conversations are cached, if a policy chooses the replicas."""
+"""Lesson 15: the replicas that cache the blocks of six conversations under a routing policy."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from lessons_lib.serving.routing_simulation import simulate_routing
 
 @dataclass(frozen=True)
 class PrefixPlaces:
-    """What the caches hold at the end of a run.
+    """The caches at the end of a run.
 
     Attributes:
-        policy: its name.
-        cached: conversation -> how many of its blocks each replica's cache holds.
-        found: the share of all prompt tokens that were found in a cache, 0 to 1.
+        policy: name of the policy.
+        cached: conversation -> number of its blocks in each replica's cache.
+        found: share of all prompt tokens found in a cache, 0 to 1.
     """
 
     policy: str
@@ -24,7 +24,7 @@ class PrefixPlaces:
 
 
 def six_conversations(seed: int = 3) -> tuple[dict[str, list[int]], list[list[int]]]:
-    """Six conversations of five turns and 64 tokens a turn: name -> all its tokens, and the prompts in mixed order."""
+    """Six conversations of five turns of 64 tokens: name -> all its tokens, and the prompts in shuffled order."""
     draw = random.Random(seed)
     conversations = {name: [draw.randrange(4096) for _ in range(320)] for name in "ABCDEF"}
     order = [name for name in "ABCDEF" for _ in range(5)]
@@ -36,7 +36,7 @@ def six_conversations(seed: int = 3) -> tuple[dict[str, list[int]], list[list[in
 def record_places(
     policies: Sequence[RoutingPolicy], block_size: int, num_replicas: int = 2
 ) -> tuple[list[PrefixPlaces], dict[str, int]]:
-    """What each policy leaves in the caches of the replicas, and how many blocks each conversation has."""
+    """Record the replicas' final caches under each policy, and the number of blocks of each conversation."""
     conversations, prompts = six_conversations()
     hashes = {name: hash_prompt(tokens, block_size) for name, tokens in conversations.items()}
     places = []

@@ -10,9 +10,9 @@ class QueueState:
     """A shared pool at one moment.
 
     Attributes:
-        event: what has just happened, in a few words.
-        free_queue: the free blocks, the one to be allocated next first.
-        ref_count: block -> how many sequences use it.
+        event: the last event, in a few words.
+        free_queue: the free blocks, next to be allocated first.
+        ref_count: block -> number of sequences that use it.
         hash_names: block -> a short name for its hash, for blocks that have one.
     """
 
@@ -23,7 +23,7 @@ class QueueState:
 
 
 def queue_state(pool: SharedBlockPool, event: str, names: dict[bytes, str] | None = None) -> QueueState:
-    """A copy of the current state of a pool.
+    """Copy the current state of a pool.
 
     Args:
         names: hash -> a short name for it; None if the pool knows no hashes.

@@ -1,4 +1,4 @@
-"""Streams through the loss of a replica: replicas that are server processes, and what their readers got."""
+"""Streams across the loss of a replica: replicas as server processes, and records of their readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from lessons_lib.serving.failover import Chunk, ReplicaLost
 from lessons_lib.serving.router import Replica, hash_prompt
 
-# Two beginnings of prompts, each of which is longer than two blocks of 16 tokens.
+# Two prompt prefixes, each longer than two blocks of 16 tokens.
 KIND = (
     "Here is a story for small children. It is short, it is kind, and no one is hurt in it. The words are easy. There "
     "is one problem, and in the end the friends solve it together. "
@@ -26,13 +26,13 @@ NIGHT = (
 
 @dataclass
 class StreamRecord:
-    """What one reader got.
+    """The stream that one reader received.
 
     Attributes:
         tokens: (time, replica) of each token, in order.
         end: (time, reason) of the last chunk, or None if there was none.
-        token_ids: the tokens themselves.
-        longest_wait: for a chunk after the first one, in seconds.
+        token_ids: the token ids.
+        longest_wait: longest wait for a chunk after the first, in seconds.
     """
 
     name: str
@@ -43,16 +43,16 @@ class StreamRecord:
 
     @property
     def has_moved(self) -> bool:
-        """Whether more than one replica has computed its tokens."""
+        """True if more than one replica computed its tokens."""
         return len({replica for _, replica in self.tokens}) > 1
 
 
 class ProcessReplica(Replica):
-    """A server process as a replica: its events as chunks. If the connection breaks, it is lost.
+    """A server process as a replica that streams events as chunks. It is lost if the connection breaks.
 
     Attributes:
-        host: such as "127.0.0.1:8001".
-        num_chunks: how many it has streamed.
+        host: host and port, such as "127.0.0.1:8001".
+        num_chunks: number of chunks streamed.
     """
 
     def __init__(self, url: str, block_size: int = 16):
@@ -60,11 +60,11 @@ class ProcessReplica(Replica):
         self.host, self.block_size, self.num_chunks = url.removeprefix("http://"), block_size, 0
 
     def stream(self, request: dict[str, Any]) -> Iterator[Chunk]:
-        """The chunks of a request, which is greedy if it has no temperature.
+        """Stream the chunks of a request, greedy by default.
 
         Raises:
-            ReplicaLost: there is no connection (any more).
-            ValueError: the server refuses the request; the message says why.
+            ReplicaLost: the connection failed or broke.
+            ValueError: the server rejects the request; the message gives the reason.
         """
         self.num_sent += 1
         self.sent_blocks.add(hash_prompt(request["prompt"], self.block_size))
@@ -91,7 +91,7 @@ class ProcessReplica(Replica):
 
 
 def compare_answers(answer: Sequence[int], expected: Sequence[int]) -> str:
-    """Whether an answer has the tokens that are expected: "yes", or how many of them."""
+    """Compare an answer with the expected tokens: "yes", or "no" and the number of equal tokens."""
     if list(answer) == list(expected):
         return "yes"
     same = sum(one == other for one, other in zip(answer, expected))
@@ -101,7 +101,7 @@ def compare_answers(answer: Sequence[int], expected: Sequence[int]) -> str:
 
 
 class CountedReplica(Protocol):
-    """A replica that counts the chunks that it has streamed."""
+    """A replica that counts its streamed chunks."""
 
     num_chunks: int
 
@@ -109,11 +109,11 @@ class CountedReplica(Protocol):
 def record_streams(
     readers: Mapping[str, Iterator[Chunk]], replicas: Sequence[CountedReplica], lost_at: int, lose: Callable[[], None]
 ) -> list[StreamRecord]:
-    """Read all streams, a chunk of each in turn, until they have ended.
+    """Read all streams, one chunk of each in turn, until they have ended.
 
     Args:
-        readers: name -> the stream that a reader gets.
-        lost_at: after how many rounds `lose` is called, which ends a replica.
+        readers: name -> the reader's stream.
+        lost_at: number of rounds before `lose` is called, which ends a replica.
     """
     records = {name: StreamRecord(name) for name in readers}
     time = 0
@@ -132,7 +132,7 @@ def _read_chunk(record: StreamRecord, reader: Iterator[Chunk], replicas: Sequenc
     chunk = next(reader)
     if time:
         record.longest_wait = max(record.longest_wait, perf_counter() - start)
-    # However the relay is written, the replica that computed the chunk has counted it.
+    # The replica that computed the chunk has counted it, whatever the relay's implementation.
     computed = [index for index, replica in enumerate(replicas) if replica.num_chunks > before[index]]
     record.token_ids += chunk.token_ids
     record.tokens += [(time, computed[-1])] * len(chunk.token_ids) if computed else []

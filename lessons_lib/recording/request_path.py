@@ -1,4 +1,4 @@
-"""One streamed request, seen by the client, by the server and by the engine's process, on one clock."""
+"""One streamed request, seen by the client, the server and the engine's process, on one clock."""
 
 import asyncio
 import http.client
@@ -20,12 +20,12 @@ LANES = ("client", "server", "engine")
 
 @dataclass(frozen=True)
 class Message:
-    """Something that went from one lane to another.
+    """A message from one lane to another.
 
     Attributes:
         sent, received: seconds since the start of the recording.
         source, target: names of lanes.
-        label: a few words; those of equal messages in a row are drawn once.
+        label: a few words; drawn once for a run of equal messages.
     """
 
     sent: float
@@ -78,7 +78,7 @@ def recorded_path() -> RequestPath:
 
 
 def noting_engine(log: str) -> Any:
-    """In the engine's process: an engine that writes a line for each request that it is given and for each step."""
+    """Build an engine, in the engine's process, that logs a line for each added request and each step."""
     from lessons_lib.engine.config import EngineConfig
     from lessons_lib.serving.http.engine_recipe import EngineRecipe, default_model
 
@@ -100,7 +100,7 @@ def noting_engine(log: str) -> Any:
 
 
 def record_path(max_tokens: int = 8, repeat: int = 20, provenance: str = "") -> RequestPath:
-    """Start a server and its engine's process, send the same request again and again, and keep the fastest.
+    """Start a server and its engine's process, send the same request `repeat` times, and keep the fastest.
 
     The processes share a clock on Linux, macOS and Windows: `time.perf_counter` counts from the start of the machine.
     """
@@ -183,7 +183,7 @@ def _noting_app(app: Any, noted: list) -> Callable[..., Any]:
 
 
 def _ask(address: tuple[str, int], max_tokens: int) -> list[float]:
-    """Times of the client: when it sent the request, and when it read each event."""
+    """Send a request; return the client's times of sending it and of reading each event."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     connection.connect()
     body = {"prompt": "The old dog", "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0, "stream": True}

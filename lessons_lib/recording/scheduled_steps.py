@@ -1,4 +1,4 @@
-"""Lesson 09: records a scheduler's steps as a trace like those of the earlier lessons, whatever executes them."""
+"""Lesson 09: record a scheduler's steps as a trace like those of the earlier lessons, for any runner."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -12,12 +12,12 @@ from lessons_lib.scheduling.sequence import Sequence
 
 @contextmanager
 def record_schedule(scheduler: Scheduler[Any], block_bytes: int = 0) -> Iterator[Trace]:
-    """A context manager: every scheduled step becomes a step of the trace, every scheduled sequence a row of it.
+    """Context manager that records each scheduled step as a step of the trace, with one row per scheduled sequence.
 
-    Tokens that are recomputed because their sequence was preempted don't count as useful.
+    Tokens recomputed after a preemption don't count as useful.
 
     Args:
-        block_bytes: bytes of a block, to count the bytes of block copies.
+        block_bytes: bytes per block, to count the bytes of block copies.
 
     >>> with record_schedule(scheduler) as trace:
     ...     serve_greedily(runner, scheduler, sequences)

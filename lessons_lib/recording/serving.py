@@ -1,7 +1,7 @@
-"""Runs the loops of lessons 00 to 06 and records what they did. The loops themselves know nothing of it.
+"""Run the loops of lessons 00 to 06 and record them from outside.
 
-Every loop takes the function that does its work as an argument (`greedy`, `generate_wave`, `step`). A recorder passes
-in that same function, wrapped, and watches the model's forward passes.
+Every loop takes the function that does its work as an argument (`greedy`, `generate_wave`, `step`). A recorder wraps
+that function and watches the model's forward passes.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ from lessons_lib.recording.trace import RowWork, Step, Trace
 
 @dataclass
 class RecordedRun:
-    """The outputs of a run and what was done to get them.
+    """The outputs of a run and a record of its steps.
 
     Attributes:
         outputs: the new tokens of each request, in the order of the prompts.
         trace: every step of the run.
         packed: for `ragged_generate` and `paged_generate`: one PackedStep for each step.
-        accesses: for `paged_generate`: the cache slots that each step wrote and read.
+        accesses: for `paged_generate`: the cache slots written and read in each step.
     """
 
     outputs: list[list[int]] = field(default_factory=list)
@@ -56,13 +56,13 @@ def record_run(
     Args:
         serve: a loop of lessons 00 to 06: `generate_one_by_one`, `static_generate`, `batch_generate`,
             `packed_generate`, `ragged_generate` or `paged_generate`.
-        names: what to call the requests; "0", "1", ... if not given.
+        names: names of the requests; by default "0", "1", ...
         options: keyword arguments of `serve`.
 
     Raises:
         ValueError: `serve` is none of these functions.
         BadRequest: see `request_names`; nothing was computed.
-        Whatever `serve` raises.
+        Errors of `serve` pass through.
 
     >>> run = record_run(static_generate, model, tokenizer, prompts, max_new_tokens=20, batch_size=4)
     >>> run.outputs, run.trace.forward_calls
@@ -90,7 +90,7 @@ def _record_one_by_one(
 
 
 def _steps_alone(name: str, passes: list[Forward], waiting: tuple[str, ...], token_bytes: int) -> list[Step]:
-    """The passes of one request that has the model to itself."""
+    """The steps of one request that runs alone."""
     steps = []
     for index, forward in enumerate(passes):
         # Without a cache, every pass after the first computes the old tokens again; only the newest is needed.
@@ -135,7 +135,7 @@ def _steps_of_wave(
     waiting: tuple[str, ...],
     token_bytes: int,
 ) -> list[Step]:
-    """What each row of a wave did in each of its forward passes."""
+    """The steps of a wave: the work of each row in each forward pass."""
     steps = []
     for index, forward in enumerate(passes):
         running = [index < len(answer) for answer in answers]

@@ -1,4 +1,4 @@
-"""Lesson 02: records what every batch slot did in one step of continuous batching."""
+"""Lesson 02: record the work of every batch slot in a step of continuous batching."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ class SlotPass:
     """One forward pass over a `SlotBatch`.
 
     Attributes:
-        slots: the batch slots that it computed.
-        num_tokens: token positions that it computed for each of them.
+        slots: the batch slots computed.
+        num_tokens: token positions computed for each slot.
         running: batch slot -> the request in it during the pass.
     """
 
@@ -30,7 +30,7 @@ class SlotPass:
 
 @contextmanager
 def watch_slot_passes(batch: SlotBatch) -> Iterator[list[SlotPass]]:
-    """A context manager that records the forward passes over a batch."""
+    """Context manager that records the forward passes over a batch."""
     passes: list[SlotPass] = []
 
     def before(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
@@ -46,14 +46,14 @@ def watch_slot_passes(batch: SlotBatch) -> Iterator[list[SlotPass]]:
 
 
 def record_slot_step(batch: SlotBatch, step: Callable[[SlotBatch], None]) -> Step:
-    """Run one step and return what every batch slot did in it."""
+    """Run one step and record the work of every batch slot."""
     known = [*batch.waiting, *batch.running.values()]
     before = {request.id: (request.num_computed_tokens, request.state) for request in known}
     with watch_slot_passes(batch) as passes:
         started = time.perf_counter()
         step(batch)
         seconds = time.perf_counter() - started
-    # A request may have left its slot at the end of the step: the passes tell where it was.
+    # A request may have left its slot at the end of the step; the passes show its slot.
     occupants = {slot: request for done in passes for slot, request in done.running.items()} | batch.running
     rows = []
     for slot in range(batch.slots.num_slots):

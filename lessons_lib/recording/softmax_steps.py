@@ -15,13 +15,13 @@ class SoftmaxStep:
 
     Attributes:
         block: index of the block, from 1; 0 is the state before the first.
-        positions, scores: of the block's keys; the score is minus infinity where the query may not attend to the key.
+        positions, scores: positions and scores of the block's keys; masked keys have a score of minus infinity.
         maximum_before, total_before, output_before: the sums before the block, as in `Partial`.
-        factor: multiplies the old sum and output, exp(old maximum - new maximum); 1 if the maximum doesn't change.
+        factor: rescaling of the old sum and output, exp(old maximum - new maximum); 1 if the maximum doesn't change.
         weights: exp(score - reference) of each key.
-        added_total, added_output: the block's own contribution: the sum of the weights, and of weight x value.
+        added_total, added_output: the block's contribution: the sum of the weights, and of weight x value.
         maximum, total, output: the sums after the block.
-        remarks: sentences about what went wrong, if anything.
+        remarks: sentences about errors, if any.
     """
 
     block: int
@@ -59,10 +59,10 @@ def record_blocks(
         scores: [K] or [1, K], of a floating-point dtype.
         values: [K, D].
         block_size: keys in a block; the last may have fewer.
-        add_block: (Partial, scores [1, k], values [k, D]) -> Partial, yours if you like.
+        add_block: function (Partial, scores [1, k], values [k, D]) -> Partial; you can pass your own.
 
     Raises:
-        ValueError: the shapes or the block size don't fit.
+        ValueError: a shape or the block size is wrong.
     """
     if scores.dim() == 1:
         scores = scores[None]
@@ -150,7 +150,7 @@ def _remarks(
 
 
 def number_text(value: float) -> str:
-    """A value to 3 significant digits; infinity and NaN in words."""
+    """Format a value to 3 significant digits, 1 before a power of ten; infinity and NaN in words."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
@@ -158,29 +158,29 @@ def number_text(value: float) -> str:
     is_large = 999.5 <= abs(value) < 1e6  # .3g would write these with a power of ten
     text = f"{value:,.0f}" if is_large else f"{value + 0.0:.3g}"  # + 0.0 takes the sign off a negative zero
     if "e" in text:
-        digits, power = text.split("e")
+        digits, power = f"{value:.0e}".split("e")
         text = f"{digits}e{int(power)}"
     return text.replace("-", "−")
 
 
 def score_text(score: float) -> str:
-    """A score; minus infinity is "masked": the query may not attend to the key."""
+    """Format a score; minus infinity is "masked"."""
     return "masked" if score == -math.inf else number_text(score)
 
 
 def bracketed(value: float) -> str:
-    """A value as written after a minus sign."""
+    """Format a value to follow a minus sign."""
     text = number_text(value)
     return f"({text})" if text.startswith("−") else text
 
 
 def difference_text(one: float, other: float) -> str:
-    """one − other, with parentheses around a negative subtrahend."""
+    """Format one − other, with parentheses around a negative subtrahend."""
     return f"{number_text(one)} − {bracketed(other)}"
 
 
 def step_text(step: SoftmaxStep) -> str:
-    """What happened in a step, in a sentence or two, and what went wrong, if anything."""
+    """Describe a step in a sentence or two, with any errors."""
     return " ".join([_event(step), *step.remarks])
 
 
@@ -208,12 +208,12 @@ def _event(step: SoftmaxStep) -> str:
 
 
 def positions_text(positions: Sequence[int]) -> str:
-    """Positions in a row, in words: "key 3", "keys 0 to 3"."""
+    """Consecutive positions in words: "key 3", "keys 0 to 3"."""
     return f"key {positions[0]}" if len(positions) == 1 else f"keys {positions[0]} to {positions[-1]}"
 
 
 def numbers_text(step: SoftmaxStep) -> str:
-    """The values of a step in words: scores and weights, and the sums they are added to."""
+    """The values of a step in words: scores, weights and sums."""
     before, factor, added, total = map(number_text, (step.total_before, step.factor, step.added_total, step.total))
     return (
         f"Scores {listed(step.scores, score_text)}; "
@@ -225,6 +225,6 @@ def numbers_text(step: SoftmaxStep) -> str:
 
 
 def listed(values: Sequence[float], words: Callable[[float], str] = number_text, most: int = 8) -> str:
-    """The first values of a list, and how many more there are."""
-    told = ", ".join(map(words, values[:most]))
-    return told + (f" and {len(values) - most} more" if len(values) > most else "")
+    """The first values of a list, and the number of the others."""
+    shown = ", ".join(map(words, values[:most]))
+    return shown + (f" and {len(values) - most} more" if len(values) > most else "")

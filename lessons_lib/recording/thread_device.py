@@ -1,4 +1,4 @@
-"""Lesson 13: a device that is a thread, to watch how a loop's steps overlap. It needs neither a model nor a GPU."""
+"""Lesson 13: a thread as a device, to watch a loop's steps overlap without a model or a GPU."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 DIGITS_PER_SECOND = 200  # a digit for every 5 ms
-TOKEN = 7  # of every sequence in every step
+TOKEN = 7  # the token of every sequence in every step
 
 
 class ThreadDevice:
-    """A runner without a model. `launch` takes the CPU some time, and then a step takes a thread some time.
+    """A runner without a model: `launch` keeps the CPU busy, then a thread is busy with the step.
 
     Attributes:
-        spans: of the "CPU" and of the "device": start and end of its work on each step, in seconds.
+        spans: "CPU" or "device" -> start and end of its work on each step, in seconds.
     """
 
     def __init__(self, cpu_ms: float, device_ms: float):
@@ -23,7 +23,7 @@ class ThreadDevice:
         self.thread = ThreadPoolExecutor(1)
 
     def launch(self, scheduler_output: SchedulerOutput) -> SimpleNamespace:
-        """Start a step. `wait()` of what it returns waits for the tokens."""
+        """Start a step. The result's `wait()` waits for the tokens."""
         self.work("CPU")
         return SimpleNamespace(wait=self.thread.submit(self.compute, len(scheduler_output.num_scheduled_tokens)).result)
 
@@ -37,7 +37,7 @@ class ThreadDevice:
         self.spans[side].append((started, time.perf_counter()))
 
     def draw(self) -> None:
-        """Print a line each for the CPU and the device: for every 5 ms the last digit of the step that it works on."""
+        """Print a line each for the CPU and the device, with the current step's last digit for every 5 ms."""
         first = self.spans["CPU"][0][0]
         for side, spans in self.spans.items():
             line = ""

@@ -1,6 +1,6 @@
-"""What a serving loop did, as plain data: one `Step` for each step of the loop.
+"""The trace of a serving loop as plain data: one `Step` for each step of the loop.
 
-Recorders fill a `Trace`; pictures, metrics and the ledger read it. Nothing here knows about models or drawing.
+Recorders fill a `Trace`; pictures, metrics and the ledger read it. Nothing here depends on models or drawing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ PHASES = ("prefill", "decode", "finished", "idle")
 
 @dataclass(frozen=True)
 class RowWork:
-    """What one row of the batch, a batch slot, did in one step.
+    """The work of one batch slot in one step.
 
     Attributes:
         request: name of the request in this slot, or None.
         phase: "prefill" or "decode": the request is being computed; "finished": the row of a static wave whose request
             has finished; "idle": a slot without a request.
         computed: token positions that the forward passes of this step computed for this row, padding included.
-        useful: those that a request needed; the rest is waste.
+        useful: computed positions that a request needed; the rest is waste.
     """
 
     request: str | None
@@ -38,21 +38,21 @@ class RowWork:
 
     @property
     def wasted(self) -> int:
-        """Positions computed that no request needed."""
+        """Computed positions that no request needed."""
         return self.computed - self.useful
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a serving loop: what every batch slot did, and what the step cost.
+    """One step of a serving loop: the work of every batch slot, and the step's cost.
 
     Attributes:
         rows: one `RowWork` per batch slot, in the order of the slots.
         seconds: wall time of the step.
         waiting: names of the waiting requests, in the order of the queue.
         forward_calls: calls of the model in this step (0, 1 or more).
-        cache_reserved: KV cache slots that are reserved, in tokens.
-        cache_used: those with a key and a value that is still needed, in tokens.
+        cache_reserved: reserved KV cache slots, in tokens.
+        cache_used: slots with a key and value still needed, in tokens.
         bytes_copied: bytes copied to rearrange the cache, beyond writing the new keys and values.
     """
 
@@ -86,7 +86,7 @@ class Trace:
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Names of all requests, in the order in which they first appear in the trace."""
+        """Names of all requests, in order of first appearance."""
         seen: dict[str, None] = {}
         for step in self.steps:
             seen.update((row.request, None) for row in step.rows if row.request is not None)
@@ -100,7 +100,7 @@ class Trace:
 
     @property
     def tokens_useful(self) -> int:
-        """Token positions that went through the model and that a request needed."""
+        """Token positions that went through the model and were needed by a request."""
         return sum(step.tokens_useful for step in self.steps)
 
     @property

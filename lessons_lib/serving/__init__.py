@@ -1,7 +1,7 @@
 """Serving: many callers, one engine.
 
 Read in this order: messages, engine_loop, mailbox, admission, watchdog, async_engine, engine_process, fronts,
-shared_engine (lesson 14); router, routing_simulation, continuation, client_request, balancer, ray_app, tensor_parallel,
+shared_engine (lesson 14); router, routing_simulation, continuation, client_request, balancer, ray, tensor_parallel,
 ranks, follower, parallel_engine (15).
 """
 

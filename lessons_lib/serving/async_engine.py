@@ -281,7 +281,7 @@ class AsyncEngine:
         left: list[InFlight] = []
         try:
             await asyncio.wait_for(self._is_empty.wait(), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             left = list(self._requests.values())
             for request in left:
                 self._send(AbortRequest(request.request_id))

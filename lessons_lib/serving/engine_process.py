@@ -107,7 +107,7 @@ class EngineProcess(AsyncEngine):
             return
         try:
             self._socket.send(CLOSE)
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_exited.wait(), PATIENCE)
         finally:
             self._shut(CLOSED)

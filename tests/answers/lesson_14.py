@@ -2621,7 +2621,7 @@ GOODPUTS = [
         lambda log, target: (len(log.records) - counting()(log, target) * log.window) / log.window,
         "requests that missed the target",
     ),
-    Wrong("the rate", counting(below=lambda log, count: log.rate), "the rate that was offered"),
+    Wrong("the rate", counting(below=lambda log, count: log.offered_rate), "the rate that was offered"),
     Wrong("tokens", counts_tokens, "You count tokens"),
     Wrong("a list", a_list_of_good, "expected a number"),
     Wrong("sorts the log", sorts_the_log, "changed the log"),

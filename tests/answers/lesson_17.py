@@ -6,26 +6,17 @@ import warnings
 from collections import deque
 from dataclasses import replace
 
-import numpy as np
 import torch
 from fake_peers import FakeVllm
 from transformers import DynamicCache
 
 from answers import Wrong
 from lessons_lib.conformance.adapters import course
-from lessons_lib.conformance.adapters.vllm import VllmEngine
+from examples.engines.vllm import VllmEngine
 from lessons_lib.conformance.break_in.examples import break_in_tests
 from lessons_lib.conformance.contract import NewTokens, Params
-from lessons_lib.conformance.design.examples import design as good_design
-from lessons_lib.conformance.design.machine import Design
 from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine
-from lessons_lib.conformance.load_report.checking import log_of
-from lessons_lib.conformance.load_report.numbers import load_report as good_report
-from lessons_lib.conformance.load_report.rules import Rules, numbers_by, right_numbers
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.scheduling.policies import PriorityWithAgeing, StrictPriority
-from lessons_lib.serving.load.goodput import Target
-from lessons_lib.serving.router import PrefixAffinity, choose_replica
 
 
 def of(engine_class):
@@ -725,146 +716,6 @@ def objects_that_can_be_called():
 
 
 RIGHT["17.2"] = [the_same_as_a_tuple, objects_that_can_be_called]
-
-
-# 17.3: the design
-
-
-def always(**chosen):
-    def design(machine):
-        return Design(**chosen)
-
-    return design
-
-
-def takes_all(scheduler, sequence):
-    return True
-
-
-def takes_none(scheduler, sequence):
-    return False
-
-
-class ToNine:
-    def choose(self, block_hashes, replicas):
-        return 9
-
-
-ONE_EACH = dict(num_replicas=4, max_num_seqs=12, max_num_batched_tokens=128, num_blocks=136)
-AGING = PriorityWithAgeing(2.0, 1.0)
-
-WRONG["17.3"] = [
-    Wrong("returns nothing", lambda machine: None, "returned NoneType; it must return a Design"),
-    Wrong("three replicas", always(num_replicas=3), "num_replicas is 3, and there are 4 devices"),
-    Wrong("slots forgotten", always(num_replicas=4, num_blocks=160), "Take at most 96 blocks, or fewer slots"),
-    Wrong("no slot", always(max_num_seqs=0), "max_num_seqs is 0; it must be an int of 1 or more"),
-    Wrong("the budget is below the slots", always(max_num_batched_tokens=16), "a step needs room for a token of each"),
-    Wrong("a policy that isn't made", always(policy="aging"), "policy is 'aging', which has no method `rank`"),
-    Wrong("negative waiting", always(max_waiting=-1), "max_waiting is -1; it must be 0 or more"),
-    Wrong("too small for a document", always(**ONE_EACH | {"num_blocks": 60}), "can't serve a request: sequence"),
-    Wrong("takes all", always(**ONE_EACH, admission=takes_all), "your design deadlocks"),
-    Wrong("takes none", always(admission=takes_none), "the admission admits none of"),
-    Wrong("a replica that isn't there", always(**ONE_EACH, routing=ToNine()), "chose replica 9; there are 0 to 3"),
-    Wrong("the defaults", always(), "above that of `first come, first served`"),
-    Wrong("round robin", always(**ONE_EACH), "above that of `priority with aging, prefix affinity`"),
-    Wrong(
-        "worst-case admission",
-        always(**ONE_EACH, policy=AGING, routing=PrefixAffinity(8)),
-        "4 of 6 points so far",
-    ),
-]
-
-
-def strict_tiers(machine):
-    """Strict priority and a limit of the queue in place of aging; a budget of its own."""
-    good = good_design(machine)
-    return replace(good, policy=StrictPriority(), max_waiting=60, max_num_batched_tokens=144)
-
-
-def a_routing_of_its_own(machine):
-    """A home for each tenant, found by its hash."""
-
-    class Homes:
-        name = "homes"
-
-        def choose(self, block_hashes, replicas):
-            return choose_replica(block_hashes, replicas, imbalance_limit=9)
-
-    return replace(good_design(machine), routing=Homes(), max_num_seqs=13, num_blocks=134)
-
-
-RIGHT["17.3"] = [strict_tiers, a_routing_of_its_own]
-
-
-# 17.4: the load report
-
-
-def by(**changed):
-    """A report by other rules."""
-
-    def load_report(log, ttft_ms, tpot_ms):
-        target = Target(ttft=ttft_ms / 1000, tpot=tpot_ms / 1000)
-        return numbers_by(Rules(**changed), log_of(log), target)
-
-    return load_report
-
-
-def changed_report(change):
-    def load_report(log, ttft_ms, tpot_ms):
-        return change(good_report(log, ttft_ms, tpot_ms))
-
-    return load_report
-
-
-def sorts_the_records(log, ttft_ms, tpot_ms):
-    log["records"].sort(key=lambda record: -record["send_time"])
-    return good_report(log, ttft_ms, tpot_ms)
-
-
-def divides_by_nothing(log, ttft_ms, tpot_ms):
-    done = [record for record in log["records"] if record["finish_reason"]]
-    mean = sum(record["token_times"][0] - record["send_time"] for record in done) / len(done)
-    return good_report(log, ttft_ms, tpot_ms) if mean else {}
-
-
-WRONG["17.4"] = [
-    Wrong("a list", changed_report(list), "a report is a dict; this is list"),
-    Wrong("no goodput", changed_report(lambda r: {k: r[k] for k in r if k != "goodput"}), "has no 'goodput'"),
-    Wrong("a number of numpy", changed_report(lambda r: r | {"requests": np.int64(2)}), "can't be written as JSON"),
-    Wrong("not a number", changed_report(lambda r: r | {"goodput": float("nan")}), "can't be written as JSON"),
-    Wrong("changes the log", sorts_the_records, "your code changed its argument `log`"),
-    Wrong("the lower value", by(percentile="lower"), "2 rules give this number. Which is yours?"),
-    Wrong("the 95th percentile", by(p99=95), "It is the 95th percentile"),
-    Wrong("the maximum", by(p99=100), "It is the largest value, not the 99th percentile"),
-    Wrong("seconds", by(scale=1.0), "It is in seconds, not milliseconds"),
-    Wrong("the first token is a gap", by(has_first_gap=True), "The wait for the first token is among the gaps"),
-    Wrong("averages of requests", by(is_per_request=True), "It averages each request first"),
-    Wrong("failed ones count", by(counts="all"), "Failed requests count."),
-    Wrong("cut streams count", by(counts="status 200"), "Streams that were cut count"),
-    Wrong("from when it was due", by(start="arrival_time"), "It counts from `arrival_time`"),
-    Wrong("events are tokens", by(tokens="events"), "It counts events."),
-    Wrong("tokens that were asked for", by(tokens="max_tokens"), "It counts the tokens that were asked for"),
-    Wrong("throughput of the window", by(seconds="window"), "It is per second of the window"),
-    Wrong("goodput of the duration", by(good_seconds="duration"), "Requests were offered in the window only"),
-    Wrong("only the first token", by(good_by="ttft"), "It looks at the time to first token only"),
-    Wrong("no target", by(good_by="nothing"), "whether it met the target or not"),
-    Wrong("no request completed", divides_by_nothing, "ZeroDivisionError"),
-    Wrong(
-        "another number", changed_report(lambda r: r | {"output_throughput": 1.5}), "None of the usual rules gives this"
-    ),
-]
-
-
-def by_the_report_of_lesson_14(log, ttft_ms, tpot_ms):
-    return right_numbers(log_of(log), Target(ttft=ttft_ms / 1000, tpot=tpot_ms / 1000))
-
-
-def rounded_and_more(log, ttft_ms, tpot_ms):
-    numbers = {k: v if v is None else round(v, 2) for k, v in good_report(log, ttft_ms, tpot_ms).items()}
-    return numbers | {"note": "rounded to two decimals"}
-
-
-RIGHT["17.4"] = [by_the_report_of_lesson_14, rounded_and_more, by()]
 
 
 # 17.5 one test

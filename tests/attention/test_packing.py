@@ -68,7 +68,7 @@ def test_unpack_cuts_rows_of_any_shape():
 
 @pytest.mark.parametrize("new, cached", [([[1]], []), ([[1], []], [0, 0]), ([[1]], [-1]), ([], [3])])
 def test_what_makes_no_row_is_refused(new, cached):
-    with pytest.raises(ValueError, match="at least one new token each"):
+    with pytest.raises(ValueError, match="at least one new token for each sequence"):
         pack(new, cached)
 
 

@@ -385,7 +385,7 @@ def test_no_prompts_no_steps():
         ({"names": ["A", "B"]}, BadRequest, "2 names for 1 prompts"),
         ({"prompts": [[5], []]}, BadRequest, "prompt 1 is empty"),
         ({"prompts": "once"}, BadRequest, "give a list of prompts"),
-        ({"backend": "cuda"}, ValueError, "there is no backend 'cuda'; there are 'torch' and 'triton'"),
+        ({"backend": "cuda"}, ValueError, "there is no backend 'cuda'; choose 'torch' or 'triton'"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_is_computed(kwargs, error, words):

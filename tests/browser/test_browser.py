@@ -4,6 +4,7 @@ Lesson 07, a quick one, is run whole. Of others, the cells that show something w
 that they need. Recorded pictures need no kernel: those of the solved notebooks are played from a file.
 """
 
+import json
 import re
 
 import pytest
@@ -12,7 +13,6 @@ from mask_page import MaskPage
 from notebook_cells import cells_that_show
 
 from lessons_lib.viz.stepper import PLAYER
-from tools.bench_players import players_of
 
 LESSON = "07_triton_kernel.ipynb"
 
@@ -101,6 +101,13 @@ def pool_lesson(lab):
 @pytest.fixture(scope="module")
 def mask_lesson(lab):
     return open_part(lab, "04", {"MaskExplorer"})
+
+
+def players_of(notebook):
+    """The elements that play, in the order of the lesson."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    pages = ("".join(o.get("data", {}).get("text/html", ())) for cell in cells for o in cell.get("outputs", ()))
+    return re.findall(r"<lessons-player .*?</lessons-player>", "".join(pages), re.S)
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ import pytest
 import torch
 from broken_engines import BROKEN
 from fake_peers import FakeNanoVllm, FakeVllm, NanoSamplingParams
+from front_engine import make_engine as make_front
+from served_engine import make_engine as make_served
 from transformers import DynamicCache
 
+from examples.engines.nano_vllm import NanoVllmEngine
+from examples.engines.vllm import VllmEngine
 from lessons_lib.conformance.__main__ import main
-from lessons_lib.conformance.adapters.async_front import make_engine as make_front
 from lessons_lib.conformance.adapters.course import make_engine, make_overlapped_engine
-from lessons_lib.conformance.adapters.nano_vllm import NanoVllmEngine
-from lessons_lib.conformance.adapters.served import make_engine as make_served
-from lessons_lib.conformance.adapters.vllm import VllmEngine
 from lessons_lib.conformance.examples.cached_engine import CachedEngine
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels import LEVELS, levels_up_to

@@ -21,7 +21,7 @@ from lessons_lib.engine.sampling_params import (
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.models.prompts import BadRequest
 
-pytest.importorskip("llguidance")
+LLMatcher = pytest.importorskip("llguidance").LLMatcher
 SIZE = 4096
 
 
@@ -110,6 +110,14 @@ def test_a_grammar_that_takes_too_long_is_given_up(tokenizer, monkeypatch):
 
 
 SLOW = StructuredOutputsParams(json={"type": "integer", "multipleOf": 99_991})
+
+
+def test_a_grammar_in_which_each_token_takes_long_is_refused(tokenizer):
+    """llguidance encodes all 100,000 characters that must follow, before each token."""
+    vocabulary = Vocabulary(tokenizer, SIZE)
+    rule = LLMatcher.grammar_from_regex("a{100000}")
+    assert "finding the next tokens takes" in vocabulary.process.error_of(rule)
+    assert vocabulary.process.error_of(LLMatcher.grammar_from_regex("a{1000}")) is None
 
 
 def test_a_process_that_was_killed_or_interrupted_starts_again(tokenizer, monkeypatch):

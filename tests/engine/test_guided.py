@@ -131,6 +131,16 @@ def test_a_text_that_is_cut_short_is_a_beginning(an_engine, loaded, engine_kind)
     assert (output.text, output.finish_reason) == (whole.text, "stop")
 
 
+@pytest.mark.parametrize("rules", [
+    dict(choice=["<|endoftext|>"]), dict(regex=r"<\|endoftext\|>"), dict(json={"const": "<|endoftext|>"}),
+    dict(grammar='start: "<|endof" "text|>"'),
+], ids=str)  # fmt: skip
+def test_the_text_of_a_special_token_in_a_rule_is_text(an_engine, rules):
+    (found,) = an_engine().generate(["x"], guided(rules=rules))
+    assert found.text.strip('"') == "<|endoftext|>" and found.finish_reason == "stop"
+    assert 0 not in found.token_ids[:-1]
+
+
 @pytest.mark.parametrize("engine_kind", ENGINES)
 def test_each_of_several_completions_is_guided_on_its_own(an_engine, engine_kind):
     (output,) = an_engine(engine_kind).generate(["Once"], guided(n=4, rules=RULES["regex"][0]))

@@ -3,8 +3,9 @@
 import pytest
 
 from lessons_lib.measuring import overload
+from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.load.goodput import goodput
-from lessons_lib.serving.load.simulated import simulate
+from lessons_lib.serving.load.simulated import SimulatedServer, simulate
 
 SEED = overload.SEEDS[0]
 
@@ -26,7 +27,8 @@ def test_a_rule_that_takes_all_is_a_server_without_admission_control():
 def test_the_reference_rule_refuses_what_admission_control_refuses(limits):
     rate = overload.LOAD * overload.knee_of(SEED)[0]
     log = overload.overload_run(overload.bounded(**limits), SEED)
-    assert same(log, simulate(rate, num_requests=overload.NUM_REQUESTS, seed=SEED, **limits))
+    server = SimulatedServer(admission=AdmissionControl(**{"max_requests": None, **limits}))
+    assert same(log, simulate(rate, num_requests=overload.NUM_REQUESTS, seed=SEED, server=server))
 
 
 def test_a_rule_sees_what_is_in_the_server():

@@ -116,8 +116,8 @@ def test_an_id_is_used_once_at_a_time():
     "kwargs, says",
     [
         ({"prefill_step": 0}, "prefill_step is 0; it must be at least 1"),
-        ({"max_seq_len": 300}, "the longest sequence is set to 300; it must be 2 to 256"),
-        ({"max_seq_len": 0}, "the longest sequence is set to 0"),
+        ({"max_seq_len": 300}, "the maximum sequence length is set to 300; it must be 2 to 256"),
+        ({"max_seq_len": 0}, "the maximum sequence length is set to 0"),
         ({"max_seq_len": 6}, "3 tokens and asks for 4 more, 7 in all; the context is 6"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_full_batch_gives_no_slot():
 
 
 def test_an_unknown_tiny_family_is_named():
-    with pytest.raises(ValueError, match="'bert'; there are gpt2, llama and qwen2"):
+    with pytest.raises(ValueError, match="'bert'; choose gpt2, llama or qwen2"):
         tiny_model("bert")
 
 

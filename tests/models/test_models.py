@@ -83,7 +83,7 @@ def test_models_without_a_longest_sequence_take_any_length_but_need_a_limit():
     assert context_length(tiny_model("gpt2", context=64).config) == 64
     assert encode_prompt(bloom, None, "A", [1] * 5000, 7) == ([1] * 5000, 7)
     assert encode_prompt(bloom, None, "A", [1, 2], None, context=10) == ([1, 2], 8)
-    with pytest.raises(BadRequest, match="A has no token limit, and the model has no longest sequence"):
+    with pytest.raises(BadRequest, match="A has no token limit, and the model has no maximum length"):
         encode_prompt(bloom, None, "A", [1, 2], None)
     with pytest.raises(BadRequest, match="is set to 1; it must be at least 2"):
         encode_prompt(bloom, None, "A", [1], 1, context=1)

@@ -18,8 +18,8 @@ pytest.importorskip("ray.serve")
 
 from ray.exceptions import ActorDiedError
 
-from lessons_lib.serving import ray_app
-from lessons_lib.serving.ray_app import Gateway, HttpRequest, PrefixRequestRouter, build, messages_of
+from lessons_lib.serving.ray import app as ray_app
+from lessons_lib.serving.ray.app import Gateway, HttpRequest, PrefixRequestRouter, build, messages_of
 from lessons_lib.serving.router import hash_prompt
 
 DONE = test_balancer.DONE

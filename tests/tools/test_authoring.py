@@ -526,6 +526,21 @@ def test_measured_outputs_are_not_compared(built):
     assert len(compare(built.solved, other)) == 1
 
 
+def test_a_coordinate_may_be_off_by_its_last_decimal_and_a_text_may_not(built):
+    def drawn(width, text):
+        picture = f'<svg><rect x="7" width="{width}"/><text x="8">{text}</text></svg>'
+        other = nbformat.from_dict(built.solved)
+        code = next(cell for cell in other.cells if cell.cell_type == "code")
+        code.outputs = [
+            nbformat.v4.new_output("display_data", {"image/svg+xml": picture, "text/html": f"'{picture!r}'"})
+        ]
+        return other
+
+    committed = drawn("7.99", "2.31")
+    assert compare(committed, drawn("8", "2.31")) == []
+    assert compare(committed, drawn("8.01", "2.31")) and compare(committed, drawn("7.99", "2.32"))
+
+
 def test_missing_and_left_over_notebooks_are_named(root, built):
     (root / "notebooks" / "99_toy.ipynb").rename(root / "notebooks" / "98_old.ipynb")
     assert differences(built, root) == ["notebooks/99_toy.ipynb: missing. Run `make notebooks`."]

@@ -60,7 +60,7 @@ def test_the_command_writes_both_files(folder, capsys):
     assert "3 learners" in said and "not read: broken.json" in said and "stuck at 09.3" in said
     assert (folder / "class.html").exists() and (folder / "class.csv").exists()
     assert main([str(folder)]) == 0, "its own files are no exports"
-    assert main([]) == 2
+    assert main([]) == 2 and "make class FOLDER=exports" in capsys.readouterr().out
 
 
 def test_without_exports_it_says_what_to_do(tmp_path):

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import lessons_lib
-from tools.distill import evaluate, export, sample, teacher, text, train
+from examples.distill import evaluate, export, sample, teacher, text, train
 
 MODEL = Path(lessons_lib.__file__).parent / "assets" / "model"
 END = "<|endoftext|>"
@@ -92,7 +92,7 @@ def test_weights_are_bf16_and_the_embedding_is_stored_once(loaded):
 
 def test_licence_and_card_are_there():
     card = (MODEL / "README.md").read_text(encoding="utf-8")
-    for word in ("stories15M", "MIT", "CDLA-Sharing-1.0", "nats a character", "python -m tools.distill.train"):
+    for word in ("stories15M", "MIT", "CDLA-Sharing-1.0", "nats a character", "python -m examples.distill.train"):
         assert word in card
     assert "Permission is hereby granted" in (MODEL / "LICENSE").read_text()
 

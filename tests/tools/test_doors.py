@@ -11,7 +11,8 @@ from packaging.specifiers import SpecifierSet
 
 from tools.authoring import assemble
 from tools.authoring.colab import colab_cell, is_colab_cell
-from tools.machine import CPU_INDEX
+from tools.install import CPU_INDEX
+from tools.lab import FIRST_PAGES
 from tools.site.sources import lesson_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,12 +42,13 @@ def test_every_door_installs_the_pinned_versions_with_a_torch_for_cpus():
     assert DEVCONTAINER["postCreateCommand"] == INSTALL
 
 
-def test_what_the_doors_open_exists():
-    opened = [
-        *DEVCONTAINER["customizations"]["codespaces"]["openFiles"],
-        *re.findall(r"/lab/tree/([\w/.]+)", DOCKERFILE),
-    ]
-    assert len(opened) == 2 and all((ROOT / name).exists() for name in opened)
+def test_docker_and_codespaces_open_the_learners_copy_and_keep_it():
+    assert DEVCONTAINER["onCreateCommand"] == "python -m tools.learner_work update"
+    assert DEVCONTAINER["customizations"]["codespaces"]["openFiles"] == [FIRST_PAGES[0]]
+    assert 'CMD ["python", "-m", "tools.lab", "--ip=0.0.0.0"]' in DOCKERFILE
+    run = "docker run --rm -p 8888:8888 -v lessons-work:/home/learner/course/work lessons"
+    assert run in DOCKERFILE and run in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\nwork\n" in (ROOT / ".dockerignore").read_text(), "an image would carry the answers of who built it"
 
 
 @pytest.mark.parametrize("in_colab", [False, True])

@@ -30,6 +30,22 @@ def test_what_is_there_is_kept(tmp_path):
     assert (tmp_path / "nbgrader_config.py").read_text() == "mine"
 
 
+def test_what_was_added_and_what_was_there_is_said(tmp_path, capsys):
+    for there, lessons in ((0, "03"), (1, "04"), (2, "03")):
+        main([str(tmp_path), lessons])
+        said = capsys.readouterr().out.splitlines()[0]
+        assert said.endswith(f"; {there} were there.") and ("0 assignments added" in said) == (there == 2)
+    assert len(list((tmp_path / "source").iterdir())) == 2
+
+
+def test_a_lesson_without_a_folder_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["03"])
+    assert "make nbgrader FOLDER=course ARGS=03" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_lesson_is_refused_and_nothing_written(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([str(tmp_path / "course"), "03", "77"])

@@ -21,6 +21,7 @@ from lessons_lib.kv_cache import block_pool
 from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
 from tools.site import browser_page, doors
+from tools.site.__main__ import main as site_main
 from tools.site.code_pages import code_page, linked_files, to_code_pages
 from tools.site.front_page import front_page, lessons_of, routes_of
 from tools.site.sources import lesson_page
@@ -117,6 +118,15 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code(monk
     assert all(line.count(" | ") in (1, 2) and line.endswith(" |") for line in rows), "no cell breaks a row"
     monkeypatch.setattr(server_page, "MAX_N", 7)
     assert "| completions of a prompt (`n`) | 7 |" in server_page.server_page(), "numbers come from the code"
+
+
+def test_what_a_new_repository_changes_is_said(monkeypatch, capsys):
+    moved = []
+    monkeypatch.setattr("tools.site.__main__.move_to", moved.append)
+    assert site_main(["--repository", HOME]) == 0 == site_main(["--repository", ""]) and moved == [HOME, ""]
+    said = capsys.readouterr().out
+    assert f"README.md name {HOME}." in said and "README.md name no repository." in said
+    assert said.count("Next: `make notebooks`") == 2
 
 
 def test_the_badges_follow_from_the_setting(tmp_path, monkeypatch):

@@ -15,6 +15,8 @@ from tools.authoring.execute import describe
 
 WIDTH, LINES = 160, 40
 PACKED = re.compile(r'(?<=<script type=\\"application/zlib\\">)([A-Za-z0-9+/=]+)')
+GEOMETRY = re.compile(r'(?<= )(?:[xyr]|[xy][12]|c[xy]|width|height|d|points|transform)=\\+"[^"\\]*')
+COORDINATE = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def same_code(committed: NotebookNode, rebuilt: NotebookNode) -> bool:
 
 
 def _difference(where: str, what: str, old: object, new: object) -> list[Difference]:
-    if old == new or (texts := (_text(old), _text(new)))[0] == texts[1]:
+    if old == new or (texts := (_text(old), _text(new)))[0] == texts[1] or _drawn_the_same(*texts):
         return []
     return [Difference(where, what, _unified(*texts))]
 
@@ -93,6 +95,17 @@ def _text(value: object) -> str:
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).replace("\\n", "\n")
     # Recordings of players: another zlib may have packed the same otherwise.
     return PACKED.sub(lambda found: zlib.decompress(base64.b64decode(found[1])).decode(), text)
+
+
+def _drawn_the_same(old: str, new: str) -> bool:
+    """True if only coordinates differ, by at most their last decimal, which rounding decides."""
+    if GEOMETRY.sub("", old) != GEOMETRY.sub("", new):
+        return False
+    old, new = " ".join(GEOMETRY.findall(old)), " ".join(GEOMETRY.findall(new))
+    pairs = zip(COORDINATE.findall(old), COORDINATE.findall(new))
+    return COORDINATE.sub("", old) == COORDINATE.sub("", new) and all(
+        abs(float(a) - float(b)) < 0.011 for a, b in pairs
+    )
 
 
 def _unified(old: str, new: str) -> str:

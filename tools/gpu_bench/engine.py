@@ -16,8 +16,9 @@ import torch
 
 from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.viz.tables.table import Table
-from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve, serve_by_engine
+from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, serve, serve_by_engine
 from tools.gpu_bench.facts import facts_of
+from tools.gpu_bench.models import random_model
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
@@ -79,7 +80,7 @@ def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
 
 
 def engine_results(say=lambda line: print(line, file=sys.stderr)) -> dict:
-    model = qwen_half_billion()
+    model = random_model("Qwen2.5-0.5B", 32768)
     results = [run_mode(model, mode, say) for mode in MODES]
     return facts_of("tools.gpu_bench.engine") | {"modes": results}
 

@@ -1,5 +1,4 @@
-"""One run of the engine's benchmark: the model, the requests of nano-vllm's benchmark, and where the time of each step
-goes."""
+"""One run of the engine's benchmark: the requests of nano-vllm's benchmark, and where the time of each step goes."""
 
 import random
 import statistics
@@ -9,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import EngineConfig
@@ -20,25 +18,9 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from tools.gpu_bench.models import NoWords
 
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
-
-
-def qwen_half_billion(max_positions: int = 32768, device: str = "cuda"):
-    """A model of Qwen2.5-0.5B's shape with random weights in bfloat16."""
-    shape = dict(
-        hidden_size=896,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        intermediate_size=4864,
-        vocab_size=151936,
-    )
-    config = Qwen2Config(**shape, max_position_embeddings=max_positions, tie_word_embeddings=True, dtype=torch.bfloat16)
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
-    return model.eval().requires_grad_(False)
 
 
 def benchmark_requests(count: int = 256, longest: int = 1024) -> list[Sequence]:
@@ -143,15 +125,6 @@ def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -
             step()
 
     return seconds_of(run), times
-
-
-class NoWords:
-    """The tokenizer of an untrained model."""
-
-    eos_token_id = None
-
-    def decode(self, token_ids, skip_special_tokens=True) -> str:
-        return ""
 
 
 def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:

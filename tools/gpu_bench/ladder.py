@@ -1,8 +1,6 @@
 """`python -m tools.gpu_bench.ladder`: from lesson 07's kernel to lesson 08's, one idea at a time, on three decodes."""
 
-import argparse
-import json
-from pathlib import Path
+import sys
 from typing import Any
 
 import torch
@@ -13,12 +11,10 @@ from lessons_lib.kernels.launch import decode
 from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
 from lessons_lib.measuring.attention_cases import CASES, Inputs, make_inputs
 from tools.gpu_bench.__main__ import measured
-from tools.gpu_bench.facts import facts_of
+from tools.gpu_bench.facts import run_and_record
 from tools.gpu_bench.launches import each_table
 
 WANTED = ("decode 32,8,128; batch 1,", "decode 32,8,128; batch 64, context 2048", "decode 14,2,64; batch 256")
-
-
 SUMS, DOTS = (decode_groups_by_sums, decode_groups_by_sums_kernel), (decode_groups, decode_groups_kernel)
 STEPS: dict[str, tuple[Any, Any, dict[str, int]]] = {  # name -> function, its kernel, options
     "lesson 07's kernel": (decode_heads, decode_heads_kernel, {}),
@@ -59,23 +55,14 @@ def climb(inputs: Inputs, expected: torch.Tensor) -> dict[str, dict]:
             keeping = Keeping(kernel)
             call(inputs, inputs.tables[0], kernel=keeping)
             results[name] |= {"registers": keeping.compiled.n_regs, "spilled": keeping.compiled.n_spills}
-        print(inputs.case.name, name, results[name], flush=True)
+        print(inputs.case.name, name, results[name], file=sys.stderr, flush=True)
     return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.ladder", description=__doc__)
-    parser.add_argument("--record", type=Path, help="a JSON file for the results")
-    options = parser.parse_args()
-    cases = {}
-    for case in CASES:
-        if case.name.startswith(WANTED):
-            inputs = make_inputs(case)
-            cases[case.name] = climb(inputs, inputs.reference())
-    if options.record:
-        facts = facts_of("tools.gpu_bench.ladder") | {"cases": cases}
-        options.record.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+def results() -> dict[str, Any]:
+    wanted = (make_inputs(case) for case in CASES if case.name.startswith(WANTED))
+    return {"cases": {inputs.case.name: climb(inputs, inputs.reference()) for inputs in wanted}}
 
 
 if __name__ == "__main__":
-    main()
+    run_and_record("tools.gpu_bench.ladder", __doc__, results)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
@@ -25,40 +25,12 @@ from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.follower import TokensOfFirst
 from lessons_lib.serving.parallel_engine import ParallelEngine, parallel_engine
-from tools.gpu_bench.engine_run import NoWords
+from tools.gpu_bench.models import NoWords, random_model
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 4096, 16, 1024
 PROMPT_TOKENS, NEW_TOKENS = 256, 256
 BATCHES = (1, 16, 64)
-SHAPES: dict[str, Callable[[], PreTrainedModel]] = {}
-
-
-def shape(make: Callable[[], Any]) -> Callable[[], Any]:
-    SHAPES[make.__name__] = make
-    return make
-
-
-@shape
-def qwen_half_billion() -> PreTrainedModel:
-    sizes = dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2)
-    config = Qwen2Config(
-        **sizes, intermediate_size=4864, vocab_size=151936, max_position_embeddings=MAX_MODEL_LEN,
-        tie_word_embeddings=True, dtype=torch.bfloat16,
-    )  # fmt: skip
-    return Qwen2ForCausalLM(config).to(torch.bfloat16)
-
-
-@shape
-def llama_8_billion() -> PreTrainedModel:
-    sizes = dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
-    config = LlamaConfig(
-        **sizes, intermediate_size=14336, vocab_size=128256, max_position_embeddings=MAX_MODEL_LEN, dtype=torch.bfloat16
-    )
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        return LlamaForCausalLM(config)
-    finally:
-        torch.set_default_dtype(torch.float32)
+SHAPES = ("Qwen2.5-0.5B", "Llama-3.1-8B")
 
 
 def tiny_float32() -> PreTrainedModel:
@@ -73,8 +45,7 @@ def load(make: Callable[[], PreTrainedModel], device: str) -> tuple[PreTrainedMo
     """Random weights, made on this process's GPU, the same on each."""
     torch.manual_seed(0)
     with torch.device("cuda", torch.cuda.current_device()):
-        model = make()
-    return model.eval().requires_grad_(False), NoWords()
+        return make().eval().requires_grad_(False), NoWords()
 
 
 class ParallelGPURunner(TokensOfFirst, GPUModelRunner):
@@ -185,7 +156,7 @@ def without_tokens(found: dict[int, dict]) -> dict[int, dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=SHAPES)
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     if torch.cuda.device_count() < 2:
@@ -199,7 +170,7 @@ def main() -> None:
     results["equal in float32"] = all(alone[count]["tokens"] == together[count]["tokens"] for count in BATCHES)
     print("equal in float32:", results["equal in float32"], flush=True)
     for name in options.shapes:
-        make, of_shape = SHAPES[name], {}
+        make, of_shape = partial(random_model, name, MAX_MODEL_LEN), {}
         with one_gpu(make) as engine:
             of_shape["one GPU"] = without_tokens(measured(engine))
         del engine

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -23,16 +24,12 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
 from lessons_lib.serving.http.server_process import ServerProcess
-from lessons_lib.serving.load.client import open_loop
-from lessons_lib.serving.load.http_client import CompletionsClient
-from lessons_lib.serving.load.records import LoadLog
-from lessons_lib.serving.load.report import report
-from lessons_lib.serving.load.shapes import LoadRequest, random_requests
+from lessons_lib.serving.load.client import CompletionsClient, open_loop
+from lessons_lib.serving.load.records import LoadRecord, LoadRequest
 
 STREAMS, PROMPT_TOKENS, NEW_TOKENS = 256, 128, 512
 CLIENTS = 8  # processes
 VOCAB_SIZE, MAX_MODEL_LEN = 151936, 1024
-NAMES = ("completed", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p90_itl_ms", "p99_itl_ms")
 
 
 def wide_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
@@ -123,13 +120,22 @@ def over_http(folder: str, engine: str, api_servers: int, requests: list[LoadReq
             start.wait()
             logs = [results.get(timeout=300) for _ in processes]
             records = [record for log in logs for record in log.records]
-            duration = max(log.duration for log in logs)
-            found = report(LoadLog(records, duration, duration))
-            rounded = {name: round(found[name], 1) for name in NAMES}
-            print(way(engine, api_servers), rounded, file=sys.stderr, flush=True)
+            found = report(records, max(log.duration for log in logs))
+            print(way(engine, api_servers), found, file=sys.stderr, flush=True)
             if index:
                 reports.append(found)
     return reports
+
+
+def report(records: list[LoadRecord], duration: float) -> dict[str, float]:
+    """Throughput and latencies of a round, named as those of `vllm bench serve`."""
+    done = [record for record in records if record.succeeded]
+    gaps = np.concatenate([np.diff(record.token_times) for record in done])
+    found = {"completed": len(done), "output_throughput": sum(record.output_tokens for record in done) / duration}
+    for name, seconds in {"ttft": [record.ttft for record in done], "itl": gaps}.items():
+        for label, share in {"median": 50, "p90": 90, "p99": 99}.items():
+            found[f"{label}_{name}_ms"] = round(1000 * float(np.percentile(seconds, share)), 2)
+    return found
 
 
 def way(engine: str, api_servers: int) -> str:
@@ -148,7 +154,8 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     streams, new_tokens = (16, 32) if options.small else (STREAMS, NEW_TOKENS)
-    requests = random_requests(streams, PROMPT_TOKENS, new_tokens, vocab_size=10000, first_token=300)
+    tokens = np.random.default_rng(0).integers(300, 10000, (streams, PROMPT_TOKENS))
+    requests = [LoadRequest(prompt, PROMPT_TOKENS, new_tokens) for prompt in tokens.tolist()]
     results: dict[str, Any] = {"streams": streams, "prompt_tokens": PROMPT_TOKENS, "new_tokens": new_tokens}
     if torch.cuda.is_available():
         results["device"] = torch.cuda.get_device_name()
@@ -160,7 +167,7 @@ def main() -> None:
         for engine in options.engines:
             for api_servers in options.api_servers if engine == "process" else (1,):
                 reports = over_http(folder, engine, api_servers, requests, options.rounds)
-                results[way(engine, api_servers)] = [{name: one[name] for name in NAMES} for one in reports]
+                results[way(engine, api_servers)] = reports
     if options.record:
         options.record.write_text(json.dumps(results, indent=1))
 

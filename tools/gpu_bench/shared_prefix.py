@@ -2,12 +2,9 @@
 cache, next to that of one that is computed from its first token on.
 """
 
-import argparse
-import json
-import sys
 import time
-from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -16,8 +13,9 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
-from tools.gpu_bench.facts import facts_of
-from tools.gpu_bench.workloads import BLOCK_SIZE, random_model
+from tools.gpu_bench.facts import run_and_record
+from tools.gpu_bench.models import random_model
+from tools.gpu_bench.workloads import BLOCK_SIZE
 
 SHAPE, BEGINNINGS, OWN, ROUNDS = "Llama-3.1-8B", (512, 2048, 8192, 32768), 64, 5
 LONGEST = max(BEGINNINGS) + OWN
@@ -49,23 +47,13 @@ def with_and_without(runner: GPUModelRunner, beginning: int) -> dict:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.shared_prefix", description=__doc__)
-    parser.add_argument("--record", type=Path, help="a JSON file for the results")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("There is no GPU here. Recorded results are in lessons_lib/assets/recorded.")
-    model = random_model(SHAPE, LONGEST, small=False)
+def results() -> dict[str, Any]:
+    model = random_model(SHAPE, LONGEST)
     num_blocks = blocks_for(LONGEST, BLOCK_SIZE) + blocks_for(OWN, BLOCK_SIZE)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=1, max_model_len=LONGEST)
     runner.warm_up()
-    rows = [with_and_without(runner, beginning) for beginning in BEGINNINGS]
-    facts = facts_of("tools.gpu_bench.shared_prefix") | {"shape": SHAPE, "own": OWN, "rows": rows}
-    text = json.dumps(facts, indent=1)
-    print(text)
-    if options.record:
-        options.record.write_text(text + "\n", encoding="utf-8")
+    return {"shape": SHAPE, "own": OWN, "rows": [with_and_without(runner, beginning) for beginning in BEGINNINGS]}
 
 
 if __name__ == "__main__":
-    main()
+    run_and_record("tools.gpu_bench.shared_prefix", __doc__, results)

@@ -3,10 +3,7 @@
 Of the cases below, those are timed in which `splits_are_short`.
 """
 
-import argparse
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +11,7 @@ import torch.nn.functional as F
 from lessons_lib.kernels.launch import keys_per_split, splits_are_short
 from lessons_lib.measuring.attention_cases import decode_case, make_inputs
 from lessons_lib.measuring.gpu_timing import microseconds
-from tools.gpu_bench.facts import facts_of
+from tools.gpu_bench.facts import run_and_record
 from tools.gpu_bench.launches import decode_with, each_table
 
 HEADS = ((14, 2, 64), (16, 8, 128), (32, 8, 64), (32, 8, 128))
@@ -22,7 +19,7 @@ LENGTHS = ((1, 64, 2048), (1, 512, 512), (1, 640, 2048), (1, 2048, 2048), (2, 64
            (8, 300, 2048), (8, 1000, 2048), (8, 2048, 2048), (16, 640, 1024))  # fmt: skip
 
 
-def results() -> Iterator[dict]:
+def cases() -> Iterator[dict]:
     """For each case: its heads, `num_seqs` sequences of `context_len` keys, block tables with room for `room`, and the
     microseconds with two kernels and with one."""
     processors = torch.cuda.get_device_properties().multi_processor_count
@@ -44,18 +41,9 @@ def results() -> Iterator[dict]:
                 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.short_decodes", description=__doc__)
-    parser.add_argument("--record", type=Path, help="a JSON file for the results")
-    options = parser.parse_args()
-    rows = []
-    for row in results():
-        print(row, flush=True)
-        rows.append(row)
-    if options.record:
-        facts = facts_of("tools.gpu_bench.short_decodes") | {"cases": rows}
-        options.record.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+def results() -> dict[str, list[dict]]:
+    return {"cases": list(cases())}
 
 
 if __name__ == "__main__":
-    main()
+    run_and_record("tools.gpu_bench.short_decodes", __doc__, results)

@@ -18,7 +18,8 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 from tools.gpu_bench.facts import facts_of
-from tools.gpu_bench.workloads import BLOCK_SIZE, random_model
+from tools.gpu_bench.models import random_model
+from tools.gpu_bench.workloads import BLOCK_SIZE
 
 SHAPE, LENGTHS, OTHERS, CONTEXT = "Llama-3.1-8B", (128, 512, 2048, 8192), 32, 1024
 
@@ -95,7 +96,7 @@ def main() -> None:
         sys.exit("There is no GPU here. Recorded results are in lessons_lib/assets/recorded.")
     longest = max(*options.lengths, 2 * CONTEXT)
     num_blocks = blocks_for(longest, BLOCK_SIZE) + OTHERS * blocks_for(CONTEXT, BLOCK_SIZE)
-    model = random_model(SHAPE, longest, small=False)
+    model = random_model(SHAPE, longest)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=OTHERS + 1, max_model_len=longest)
     runner.warm_up()
     facts = facts_of("tools.gpu_bench.swapping") | {"shape": SHAPE, "others": OTHERS, "context": CONTEXT}

@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         except ValueError as error:
             print(f"✗ {error}")
             return 2
+        print(f"✓ pyproject.toml and README.md name {options.repository or 'no repository'}.")
+        print("  Next: `make notebooks`: each notebook gets, or loses, the cell that installs the course in Colab.")
         return 0
     if find_spec("sphinx") is None or find_spec("myst_nb") is None:
         print("✗ Sphinx is not installed; `make site` installs it, or: pip install -e '.[site]' -c constraints.txt")

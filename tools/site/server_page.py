@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.grammar_process import COMPILE_SECONDS, MASK_SECONDS
 from lessons_lib.engine.request_checks import (
     MAX_N,
     MAX_NAME_CHARACTERS,
@@ -17,14 +18,30 @@ from lessons_lib.engine.request_checks import (
     MAX_TIER,
     MAX_VALUES,
 )
-from lessons_lib.engine.sampling_params import MAX_BIAS, MAX_PENALTY
+from lessons_lib.engine.sampling_params import (
+    MAX_BIAS,
+    MAX_CHARACTERS,
+    MAX_CHOICES,
+    MAX_PENALTY,
+    MAX_SCHEMA_DEPTH,
+    MAX_SCHEMA_VALUES,
+)
 from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
 from lessons_lib.serving.admission import LONGEST_WAIT
 from lessons_lib.serving.http.connections import PROBE_SECONDS
 from lessons_lib.serving.http.errors import OTHER_PATHS
-from lessons_lib.serving.http.protocol import MAX_PROMPTS, NEUTRAL, ChatMessage, ChatRequest, CompletionRequest
-from lessons_lib.serving.http.server import BACKLOG
-from lessons_lib.serving.http.settings import ServerSettings
+from lessons_lib.serving.http.protocol import (
+    MAX_COMPLETIONS,
+    MAX_MESSAGES,
+    MAX_PROMPTS,
+    NEUTRAL,
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+)
+from lessons_lib.serving.http.security import MAX_OBJECTS
+from lessons_lib.serving.http.server import BACKLOG, KEEP_ALIVE
+from lessons_lib.serving.http.settings import BODY_BYTES, BYTES_PER_TOKEN, ServerSettings
 
 FILE = Path(__file__).with_name("the_server.md")
 Row = tuple[str, str, str]  # what, how much, what happens beyond it
@@ -51,7 +68,6 @@ def server_limits() -> list[Row]:
     own = {
         "max_requests": ("requests, waiting or running", "requests", "429, with `Retry-After`"),
         "max_prompt_tokens": ("tokens of all their prompts", "tokens", "429; 400 if one prompt alone has more"),
-        "max_body_bytes": ("body of a request", "bytes", "413"),
         "max_header_bytes": ("head of a request, trailers included", "bytes", "431"),
         "receive_timeout": ("time for sending a request", "seconds", closed),
         "stall_timeout": ("time for which an answer stays unread", "seconds", f"{closed}, its request aborted"),
@@ -60,8 +76,11 @@ def server_limits() -> list[Row]:
     }
     rows = [(what, option(ServerSettings, name, unit), then) for name, (what, unit, then) in own.items()]
     first, others = PROBE_SECONDS
+    body = f"{number(BODY_BYTES)} bytes, and {BYTES_PER_TOKEN} for each token of the context (`--max-body-bytes`)"
     return [
+        ("body of a request", body, "413"),
         *rows,
+        ("time for which a connection stays unused", f"{KEEP_ALIVE} seconds", closed),
         ("connections that wait to be accepted", number(BACKLOG), "the system refuses them"),
         ("signs that a client has gone", f"looked for after {first:g} s, then every {others:g} s", "it is aborted"),
     ]
@@ -73,7 +92,20 @@ def request_limits() -> list[Row]:
     rows = [
         ("characters of a prompt", f"{number(MAX_CHARACTERS_PER_TOKEN)} for each token of the context"),
         ("prompts of `/v1/completions`", number(MAX_PROMPTS)),
+        ("messages of a chat", number(MAX_MESSAGES)),
         ("completions of a prompt (`n`)", number(MAX_N)),
+        ("completions of a request", number(MAX_COMPLETIONS)),
+        ("objects in a body", number(MAX_OBJECTS)),
+        (
+            "`structured_outputs`",
+            ", ".join(f"{number(most)} characters of a {kind}" for kind, most in MAX_CHARACTERS.items()),
+        ),
+        ("strings of a `choice`", number(MAX_CHOICES)),
+        ("a JSON schema", f"{number(MAX_SCHEMA_VALUES)} values, {MAX_SCHEMA_DEPTH} levels"),
+        (
+            "compiling a grammar, and finding its next tokens",
+            f"{COMPILE_SECONDS:g} s, and {MASK_SECONDS:g} s, of CPU time",
+        ),
         *values,
         ("one text of `stop`, `bad_words` or `choice`", f"{number(MAX_STOP_CHARACTERS)} characters"),
         ("`cache_salt`", f"{number(MAX_NAME_CHARACTERS)} characters"),

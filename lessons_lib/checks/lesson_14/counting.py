@@ -68,9 +68,7 @@ class Case:
 
     @property
     def log(self) -> LoadLog:
-        return LoadLog(
-            [replace(each) for each in self.records], self.window, self.duration, len(self.records) / self.window
-        )
+        return LoadLog([replace(each) for each in self.records], self.window, self.duration)
 
 
 CASES = (
@@ -204,7 +202,7 @@ def _guesses(case: Case) -> dict[str, float | None]:
         "You divide by the time at which the last request ended. Divide by the seconds in which requests were offered: `log.window`.": count / max((each.end_time or 0.0 for each in records), default=1.0),  # noqa: E501
         "A limit of None promises nothing, so every request that succeeded meets it.": sum(each.succeeded and None not in vars(target).values() and all(_within(each, target)) for each in records) / window,  # noqa: E501
         "You count the requests that missed the target. Count the others.": (len(records) - count) / window,
-        "You divide by `log.rate`, the rate that was offered. A rate has seconds below the line: `log.window`.": count / log.rate if log.rate else None,  # noqa: E501
+        "You divide by `log.offered_rate`, the rate that was offered. A rate has seconds below the line: `log.window`.": count / log.offered_rate if log.records else None,  # noqa: E501
         "You count tokens. Goodput as DistServe defines it counts requests.": sum(each.output_tokens for each in good) / window,  # noqa: E501
     }  # fmt: skip
 

@@ -261,7 +261,7 @@ def _fails(attempt, where: str) -> None:
                 idea="Does your code catch it? If not: an exception stays in its task until something asks for it, and "
                 "`task.result()` raises it.",
             )
-        if hasattr(owner.exception(), "exceptions"):  # an ExceptionGroup; Python 3.10 has none of its own
+        if isinstance(owner.exception(), BaseExceptionGroup):
             raise Mistake(
                 f"{type(owner.exception()).__name__} came out; the exception itself should.",
                 case=case,

@@ -110,7 +110,7 @@ async def _take_soon(box, want: list, case: str, idea: str) -> list:
     """
     try:
         return await asyncio.wait_for(take_items(box, case), 1)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         if getattr(box, "_items", None):
             idea = (
                 "The item is in the mailbox, but its event was cleared, and nothing sets it again. Look at the items "

@@ -1,13 +1,11 @@
 """Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite, and one test; optional: the
-project, a break-in, a design, a load report."""
+project, a break-in."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_17.judging import check_cached_engine, check_first_level, check_small_size
 from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
 from lessons_lib.conformance.break_in.one_test import check_one_test
-from lessons_lib.conformance.design.grading import check_design
-from lessons_lib.conformance.load_report.checking import check_load_report
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -54,45 +52,6 @@ EXERCISES = [
         ),
         points=12,
         time_limit=20.0,
-        in_parts=True,
-    ),
-    Exercise(
-        id="17.3",
-        title="a design: one workload, four devices (optional)",
-        reference="lessons_lib.conformance.design.examples:design",
-        test=check_design,
-        hints=(
-            "`try_design` says which promise is broken most. Change one choice at a time, and ask of each what it "
-            "costs: an all-reduce in every step, a system prompt computed again, memory that nothing uses.",
-            "Compare the time of a step of four devices with that of one. Then: a replica of one device keeps two "
-            "system prompts of eight, so round robin misses nearly always; which routing doesn't? The limit of "
-            "imbalance decides how often it gives in. Conservative admission keeps blocks for 256 tokens of answer; "
-            "the estimate in `expected_tokens` is nearly right. And a slot takes memory from the cache.",
-            "`Design(num_replicas=4, max_num_seqs=12, max_num_batched_tokens=128, num_blocks=136, "
-            "policy=PriorityWithAgeing(2.0, 1.0), admission=..., routing=PrefixAffinity(8))`. The admission adds, over "
-            "`[*scheduler.running, sequence]`, the blocks for the prompt and twice the expected answer, and at least "
-            "one more than `len(each.blocks)`; the sum must be at most `scheduler.pool.num_blocks`.",
-        ),
-        points=6,
-        time_limit=20.0,
-        in_parts=True,
-    ),
-    Exercise(
-        id="17.4",
-        title="a load report from a raw log (optional)",
-        reference="lessons_lib.conformance.load_report.numbers:load_report",
-        test=check_load_report,
-        hints=(
-            "First decide which records count. Then each number is one line, and its name says per what.",
-            "A request has completed if its status is 200, it has no error, has tokens, and has a finish reason. Times "
-            "to first token run from `send_time`, gaps between neighbors in `token_times`; put all gaps of all "
-            "requests into one list. Throughput is per second of `duration`, goodput of `window`. A good request "
-            "keeps both targets; its time per token is the time after its first, divided by `output_tokens - 1`.",
-            '`done = [r for r in log["records"] if ...]`; `np.percentile(values, 99)`, if there are values, else None; '
-            "`float(...)` around it, for JSON. For the target without a division: `1000 * (times[-1] - times[0]) <= "
-            'tpot_ms * (record["output_tokens"] - 1)`.',
-        ),
-        points=6,
         in_parts=True,
     ),
     Exercise(

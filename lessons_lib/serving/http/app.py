@@ -22,6 +22,7 @@ def create_app(
         served: the model that the engine behind `front` has.
         whole: counts for all API processes of the server, if it has several.
     """
+    settings = settings.for_context(served.max_model_len)
     app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
     errors.install(app)
     routers = (
@@ -34,7 +35,7 @@ def create_app(
         app.include_router(router)
     # The app's own list of routes doesn't name those of its routers.
     api_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
-    operations.install(app, front, settings, api_paths, whole)
+    operations.install(app, front, settings, api_paths, whole, served.max_model_len)
 
     make_openapi = app.openapi
 

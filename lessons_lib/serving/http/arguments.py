@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     add("--root-path", str, "the path under which a proxy publishes it")
     add("--max-requests", int, "requests that wait or run; one more gets status 429")
     add("--max-prompt-tokens", int, "tokens of all their prompts")
-    add("--max-body-bytes", int, "the largest body of a request")
+    add("--max-body-bytes", int, "the largest body of a request; what the model's context needs if not given")
     add("--max-header-bytes", int, "the largest head of a request")
     add("--receive-timeout", float, "seconds in which a request must arrive")
     add("--stall-timeout", float, "seconds for which an answer may stay unread")

@@ -23,6 +23,7 @@ class ChatGeneration(Generation):
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
+    prompt_field: ClassVar[str] = "messages"
     plain_choice: ClassVar[str] = '{"index": %d, "delta": {"content": %s}, "logprobs": null, "finish_reason": null}'
 
     body: ChatRequest

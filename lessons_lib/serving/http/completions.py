@@ -14,7 +14,7 @@ from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import completion_logprobs, prompt_logprobs
-from lessons_lib.serving.http.protocol import CompletionRequest
+from lessons_lib.serving.http.protocol import MAX_COMPLETIONS, CompletionRequest
 from lessons_lib.serving.http.responses import OF_GENERATION, STREAMED, Completion, described
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.messages import EndedCompletion, RequestEnded
@@ -33,6 +33,7 @@ class TextGeneration(Generation):
 
     kind: ClassVar[str] = "text_completion"
     chunk_kind: ClassVar[str] = "text_completion"
+    prompt_field: ClassVar[str] = "prompt"
     plain_choice: ClassVar[str] = (
         '{"index": %d, "text": %s, "logprobs": null, "finish_reason": null, "stop_reason": null}'
     )
@@ -118,6 +119,12 @@ class TextGeneration(Generation):
         body = self.body
         if body.best_of not in (None, body.n or 1):
             raise BadRequest(f"best_of is {body.best_of} and n {body.n or 1}; best_of isn't offered. Ask for n.")
+        num_prompts, n = len(body.prompts()), body.n or 1
+        if num_prompts * n > MAX_COMPLETIONS:
+            raise BadRequest(
+                f"n is {n} for {num_prompts} prompts, so {num_prompts * n} completions; a request may have "
+                f"{MAX_COMPLETIONS}. Send fewer prompts, or ask for fewer."
+            )
         if body.max_tokens == 0 and not body.echo:
             raise BadRequest("max_tokens is 0; it must be at least 1, unless echo asks for the prompt alone.")
         if body.echo and body.logprobs is not None:

@@ -1,7 +1,9 @@
 """Lesson 14: how a server's engine is made: in this process, or in one of its own, which receives the recipe."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.guided import Vocabulary
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_path
 from lessons_lib.models.loading import BUNDLED_MODEL, load_error, load_model
+from lessons_lib.models.support import text_config
 
 BUNDLED_NAME = "lessons-bundled"
 
@@ -33,6 +37,9 @@ class EngineRecipe:
     def __call__(self) -> LLMEngine:
         """Load the model, and make its engine. On a GPU, it is the one of lesson 13."""
         model, tokenizer = load_model(self.model, self.device)
+        if find_spec("llguidance"):  # now, since nothing else runs for the 0.1 to 1 s that it takes
+            with contextlib.suppress(Exception):  # a tokenizer that it can't use: requests are told
+                Vocabulary.of(tokenizer, text_config(model.config).vocab_size)
         if model.device.type != "cuda":
             return LLMEngine(model, tokenizer, self.config)
         from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner

@@ -126,6 +126,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400 and (cause := error.__cause__):  # what json says of depth, and of long numbers
+            return ApiError(
+                400, f"the body can't be read: {str(cause).split(';')[0]}. Send a smaller value."
+            ).response()
         detail = f"{request.method} {request.url.path}: {error.detail}."
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
         advice = next(

@@ -4,6 +4,7 @@ piece or as a stream."""
 import asyncio
 import itertools
 import json
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -70,6 +71,7 @@ class Generation:
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
+    prompt_field: ClassVar[str]
     # What `choice` says of a token with nothing but text, which nearly all are: index and text are put in.
     plain_choice: ClassVar[str]
 
@@ -142,10 +144,12 @@ class Generation:
                 return JSONResponse(await unless_gone(request.receive, self.whole()))
             events = self.events()
             return EventStream(await unless_gone(request.receive, anext(events)), events)
-        except BadRequest as error:  # the engine knows one name for both fields
-            if not self.body.response_format:
-                raise
-            raise BadRequest(str(error).replace("structured_outputs", "response_format")) from error
+        except BadRequest as error:  # the engine has other names for some fields
+            message = re.sub(f"^request '{re.escape(self.id)}-[0-9]+'", self.prompt_field, str(error))
+            message = message.replace("output_ids", "output_token_ids")
+            if self.body.response_format:
+                message = message.replace("structured_outputs", "response_format")
+            raise BadRequest(message) from error
 
     async def whole(self) -> dict[str, Any]:
         """The response in one piece."""
@@ -205,7 +209,7 @@ class Generation:
                     400,
                     f"the prompt has {length} tokens{asked}. This model's maximum context length is {longest} tokens, "
                     f"for prompt and completion together: the context is {longest}. {room}.",
-                    param="max_tokens" if length < longest else "prompt",
+                    param="max_tokens" if length < longest else self.prompt_field,
                     code="context_length_exceeded",
                 )
 

@@ -20,12 +20,14 @@ def install(
     settings: ServerSettings,
     api_paths: frozenset[str] = frozenset(),
     whole: Whole | None = None,
+    context: int | None = None,
 ) -> ServerMetrics:
     """Add them to an app that has its API. Returns what /metrics shows; `app.state.metrics` is the same.
 
     Args:
         api_paths: the paths of the API.
         whole: counts for all API processes of the server, if it has several.
+        context: the longest sequence of the model, for errors.
     """
     metrics = app.state.metrics = ServerMetrics(front, settings.model_name, whole=whole)
 
@@ -61,7 +63,9 @@ def install(
         metrics.answers = whole.answers(known_paths)
     # The last one is the outermost.
     app.add_middleware(HeadAsGet)
-    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_values=settings.max_values)
+    app.add_middleware(
+        BodyLimit, max_body_bytes=settings.max_body_bytes, max_values=settings.max_values, context=context
+    )
     app.add_middleware(ApiKeys, api_keys=settings.api_keys)
     app.add_middleware(HostCheck, known_hosts=settings.known_hosts)
     app.add_middleware(SafeHeaders)

@@ -20,7 +20,7 @@ from lessons_lib.engine.sampling_params import (
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.http import errors
 
-MAX_PROMPTS = 1024  # of one request
+MAX_PROMPTS = MAX_COMPLETIONS = 1024  # of one request
 MAX_MESSAGES = 2048  # as in OpenAI's API
 MAX_METADATA = 16  # as in OpenAI's API
 MAX_FIELD_CHARACTERS = 100  # of a field's name that isn't known, in an error

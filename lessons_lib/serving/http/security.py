@@ -11,8 +11,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
-from lessons_lib.serving.http.settings import ServerSettings
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -98,12 +96,16 @@ class BodyLimit:
     The size in the head only saves reading: it may be wrong, and a chunked body has none.
     """
 
-    def __init__(self, app: App, max_body_bytes: int, max_values: int = 2**17):
-        self.app, self.max_body_bytes, self.max_values = app, max_body_bytes, max_values
+    def __init__(self, app: App, max_body_bytes: int, max_values: int = 2**17, context: int | None = None):
+        self.app, self.max_body_bytes, self.max_values, self.context = app, max_body_bytes, max_values, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        encodings = [each for each in header_values(scope, b"content-encoding") if each.lower() != "identity"]
+        if encodings:
+            told = f"content-encoding is {printable(encodings[0])}, which isn't offered; send the body as it is."
+            return await refuse(send, 415, told, "content_encoding")
         lengths = header_values(scope, b"content-length")
         if any(not length.isdigit() or len(length) > 18 or int(length) > self.max_body_bytes for length in lengths):
             return await self._refuse_size(send)
@@ -125,14 +127,19 @@ class BodyLimit:
             )
         if too_many := more_values_than(self.max_values, body):
             return await refuse(send, 400, too_many, "too_many_values")
-        if LONE_SURROGATE.search(body):
+        if has_half_a_character(body):
             param = field_with_half_a_character(body)
             text = f"{param or 'the body'} contains half a character, and lone surrogates are no text; leave them out."
             return await refuse(send, 400, text, "invalid_utf8", param=param)
         await self.app(scope, replayed(bytes(body), receive), send)
 
     async def _refuse_size(self, send: Send) -> None:
-        message = f"the body is too large: this server takes up to {self.max_body_bytes} bytes."
+        message = (
+            f"the body is too large: this server takes up to {self.max_body_bytes} bytes. Send less in a request, or "
+            "start it with --max-body-bytes."
+        )
+        if self.context is not None:  # clients look for these words
+            message += f" This model's maximum context length is {self.context} tokens."
         await refuse(send, 413, message, "body_too_large")
 
 
@@ -156,9 +163,16 @@ def more_values_than(most: int, body: bytes | bytearray) -> str | None:
     return f"the body has {num_values} values; the limit is {most}. Send fewer in a request."
 
 
-# Escapes of half a character, such as "\\ud83d" without its other half. A backslash that is escaped begins none.
-HIGH, LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(?:%b(?!%b)|(?<!%b)%b)" % (HIGH, LOW, HIGH, LOW))
+# Escapes of half a character, such as "\\ud83d" without its other half. A pattern that begins with plain bytes is
+# searched for thirty times as fast as one that doesn't, so it isn't this one that knows of escaped backslashes.
+DIGITS = rb"[0-9a-fA-F]{2}"
+HIGH, LOW = rb"\\u[dD][89abAB]" + DIGITS, rb"\\u[dD][c-fC-F]" + DIGITS
+LONE_SURROGATE = re.compile(rb"\\u[dD](?:[89abAB]%b(?!%b)|[c-fC-F]%b(?<!%b%b))" % (DIGITS, LOW, DIGITS, HIGH, LOW))
+
+
+def has_half_a_character(body: bytes | bytearray) -> bool:
+    """Whether a text in a body of JSON has a lone surrogate."""
+    return LONE_SURROGATE.search(body.replace(b"\\\\", b"  ")) is not None
 
 
 def field_with_half_a_character(body: bytes | bytearray) -> str | None:
@@ -225,14 +239,6 @@ SAFE_HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-
-
-def guarded(app: App, settings: ServerSettings) -> App:
-    """An app behind all guards."""
-    app = BodyLimit(app, settings.max_body_bytes, settings.max_values)
-    app = ApiKeys(app, settings.api_keys)
-    app = HostCheck(app, settings.known_hosts)
-    return SafeHeaders(app)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -137,6 +137,8 @@ class ServedModel:
             raise BadRequest(f"chat_template_kwargs contains {taken[0]!r}, which the server sets; leave it out.")
         try:
             encoded = write(**more) if length <= INLINE_CHARACTERS else await asyncio.to_thread(write, **more)
+        except RecursionError as error:
+            raise BadRequest("chat_template_kwargs is nested too deeply; make it flatter.") from error
         except Exception as error:  # templates raise what they like, such as "roles must alternate"
             raise BadRequest(f"messages can't be written by the chat template: {error}") from error
         return list(encoded)

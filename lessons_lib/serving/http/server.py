@@ -30,6 +30,7 @@ LOG = logging.getLogger("lessons_lib.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 FLUSH_SECONDS = 3  # for the last bytes of answers, once everything has been computed
 BACKLOG = 4096  # connections that wait to be accepted
+KEEP_ALIVE = 75  # seconds; clients (httpx 5, aiohttp 15) and proxies (nginx 60) close an unused connection first
 
 
 class PortTaken(OSError):
@@ -138,6 +139,7 @@ def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
         http=limited_by(settings),
         ws="none",
         backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=FLUSH_SECONDS,
     )
 

@@ -2,11 +2,12 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lessons_lib.serving.watchdog import STEP_TIMEOUT, check_step_timeout
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+BODY_BYTES, BYTES_PER_TOKEN = 2**18, 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -23,7 +24,7 @@ class ServerSettings:
         root_path: the path under which a proxy publishes this server, such as "/llm".
         max_requests: the most requests that wait or run at a time; one more gets status 429.
         max_prompt_tokens: the most tokens of all their prompts together.
-        max_body_bytes: the largest body of a request.
+        max_body_bytes: the largest body of a request. None: what the model's context needs; see `for_context`.
         max_header_bytes: the largest head of a request: its first line and its headers.
         receive_timeout: seconds that a client has for sending a request, from its first byte to its last.
         stall_timeout: seconds that a client may leave its answer unread before its connection is closed.
@@ -44,7 +45,7 @@ class ServerSettings:
     root_path: str = ""
     max_requests: int = 256
     max_prompt_tokens: int = 2**17
-    max_body_bytes: int = 2**22
+    max_body_bytes: int | None = None
     max_header_bytes: int = 2**16
     receive_timeout: float = 60.0
     stall_timeout: float = 60.0
@@ -57,8 +58,8 @@ class ServerSettings:
         if not self.model_name:
             raise ValueError("model_name is empty; clients need a name for the model, such as 'lessons'.")
         for name in ("max_requests", "max_prompt_tokens", "max_body_bytes", "max_header_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1.")
         for name in ("receive_timeout", "stall_timeout"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of seconds above 0.")
@@ -78,6 +79,15 @@ class ServerSettings:
                     "an API key is empty, or has a space or a character outside ASCII, which no client can send. "
                     "`python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes a good one."
                 )
+
+    def for_context(self, max_model_len: int | None) -> "ServerSettings":
+        """These settings for a model, with its number for `max_body_bytes`.
+
+        Nothing else runs in the event loop while JSON is read and checked, so a body has room for a prompt and little
+        more: BODY_BYTES, of which a schema takes most, and BYTES_PER_TOKEN of prompts.
+        """
+        num_tokens = min(self.max_prompt_tokens, max_model_len or self.max_prompt_tokens)
+        return replace(self, max_body_bytes=self.max_body_bytes or BODY_BYTES + BYTES_PER_TOKEN * num_tokens)
 
     @property
     def max_values(self) -> int:

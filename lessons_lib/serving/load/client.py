@@ -1,15 +1,18 @@
-"""Lesson 14: the two ways to load a server. In an open loop, requests come when they come; in a closed loop, each user
-waits for an answer before the next question, and a slow server is asked less.
+"""Lesson 14: an open loop over HTTP: requests are sent at their times, whatever the server does.
 
-Only an open loop shows a queue that grows.
+Only an open loop shows a queue that grows: in a closed loop, a slow server is asked less.
 """
 
 import asyncio
+import json
+import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
-from lessons_lib.serving.load.shapes import LoadRequest
+import httpx
+
+from lessons_lib.serving.load.records import LoadLog, LoadRecord, LoadRequest
 
 Now = Callable[[], float]  # seconds since the start of the run
 Send = Callable[[LoadRequest, LoadRecord, Now], Awaitable[None]]  # fills the record; errors go into it
@@ -20,20 +23,13 @@ async def open_loop(
     requests: Sequence[LoadRequest],
     arrivals: Sequence[float],
     *,
-    window: float | None = None,
-    rate: float | None = None,
-    patience: float = 600.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LoadLog:
     """Send each request at its time, whatever the server does, then wait until all have ended.
 
     Args:
-        send: one request from sending to its end, such as `CompletionsClient.send`.
+        send: one request from sending to its end, such as `ChatClient.send`.
         arrivals: seconds from the start, one for each request, rising.
-        window: seconds in which requests are offered; None for the time of the last arrival, or until the last request
-            has ended if all arrive at once.
-        rate: requests per second as configured, for the log.
-        patience: seconds after the last arrival. Requests that run longer are aborted and stay unfinished in the log.
 
     Raises:
         ValueError: there are not as many arrivals as requests, or none.
@@ -55,47 +51,86 @@ async def open_loop(
             record = LoadRecord(str(index), arrival, now(), request.prompt_tokens, request.max_tokens)
             records.append(record)
             tasks.append(asyncio.ensure_future(send(request, record, now)))
-        ended, _ = await asyncio.wait(tasks, timeout=patience)
-        for task in ended:
-            task.result()  # an error of `send` itself is a bug, and is raised here
+        await asyncio.gather(*tasks)
         duration = now()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return LoadLog(records, window or arrivals[-1] or duration, duration, rate)
+    return LoadLog(records, arrivals[-1] or duration, duration)
 
 
-async def closed_loop(
-    send: Send, requests: Sequence[LoadRequest], users: int, *, clock: Callable[[], float] = time.perf_counter
-) -> LoadLog:
-    """Serve `users` users: each sends the next request as soon as its last one has ended.
+class CompletionsClient:
+    """Streams completions of `/v1/completions`, each over a connection of its own.
 
-    Raises:
-        ValueError: there are no users or no requests.
+    Attributes:
+        extra_body: more fields of each request, such as {"ignore_eos": True}.
     """
-    if users < 1 or not requests:
-        raise ValueError(f"{users} users and {len(requests)} requests; there must be 1 or more of each.")
-    start = clock()
-    records: list[LoadRecord] = []
-    left = iter(enumerate(requests))
 
-    def now() -> float:
-        return clock() - start
+    route = "/v1/completions"
 
-    async def user() -> None:
-        for index, request in left:  # all users take from the same iterator
-            record = LoadRecord(str(index), now(), now(), request.prompt_tokens, request.max_tokens)
-            record.send_time = record.arrival_time
-            records.append(record)
-            await send(request, record, now)
+    def __init__(self, url: str, *, extra_body: Mapping[str, Any] | None = None, timeout: float = 600.0):
+        self.url, self.extra_body = url.rstrip("/"), dict(extra_body or {})
+        # made once: httpx would load all certificates again for each request
+        self.options: dict[str, Any] = {"timeout": timeout, "verify": ssl.create_default_context(), "trust_env": False}
 
-    everyone = [asyncio.ensure_future(user()) for _ in range(users)]
+    def question(self, request: LoadRequest) -> dict[str, Any]:
+        return {"prompt": request.prompt}
+
+    async def send(self, request: LoadRequest, record: LoadRecord, now: Now) -> None:
+        """One request, from its connection to its end. Whatever goes wrong is written into the record."""
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        body = self.question(request) | {"max_tokens": request.max_tokens} | stream | self.extra_body
+        try:
+            async with (
+                httpx.AsyncClient(**self.options) as client,
+                client.stream("POST", self.url + self.route, json=body) as response,
+            ):
+                record.status = response.status_code
+                if record.status != 200:
+                    record.error = error_message(await response.aread())
+                    return
+                async for line in response.aiter_lines():
+                    if line == "data: [DONE]":
+                        break
+                    if line.startswith("data: {"):
+                        take_event(json.loads(line.removeprefix("data: ")), record, now())
+            if record.error is None and record.finish_reason is None:
+                record.error = f"the stream ended without a finish_reason, after {len(record.token_times)} events"
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            record.error = f"{type(error).__name__}: {error}"
+        finally:
+            record.end_time = now()
+            record.output_tokens = record.output_tokens or len(record.token_times)
+
+
+class ChatClient(CompletionsClient):
+    """The same for `/v1/chat/completions`; a prompt is a text, and the only message."""
+
+    route = "/v1/chat/completions"
+
+    def question(self, request: LoadRequest) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": request.prompt}]}
+
+
+def take_event(event: dict[str, Any], record: LoadRecord, time: float) -> None:
+    """Write one event of a stream into its record.
+
+    Every event with choices counts as a token, as in `vllm bench serve`: some tokens have no text.
+    """
+    if "error" in event:
+        record.error = str(event["error"]["message"])
+    if choices := event.get("choices"):
+        record.token_times.append(time)
+        record.finish_reason = choices[0].get("finish_reason") or record.finish_reason
+    if usage := event.get("usage"):
+        record.output_tokens = usage.get("completion_tokens") or record.output_tokens
+        record.prompt_tokens = usage.get("prompt_tokens") or record.prompt_tokens
+
+
+def error_message(body: bytes) -> str:
+    """OpenAI's `error.message`, or the beginning of the body."""
     try:
-        await asyncio.gather(*everyone)
-        duration = now()
-    finally:
-        for task in everyone:
-            task.cancel()
-        await asyncio.gather(*everyone, return_exceptions=True)
-    return LoadLog(records, duration, duration)
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")

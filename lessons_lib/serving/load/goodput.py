@@ -24,26 +24,6 @@ class Target:
                     f"the target of {name} is {limit} s; a time is 0 or more. Leave it out if there is none."
                 )
 
-    @classmethod
-    def parse(cls, pairs: list[str]) -> "Target":
-        """From pairs such as "ttft:500", in milliseconds, as `vllm bench serve --goodput` takes them.
-
-        Raises:
-            ValueError: a pair is not NAME:MILLISECONDS, or its name is unknown.
-        """
-        limits = {}
-        for pair in pairs:
-            name, _, milliseconds = pair.partition(":")
-            if name not in ("ttft", "tpot", "e2el"):
-                raise ValueError(f"unknown target {name!r} in {pair!r}; write ttft:500, tpot:50 or e2el:2000.")
-            try:
-                limits[name] = float(milliseconds) / 1000
-            except ValueError:
-                raise ValueError(
-                    f"the target {pair!r} has no number of milliseconds; write for example {name}:500."
-                ) from None
-        return cls(**limits)
-
 
 def goodput(log: LoadLog, target: Target) -> float:
     """Requests per second that met all targets.

@@ -1,8 +1,15 @@
 """Lesson 14: what a client saw of each request of a run: when it was sent, when its tokens came, how it ended."""
 
-import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One request before it is sent: a text or token ids, their number (0 if only the server knows), and its limit."""
+
+    prompt: str | list[int]
+    prompt_tokens: int
+    max_tokens: int
 
 
 @dataclass
@@ -70,26 +77,13 @@ class LoadLog:
         window: seconds in which requests were offered. A log goes on until its last request has ended; `window` does
             not.
         duration: seconds until the last request ended.
-        rate: requests per second as configured; None for a closed loop or a trace.
     """
 
     records: list[LoadRecord]
     window: float
     duration: float
-    rate: float | None = None
 
     @property
     def offered_rate(self) -> float:
         """Requests per second of the window."""
         return len(self.records) / self.window
-
-    def save(self, path: str | Path, **extra: object) -> None:
-        """Write it as JSON, with more fields beside it."""
-        Path(path).write_text(json.dumps(extra | asdict(self)) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> "LoadLog":
-        """Read what `save` wrote."""
-        saved = json.loads(Path(path).read_text(encoding="utf-8"))
-        records = [LoadRecord(**record) for record in saved["records"]]
-        return cls(records, saved["window"], saved["duration"], saved["rate"])

@@ -9,7 +9,6 @@ from lessons_lib.models.prompts import BadRequest
 from lessons_lib.scheduling.arrivals import heavy_tailed
 from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
-from lessons_lib.serving.load.arrivals import gamma_arrivals
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 
 # A step of 4 ms that grows to 8 ms with 16 sequences; a prompt of 64 tokens adds 3 ms to its step.
@@ -89,6 +88,15 @@ class SimulatedServer:
         self.new_tokens = []
 
 
+def poisson_arrivals(rate: float, count: int, seed: int = 0) -> list[float]:
+    """Times of `count` requests that come independently of each other.
+
+    Their gaps are scaled so that the last one comes at `count / rate`: the offered rate is exact in a short run too.
+    """
+    times = np.random.default_rng(seed).gamma(1.0, 1.0, count).cumsum()
+    return [float(time) for time in times * (count / rate / times[-1])]
+
+
 def simulate(
     rate: float,
     *,
@@ -96,12 +104,6 @@ def simulate(
     prompt_tokens: float = 64,
     output_tokens: float = 32,
     spread: float = 0.5,
-    burstiness: float = 1.0,
-    max_num_seqs: int = 16,
-    max_num_batched_tokens: int = 256,
-    max_requests: int | None = None,
-    max_prompt_tokens: int | None = None,
-    cost: StepCost = COST,
     seed: int = 0,
     server: SimulatedServer | None = None,
 ) -> LoadLog:
@@ -111,14 +113,12 @@ def simulate(
         rate: requests per second.
         prompt_tokens, output_tokens: medians of the lengths.
         spread: of both lengths, see `heavy_tailed`; 0 makes all equal.
-        burstiness: of the arrivals, see `gamma_arrivals`.
-        max_requests, max_prompt_tokens: of the AdmissionControl; without one, every request waits its turn.
-        server: an empty one to use in place of these.
+        server: an empty one; by default one that takes all requests.
 
     Returns:
         LoadLog, as of `open_loop`.
     """
-    times = gamma_arrivals(rate, num_requests, burstiness, seed)
+    times = poisson_arrivals(rate, num_requests, seed)
     seeds = np.random.default_rng(seed).integers(2**31, size=2).tolist()
     prompts = heavy_tailed(prompt_tokens, spread, num_requests, int(8 * prompt_tokens), seeds[0]).tolist()
     outputs = heavy_tailed(output_tokens, spread, num_requests, int(8 * output_tokens), seeds[1]).tolist()
@@ -126,16 +126,10 @@ def simulate(
         LoadRecord(str(index), time, time, prompt, output)
         for index, (time, prompt, output) in enumerate(zip(times, prompts, outputs))
     ]
-    clock, coming = 0.0, deque(records)
-    server = server or SimulatedServer(
-        cost,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        admission=AdmissionControl(max_requests, max_prompt_tokens, clock=lambda: clock),
-    )
+    clock, coming, server = 0.0, deque(records), server or SimulatedServer()
     while coming or server.waiting or server.running:
         clock = server.launch(clock) if server.waiting or server.running else coming[0].arrival_time
         while coming and coming[0].arrival_time <= clock:
             server.add(coming.popleft())
         server.finish(clock)
-    return LoadLog(records, window=num_requests / rate, duration=clock, rate=rate)
+    return LoadLog(records, window=num_requests / rate, duration=clock)

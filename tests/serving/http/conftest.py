@@ -1,6 +1,7 @@
 """One live server for the tests of a module."""
 
 import asyncio
+import inspect
 
 import pytest
 
@@ -35,7 +36,7 @@ def own_loop():
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Run tests that are coroutines, such as LangChain's, in one event loop: their clients keep connections open."""
-    if not asyncio.iscoroutinefunction(pyfuncitem.obj):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     loop = pyfuncitem._request.getfixturevalue("own_loop")

@@ -11,7 +11,11 @@ USER = [{"role": "user", "content": "Hello"}]
 REFUSED = [
     # path, more fields, field at fault, part of the message
     (COMPLETIONS, {"prompt": None}, "prompt", "prompt"),
-    (COMPLETIONS, {"prompt": ""}, None, "empty"),
+    (COMPLETIONS, {"prompt": ""}, "prompt", "prompt is empty"),
+    (COMPLETIONS, {"prompt": ["a"] * 9, "n": 128}, "n", "9 prompts, so 1152 completions; a request may have 1024"),
+    (COMPLETIONS, {"stream": True, "max_tokens": 2, "output_token_ids": [5, 6]}, "output_token_ids", "has 2 tokens"),
+    (COMPLETIONS, {"structured_outputs": {"json": {"$ref": "#"}}}, "structured_outputs", "matches no text"),
+    (COMPLETIONS, {"structured_outputs": {"grammar": "start: start"}}, "structured_outputs", "no text"),
     (COMPLETIONS, {"prompt": []}, "prompt", "at least 1"),
     (COMPLETIONS, {"prompt": ["a", [1]]}, "prompt", "prompt"),
     (COMPLETIONS, {"prompt": 1}, "prompt", "it must be a valid string, token ids, or a list"),
@@ -21,7 +25,7 @@ REFUSED = [
     (COMPLETIONS, {"prompt": ["a", 1]}, "prompt", "prompt.1 is 1; it must be a valid string"),
     (COMPLETIONS, {"prompt": [1, "a"]}, "prompt", "prompt.1 is 'a'; it must be a valid integer"),
     (COMPLETIONS, {"prompt": [[1], ["a"]]}, "prompt", "prompt.1.0 is 'a'; it must be a valid integer"),
-    (COMPLETIONS, {"prompt": [5000]}, None, "5000"),
+    (COMPLETIONS, {"prompt": [5000]}, "prompt", "prompt contains token id 5000"),
     (COMPLETIONS, {"prompt": [-1]}, "prompt", "greater than or equal to 0"),
     (COMPLETIONS, {"prompt": [[-1]]}, "prompt", "greater than or equal to 0"),
     (COMPLETIONS, {"prompt": [[1], []]}, "prompt", "prompt"),
@@ -120,7 +124,7 @@ REFUSED = [
         "image_url",
     ),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages", "input_audio"),
-    (CHAT, {"messages": [{"role": "user", "content": ""}]}, None, "empty"),
+    (CHAT, {"messages": [{"role": "user", "content": ""}]}, "messages", "messages is empty"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools", "isn't offered"),
     (CHAT, {"functions": [{"name": "f"}]}, "functions", "isn't offered"),
     (CHAT, {"tool_choice": "auto"}, "tool_choice", "isn't offered"),
@@ -273,6 +277,20 @@ def test_head_is_get_without_a_body(http, path):
 
 def test_head_of_what_has_no_get(http):
     assert http.head(COMPLETIONS).status_code == 405 and http.head("/v1/nothing").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name, depth, part",
+    [
+        ("tools", 60_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
+        ("metadata", 60_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
+        ("chat_template_kwargs", 900, "chat_template_kwargs is nested too deeply; make it flatter."),
+    ],
+)
+def test_what_is_nested_too_deeply(http, name, depth, part):
+    content = json.dumps({"messages": USER, name: {"a": "x"}}).replace('"x"', "[" * depth + "]" * depth)
+    error = error_of(http.post(CHAT, content=content, headers={"content-type": "application/json"}), 400)
+    assert error["message"].startswith(part)
 
 
 def test_whole_characters_in_escapes_are_text(http, live):

@@ -48,7 +48,7 @@ async def scripted_server(answer):
         tasks.add(asyncio.current_task())
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            length = next(line for line in head.split("\r\n") if line.startswith("content-length: "))
+            length = next(line for line in head.split("\r\n") if line.lower().startswith("content-length: "))
             body = await reader.readexactly(int(length.split()[1]))
             requests.append((head, body))
             await answer(reader, writer, head, body)

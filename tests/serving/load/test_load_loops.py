@@ -1,4 +1,4 @@
-"""The open loop sends at its times, whatever the server does; the closed loop never has more requests than users."""
+"""The open loop sends at its times, whatever the server does."""
 
 import asyncio
 
@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_loop import run_virtually
 
-from lessons_lib.serving.load.client import closed_loop, open_loop
-from lessons_lib.serving.load.shapes import LoadRequest
+from lessons_lib.serving.load.client import open_loop
+from lessons_lib.serving.load.records import LoadRequest
 
 REQUEST = LoadRequest([1, 2], 2, 3)
 
@@ -47,27 +47,6 @@ def test_an_open_loop_sends_at_its_times_however_slow_the_server_is(pairs):
     assert log.window == (arrivals[-1] or log.duration) or log.duration == 0
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(times, min_size=1, max_size=12), st.integers(1, 5))
-def test_a_closed_loop_is_a_queue_with_as_many_servers_as_users(seconds, users):
-    async def main(clock):
-        return await closed_loop(service(seconds), [REQUEST] * len(seconds), users, clock=clock)
-
-    log = run_virtually(main)
-    free = [0.0] * users
-    for record, own in zip(log.records, seconds):
-        start = min(free)
-        free[free.index(start)] = start + own
-        assert (record.arrival_time, record.send_time, record.end_time) == (start, start, start + own)
-    assert log.window == log.duration == max(free)
-
-
-def test_requests_that_outlast_the_patience_are_unfinished_in_the_log():
-    _, log = serve_openly([1, 1], [100, 2], patience=5)
-    assert [record.end_time for record in log.records] == [None, 4]
-    assert log.duration == 7 and log.window == 2
-
-
 def test_no_task_is_left_when_sending_raises():
     left = []
 
@@ -86,7 +65,7 @@ def test_no_task_is_left_when_sending_raises():
     assert left == []
 
 
-def test_cancelling_either_loop_ends_its_requests():
+def test_cancelling_the_loop_ends_its_requests():
     async def main(clock):
         ended = []
 
@@ -96,17 +75,12 @@ def test_cancelling_either_loop_ends_its_requests():
             finally:
                 ended.append(record.request_id)
 
-        for loop in (
-            open_loop(send, [REQUEST] * 3, [0, 0, 50], clock=clock),
-            closed_loop(send, [REQUEST] * 3, 2, clock=clock),
-        ):
-            ended.clear()
-            task = asyncio.ensure_future(loop)
-            await asyncio.sleep(1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert sorted(ended) == ["0", "1"]
+        task = asyncio.ensure_future(open_loop(send, [REQUEST] * 3, [0, 0, 50], clock=clock))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert sorted(ended) == ["0", "1"]
 
     run_virtually(main)
 
@@ -115,9 +89,3 @@ def test_cancelling_either_loop_ends_its_requests():
 def test_an_open_loop_needs_an_arrival_for_each_request(requests, arrivals):
     with pytest.raises(ValueError, match=f"{len(requests)} requests and {len(arrivals)} arrivals"):
         asyncio.run(open_loop(service([]), requests, arrivals))
-
-
-@pytest.mark.parametrize("requests, users", [([REQUEST], 0), ([], 1)])
-def test_a_closed_loop_needs_users_and_requests(requests, users):
-    with pytest.raises(ValueError, match=f"{users} users and {len(requests)} requests"):
-        asyncio.run(closed_loop(service([]), requests, users))

@@ -1,5 +1,8 @@
 """The simulated server: against times computed by hand, the simulator of lesson 09, and its own laws."""
 
+import math
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,11 +12,16 @@ from lessons_lib.scheduling import simulator
 from lessons_lib.scheduling.arrivals import Arrival
 from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.knee import find_knee, keeps_goodput
-from lessons_lib.serving.load.simulated import simulate
+from lessons_lib.serving.load.knee import find_knee
+from lessons_lib.serving.load.simulated import SimulatedServer, poisson_arrivals, simulate
 
 TARGET = Target(ttft=0.2, tpot=0.02)
+
+
+def bounded(*limits):
+    return SimulatedServer(admission=AdmissionControl(*limits))
 
 
 def test_one_request_by_hand():
@@ -23,13 +31,12 @@ def test_one_request_by_hand():
         prompt_tokens=10,
         output_tokens=3,
         spread=0,
-        max_num_batched_tokens=8,
-        cost=StepCost(1, 0.5, 0),
+        server=SimulatedServer(StepCost(1, 0.5, 0), max_num_batched_tokens=8),
     )
     (record,) = log.records
     # it arrives at 0.5; steps of 8 and 2 prompt tokens, then two of one token
     assert record.token_times == [0.5 + 5 + 2, 9.0, 10.5]
-    assert (record.ttft, record.itl, record.tpot, record.e2el) == (7.0, [1.5, 1.5], 1.5, 10.0)
+    assert (record.ttft, record.tpot, record.e2el) == (7.0, 1.5, 10.0)
     assert (record.status, record.finish_reason, record.end_time) == (200, "length", 10.5)
     assert (log.window, log.duration, log.offered_rate) == (0.5, 10.5, 2.0)
 
@@ -46,9 +53,8 @@ def test_one_request_by_hand():
 def test_it_is_the_simulator_of_lesson_09(rate, count, spread, max_num_seqs, more, seed):
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_seqs + more}
     cost = StepCost(4e-3, 50e-6, 0)
-    log = simulate(
-        rate, num_requests=count, prompt_tokens=8, output_tokens=4, spread=spread, cost=cost, seed=seed, **limits
-    )
+    server = SimulatedServer(cost, **limits)
+    log = simulate(rate, num_requests=count, prompt_tokens=8, output_tokens=4, spread=spread, seed=seed, server=server)
     requests = [
         Arrival(record.request_id, record.arrival_time, record.prompt_tokens, record.max_tokens, record.max_tokens)
         for record in log.records
@@ -65,7 +71,7 @@ def test_it_is_the_simulator_of_lesson_09(rate, count, spread, max_num_seqs, mor
 @settings(max_examples=40, deadline=None)
 @given(st.floats(1, 500), st.integers(1, 20), st.integers(30, 600), st.integers(0, 99))
 def test_admission_bounds_what_is_in_the_server_and_refuses_at_once(rate, max_requests, max_prompt_tokens, seed):
-    log = simulate(rate, num_requests=60, max_requests=max_requests, max_prompt_tokens=max_prompt_tokens, seed=seed)
+    log = simulate(rate, num_requests=60, seed=seed, server=bounded(max_requests, max_prompt_tokens))
     assert log.offered_rate == pytest.approx(rate)
     changes = []
     for record in log.records:
@@ -84,18 +90,32 @@ def test_admission_bounds_what_is_in_the_server_and_refuses_at_once(rate, max_re
 
 
 def test_the_same_arguments_give_the_same_log_and_another_seed_another():
-    assert simulate(60, max_requests=20) == simulate(60, max_requests=20)
+    assert simulate(60, server=bounded(20)) == simulate(60, server=bounded(20))
     assert simulate(60) != simulate(60, seed=1)
     assert [r.prompt_tokens for r in simulate(60).records] == [r.prompt_tokens for r in simulate(30).records]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_at_three_times_the_knee_admission_keeps_nine_tenths_of_its_goodput(seed):
-    def run(rate, **limits):
-        return simulate(rate, num_requests=1000, seed=seed, **limits)
+    def run(rate, server=None):
+        return simulate(rate, num_requests=1000, seed=seed, server=server)
 
-    knee = find_knee(run, keeps_goodput(TARGET), 40)
+    knee = find_knee(run, TARGET, 40)
     at_knee = goodput(knee.log, TARGET)
     overload = 3 * knee.rate
-    assert goodput(run(overload, max_requests=20, max_prompt_tokens=2048), TARGET) >= 0.9 * at_knee
+    assert goodput(run(overload, bounded(20, 2048)), TARGET) >= 0.9 * at_knee
     assert goodput(run(overload), TARGET) < 0.2 * at_knee
+
+
+@settings(max_examples=60, derandomize=True)
+@given(st.floats(0.1, 500), st.integers(1, 200), st.integers(0, 99))
+def test_arrivals_rise_and_the_last_one_keeps_the_rate_exact(rate, count, seed):
+    times = poisson_arrivals(rate, count, seed)
+    assert times == sorted(times) and len(times) == count and times[0] > 0
+    assert times[-1] == pytest.approx(count / rate)
+
+
+def test_gaps_of_arrivals_are_exponential():
+    times = poisson_arrivals(10, 20_000)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert sum(gap > 0.1 for gap in gaps) / len(gaps) == pytest.approx(math.exp(-1), abs=0.02)

@@ -191,6 +191,14 @@ def test_a_client_that_leaves_while_it_sends_reaches_nothing():
     assert ask(BodyLimit(app, 6), b"abc", leaves=True) is None and not app.scopes
 
 
+@pytest.mark.parametrize("encoding, expected", [("gzip", 415), ("br, gzip", 415), ("identity", 200), ("Identity", 200)])
+def test_bodies_are_not_decompressed(encoding, expected):
+    app = App()
+    found, _, body = ask(BodyLimit(app, 100), b"{}", headers=[("content-encoding", encoding)])
+    assert found == expected and len(app.scopes) == (expected == 200)
+    assert expected == 200 or f"content-encoding is '{encoding}', which isn't offered" in body.decode()
+
+
 @pytest.mark.parametrize("body", [b"\xff", b'{"prompt": "\xc3"}', b"\xed\xa0\x80"])
 def test_bodies_that_are_not_utf8(body):
     app = App()

@@ -1,0 +1,1 @@
+"""Engines of others behind the contract of `lessons_lib.conformance`, to be judged by it."""

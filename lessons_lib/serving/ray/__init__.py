@@ -1,0 +1,1 @@
+"""Replicas on Ray Serve: the engine of this course on more than one machine."""

@@ -1,0 +1,415 @@
+"""Lesson 15: replicas in production, on Ray Serve. It starts them on the machines of a cluster, replaces those that
+die, and adds more when there is more to do.
+
+    python -m lessons_lib.serving.ray.app --port 8000 --replicas 2        # on this machine
+    serve deploy lessons_lib/serving/ray/serve_config.yaml                    # on a cluster that runs
+
+Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The
+`Gateway` is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go
+on elsewhere, or sends an error event, as the balancer does. Ray's router chooses the replica: by two choices, or by
+prefixes with `PrefixRequestRouter`.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+# Before Ray is imported: it reports nothing to its makers, and writes no token into the home directory.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+
+import ray
+from fastapi import FastAPI, Request
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lessons_lib.serving.client_request import MAX_BODY_BYTES, NOT_PASSED_ON, ClientRequest, events
+from lessons_lib.serving.continuation import MAX_MOVES, ReplicaLost
+from lessons_lib.serving.router import Replica, choose_replica
+
+START_TIMEOUT = 240.0  # seconds: a dozen processes are started, each of which imports Ray
+TWO_CHOICES = "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter"
+
+
+class RayDidNotStart(RuntimeError):
+    """There is no Ray here, or too little machine for it. The message says which."""
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """What a replica is sent: an HTTP request without its connection."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    content: bytes
+
+    def scope(self) -> Scope:
+        """As ASGI has it."""
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": self.method,
+            "scheme": "http",
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "root_path": "",
+            "query_string": self.query.encode("latin-1"),
+            "headers": [*headers, (b"host", b"localhost")],
+            "client": ("127.0.0.1", 0),
+            "server": ("127.0.0.1", 0),
+            "state": {},
+        }
+
+
+async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int, dict[str, str]] | bytes]:
+    """Run an ASGI application for one request: (status, headers), then the parts of the body. If the reader leaves, the
+    application sees a client that has left."""
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+    gone, to_read = asyncio.Event(), [{"type": "http.request", "body": request.content}]
+
+    async def receive() -> Any:
+        if to_read:
+            return to_read.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    running = asyncio.create_task(app(request.scope(), receive, messages.put))
+    running.add_done_callback(lambda _: messages.put_nowait(None))
+    try:
+        while (message := await messages.get()) is not None:
+            if message["type"] == "http.response.start":
+                yield (
+                    message["status"],
+                    {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]},
+                )
+            else:
+                yield message.get("body", b"")
+        await running
+    finally:
+        gone.set()
+
+
+class ModelServer:
+    """A replica: an engine in a thread of its own, and the application of lesson 14 around it."""
+
+    # Ray awaits it, in the event loop that serves the requests.
+    async def __init__(  # type: ignore[misc]
+        self, model: str | None = None, max_requests: int = 256, engine: dict[str, Any] | None = None
+    ):
+        from lessons_lib.engine.config import EngineConfig
+        from lessons_lib.serving.http.engine_recipe import EngineRecipe, default_model, model_name
+        from lessons_lib.serving.http.server import make_app, make_front
+        from lessons_lib.serving.http.settings import ServerSettings
+
+        recipe = EngineRecipe(model or default_model(), config=EngineConfig(**(engine or {})))
+        settings = ServerSettings(model_name(recipe.model), max_requests=max_requests)
+        self.front = await asyncio.to_thread(make_front, recipe, settings, "thread")
+        self.app = make_app(self.front, recipe, settings)
+        await self.front.__aenter__()
+
+    async def respond(self, request: HttpRequest, block_hashes: list[bytes]) -> AsyncIterator[Any]:
+        """Serve a request; see `messages_of`.
+
+        Args:
+            block_hashes: of its prompt, for the router.
+        """
+        async for message in messages_of(self.app, request):
+            yield message
+
+    async def state(self) -> tuple[int, int]:
+        """(its process's id, how many requests its engine has)."""
+        return os.getpid(), int(self.front.admission.num_requests)
+
+    def check_health(self) -> None:
+        """Ray asks every few seconds, and replaces the replica if this raises."""
+        if self.front.error is not None:
+            raise RuntimeError(self.front.error)
+
+
+class PrefixRequestRouter(RequestRouter):
+    """`choose_replica` inside Ray Serve. There is one in every process that has a handle, and each knows only what it
+    has sent itself. The replicas that were not chosen are asked if the chosen one has no room."""
+
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Called once, with RequestRouterConfig.request_router_kwargs."""
+        self.imbalance_limit: int = kwargs.get("imbalance_limit", 4)
+        self.known: dict[str, Replica] = {}
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """The candidates in ranks: those of the next one are asked if all of the first one refuse."""
+        if not candidate_replicas:
+            return []
+        replicas = [self._known(candidate.replica_id) for candidate in candidate_replicas]
+        chosen = choose_replica(hashes_in(pending_request), replicas, self.imbalance_limit)
+        others = [candidate for index, candidate in enumerate(candidate_replicas) if index != chosen]
+        return [[candidate_replicas[chosen]], others] if others else [[candidate_replicas[chosen]]]
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        """A replica has taken the request."""
+        replica = self._known(replica_id)
+        replica.num_sent += 1
+        replica.sent_blocks.add(hashes_in(pending_request))
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """The one that replaces it has another id, and an empty cache."""
+        super().on_replica_actor_died(replica_id)
+        self.known.pop(replica_id.unique_id, None)
+
+    def _known(self, replica_id: ReplicaID) -> Replica:
+        replica = self.known.setdefault(replica_id.unique_id, Replica())
+        # Ray counts already: the replica says how much it has with every request that it takes.
+        replica.load = self.replica_queue_len_cache.get(replica_id) or 0
+        return replica
+
+
+def hashes_in(pending_request: PendingRequest | None) -> list[bytes]:
+    """The block hashes of a call of `ModelServer.respond`."""
+    return list(pending_request.kwargs.get("block_hashes", ())) if pending_request else []
+
+
+gateway_app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+
+class Relayed(Response):
+    """The response that the Gateway relays."""
+
+    def __init__(self, gateway: "Gateway"):
+        self.gateway, self.background = gateway, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.gateway.relay(scope, receive, send)
+
+
+@serve.ingress(gateway_app)
+class Gateway:
+    """What clients talk to: passes requests to the replicas, and lets streams go on elsewhere."""
+
+    def __init__(self, servers: DeploymentHandle[Any]):
+        self.respond = servers.options(stream=True, method_name="respond").respond
+
+    @gateway_app.api_route("/{path:path}", methods=["GET", "POST"])
+    async def any(self, request: Request) -> Response:
+        """The replicas have the routes."""
+        return Relayed(self)
+
+    async def relay(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        from lessons_lib.serving.http.errors import ClientGone
+        from lessons_lib.serving.http.sse import unless_gone
+
+        request = ClientRequest(scope, send)
+        if not await request.read(receive):
+            return await request.refuse(413, "too_large", f"the body has more than {MAX_BODY_BYTES} bytes.")
+        try:
+            await unless_gone(receive, self._serve(request))
+        except ClientGone:  # the work was cancelled, and the replica's with it
+            return None
+
+    async def _serve(self, request: ClientRequest) -> None:
+        """As `Balancer._serve`. Ray's router chooses, and leaves out replicas that have died."""
+        losses = 0
+        while True:
+            try:
+                return await self._relay(request)
+            except BackPressureError as error:
+                return await request.refuse(503, "overloaded", f"{error}. Send the request again.")
+            except (ReplicaLost, RayError, RayServeException) as error:
+                losses += 1
+                why_not = request.why_not_elsewhere()
+                if losses > MAX_MOVES or why_not:
+                    more = f", and the stream can't go on elsewhere: {why_not}" if why_not else ""
+                    reason = f"the replica was lost ({type(error).__name__}){more}"
+                    return await request.refuse(503, "replica_lost", f"{reason}. Send the request again.")
+
+    async def _relay(self, request: ClientRequest) -> None:
+        """Pass the answer of one replica on.
+
+        Raises:
+            ReplicaLost, RayError, RayServeException: the answer isn't complete.
+        """
+        query = request.target.partition("?")[2]
+        sent = HttpRequest(request.method, request.path, query, request.headers, request.next_body())
+        answer: Any = self.respond.remote(sent, block_hashes=request.block_hashes)
+        try:
+            status, headers = await anext(answer)
+            headers = {name: value for name, value in headers.items() if name not in NOT_PASSED_ON}
+            if request.stream is None or status != 200:
+                content = b"".join([part async for part in answer])
+                if request.has_begun:
+                    raise ReplicaLost(f"another replica answered with status {status}")
+                return await request.answer(status, headers, content)
+            async for event in events(answer):
+                await request.pass_on(headers, request.stream.accept(event))
+            if not request.stream.is_done:
+                raise ReplicaLost("its stream ended without [DONE]")
+        finally:
+            answer.cancel()  # does nothing if it has ended
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """The application; `args` of the configuration file.
+
+    Args:
+        args: model (a folder or a name), engine (fields of EngineConfig), replicas (a number, or "auto"), policy
+            ("affinity" or "two-choices"), imbalance_limit, max_requests (of a replica), num_gpus (of a replica).
+    """
+    known = {"model", "engine", "replicas", "policy", "imbalance_limit", "max_requests", "num_gpus"}
+    if unknown := sorted(set(args) - known):
+        raise ValueError(f"args has {', '.join(unknown)}; it may have {', '.join(sorted(known))}.")
+    policy = args.get("policy", "affinity")
+    if policy not in ("affinity", "two-choices"):
+        raise ValueError(f"policy is {policy!r}; it must be 'affinity' or 'two-choices'.")
+    routers: dict[str, dict[str, Any]] = {
+        "affinity": {
+            "request_router_class": "lessons_lib.serving.ray.app:PrefixRequestRouter",
+            "request_router_kwargs": {"imbalance_limit": args.get("imbalance_limit", 4)},
+        },
+        "two-choices": {"request_router_class": TWO_CHOICES},
+    }
+    max_requests, replicas = args.get("max_requests", 256), args.get("replicas", "auto")
+    # A replica is added when each has more than this many requests on average, and taken away when they have fewer.
+    scaling: dict[str, Any] = {"num_replicas": replicas}
+    if replicas == "auto":
+        scaling = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 32}}
+    deployment: Any = serve.deployment
+    server = deployment(
+        ModelServer,
+        max_ongoing_requests=max_requests,
+        request_router_config=RequestRouterConfig(**routers[policy]),
+        ray_actor_options={"num_cpus": 1, "num_gpus": args.get("num_gpus", 0)},
+        health_check_period_s=2,
+        health_check_timeout_s=30,
+        graceful_shutdown_wait_loop_s=0.5,  # how often it looks whether the last request has ended
+        graceful_shutdown_timeout_s=60,  # how long a replica that is taken away may finish what it has
+        **scaling,
+    )
+    gateway = deployment(Gateway, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.5})
+    application: serve.Application = gateway.bind(server.bind(args.get("model"), max_requests, args.get("engine")))
+    return application
+
+
+@contextmanager
+def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "llm") -> Iterator[str]:
+    """Ray and the application, for as long as the block. Yields the URL.
+
+    Args:
+        folder: for Ray's files: an absolute path, as short as that of /tmp, since sockets are in it.
+
+    Raises:
+        RayDidNotStart: see its message.
+    """
+    url, replicas = f"http://127.0.0.1:{port}", args.get("replicas", 1)
+    try:
+        start_ray(num_cpus=4 + (replicas if isinstance(replicas, int) else 4), folder=folder)
+        serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
+        serve.run(build(args), name=name, route_prefix="/", blocking=False)
+        wait_until_green(f"{url}/health")
+    except Exception as error:
+        ray.shutdown()
+        raise RayDidNotStart(
+            f"Ray did not start here because {type(error).__name__}: {error} It needs about 3 GB of memory and half a "
+            "minute of two free cores; the balancer (`python -m lessons_lib.serving.balancer`) needs neither."
+        ) from error
+    try:
+        yield url
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def start_ray(num_cpus: int, folder: str) -> None:
+    """Ray on this machine.
+
+    Args:
+        num_cpus: slots for actors, however many cores there are.
+    """
+    for attempts_left in (2, 1, 0):
+        try:
+            ray.init(
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _temp_dir=folder,
+            )
+            return
+        except Exception as error:
+            ray.shutdown()
+            # Ray gives its processes 30 s, which isn't enough on a busy machine, and can't be told otherwise.
+            if "timed out" not in str(error) or not attempts_left:
+                raise
+
+
+def wait_until_green(url: str, timeout: float = 60.0) -> None:
+    """Wait until a request is answered with 200: the proxy learns of the routes after `serve.run` has returned."""
+    deadline, opener = time.monotonic() + timeout, urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            with opener.open(url, timeout=5):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{url} isn't green after {timeout:g} s: {error}.") from error
+        time.sleep(0.05)
+
+
+def main() -> int:
+    """Returns the exit status: 1 if Ray didn't start."""
+    parser = argparse.ArgumentParser(prog="python -m lessons_lib.serving.ray.app")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument(
+        "--model", default=None, help="a folder or a name; the chat model or the bundled one if left out"
+    )
+    parser.add_argument("--policy", choices=["affinity", "two-choices"], default="affinity")
+    parser.add_argument("--start-timeout", type=float, default=START_TIMEOUT, help="seconds")
+    wanted = parser.parse_args()
+    ended = threading.Event()
+    is_ready = threading.Event()
+
+    def give_up() -> None:
+        if not is_ready.wait(wanted.start_timeout):
+            print(f"Ray did not start here because it took longer than {wanted.start_timeout:g} s.", flush=True)
+            os._exit(1)  # Ray's threads don't end
+
+    threading.Thread(target=give_up, daemon=True).start()
+    args = {"model": wanted.model, "replicas": wanted.replicas, "policy": wanted.policy}
+    try:
+        with tempfile.TemporaryDirectory(prefix="ray-") as folder, on_this_machine(args, wanted.port, folder) as url:
+            is_ready.set()
+            for number in (signal.SIGTERM, signal.SIGINT):  # not earlier: Ray installs handlers of its own
+                signal.signal(number, lambda *_: ended.set())
+            print(f"Serving on {wanted.replicas} replicas at {url}. Ctrl-C ends them.", flush=True)
+            ended.wait()
+    except RayDidNotStart as error:
+        is_ready.set()
+        print(error, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
