@@ -14,7 +14,6 @@ from lessons_lib.engine.core import EngineCore, InFlightStep, StepFailed
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.request import Request
 from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.serving.ranks import Ranks, join_ranks
 from lessons_lib.serving.tensor_parallel import cut_model
@@ -30,10 +29,10 @@ class RankedCore(EngineCore):
         super().__init__(*args, **kwargs)
         self.ranks = ranks
 
-    def launch(self, output: PreemptiveSchedulerOutput, watch: StopWatch) -> InFlightStep | None:
+    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
         """See `EngineCore.launch`."""
-        self.ranks.note_step(output)
-        return super().launch(output, watch)
+        self.ranks.note_step(scheduler_output)
+        return super().launch(scheduler_output)
 
     def compute(self, changed: list[Request]) -> None:
         """See `EngineCore.compute`."""
