@@ -1,5 +1,6 @@
 """Lesson 16: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, InFlightStep, StepFailed
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
-from lessons_lib.engine.request import Request
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.serving.ranks import Ranks, join_ranks
@@ -34,19 +34,13 @@ class RankedCore(EngineCore):
         self.ranks.note_step(scheduler_output)
         return super().launch(scheduler_output)
 
-    def compute(self, changed: list[Request]) -> None:
-        """See `EngineCore.compute`."""
-        try:
-            super().compute(changed)
-        except StepFailed as failed:
-            self.ranks.error = failed.__cause__
-            raise
-
     def rebuild(self) -> None:
         """Raises:
         RanksDiffer: always.
         """
-        self.ranks.error = self.ranks.error or RuntimeError("a call was interrupted")
+        failed = sys.exc_info()[1]
+        cause = failed.__cause__ if isinstance(failed, StepFailed) else None
+        self.ranks.error = self.ranks.error or cause or RuntimeError("a call was interrupted")
         self.ranks.check()
 
 
