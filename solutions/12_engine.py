@@ -981,9 +981,9 @@ and turns 32 bits of the result into a number between 0 and 1.
 """
 ### Several answers, and how likely they are
 
-`n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the
-blocks of the prompt, and each draws with its own seed: seed, seed + 1, seed + 2. That is why the seed is hashed before
-the position is added.
+`n=3` asks for three answers. The first computes the prompt; the others begin after its first token, and find the full
+blocks of the prompt in the prefix cache (lesson 11). Each draws with its own seed: seed, seed + 1, seed + 2. That is why
+the seed is hashed before the position is added.
 
 > **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to
 > that of the whole answer.

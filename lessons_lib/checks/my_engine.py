@@ -168,7 +168,7 @@ def not_called(config: EngineConfig, on_gpu: bool = False) -> dict[str, str]:
     else:
         found["conservative"] = "with this `admission`"
     if not config.share_prefixes:
-        found["take_cached"] = "with this `share_prefixes`"
+        found |= dict.fromkeys(("take_cached", "copy_before_write"), "with this `share_prefixes`")
     return found
 
 

@@ -1444,15 +1444,6 @@ def reads_first(loop):
         loop.in_flight.append(launched)
 
 
-def looks_after_scheduling(loop):
-    output = loop.schedule()
-    if loop.host_must_see_tokens():
-        loop.process(0)
-    if launched := loop.launch(output):
-        loop.in_flight.append(launched)
-    loop.process(loop.depth if launched else 0)
-
-
 def launches_twice(loop):
     overlapped_step(loop)
     overlapped_step(loop)
@@ -1460,12 +1451,6 @@ def launches_twice(loop):
 
 def launches_nothing(loop):
     loop.launch(None)
-
-
-def replaces_the_old_one(loop, launched):
-    if launched:
-        loop.in_flight.clear()
-        loop.in_flight.append(launched)
 
 
 def with_counts(loop):
@@ -1520,7 +1505,6 @@ WRONG = {
         Wrong("never waits for victims", loop_with(loses=lambda *_: False), "one of its tokens was in flight"),
         Wrong("keeps what has finished", loop_with(drops=lambda output: None), "although it has finished"),
         Wrong("never lets the host look", loop_with(looks=lambda loop: None), "`loop.host_must_see_tokens()` is true"),
-        Wrong("looks after scheduling", looks_after_scheduling, "`loop.host_must_see_tokens()` is true"),
         Wrong("keeps None", loop_with(keeps=lambda loop, step: loop.in_flight.append(step)), "contains None"),
         Wrong("keeps nothing", loop_with(keeps=lambda *_: None), "Append each step that you launch"),
         Wrong("a depth of 1", loop_with(ends=lambda loop, step: loop.process(1 if step else 0)), "If it is 0, none"),
@@ -1532,7 +1516,6 @@ WRONG = {
         Wrong("never processes", loop_with(ends=lambda *_: None), "call 2 should do: launch 2, read 1"),
         Wrong("processes the step", loop_with(ends=lambda loop, step: loop.process(step)), "It takes a number"),
         Wrong("launches without a schedule", launches_nothing, "It takes what `loop.schedule()` returned"),
-        Wrong("throws the old one away", loop_with(keeps=replaces_the_old_one), "call 2 should do: launch 2, read 1"),
         Wrong("launches twice", launches_twice, "your turn scheduled twice"),
         Wrong("does nothing", lambda loop: None, "One call is one turn"),
     ],
