@@ -1,5 +1,6 @@
 """Lesson 16: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,9 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, InFlightStep, StepFailed
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
-from lessons_lib.engine.request import Request
 from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.serving.ranks import Ranks, join_ranks
 from lessons_lib.serving.tensor_parallel import cut_model
@@ -30,24 +29,18 @@ class RankedCore(EngineCore):
         super().__init__(*args, **kwargs)
         self.ranks = ranks
 
-    def launch(self, output: PreemptiveSchedulerOutput, watch: StopWatch) -> InFlightStep | None:
+    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
         """See `EngineCore.launch`."""
-        self.ranks.note_step(output)
-        return super().launch(output, watch)
-
-    def compute(self, changed: list[Request]) -> None:
-        """See `EngineCore.compute`."""
-        try:
-            super().compute(changed)
-        except StepFailed as failed:
-            self.ranks.error = failed.__cause__
-            raise
+        self.ranks.note_step(scheduler_output)
+        return super().launch(scheduler_output)
 
     def rebuild(self) -> None:
         """Raises:
         RanksDiffer: always.
         """
-        self.ranks.error = self.ranks.error or RuntimeError("a call was interrupted")
+        failed = sys.exception()
+        cause = failed.__cause__ if isinstance(failed, StepFailed) else RuntimeError("a call was interrupted")
+        self.ranks.error = self.ranks.error or cause
         self.ranks.check()
 
 

@@ -65,7 +65,7 @@ class SentInputs(InputProcessor):
 
     arguments: WeakKeyDictionary[RequestGroup, dict[str, Any]]
 
-    def process(self, name: str, label: str, prompt: Any, params: Any, **options: Any) -> RequestGroup:  # type: ignore[override]
+    def process(self, name: str, label: str, prompt: Any, params: Any, **options: Any) -> RequestGroup:
         """See `InputProcessor.process`.
 
         Raises:
