@@ -38,9 +38,9 @@ class RankedCore(EngineCore):
         """Raises:
         RanksDiffer: always.
         """
-        failed = sys.exc_info()[1]
-        cause = failed.__cause__ if isinstance(failed, StepFailed) else None
-        self.ranks.error = self.ranks.error or cause or RuntimeError("a call was interrupted")
+        failed = sys.exception()
+        cause = failed.__cause__ if isinstance(failed, StepFailed) else RuntimeError("a call was interrupted")
+        self.ranks.error = self.ranks.error or cause
         self.ranks.check()
 
 

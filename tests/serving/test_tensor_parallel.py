@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -20,13 +21,14 @@ from transformers import (
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.fused_llama import FusedModel, NotFusible
-from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.serving.follower import RankedCore
 from lessons_lib.serving.parallel_engine import parallel_engine
 from lessons_lib.serving.ranks import Ranks, RanksDiffer
 from lessons_lib.serving.tensor_parallel import CannotCut, cut_linear, cut_model
@@ -287,6 +289,27 @@ def test_an_engine_over_two_processes_gives_the_same_tokens(parallel, request):
     with pytest.raises(RanksDiffer, match="another one has ended"):
         for _ in range(3):
             parallel.step()
+
+
+@pytest.mark.parametrize(
+    "error, message", [(OSError("no memory"), "OSError: no memory. Close"), (KeyboardInterrupt(), "was interrupted")]
+)
+def test_after_a_step_that_failed_every_call_says_why(error, message):
+    """Without processes: the first one, whose model fails."""
+    ranks = Ranks.__new__(Ranks)
+    ranks.world_size, ranks.fingerprint, ranks.error = 2, 7, None
+    engine = LLMEngine(*load_llama("cpu"), CONFIG, parts=Parts(core=partial(RankedCore, ranks=ranks)))
+
+    def fail(scheduler_output):
+        raise error
+
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=9))
+    engine.runner.forward = fail
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else RanksDiffer):
+        engine.step()
+    for call in (engine.step, lambda: engine.add_request([4], SamplingParams(max_tokens=9))):
+        with pytest.raises(RanksDiffer, match=message):
+            call()
 
 
 def test_processes_that_schedule_differently_say_so(monkeypatch):

@@ -20,10 +20,9 @@ import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.serving.follower import TokensOfFirst
 from lessons_lib.serving.parallel_engine import ParallelEngine, parallel_engine
 from tools.gpu_bench.models import NoWords, random_model
 
@@ -48,22 +47,15 @@ def load(make: Callable[[], PreTrainedModel], device: str) -> tuple[PreTrainedMo
         return make().eval().requires_grad_(False), NoWords()
 
 
-class ParallelGPURunner(TokensOfFirst, GPUModelRunner):
-    """A GPUModelRunner for one part of a model. The sums over all GPUs are part of its graphs."""
+def make_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
+    """Of a module, so that other processes can import it. The sums over all GPUs are part of its graphs."""
+    return gpu_model_runner(compiled=False)(model, num_blocks, config)
 
 
-def make_runner(runner_type: type[GPUModelRunner], model: PreTrainedModel, num_blocks: int, config: EngineConfig):
-    return runner_type(
-        model, num_blocks, config.block_size, max_num_seqs=config.max_num_seqs, max_model_len=MAX_MODEL_LEN,
-        compiled=False,
-    )  # fmt: skip
-
-
-def config_for(runner_type: type[GPUModelRunner]) -> EngineConfig:
-    return EngineConfig(
-        num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=max(BATCHES), max_num_batched_tokens=8192,
-        share_prefixes=False, probe=False, overlap=True, make_runner=partial(make_runner, runner_type),
-    )  # fmt: skip
+CONFIG = EngineConfig(
+    num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=max(BATCHES), max_num_batched_tokens=8192,
+    max_model_len=MAX_MODEL_LEN, share_prefixes=False, probe=False, overlap=True, make_runner=make_runner,
+)  # fmt: skip
 
 
 def requests(count: int, vocab_size: int) -> list[list[int]]:
@@ -98,14 +90,11 @@ def measured(engine: LLMEngine) -> dict[int, dict]:
 
 
 def one_gpu(make: Callable[[], PreTrainedModel]) -> LLMEngine:
-    return LLMEngine(*load(make, "cuda"), config_for(GPUModelRunner))
+    return LLMEngine(*load(make, "cuda"), CONFIG)
 
 
 def two_gpus(make: Callable[[], PreTrainedModel]) -> ParallelEngine:
-    return parallel_engine(
-        partial(load, make), config_for(ParallelGPURunner), world_size=2, device="cuda",
-        make_runner=partial(make_runner, ParallelGPURunner),
-    )  # fmt: skip
+    return parallel_engine(partial(load, make), CONFIG, world_size=2, device="cuda")
 
 
 def replica(index: int, make: Callable[[], PreTrainedModel], start: Any, results: Any) -> None:

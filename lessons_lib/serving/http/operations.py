@@ -61,6 +61,7 @@ def install(
     known_paths = api_paths | {path for route in app.routes if (path := getattr(route, "path", None))}
     if whole is not None:
         metrics.answers = whole.answers(known_paths)
+    assert settings.max_body_bytes  # see `for_context`
     # The last one is the outermost.
     app.add_middleware(HeadAsGet)
     app.add_middleware(
