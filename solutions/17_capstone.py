@@ -230,7 +230,7 @@ predict("17.d", ...)  # times
 """
 ## Build: a cache
 
-**Exercise 17.7: `make_cached_engine(model, limits, tokenizer)`.** Change your engine so that no token is computed
+**Exercise 17.3: `make_cached_engine(model, limits, tokenizer)`.** Change your engine so that no token is computed
 twice, and the last one of an answer never. For example, a prompt of 5 tokens with an answer of 4 takes 4 steps, which
 compute 5, 1, 1 and 1 tokens. Everything else stays as it is. One engine serves many requests, one after the other; an
 id may come again after its request has ended. If your `abort` is written, a request may also end by an abort, even
@@ -240,7 +240,7 @@ Return the engine as in 17.1. Both cells read the same file, so `make_engine` ge
 tokens of each step, and then does what 17.1's does.
 """
 
-# %% exercise="17.7"
+# %% exercise="17.3"
 from lessons_lib.conformance.examples.cached_engine import make_cached_engine
 
 # %% tags=["measured"]
@@ -312,14 +312,14 @@ is memory: up to four requests run, and each may fill a whole context.
 
 The suite has tested you. Now you write a test of your own. The contract says of `abort`: *no token follows*.
 
-**Exercise 17.5: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
+**Exercise 17.4: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
 `assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an engine with these `Limits` and a small model, whose
 tokens are 0 to 96; you may make several. A request is
 `engine.add_request("a", [5, 7], Params(max_tokens=6, ignore_eos=True))`. Every engine that keeps the contract must
 pass, whatever it does otherwise. The check tries your test on five right engines, and on wrong ones of two kinds.
 """
 
-# %% exercise="17.5"
+# %% exercise="17.4"
 from collections.abc import Callable
 from typing import Any
 
@@ -397,7 +397,7 @@ its pass has returned?
 E and F are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and those
 behind it wait forever. If two requests have the same id, their tokens can't be told apart. **Mend both now**, unless
 your engine refuses them already: a few lines at the beginning of `add_request`, before anything is appended. Write them
-in `engine.py`, and run the cell again: if 17.7 has passed, it reads your file anew, and the rows turn to ✓.
+in `engine.py`, and run the cell again: if 17.3 has passed, it reads your file anew, and the rows turn to ✓.
 (`add_request` in `lessons_lib/conformance/examples/small_engine.py` has these lines.)
 
 ## What is still wrong
@@ -475,11 +475,11 @@ judge_package("small")
 
 # %% [markdown]
 """
-**Exercise 17.6: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
+**Exercise 17.5: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
 to the first that doesn't hold.
 """
 
-# %% exercise="17.6"
+# %% exercise="17.5"
 from lessons_lib.conformance.examples.small_engine import make_engine
 
 # %% [markdown]

@@ -110,7 +110,7 @@ def no_engine(model, limits, tokenizer):
 
 
 WRONG = {
-    "17.6": [
+    "17.5": [
         Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
         Wrong("a request isn't kept", of(Empty), "answers.one_request"),
         Wrong("the reason is always length", of(LengthForEverything), "answers.end_token"),
@@ -164,12 +164,12 @@ class OnlyTheNamesOfTheContract:
         self.has_unfinished, self.stream = engine.has_unfinished, engine.stream
 
 
-RIGHT = {"17.6": [of(PromptsFirst), of(OnlyTheNamesOfTheContract)]}
+RIGHT = {"17.5": [of(PromptsFirst), of(OnlyTheNamesOfTheContract)]}
 
 # Each of these takes seconds, and other tests judge such engines by single items.
 if os.environ.get("LESSONS_NIGHTLY") == "1":
-    WRONG["17.6"] += LATE
-    RIGHT["17.6"] += [the_course, a_fake_vllm]
+    WRONG["17.5"] += LATE
+    RIGHT["17.5"] += [the_course, a_fake_vllm]
 
 
 # 17.1: the first level
@@ -448,7 +448,7 @@ WRONG["17.1"] = [
 RIGHT["17.1"] = [alone("none"), of(WithACache), of(SmallEngine)]
 
 
-# 17.7: the cache
+# 17.3: the cache
 
 
 class Cached(Alone):
@@ -609,7 +609,7 @@ class DropsAllAtAnAbort(Cached):
         self.caches.clear()
 
 
-WRONG["17.7"] = [
+WRONG["17.3"] = [
     Wrong("kept by id after an abort", of(KeptAfterAnAbort), "a request with the id of one that was aborted"),
     Wrong("a first pass without a token", of(ComputesMostOfThePromptFirst), "computed 4 tokens, and no token came of"),
     Wrong("computes in add_request", of(ComputesInAddRequest), "`add_request` runs the model: 5 tokens"),
@@ -631,7 +631,7 @@ WRONG["17.7"] = [
     Wrong("computes the last token", of(LooksAhead), "step 4 of a request computed 2 tokens; 1 would do"),
     Wrong("a step without requests", cached("none to step"), "Callers may step an engine that has nothing to do"),
 ]
-RIGHT["17.7"] = [of(CachedWithNotices), of(Cached), of(CachedWithAbort), of(WithACache), of(SmallEngine)]
+RIGHT["17.3"] = [of(CachedWithNotices), of(Cached), of(CachedWithAbort), of(WithACache), of(SmallEngine)]
 
 
 # 17.2: the break-in
@@ -718,7 +718,7 @@ def objects_that_can_be_called():
 RIGHT["17.2"] = [the_same_as_a_tuple, objects_that_can_be_called]
 
 
-# 17.5 one test
+# 17.4 one test
 
 
 def two_requests(make_engine, aborted, **limits):
@@ -947,7 +947,7 @@ def looks_at_has_unfinished_too(make_engine):
         assert not any(event.token_ids for _ in range(12) for event in engine.step())
 
 
-WRONG["17.5"] = [
+WRONG["17.4"] = [
     Wrong(
         "looks at has_unfinished only", looks_at_has_unfinished_only, "But that is only what an engine says of itself"
     ),
@@ -972,6 +972,6 @@ WRONG["17.5"] = [
     Wrong("without limits", without_limits, "Limits are given by name"),
     Wrong("wants other tokens", wants_other_tokens, "3 tokens"),
 ]
-RIGHT["17.5"] = [
+RIGHT["17.4"] = [
     lists_of_tokens, in_three_states, with_streams_of_events, in_a_class, looks_at_has_unfinished_too,
 ]  # fmt: skip

@@ -55,7 +55,26 @@ EXERCISES = [
         in_parts=True,
     ),
     Exercise(
-        id="17.5",
+        id="17.3",
+        title="the same engine with a cache",
+        reference="lessons_lib.conformance.examples.cached_engine:make_cached_engine",
+        test=check_cached_engine,
+        hints=(
+            "Which tokens does the model have to read in the first step of a request, and which in each later one? And "
+            "what has to stay from one step to the next?",
+            "In a request's first step, make an empty `DynamicCache` and compute the prompt with it. In each later "
+            "step, compute the newest token of the answer alone, with the same cache; the model appends to it. Make "
+            "the cache in the first step of each request, so that none is left from the one before, however that "
+            "ended.",
+            "`if not answer: self.cache = DynamicCache(config=self.model.config)`; `new = answer[-1:] or prompt`; "
+            "`token = int(self.model(input_ids=torch.tensor([new]), past_key_values=self.cache).logits[0, -1]"
+            ".argmax())`. The solution is in `lessons_lib/conformance/examples/cached_engine.py`.",
+        ),
+        points=2,
+        time_limit=20.0,
+    ),
+    Exercise(
+        id="17.4",
         title="one test",
         reference="lessons_lib.conformance.break_in.one_test:test_an_abort",
         test=check_one_test,
@@ -72,7 +91,7 @@ EXERCISES = [
         time_limit=20.0,
     ),
     Exercise(
-        id="17.6",
+        id="17.5",
         title="the project: an engine of the small size (optional)",
         reference="lessons_lib.conformance.examples.small_engine:make_engine",
         test=check_small_size,
@@ -92,24 +111,5 @@ EXERCISES = [
         ),
         points=6,
         time_limit=30.0,
-    ),
-    Exercise(
-        id="17.7",
-        title="the same engine with a cache",
-        reference="lessons_lib.conformance.examples.cached_engine:make_cached_engine",
-        test=check_cached_engine,
-        hints=(
-            "Which tokens does the model have to read in the first step of a request, and which in each later one? And "
-            "what has to stay from one step to the next?",
-            "In a request's first step, make an empty `DynamicCache` and compute the prompt with it. In each later "
-            "step, compute the newest token of the answer alone, with the same cache; the model appends to it. Make "
-            "the cache in the first step of each request, so that none is left from the one before, however that "
-            "ended.",
-            "`if not answer: self.cache = DynamicCache(config=self.model.config)`; `new = answer[-1:] or prompt`; "
-            "`token = int(self.model(input_ids=torch.tensor([new]), past_key_values=self.cache).logits[0, -1]"
-            ".argmax())`. The solution is in `lessons_lib/conformance/examples/cached_engine.py`.",
-        ),
-        points=2,
-        time_limit=20.0,
     ),
 ]
