@@ -20,6 +20,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FirstComeFirstServed,
     "priority": StrictPriority,
 }  # by their names in vLLM
+MakeRunner = Callable[[Any, int, Any], Any]
 # The smallest value of each field that is a whole number, and whether it may be None.
 WHOLE_NUMBERS = {
     "max_num_seqs": (1, False),
@@ -52,14 +53,16 @@ class EngineConfig:
         admission: see `scheduler.optimistic`.
         backend: how attention is computed, see `hf_backend.plan_attention`.
         probe: whether the engine compares its own logits with those of `generate` before the first request, see
-            `probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't support
-            gives wrong tokens.
+            `compat.probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't
+            support gives wrong tokens.
         overlap: whether a step is launched before the tokens of the last one are read, so that a GPU never waits for
             the host (lesson 13).
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine chooses one.
         max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
-        generation_config: whether the model's `generation_config` counts, see `generation_defaults`; without it, only
-            the tokenizer's end token ends a completion.
+        generation_config: whether the model's `generation_config` counts, see `compat.generation_defaults`; without it,
+            only the tokenizer's end token ends a completion.
+        layer_shapes: of each layer's keys and values. The engine fills in what the probe measured, for runners; None
+            for those of the model's configuration.
 
     Raises:
         ValueError: a value makes no sense, whatever the model.
@@ -79,9 +82,10 @@ class EngineConfig:
     backend: str | Backend | None = None
     probe: bool = True
     overlap: bool = False
-    make_runner: Callable[[Any, int, Any], Any] | None = None
+    make_runner: MakeRunner | None = None
     max_logprobs: int = 20
     generation_config: bool = True
+    layer_shapes: list[KVShape] | None = None
 
     def __post_init__(self) -> None:
         for name, (least, may_be_none) in WHOLE_NUMBERS.items():
@@ -145,11 +149,8 @@ def known_policy(policy: Any) -> Policy:
     return checked
 
 
-def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, layer_shapes: list[KVShape] | None = None) -> int:
+def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
     """The number of blocks of an engine's pool, before any memory is allocated for them.
-
-    Args:
-        layer_shapes: of each layer's keys and values, if they aren't those of the configuration.
 
     Raises:
         ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
@@ -157,7 +158,7 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, layer_shape
         MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
             have allocated them already.
     """
-    size = block_bytes(model.config, config.block_size, model.dtype.itemsize, layer_shapes)
+    size = block_bytes(model.config, config.block_size, model.dtype.itemsize, config.layer_shapes)
     num_blocks = config.num_blocks
     if num_blocks is None:
         num_blocks = config.cache_bytes // size

@@ -8,9 +8,6 @@ from json import loads
 from numbers import Integral, Real
 from typing import Any
 
-from transformers import PreTrainedModel
-
-from lessons_lib.engine.generation_defaults import sampling_values
 from lessons_lib.models.prompts import BadRequest
 
 MAX_SEED = 2**128
@@ -241,18 +238,6 @@ class SamplingParams(_Fields):
         self._check_rules()
         self._check_text()
         self._refuse_what_is_not_offered()
-
-    @classmethod
-    def from_generation_config(cls, model: PreTrainedModel, **own: Any) -> "SamplingParams":
-        """Parameters with which a model is sampled as `generate` samples it.
-
-        Args:
-            own: fields that replace those of the model's generation_config.
-
-        Raises:
-            UnsupportedModel: it cuts probabilities in a way that the engine doesn't offer.
-        """
-        return cls(**(sampling_values(model.generation_config, cls.__dataclass_fields__) | own))
 
     @property
     def needs_last_token(self) -> bool:

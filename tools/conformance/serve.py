@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lessons_lib.engine.gathered_runner import GatheredRunner
+from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.support import REMEDY, UnsupportedModel, check_supported, text_config

@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import DynamicCache, GenerationConfig, PretrainedConfig, PreTrainedModel
 
-from lessons_lib.engine.gathered_runner import GatheredRunner, forward_with_cache
-from lessons_lib.engine.lengths import names_of_lengths, short_lengths
+from lessons_lib.compat.gathered_runner import GatheredRunner, forward_with_cache
+from lessons_lib.compat.lengths import names_of_lengths, short_lengths
+from lessons_lib.compat.shallow import shallow
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.shallow import shallow
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import KVShape

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from lessons_lib.engine.gathered_runner import forward_with_cache
+from lessons_lib.compat.gathered_runner import forward_with_cache
 from lessons_lib.models.support import rescales_rope, text_config
 
 SHORT = 5
