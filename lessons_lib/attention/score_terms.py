@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from lessons_lib.compat.probe import GATHERED, probe
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.models.support import UnsupportedModel, check_context
+from lessons_lib.models.configuration import UnsupportedModel
+from lessons_lib.models.support import check_context
 
 
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:

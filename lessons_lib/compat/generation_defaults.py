@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
 
 
 @dataclass(frozen=True)

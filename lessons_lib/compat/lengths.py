@@ -15,7 +15,8 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lessons_lib.compat.gathered_runner import forward_with_cache
-from lessons_lib.models.support import rescales_rope, text_config
+from lessons_lib.models.configuration import text_config
+from lessons_lib.models.support import rescales_rope
 
 SHORT = 5
 SAME = 1e-4  # relative difference of logits that rounding explains

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
-from lessons_lib.models.loading import KVShape, context_length
+from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.models.prompts import integer, shortened
 from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic

@@ -30,7 +30,7 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.models.loading import KVShape, context_length
+from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 

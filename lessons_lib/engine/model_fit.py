@@ -5,7 +5,7 @@ from typing import Protocol
 
 from lessons_lib.engine.config import MakeRunner
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.loading import KVShape
+from lessons_lib.models.configuration import KVShape
 
 
 class RequestDefaults(Protocol):

@@ -7,8 +7,7 @@ import reprlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from lessons_lib.models.loading import context_length
-from lessons_lib.models.support import text_config
+from lessons_lib.models.configuration import context_length, text_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -22,7 +22,7 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling import SamplingParams, token_probabilities
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 PROMPTS = [[1, 2, 3], [7], [5, 6, 5, 6, 5], list(range(20, 41)), [3, 3]]
