@@ -15,7 +15,8 @@ from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.request_checks import check_params
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest, encode_within, token_ids_of
+from lessons_lib.models.prompts import encode_within, token_ids_of
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 

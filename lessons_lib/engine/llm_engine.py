@@ -28,7 +28,8 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.configuration import text_config
-from lessons_lib.models.prompts import BadRequest, HasToList, checked_context, shortened
+from lessons_lib.models.prompts import HasToList, checked_context
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
 EngineT = TypeVar("EngineT", bound="LLMEngine")
