@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxstring = _SHORT.maxother = 120
 
 
 class BadRequest(ValueError):
