@@ -74,7 +74,7 @@ def integer(value: Any) -> int:
 
 
 def is_whole(value: object, least: float = float("-inf")) -> bool:
-    """Whether a value is an integer, and at least `least`."""
+    """True for an integer that is at least `least`."""
     try:
         return integer(value) >= least
     except TypeError:
@@ -82,7 +82,7 @@ def is_whole(value: object, least: float = float("-inf")) -> bool:
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is a number, whole or not. True and False are not."""
+    """True for a number, whole or not. Bools are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
