@@ -26,7 +26,7 @@ from lessons_lib.engine.sampling import choose_tokens, token_logprobs, why_no_to
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
 
 

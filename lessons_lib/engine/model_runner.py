@@ -12,7 +12,7 @@ from lessons_lib.attention.hf_backend import Backend, paged_forward
 from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import KVShape
+from lessons_lib.models.configuration import KVShape
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 

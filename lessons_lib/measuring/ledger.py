@@ -22,7 +22,7 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.fragmentation import counted_in_blocks
 from lessons_lib.recording.memory_steps import serve_recorded
 from lessons_lib.recording.scheduled_steps import record_schedule

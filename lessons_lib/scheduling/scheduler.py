@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, WaitingQueue
 from lessons_lib.scheduling.sequence import Sequence
 
