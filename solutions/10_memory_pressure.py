@@ -290,7 +290,7 @@ weren't empty, it would compute 1.)
 """
 
 # %% exercise="10.2"
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 from lessons_lib.scheduling.preemption import preempt_sequence
 

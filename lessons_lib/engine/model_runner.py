@@ -74,7 +74,7 @@ class GreedyLoop:
     """
 
     def __init__(
-        self, scheduler: Scheduler[Any], runner: ModelRunner, depth: int = 0,
+        self, scheduler: Scheduler, runner: ModelRunner, depth: int = 0,
         copy_blocks: Callable[[Any], None] | None = None,
     ):  # fmt: skip
         self.scheduler, self.runner, self.depth, self.copy_blocks = scheduler, runner, depth, copy_blocks
@@ -105,7 +105,7 @@ class GreedyLoop:
 
 
 def serve_greedily(
-    runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence], depth: int = 0,
+    runner: ModelRunner, scheduler: Scheduler, sequences: list[Sequence], depth: int = 0,
     copy_blocks: Callable[[Any], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
     """Generate the completions of all sequences; see GreedyLoop.

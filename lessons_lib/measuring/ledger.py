@@ -50,7 +50,7 @@ def story_sequences(tokenizer) -> list[Sequence]:
 
 def scheduled(model, tokenizer) -> RecordedRun:
     """At most four requests at a time and 32 tokens per step."""
-    scheduler: Scheduler[Any] = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler: Scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
     with record_schedule(scheduler) as trace:
         return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 

@@ -12,7 +12,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 @contextmanager
-def record_schedule(scheduler: Scheduler[Any], block_bytes: int = 0) -> Iterator[Trace]:
+def record_schedule(scheduler: Scheduler, block_bytes: int = 0) -> Iterator[Trace]:
     """Context manager that records each scheduled step as a step of the trace, with one row per scheduled sequence.
 
     Tokens recomputed after a preemption don't count as useful.

@@ -2,7 +2,6 @@
 contents."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
@@ -12,24 +11,6 @@ from lessons_lib.scheduling.policies import Policy
 from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
-
-
-@dataclass
-class PreemptiveSchedulerOutput(SchedulerOutput):
-    """A SchedulerOutput, and what happens to blocks before the step.
-
-    Attributes:
-        block_copies: to be carried out in this order: a block that one copy empties may be the target of a later one.
-        cached: admitted sequence -> how many of its tokens were in the cache already.
-    """
-
-    block_copies: list[BlockCopy] = field(default_factory=list)
-    cached: dict[Sequence, int] = field(default_factory=dict)
-
-    @property
-    def swapped_out(self) -> list[Sequence]:
-        """The preempted sequences whose cache goes to the swap space in this step."""
-        return [sequence for sequence in self.preempted if sequence.swapped]
 
 
 def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
@@ -43,9 +24,7 @@ def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
     return max(reversed(candidates), key=policy.rank)
 
 
-def preempt_sequence(
-    scheduler: "PreemptiveScheduler", scheduler_output: PreemptiveSchedulerOutput, victim: Sequence
-) -> None:
+def preempt_sequence(scheduler: "PreemptiveScheduler", scheduler_output: SchedulerOutput, victim: Sequence) -> None:
     """Take a victim's blocks, and put it back in the waiting queue with the same rank. Its tokens are kept.
 
     Args:
@@ -82,16 +61,16 @@ def if_blocks_are_free(admission: Admission) -> Admission:
     doesn't count.
     """
 
-    def admits(scheduler: Scheduler[Any], sequence: Sequence) -> bool:
+    def admits(scheduler: Scheduler, sequence: Sequence) -> bool:
         return scheduler.missing_blocks(sequence) <= len(scheduler.pool.free_queue) and admission(scheduler, sequence)
 
     return admits
 
 
-PreemptSequence = Callable[["PreemptiveScheduler", PreemptiveSchedulerOutput, Sequence], None]
+PreemptSequence = Callable[["PreemptiveScheduler", SchedulerOutput, Sequence], None]
 
 
-class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
+class PreemptiveScheduler(Scheduler):
     """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits
     again.
 
@@ -112,7 +91,6 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
     """
 
     pool: PrefixCache
-    new_output = PreemptiveSchedulerOutput
 
     def __init__(
         self,
@@ -147,7 +125,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         if sequence.blocks:
             self._forks[sequence] = None
 
-    def schedule_waiting(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
         # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
         if scheduler_output.preempted:
             return
@@ -157,7 +135,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
                 self.drop(fork)
             super().schedule_waiting(scheduler_output)
 
-    def schedule_running(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+    def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         size, is_writable = self.pool.block_size, self.pool.is_writable
         for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
             start, blocks = sequence.num_computed_tokens, sequence.blocks
@@ -167,7 +145,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
             else:
                 self.allocate_slots(scheduler_output, sequence, count)
 
-    def allocate_slots(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> None:
+    def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
         """Schedule `count` tokens of a sequence, preempting victims until there are enough free blocks."""
         if sequence in scheduler_output.preempted:
             return
@@ -185,7 +163,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         # The only running sequence never gives way to waiting forks: it might be admitted again before them, forever.
         return forks if forks and len(self.running) == 1 else [*self.running, *forks]
 
-    def make_room(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> bool:
+    def make_room(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> bool:
         """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not
         write to it.
 
@@ -209,7 +187,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         index = sequence.num_computed_tokens // self.pool.block_size
         return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
 
-    def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
+    def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Preempt a victim: swap its cache out or drop it; see `preempt_sequence`."""
         if self.should_swap(self, victim):
             self.swap_out(scheduler_output, victim)
@@ -217,7 +195,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.preempt_sequence(self, scheduler_output, victim)
         self.num_preempted += 1
 
-    def swap_out(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
+    def swap_out(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Have the filled blocks of a victim copied to the swap space, if it has room for them."""
         filled = victim.blocks[: blocks_for(victim.num_computed_tokens, self.pool.block_size)]
         if 0 < len(filled) <= len(self.swap_space.free_queue):
@@ -230,7 +208,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.release(sequence)
         sequence.num_computed_tokens = 0
 
-    def admit(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence) -> None:
+    def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         """Give a waiting sequence a batch slot, and the blocks that hold its tokens: swapped in, or found in the
         cache."""
         if sequence.swapped:

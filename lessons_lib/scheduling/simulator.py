@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -124,7 +123,7 @@ class SimulatedEngine:
         answer_lengths: sequence -> tokens of its completion, for those that have not finished.
     """
 
-    scheduler: Scheduler[Any]
+    scheduler: Scheduler
     cost: StepCost
     clock: float = 0.0
     times: dict[str, SequenceTimes] = field(default_factory=dict)
@@ -175,7 +174,7 @@ class SimulatedEngine:
 
 
 def simulate(
-    scheduler: Scheduler[Any],
+    scheduler: Scheduler,
     requests: Iterable[Arrival],
     cost: StepCost,
     *,
@@ -210,9 +209,7 @@ def simulate(
     return run
 
 
-def _step_of(
-    scheduler_output: SchedulerOutput, scheduler: Scheduler[Any], clock: float, seconds: float
-) -> SimulatedStep:
+def _step_of(scheduler_output: SchedulerOutput, scheduler: Scheduler, clock: float, seconds: float) -> SimulatedStep:
     is_decode = {
         sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids)
         for sequence in scheduler_output.num_scheduled_tokens

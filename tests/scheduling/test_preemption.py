@@ -15,7 +15,7 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, never_swap
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative, optimistic
+from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, SchedulerOutput, conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, fork, take_cached
 
@@ -689,7 +689,7 @@ def test_a_preempted_sequence_keeps_its_place_among_equals():
         scheduler.add(sequence)
     scheduler.schedule()
     assert scheduler.running == sequences[:2]
-    scheduler.preempt(scheduler.new_output(), sequences[1])
+    scheduler.preempt(SchedulerOutput(), sequences[1])
     assert [sequence.id for sequence in scheduler.waiting] == ["b", "c", "d"]
-    scheduler.preempt(scheduler.new_output(), sequences[0])
+    scheduler.preempt(SchedulerOutput(), sequences[0])
     assert [sequence.id for sequence in scheduler.waiting] == ["a", "b", "c", "d"]

@@ -547,7 +547,7 @@ def waits_instead_of_preempting(course, engine, scheduler):
 
     scheduler.allocate_slots = allocate_slots
     # A step in which nothing can run counts as idle, not as a deadlock.
-    from lessons_lib.scheduling.scheduler import Deadlock
+    from lessons_lib.scheduling.scheduler import Deadlock, SchedulerOutput
 
     schedule = scheduler.schedule
 
@@ -555,7 +555,7 @@ def waits_instead_of_preempting(course, engine, scheduler):
         try:
             return schedule()
         except Deadlock:
-            return scheduler.new_output()
+            return SchedulerOutput()
 
     scheduler.schedule = scheduled
 

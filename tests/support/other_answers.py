@@ -8,7 +8,6 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache as ReferenceCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache as ReferencePrefixCache
 from lessons_lib.kv_cache.prefix_cache import SharedBlockPool as ReferenceSharedPool
-from lessons_lib.scheduling.scheduler import OutputT
 from lessons_lib.scheduling.scheduler import Scheduler as ReferenceScheduler
 
 
@@ -78,7 +77,7 @@ class PrefixCache(ReferencePrefixCache):
         return lesson_11.writable_in_steps(self, block)
 
 
-class Scheduler(ReferenceScheduler[OutputT]):
+class Scheduler(ReferenceScheduler):
     def schedule_waiting(self, scheduler_output):
         left = 0 if scheduler_output.stalled else self.max_num_batched_tokens - scheduler_output.num_tokens
         while left > 0 and len(self.waiting) > 0 and self.max_num_seqs > len(self.running):

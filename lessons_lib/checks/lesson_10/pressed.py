@@ -9,7 +9,8 @@ from lessons_lib.checks.lesson_09.made_up import names_of
 from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, never_swap
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, never_swap
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 SIZE = 4  # of a block
@@ -36,7 +37,7 @@ class Pressed:
             share_prefixes=False,
             **limits,
         )
-        self.output = PreemptiveSchedulerOutput()
+        self.output = SchedulerOutput()
         self.sequences: dict[str, Sequence] = {}
 
     def wait(
