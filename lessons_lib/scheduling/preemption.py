@@ -31,13 +31,12 @@ def preempt_sequence(scheduler: "PreemptiveScheduler", scheduler_output: Schedul
         scheduler: has `running`, `waiting` (lesson 09's queue: `add(sequence)` puts a sequence where its rank belongs)
             and `pool`; changed in place.
         scheduler_output: of the step that is being scheduled: the victim computes nothing in it, and is in `preempted`.
-        victim: running, or waiting with blocks. `victim.swapped` is empty if its keys and values are lost.
+        victim: running. `victim.swapped` is empty if its keys and values are lost.
     """
     scheduler_output.num_scheduled_tokens.pop(victim, None)
     scheduler_output.preempted.append(victim)
-    if victim in scheduler.running:
-        scheduler.running.remove(victim)
-        scheduler.waiting.add(victim)
+    scheduler.running.remove(victim)
+    scheduler.waiting.add(victim)
     scheduler.pool.free(victim.blocks)
     victim.blocks = []
     if not victim.swapped:
@@ -57,8 +56,7 @@ def always_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
 def if_blocks_are_free(admission: Admission) -> Admission:
     """The same admission rule, but never without free blocks for the tokens that a sequence has now.
 
-    Waiting forks, and sequences whose last token is in flight, use blocks that a rule which looks at running sequences
-    doesn't count.
+    Sequences whose last token is in flight use blocks that a rule which looks at running sequences doesn't count.
     """
 
     def admits(scheduler: Scheduler, sequence: Sequence) -> bool:
@@ -117,22 +115,10 @@ class PreemptiveScheduler(Scheduler):
         self.take_cached = take_cached
         self.copy_before_write = copy_before_write
         self.num_preempted = self.num_swapped = 0
-        self._forks: dict[Sequence, None] = {}
-
-    def add(self, sequence: Sequence) -> None:
-        """See `Scheduler.add`. A fork waits with blocks."""
-        super().add(sequence)
-        if sequence.blocks:
-            self._forks[sequence] = None
 
     def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
         # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
-        if scheduler_output.preempted:
-            return
-        super().schedule_waiting(scheduler_output)
-        if self.waiting and not self.running:
-            for fork in self.waiting_forks():
-                self.drop(fork)
+        if not scheduler_output.preempted:
             super().schedule_waiting(scheduler_output)
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
@@ -150,18 +136,11 @@ class PreemptiveScheduler(Scheduler):
         if sequence in scheduler_output.preempted:
             return
         while not self.make_room(scheduler_output, sequence, count):
-            victim = self.choose_victim(self.candidates(), self.waiting.policy)
+            victim = self.choose_victim(list(self.running), self.waiting.policy)
             self.preempt(scheduler_output, victim)
             if victim is sequence:
                 return
         scheduler_output.num_scheduled_tokens[sequence] = count
-
-    def candidates(self) -> list[Sequence]:
-        """Sequences whose blocks may be taken: the running ones, then the forks that have blocks while they wait for a
-        batch slot."""
-        forks = self.waiting_forks()
-        # The only running sequence never gives way to waiting forks: it might be admitted again before them, forever.
-        return forks if forks and len(self.running) == 1 else [*self.running, *forks]
 
     def make_room(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> bool:
         """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not
@@ -171,27 +150,21 @@ class PreemptiveScheduler(Scheduler):
             whether enough blocks were free; if not, nothing changes.
         """
         size, blocks = self.pool.block_size, sequence.blocks
-        needs_copy = self.needs_copy(sequence)
+        index = sequence.num_computed_tokens // size
+        needs_copy = index < len(blocks) and not self.pool.is_writable(blocks[index])
         missing = blocks_for(sequence.num_computed_tokens + count, size) - len(blocks)
         if missing + needs_copy > len(self.pool.free_queue):
             return False
         if needs_copy:
-            index = sequence.num_computed_tokens // size
             scheduler_output.block_copies.append(self.copy_before_write(self.pool, sequence, index))
         if missing > 0:
             blocks += self.pool.allocate(missing)
         return True
 
-    def needs_copy(self, sequence: Sequence) -> bool:
-        """Whether the sequence has a block for its next token that it may not write to."""
-        index = sequence.num_computed_tokens // self.pool.block_size
-        return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
-
     def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Preempt a victim: swap its cache out or drop it; see `preempt_sequence`."""
         if self.should_swap(self, victim):
             self.swap_out(scheduler_output, victim)
-        self._forks.pop(victim, None)
         self.preempt_sequence(self, scheduler_output, victim)
         self.num_preempted += 1
 
@@ -202,11 +175,6 @@ class PreemptiveScheduler(Scheduler):
             victim.swapped = self.swap_space.allocate(len(filled))
             scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(filled, victim.swapped)]
             self.num_swapped += 1
-
-    def drop(self, sequence: Sequence) -> None:
-        """Give up a waiting sequence's cache. All its tokens have to be computed again, in one prefill."""
-        self.release(sequence)
-        sequence.num_computed_tokens = 0
 
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         """Give a waiting sequence a batch slot, and the blocks that hold its tokens: swapped in, or found in the
@@ -220,12 +188,11 @@ class PreemptiveScheduler(Scheduler):
         elif blocks := self.cached_blocks(sequence):
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
-        self._forks.pop(sequence, None)
         super().admit(scheduler_output, sequence)
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
-        """Blocks of the pool that hold the beginning of a sequence that has none itself."""
-        if sequence.blocks or sequence.swapped or not self.share_prefixes or sequence.prompt_logits:
+        """Blocks of the pool that hold the beginning of a waiting sequence."""
+        if sequence.swapped or not self.share_prefixes or sequence.prompt_logits:
             return []
         return self.pool.match_prefix(self.hashes_of(sequence))
 
@@ -239,12 +206,7 @@ class PreemptiveScheduler(Scheduler):
         # one.
         prefix = self.cached_blocks(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size]
         in_use = sum(block in self.pool.ref_count for block in prefix)
-        return super().missing_blocks(sequence) - in_use + self.needs_copy(sequence)
-
-    def waiting_forks(self) -> list[Sequence]:
-        """Sequences that wait for a batch slot and have blocks all the same."""
-        # Not a look at all that wait: there may be 100,000, and this runs for every victim.
-        return list(self._forks)
+        return super().missing_blocks(sequence) - in_use
 
     def computed(self, sequence: Sequence, start: int, end: int) -> None:
         """See `Scheduler.computed`. Blocks that are full now can be found by their hash."""
@@ -265,7 +227,6 @@ class PreemptiveScheduler(Scheduler):
 
     def release(self, sequence: Sequence) -> None:
         """Free all its blocks, those of the swap space too."""
-        self._forks.pop(sequence, None)
         super().release(sequence)
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
@@ -274,4 +235,3 @@ class PreemptiveScheduler(Scheduler):
         """Forget all sequences, and what the pool and the swap space hold."""
         super().reset()
         self.swap_space.reset()
-        self._forks.clear()

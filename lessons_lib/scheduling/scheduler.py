@@ -24,7 +24,7 @@ class SchedulerOutput:
             batch.
         admitted: sequences that run from this step on.
         stalled: running sequences that get no token because no block is free for it.
-        preempted: sequences that lost their batch slot, or as waiting forks their blocks, in this step (lesson 10).
+        preempted: sequences that lost their batch slot and their blocks in this step (lesson 10).
         block_copies: to be carried out in this order (lesson 10): a block that one copy empties may be the target of a
             later one.
         cached: admitted sequence -> how many of its tokens were in the cache already (lesson 11).
@@ -193,7 +193,7 @@ class SchedulerBase:
 
     def missing_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence lacks for the tokens that it has now."""
-        return blocks_for(sequence.num_tokens, self.pool.block_size) - len(sequence.blocks)
+        return blocks_for(sequence.num_tokens, self.pool.block_size)
 
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         """Give a waiting sequence a batch slot."""
