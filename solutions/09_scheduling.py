@@ -326,7 +326,7 @@ Example: the table for `optimistic` above. In step 3, P and Q have a token each,
 # %% exercise="09.3" given="schedule schedule_running allocate_slots"
 from lessons_lib.scheduling.scheduler import SchedulerBase
 
-from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.stalling import Scheduler
 
 # %% [markdown]
 """

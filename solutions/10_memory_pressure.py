@@ -201,8 +201,8 @@ therefore finishes. Under strict priority or shortest job first one can starve.
 
 ## Build 2: preemption
 
-In the library's `PreemptiveScheduler`, a subclass of lesson 09's `Scheduler`, a running sequence that can't get its
-blocks no longer stalls: `allocate_slots` preempts a victim and tries again.
+The library's `PreemptiveScheduler` works like lesson 09's `Scheduler`, but a running sequence that can't get its blocks
+doesn't stall: `allocate_slots` preempts a victim and tries again.
 """
 
 # %%

@@ -28,8 +28,8 @@ from lessons_lib.recording.memory_steps import serve_recorded
 from lessons_lib.recording.scheduled_steps import record_schedule
 from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.viz.notebook import with_progress
 from lessons_lib.viz.tables.table import Table

@@ -8,7 +8,7 @@ from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
 from lessons_lib.scheduling.policies import Policy
-from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic
+from lessons_lib.scheduling.scheduler import Admission, SchedulerBase, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
@@ -53,24 +53,12 @@ def always_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
     return True
 
 
-def if_blocks_are_free(admission: Admission) -> Admission:
-    """The same admission rule, but never without free blocks for the tokens that a sequence has now.
-
-    Sequences whose last token is in flight use blocks that a rule which looks at running sequences doesn't count.
-    """
-
-    def admits(scheduler: Scheduler, sequence: Sequence) -> bool:
-        return scheduler.missing_blocks(sequence) <= len(scheduler.pool.free_queue) and admission(scheduler, sequence)
-
-    return admits
-
-
 PreemptSequence = Callable[["PreemptiveScheduler", SchedulerOutput, Sequence], None]
 
 
-class PreemptiveScheduler(Scheduler):
-    """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits
-    again.
+class PreemptiveScheduler(SchedulerBase):
+    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks. If a block is
+    missing, a victim loses its blocks and waits again.
 
     Attributes:
         pool: a PrefixCache.
@@ -85,7 +73,7 @@ class PreemptiveScheduler(Scheduler):
         num_preempted, num_swapped: how often it happened.
 
     Args:
-        limits: see Scheduler.
+        limits: see SchedulerBase.
     """
 
     pool: PrefixCache
@@ -105,7 +93,7 @@ class PreemptiveScheduler(Scheduler):
         copy_before_write: Callable[[PrefixCache, Sequence, int], BlockCopy] = copy_before_write,
         **limits: Any,
     ):
-        super().__init__(pool, admission=if_blocks_are_free(admission), **limits)
+        super().__init__(pool, admission=admission, **limits)
         self.swap_space = swap_space or BlockPool(0, pool.block_size)
         self.choose_victim = choose_victim
         self.should_swap = should_swap
@@ -116,10 +104,18 @@ class PreemptiveScheduler(Scheduler):
         self.copy_before_write = copy_before_write
         self.num_preempted = self.num_swapped = 0
 
-    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
+    def schedule(self) -> SchedulerOutput:
+        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
+
+        Returns:
+            SchedulerOutput. Its sequences have blocks for their new tokens.
+        """
+        scheduler_output = SchedulerOutput()
+        self.schedule_running(scheduler_output)
         # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
         if not scheduler_output.preempted:
-            super().schedule_waiting(scheduler_output)
+            self.schedule_waiting(scheduler_output)
+        return scheduler_output
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         size, is_writable = self.pool.block_size, self.pool.is_writable
@@ -130,6 +126,24 @@ class PreemptiveScheduler(Scheduler):
                 scheduler_output.num_scheduled_tokens[sequence] = count
             else:
                 self.allocate_slots(scheduler_output, sequence, count)
+
+    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
+        """Admit waiting sequences. One that can't be admitted keeps all behind it waiting: otherwise small ones would
+        overtake a large one forever."""
+        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
+        while self.waiting and budget and len(self.running) < self.max_num_seqs:
+            sequence = self.waiting.next(self.running)
+            if not (self.has_blocks_for(sequence) and self.admission(self, sequence)):
+                break
+            self.admit(scheduler_output, sequence)
+            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            self.allocate_slots(scheduler_output, sequence, count)
+            budget -= count
+
+    def has_blocks_for(self, sequence: Sequence) -> bool:
+        """Whether blocks are free for the tokens that a waiting sequence has now. An admission rule that looks at
+        running sequences doesn't count the blocks of those whose last token is in flight."""
+        return self.missing_blocks(sequence) <= len(self.pool.free_queue)
 
     def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
         """Schedule `count` tokens of a sequence, preempting victims until there are enough free blocks."""

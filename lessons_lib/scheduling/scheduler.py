@@ -11,10 +11,6 @@ from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, Waitin
 from lessons_lib.scheduling.sequence import Sequence
 
 
-class Deadlock(RuntimeError):
-    """Every running sequence needs a block, no block is free, and none will ever be."""
-
-
 @dataclass
 class SchedulerOutput:
     """What one step computes, and what happens to blocks before it.
@@ -90,7 +86,7 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
     return counts
 
 
-def conservative(scheduler: "Scheduler", sequence: Sequence) -> bool:
+def conservative(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
     """Admission by worst case: whether the pool is large enough even if all running sequences and this one reach
     `max_new_tokens`.
 
@@ -100,7 +96,7 @@ def conservative(scheduler: "Scheduler", sequence: Sequence) -> bool:
     return promised <= scheduler.pool.num_blocks
 
 
-def optimistic(scheduler: "Scheduler", sequence: Sequence) -> bool:
+def optimistic(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
     """Admission by present need: whether enough blocks are free for the tokens that the sequence has now, and a
     reserve.
 
@@ -114,7 +110,7 @@ def optimistic(scheduler: "Scheduler", sequence: Sequence) -> bool:
 class SchedulerBase:
     """The sequences that wait and run, the pool they take blocks from, and the limits of a step.
 
-    What isn't here is the decision: see `Scheduler`.
+    What isn't here is the decision: see `stalling.Scheduler` (lesson 09) and `PreemptiveScheduler` (lesson 10).
 
     Attributes:
         pool: where blocks come from.
@@ -186,6 +182,10 @@ class SchedulerBase:
                 f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has "
                 f"{self.pool.num_blocks}. Ask for fewer new tokens, or make the pool larger. Nothing was added."
             )
+
+    def schedule(self) -> SchedulerOutput:
+        """Decide what the next step computes."""
+        raise NotImplementedError
 
     def has_unfinished(self) -> bool:
         """Whether a sequence is running, waiting, or getting its last token."""
@@ -279,57 +279,3 @@ class SchedulerBase:
         self.running, self.leaving = [], []
         self.waiting.clear()
         self.pool.reset()
-
-
-class Scheduler(SchedulerBase):
-    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks."""
-
-    def schedule(self) -> SchedulerOutput:
-        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
-
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one
-        forever. While a sequence stalls, none is admitted.
-
-        Returns:
-            SchedulerOutput. Its sequences have blocks for their new tokens.
-
-        Raises:
-            Deadlock: no running sequence can get a block.
-        """
-        scheduler_output = SchedulerOutput()
-        self.schedule_running(scheduler_output)
-        self.schedule_waiting(scheduler_output)
-        if self.running and not scheduler_output.num_scheduled_tokens:
-            raise Deadlock(
-                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. "
-                "Admit more carefully, or preempt one of them (lesson 10)."
-            )
-        return scheduler_output
-
-    def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
-        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
-            self.allocate_slots(scheduler_output, sequence, count)
-
-    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
-        # Admitting new requests now would take the blocks that stalled sequences are waiting for.
-        if scheduler_output.stalled:
-            return
-        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-        while self.waiting and budget and len(self.running) < self.max_num_seqs:
-            sequence = self.waiting.next(self.running)
-            if not self.admission(self, sequence):
-                break
-            self.admit(scheduler_output, sequence)
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self.allocate_slots(scheduler_output, sequence, count)
-            budget -= count
-
-    def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
-        """Schedule `count` tokens of a sequence if there are blocks for their cache slots; otherwise it stalls."""
-        missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
-        if missing > len(self.pool.free_queue):
-            scheduler_output.stalled.append(sequence)
-            return
-        if missing > 0:
-            sequence.blocks += self.pool.allocate(missing)
-        scheduler_output.num_scheduled_tokens[sequence] = count

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -123,7 +123,7 @@ class SimulatedEngine:
         answer_lengths: sequence -> tokens of its completion, for those that have not finished.
     """
 
-    scheduler: Scheduler
+    scheduler: SchedulerBase
     cost: StepCost
     clock: float = 0.0
     times: dict[str, SequenceTimes] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class SimulatedEngine:
 
 
 def simulate(
-    scheduler: Scheduler,
+    scheduler: SchedulerBase,
     requests: Iterable[Arrival],
     cost: StepCost,
     *,
@@ -209,7 +209,9 @@ def simulate(
     return run
 
 
-def _step_of(scheduler_output: SchedulerOutput, scheduler: Scheduler, clock: float, seconds: float) -> SimulatedStep:
+def _step_of(
+    scheduler_output: SchedulerOutput, scheduler: SchedulerBase, clock: float, seconds: float
+) -> SimulatedStep:
     is_decode = {
         sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids)
         for sequence in scheduler_output.num_scheduled_tokens

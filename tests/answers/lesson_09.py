@@ -6,7 +6,8 @@ import time
 from answers import Wrong
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.policies import PriorityWithAgeing, ShortestWithAgeing
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, SchedulerOutput, conservative, share_budget
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, share_budget
+from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 
 def wanted(sequence):

@@ -16,9 +16,10 @@ from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, never_swap
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, SchedulerOutput, conservative, optimistic
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
+from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):
