@@ -170,7 +170,7 @@ def test_the_one_that_needs_the_block_may_be_the_victim():
 
 def test_nobody_is_admitted_in_a_step_that_takes_blocks_back():
     scheduler, a, b = two_that_grow()
-    scheduler.add(sequence("C", 1, 1, arrival=2.0, first=80))
+    scheduler.add(sequence("C", 1, 1, arrival=0.5, first=80))
     (scheduler_output,) = go(scheduler)
     assert scheduler_output.preempted == [b] and scheduler_output.admitted == []
 
