@@ -2,7 +2,7 @@
 
 import pytest
 
-from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.core import EngineCore
 from tools import random_workloads
 
 
@@ -28,13 +28,8 @@ def test_workloads_that_failed_once(seed):
 
 
 def test_a_wrong_answer_is_found_and_its_seed_printed(monkeypatch, capsys):
-    monkeypatch.setattr(LLMEngine, "_rules", lambda engine, output: wrong_rules(engine, output))
-    own_rules, params = LLMEngine._rules, random_workloads.SamplingParams(temperature=50.0)
-
-    def wrong_rules(engine, output):
-        count = len(output.num_scheduled_tokens)
-        return [params] * count, [0] * count, list(range(count))
-
+    forward = EngineCore.forward
+    monkeypatch.setattr(EngineCore, "forward", lambda core, output: -forward(core, output))
     with pytest.raises(SystemExit, match="1|True"):
         random_workloads.main(["--count", "3", "--seed", "7"])
-    assert own_rules and "failed: [7" in capsys.readouterr().out
+    assert "failed: [7" in capsys.readouterr().out
