@@ -449,7 +449,6 @@ step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with 32 ms.
 
 # %% exercise="10.3"
 from collections.abc import Callable
-from typing import Any
 
 from lessons_lib.scheduling.swap_cost import swap_if_cheaper
 
