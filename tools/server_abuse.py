@@ -225,20 +225,24 @@ def from_schema(server: ServerProcess, seed: int, num_requests: int, statuses: "
         )  # fmt: skip
         for mode in modes:
             cases = schema[path]["POST"].as_strategy(generation_mode=mode)
-            send = settings(hypothesis.given(cases)(lambda case, path=path: send_case(server, path, statuses, case)))
+            send = settings(hypothesis.given(cases)(sender(server, path, statuses)))
             hypothesis.seed(seed)(send)()
 
 
-def send_case(server: ServerProcess, path: str, statuses: "Counter[int]", case: Any) -> None:
-    """Send what schemathesis has made, bounded so that it doesn't take long if it is served."""
-    body = case.body
-    if isinstance(body, dict):
-        most = {"max_tokens": 4, "max_completion_tokens": 4, "n": 2}
-        body = body | {"model": "m"} | {
-            name: min(body[name], at_most) for name, at_most in most.items() if isinstance(body.get(name), int | float)
-        }  # fmt: skip
-    with contextlib.suppress(TypeError, ValueError):  # what has no JSON form
-        statuses[status_of(server, path, body if isinstance(body, bytes) else json.dumps(body).encode())] += 1
+def sender(server: ServerProcess, path: str, statuses: "Counter[int]") -> Callable[[Any], None]:
+    """A function that sends what schemathesis has made, bounded so that it doesn't take long if it is served."""
+
+    def send(case: Any) -> None:
+        body = case.body
+        if isinstance(body, dict):
+            most = {"max_tokens": 4, "max_completion_tokens": 4, "n": 2}
+            body = body | {"model": "m"} | {
+                name: min(body[name], limit) for name, limit in most.items() if isinstance(body.get(name), int | float)
+            }  # fmt: skip
+        with contextlib.suppress(TypeError, ValueError):  # what has no JSON form
+            statuses[status_of(server, path, body if isinstance(body, bytes) else json.dumps(body).encode())] += 1
+
+    return send
 
 
 def at_random(server: ServerProcess, rng: random.Random, fields: dict[str, list[str]]) -> int:
