@@ -28,8 +28,8 @@ from lessons_lib.recording.memory_steps import serve_recorded
 from lessons_lib.recording.scheduled_steps import record_schedule
 from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.viz.notebook import with_progress
 from lessons_lib.viz.tables.table import Table
@@ -50,7 +50,7 @@ def story_sequences(tokenizer) -> list[Sequence]:
 
 def scheduled(model, tokenizer) -> RecordedRun:
     """At most four requests at a time and 32 tokens per step."""
-    scheduler: Scheduler[Any] = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler: Scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
     with record_schedule(scheduler) as trace:
         return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 

@@ -17,8 +17,9 @@ from lessons_lib.kv_cache.block_pool import BlockPool, block_bytes
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape, UnsupportedModel, kv_shapes
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 
 BLOCK, NEW_TOKENS = 4, 8
 LENGTHS = (1, WINDOW, WINDOW + 1, 31)
