@@ -93,7 +93,7 @@ def run_step(core: "EngineCore", scheduler_output: PreemptiveSchedulerOutput) ->
 
 
 class EngineCore:
-    """Serves requests, a step at a time. Any thread may add and cancel; whoever wants tokens calls `step`.
+    """Serves requests, a step at a time. Any thread may add, cancel and call `step`.
 
     Attributes:
         scheduler, runner: decide what a step computes, and compute it.
@@ -105,7 +105,7 @@ class EngineCore:
         groups: id -> requests that have begun and have not ended.
         cancelled: requests that the next step ends.
         need_host: those of `groups` whose tokens or logits the host must see before the next step is launched.
-        ended: requests that have ended and that nobody waits for, until someone takes their output.
+        ended: requests that have ended and that no call waits for, until their output is taken.
         in_flight: the steps that were launched and not processed, oldest first.
         changed: requests that have got tokens in the current call of `step`.
         lock: one thread at a time changes anything.
@@ -168,7 +168,7 @@ class EngineCore:
             self.begin_change()
             self.take_commands()
             if not self.groups:
-                self.in_flight.clear()  # nobody reads it
+                self.in_flight.clear()  # its tokens have no reader
             self.is_whole = True
 
     def read(self, reader: TokenReader) -> list[NewToken]:
@@ -201,7 +201,7 @@ class EngineCore:
             try:
                 overlapped_step(self)
                 if not self.groups:
-                    self.process(0)  # nobody reads what is in flight, but it ends with its requests
+                    self.process(0)  # what is in flight has no reader, and ends with its requests
             except StepFailed as failed:
                 for group in dict.fromkeys(request.group for request in failed.requests):
                     self.end(group, "error", failed.__cause__)
@@ -382,7 +382,7 @@ class EngineCore:
         self.forget(group)
 
     def forget(self, group: RequestGroup) -> None:
-        """A request has ended: its output waits for whoever takes it."""
+        """A request has ended: keep its output until it is taken."""
         if not group.is_awaited:
             self.ended[group] = None
         self.need_host.pop(group, None)

@@ -108,7 +108,7 @@ class Request(Sequence):
         index: its place among the completions of the group.
         seed: of its random numbers.
         processor: the rules that change its logits, or None.
-        detokenizer: makes its text, or None if nobody reads along and no stop string is looked for.
+        detokenizer: makes its text; None if the text isn't streamed and there are no stop strings.
         texts: what each token added to the text that can be shown; None without a detokenizer.
         logprobs: of each token, if they were asked for.
         stop_reason: see CompletionOutput.
@@ -215,7 +215,7 @@ class RequestGroup:
     Attributes:
         arrival: when it arrived, in seconds on the engine's clock.
         rules: what changes its logits, or None.
-        on_token: called with each NewToken, by whoever steps the engine, after the step.
+        on_token: called with each NewToken after the step, in the thread that called it.
         is_streamed: whether its text is wanted as it grows.
         is_awaited: whether `generate` or `stream` waits for it, so that `step` doesn't return its output.
         error: why it is to end, if it was cancelled because of an error.

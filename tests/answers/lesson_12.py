@@ -826,7 +826,7 @@ WRONG = {
         Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
         Wrong("tries again", tries_again, "although the step had failed"),
         Wrong("goes on after a failure", goes_on_after_a_failure, "went on after it had failed"),
-        Wrong("nobody ends", returns_after_a_failure, "but request A goes on"),
+        Wrong("no request ends", returns_after_a_failure, "but request A goes on"),
         Wrong("ends the first", step_with(blamed=lambda requests, output: requests[:1]), "request B goes on"),
         Wrong("ends all", blames_all, "only A and B should have"),
         Wrong(

@@ -22,7 +22,7 @@ registered = []  # while it exists, PyTorch calls what is here
 
 
 def nudge(bits) -> None:
-    """Add 1 or -1 to the bits of floats, a tensor or an array of signed integers. They are ordered as the floats are."""
+    """Add 1 or -1 to the bits of floats: signed integers, in a tensor or an array, ordered as the floats are."""
     last = bits.itemsize * 8 - 1
     factor = int(int(os.environ["LESSONS_ROUNDING"]) * 0.6180339887 % 1 * 2**last) | 1
     bits += (bits * factor >> last | 1) * (bits & 0xFF != 0)
