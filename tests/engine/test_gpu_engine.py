@@ -180,6 +180,12 @@ def expected_of_engine(model):
     return told(engine.generate(*engine_workload(model)))
 
 
+def engine_on(runner, model, **options):
+    limits = dict(num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, overlap=True)
+    config = EngineConfig(**limits | options, make_runner=lambda *_: runner)
+    return LLMEngine(model, load_model()[1], config)
+
+
 def told(outputs):
     return [[(own.token_ids, own.text, own.finish_reason) for own in output.completions] for output in outputs]
 
@@ -187,17 +193,8 @@ def told(outputs):
 @pytest.mark.parametrize("num_blocks", [500, 40])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_engines_answer_alike(model, runners, expected_of_engine, overlap, num_blocks):
-    runner = runners("compiled, graphs")
-    config = EngineConfig(
-        num_blocks=num_blocks,
-        num_swap_blocks=20,
-        max_num_seqs=16,
-        max_num_batched_tokens=100,
-        max_model_len=256,
-        overlap=overlap,
-        make_runner=lambda *_: runner,
-    )
-    engine = LLMEngine(model, load_model()[1], config)
+    options = dict(num_blocks=num_blocks, num_swap_blocks=20, overlap=overlap)
+    engine = engine_on(runners("compiled, graphs"), model, **options)
     assert told(engine.generate(*engine_workload(model))) == expected_of_engine
     audit(engine.scheduler)
     assert not engine.scheduler.pool.ref_count and engine.metrics.requests.keys() == {"length", "stop"}
@@ -209,16 +206,7 @@ def test_engines_answer_alike(model, runners, expected_of_engine, overlap, num_b
     ids=["plain", "rules"],
 )
 def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners, rules):
-    runner = runners("compiled, graphs")
-    config = EngineConfig(
-        num_blocks=500,
-        max_num_seqs=16,
-        max_num_batched_tokens=100,
-        max_model_len=256,
-        overlap=True,
-        make_runner=lambda *_: runner,
-    )
-    engine = LLMEngine(model, load_model()[1], config)
+    engine = engine_on(runners("compiled, graphs"), model)
     for number, prompt in enumerate(engine_workload(model)[0][:16]):
         engine.add_request(
             prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True, **rules)
@@ -246,15 +234,7 @@ def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(m
 def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, runners):
     """By the time the host sees that there was no token, the next step has looked it up in the embedding."""
     runner = runners("compiled, graphs")
-    config = EngineConfig(
-        num_blocks=500,
-        max_num_seqs=16,
-        max_num_batched_tokens=100,
-        max_model_len=256,
-        overlap=True,
-        make_runner=lambda *_: runner,
-    )
-    engine = LLMEngine(model, load_model()[1], config)
+    engine = engine_on(runner, model)
     for prompt in ([5, 6, 7], [8, 9]):
         engine.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
     forward = runner.forward
