@@ -480,7 +480,7 @@ need these calls, here in alphabetical order:
 `raise StepFailed(requests) from error`. The core ends these requests with this error, and recomputes all others.
 Any other error goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of `count_launched` is a bug.
 
-- Which requests? All that are scheduled: any of them may be to blame. If none is, only the copies can have
+- Which requests? All that are scheduled: nobody knows which of them is to blame. If none is, only the copies can have
   failed. Which requests would fail again, step after step, if they went on?
 - `scheduler_output.preempted` lists what this step preempts. If a request's `swapped` (lesson 10) isn't empty, it is
   swapped out; otherwise it will be recomputed.
