@@ -745,7 +745,7 @@ head has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_di
 """
 
 # %% exercise="00.4"
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 
 # %%
 print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,} bytes per token of our model")

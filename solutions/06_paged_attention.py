@@ -153,7 +153,7 @@ to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens in
 """
 
 # %% exercise="06.1" given="__init__ read"
-from lessons_lib.models.loading import KVShape, kv_shapes
+from lessons_lib.models.configuration import KVShape, kv_shapes
 
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 

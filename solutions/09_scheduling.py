@@ -212,10 +212,10 @@ scheduler.schedule()  ──▶  SchedulerOutput  ──▶  runner.forward(sche
                                         scheduler.update(scheduler_output, tokens)  ◀── tokens
 ```
 
-A `SchedulerOutput` has three fields: `num_scheduled_tokens`, the dict from Build 1; `admitted`, the sequences that
-start in this step; and `stalled`, those that get no token because there aren't enough free blocks. The runner makes no
-decisions: it is lesson 06's forward pass. In the middle of a prompt, the logits predict a token that is already known,
-so `update` ignores them.
+Three fields of a `SchedulerOutput` matter here: `num_scheduled_tokens`, the dict from Build 1; `admitted`, the
+sequences that start in this step; and `stalled`, those that get no token because there aren't enough free blocks. The
+runner makes no decisions: it is lesson 06's forward pass. In the middle of a prompt, the logits predict a token that is
+already known, so `update` ignores them.
 
 ## Which requests may start
 
@@ -302,8 +302,7 @@ and compares the two on 3,000 requests.)
 
 **Exercise 09.3.** Write `schedule_waiting(scheduler_output)`. It is called once the running sequences have their
 tokens, admits waiting sequences, and schedules their first tokens in the same step. The rest is given:
-`allocate_slots` schedules `count` tokens of a sequence, or lets it stall. (`OutputT` is the class of what `schedule`
-returns; here it's `SchedulerOutput`.)
+`allocate_slots` schedules `count` tokens of a sequence, or lets it stall.
 
 | you have | what it is |
 |---|---|
@@ -325,9 +324,9 @@ Example: the table for `optimistic` above. In step 3, P and Q have a token each,
 """
 
 # %% exercise="09.3" given="schedule schedule_running allocate_slots"
-from lessons_lib.scheduling.scheduler import OutputT, SchedulerBase
+from lessons_lib.scheduling.scheduler import SchedulerBase
 
-from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.stalling import Scheduler
 
 # %% [markdown]
 """

@@ -201,8 +201,8 @@ therefore finishes. Under strict priority or shortest job first one can starve.
 
 ## Build 2: preemption
 
-In the library's `PreemptiveScheduler`, a subclass of lesson 09's `Scheduler`, a running sequence that can't get its
-blocks no longer stalls: `allocate_slots` preempts a victim and tries again.
+The library's `PreemptiveScheduler` works like lesson 09's `Scheduler`, but a running sequence that can't get its blocks
+doesn't stall: `allocate_slots` preempts a victim and tries again.
 """
 
 # %%
@@ -210,8 +210,8 @@ show_source(PreemptiveScheduler.allocate_slots)
 
 # %% [markdown]
 """
-`candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that
-needs the block, if no other one ranks behind it. `make_room` allocates the missing blocks if enough are free.
+The candidates are the running sequences. The victim can be the very sequence that needs the block, if no other one
+ranks behind it. `make_room` allocates the missing blocks if enough are free.
 
 ### Predict
 
@@ -273,11 +273,10 @@ Afterwards
 - once it's admitted again, it goes on with the answer that it would have given alone;
 - everything else is as it was. (The scheduler's own `release` does too much: it also frees copies in other memory.)
 
-Victims differ in three ways, and in any combination:
+Victims differ in two ways, and in any combination:
 
 - The step may have scheduled tokens of the victim already: `scheduler_output.num_scheduled_tokens` is a dict, sequence
   to tokens.
-- It runs, or it waits and has blocks all the same (lesson 11 has such sequences). Then it keeps its place in the queue.
 - `victim.swapped`, a list of blocks of another memory, is empty, or the victim's keys and values are copied there
   before the forward pass. Its blocks are taken all the same, but when it's admitted again it goes on where it was:
   nothing is computed twice.
@@ -290,7 +289,7 @@ weren't empty, it would compute 1.)
 """
 
 # %% exercise="10.2"
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 from lessons_lib.scheduling.preemption import preempt_sequence
 
@@ -450,7 +449,6 @@ step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with 32 ms.
 
 # %% exercise="10.3"
 from collections.abc import Callable
-from typing import Any
 
 from lessons_lib.scheduling.swap_cost import swap_if_cheaper
 
@@ -707,7 +705,7 @@ is half a second shorter, and the swaps take more than half of that back.
 
 ### How the scheduler decides about a swap
 
-`preempt` calls `should_swap`, and `swap_out` looks for room. (`_forks` belongs to a later extension of the library.)
+`preempt` calls `should_swap`, and `swap_out` looks for room.
 """
 
 # %%

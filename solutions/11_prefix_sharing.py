@@ -449,10 +449,9 @@ scheduler.add(b)
 scheduler_output = scheduler.schedule()
 likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
 scheduler.update(scheduler_output, likeliest[:1])
-samples = [b, *(fork(pool, b, id) for id in "XYZ")]  # only counts: three more users of each block
+samples = [b, *(fork(scheduler, b, id) for id in "XYZ")]  # only counts: three more users of each block
 for sample, token in zip(samples[1:], likeliest[1:]):
     sample.output_ids[-1] = token  # chosen, but not computed yet
-    scheduler.add(sample)
 copies = [f"{one.source} → {one.target}" for one in recorded_step(runner, scheduler).block_copies]
 print(f"block copies in the first step after the fork: {', '.join(copies)}")
 while b.num_computed_tokens < 69:
@@ -659,7 +658,7 @@ answer is no, your `copy_before_write`. And `fork` only counts:
 """
 
 # %%
-show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room, fork)
+show_source(PreemptiveScheduler.make_room, fork)
 
 # %% [markdown]
 """
@@ -817,8 +816,7 @@ Table(
 """
 Sharing helps in two ways. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't
 lose everything: B finds its whole prompt again, and the beginning of its answer. That's one reason why an engine with a
-prefix cache can do without swapping. A fork that is waiting for a batch slot already has blocks, so it can be chosen as
-a victim too.
+prefix cache can do without swapping.
 """
 
 # %% [markdown]

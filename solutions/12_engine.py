@@ -493,7 +493,7 @@ that error and the tokens of the steps before. Their blocks are free, and the ne
 from typing import Any
 
 from lessons_lib.engine.core import InFlightStep, StepFailed
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 from lessons_lib.engine.core import run_step
 

@@ -707,7 +707,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
 
 from lessons_lib.serving.admission import AdmissionControl

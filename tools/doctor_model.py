@@ -5,9 +5,9 @@ from tools.doctor import FAIL, NOTE, OK, Finding
 
 def check_model(name: str) -> Finding:
     """Load a model from a folder or the hub, and probe it."""
-    from lessons_lib.engine.probe import PAGED, probe
+    from lessons_lib.compat.probe import PAGED, probe
+    from lessons_lib.models.configuration import UnsupportedModel
     from lessons_lib.models.loading import load_model
-    from lessons_lib.models.support import UnsupportedModel
 
     try:
         model, _ = load_model(name)

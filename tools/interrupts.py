@@ -28,8 +28,8 @@ from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.validate import BadRequest
 
 PARTS = tuple(
     str(Path(lessons_lib.__file__).parent / part) for part in ("engine", "scheduling", "kv_cache", "attention")

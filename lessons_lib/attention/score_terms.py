@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
+from lessons_lib.models.validate import shortened
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def score_terms(module: Any, attention_mask: object, keywords: Mapping[str, Any]
         if name in TERMS:
             terms[TERMS[name]] = value
         elif value is not NEUTRAL.get(name, False):
-            raise UnsupportedModel(_refusal(module, name, f"{name}={_short(value)}"))
+            is_tensor = isinstance(value, torch.Tensor)
+            what = f"a tensor of shape {list(value.shape)}" if is_tensor else shortened(value)
+            raise UnsupportedModel(_refusal(module, name, f"{name}={what}"))
     return ScoreTerms(**terms) if terms else None
 
 
@@ -79,10 +82,6 @@ def _refusal(module: Any, name: str, what: str) -> str:
         f"layer {getattr(module, 'layer_idx', None)} ({type(module).__name__}) passes {what} to its attention; paged "
         f"attention doesn't support {name!r}. Use another model, or transformers' own `generate`."
     )
-
-
-def _short(value: object) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:60]
 
 
 def first_visible_key(query_positions: torch.Tensor, terms: ScoreTerms) -> torch.Tensor:

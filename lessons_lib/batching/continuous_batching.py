@@ -10,7 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lessons_lib.batching.request import Request, RequestState, request_names
 from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
 from lessons_lib.batching.slots import SlotManager
-from lessons_lib.models.prompts import BadRequest, check_batch_size, encode_prompts
+from lessons_lib.models.prompts import check_batch_size, encode_prompts
+from lessons_lib.models.validate import BadRequest
 
 
 class NoProgress(RuntimeError):

@@ -15,7 +15,7 @@ from lessons_lib.batching.request import Request
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 
 @dataclass

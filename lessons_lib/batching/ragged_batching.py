@@ -18,7 +18,8 @@ from lessons_lib.attention.packing import (
 )
 from lessons_lib.batching.continuous_batching import NoProgress
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState, request_names
-from lessons_lib.models.prompts import BadRequest, encode_prompts
+from lessons_lib.models.prompts import encode_prompts
+from lessons_lib.models.validate import BadRequest
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.configuration import kv_head_size
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.linking import Linked
+from lessons_lib.compat.fit import fit
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
-from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
@@ -48,7 +49,8 @@ def engine_of(
         options = {} if model.device.type == "cuda" else dict(compiled=False, capture=rerun)
         make_runner = linked.get(gpu_model_runner)(**options)
     config = replace(config, policy=policy, admission=linked.get(config.admission), make_runner=make_runner)
-    return linked.get(LLMEngine)(model, tokenizer, config, clock)
+    parts = linked.get(Parts)(fit=linked.get(fit))
+    return linked.get(LLMEngine)(model, tokenizer, config, clock, parts)
 
 
 def serve_trial(linked: Linked) -> list[Any]:

@@ -1,8 +1,8 @@
 """Define parts of the engine once more, over other functions and classes. What is defined already stays as it is.
 
-`Scheduler` calls `share_budget`, and `PreemptiveScheduler` is a subclass of `Scheduler`. To run an engine with another
-`share_budget`, we execute the source of `Scheduler` once more, in a copy of its module's names where `share_budget` is
-the other one, then that of `PreemptiveScheduler`, and so on up to `LLMEngine`. No module changes, so engines with
+`SchedulerBase` calls `share_budget`, and `PreemptiveScheduler` is a subclass of it. To run an engine with another
+`share_budget`, we execute the source of `SchedulerBase` once more, in a copy of its module's names where `share_budget`
+is the other one, then that of `PreemptiveScheduler`, and so on up to `LLMEngine`. No module changes, so engines with
 different parts can run side by side.
 """
 

@@ -1,4 +1,4 @@
-"""Functions that the engine calls in place of its own, so that it runs exercises which it doesn't call as they are.
+"""What the engine calls in place of its own, so that it runs exercises which it doesn't call as they are.
 
 They return the same as the functions of these names in the engine, and take longer.
 """
@@ -21,7 +21,20 @@ from lessons_lib.engine.input_batch import forward_batch as forward_batch_of_arr
 from lessons_lib.engine.race import draw_on_device, random_numbers, times
 from lessons_lib.engine.sampling import token_probabilities
 from lessons_lib.kv_cache.cache_slots import slot_mapping
+from lessons_lib.scheduling.preemption import PreemptiveScheduler as EngineScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.stalling import Scheduler
+
+
+class PreemptiveScheduler(EngineScheduler, Scheduler):
+    """The engine's scheduler, which admits sequences as lesson 09's does."""
+
+    def __init__(self, *args: Any, **limits: Any):
+        super().__init__(*args, **limits)
+        admission = self.admission
+        self.admission = lambda _, sequence: self.has_blocks_for(sequence) and admission(self, sequence)
+
+    schedule_waiting = Scheduler.schedule_waiting
 
 
 def forward_batch(

@@ -65,7 +65,7 @@ PARTS = [
         "layers/attention/merge_state.py merge_state", "", "",
     ),
     _part(
-        "scheduler with a token budget", "09", "scheduling/scheduler.py Scheduler",
+        "scheduler with a token budget", "09", "scheduling/preemption.py PreemptiveScheduler",
         "v1/core/sched/scheduler.py Scheduler", "managers/schedule_policy.py PrefillAdder",
         "scheduler/scheduler.py MicroBatchScheduler", "scheduler.py FIFOScheduler",
     ),

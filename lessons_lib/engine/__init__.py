@@ -1,8 +1,8 @@
 """The engine: requests in, tokens out.
 
 Read in this order: config, sampling_params, request, core, model_runner, input_batch, sampling, race,
-logits_processors, guided, grammar_process, detokenizer, generation_defaults, request_checks, input_processor,
-llm_engine, probe, lengths, gathered_runner, metrics, prometheus (lesson 12); then the GPU path: in_flight, cuda_graphs,
+logits_processors, guided, grammar_process, detokenizer, request_checks, model_fit, input_processor, llm_engine,
+metrics, prometheus (lesson 12); then the GPU path: in_flight, cuda_graphs,
 input_buffers, joined_projections, equal_products, gpu_model_runner (13). fused_llama is a faster model runner for CPUs.
 """
 
@@ -19,7 +19,6 @@ from lessons_lib.engine.cuda_graphs import (
 )
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
-from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
 from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
@@ -39,7 +38,6 @@ __all__ = [
     "EngineConfig",
     "EngineCore",
     "GPUModelRunner",
-    "GenerationDefaults",
     "GraphKey",
     "GraphSize",
     "GraphStore",

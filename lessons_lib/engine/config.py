@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
-from lessons_lib.models.loading import KVShape, context_length
-from lessons_lib.models.prompts import integer, shortened
+from lessons_lib.models.configuration import KVShape, context_length
+from lessons_lib.models.validate import flag, is_real, must, shortened, whole
 from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic
 
@@ -20,6 +20,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FirstComeFirstServed,
     "priority": StrictPriority,
 }  # by their names in vLLM
+MakeRunner = Callable[[Any, int, Any], Any]
 # The smallest value of each field that is a whole number, and whether it may be None.
 WHOLE_NUMBERS = {
     "max_num_seqs": (1, False),
@@ -52,14 +53,16 @@ class EngineConfig:
         admission: see `scheduler.optimistic`.
         backend: how attention is computed, see `hf_backend.plan_attention`.
         probe: whether the engine compares its own logits with those of `generate` before the first request, see
-            `probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't support
-            gives wrong tokens.
+            `compat.probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't
+            support gives wrong tokens.
         overlap: whether a step is launched before the tokens of the last one are read, so that a GPU never waits for
             the host (lesson 13).
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine chooses one.
         max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
-        generation_config: whether the model's `generation_config` counts, see `generation_defaults`; without it, only
-            the tokenizer's end token ends a completion.
+        generation_config: whether the model's `generation_config` counts, see `compat.generation_defaults`; without it,
+            only the tokenizer's end token ends a completion.
+        layer_shapes: of each layer's keys and values. The engine fills in what the probe measured, for runners; None
+            for those of the model's configuration.
 
     Raises:
         ValueError: a value makes no sense, whatever the model.
@@ -79,48 +82,32 @@ class EngineConfig:
     backend: str | Backend | None = None
     probe: bool = True
     overlap: bool = False
-    make_runner: Callable[[Any, int, Any], Any] | None = None
+    make_runner: MakeRunner | None = None
     max_logprobs: int = 20
     generation_config: bool = True
+    layer_shapes: list[KVShape] | None = None
 
     def __post_init__(self) -> None:
         for name, (least, may_be_none) in WHOLE_NUMBERS.items():
-            self._check_whole_number(name, least, may_be_none)
+            value, or_none = getattr(self, name), ", or None" if may_be_none else ""
+            if value is not None or not may_be_none:
+                wanted = f"a whole number from {least} on{or_none}"
+                object.__setattr__(self, name, whole(name, value, wanted, least, 2**63 - 1, ValueError))
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs {self.max_num_seqs}; a step "
                 "must have room for a token of each sequence. Raise the first or lower the second."
             )
-        is_number = isinstance(self.watermark, float | int) and not isinstance(self.watermark, bool)
-        if not (is_number and 0 <= self.watermark <= 1):
+        if not (is_real(self.watermark) and 0 <= self.watermark <= 1):
             raise ValueError(f"watermark is {shortened(self.watermark)}; it is a share of the blocks, 0 to 1.")
         for name in ("share_prefixes", "overlap", "generation_config"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {shortened(getattr(self, name))}; it must be True or False.")
-        if not callable(self.admission):
-            raise ValueError(
-                f"admission is {shortened(self.admission)}; it must be a function (scheduler, sequence) -> bool, such "
-                "as `scheduler.optimistic`."
-            )
-        if not (self.make_runner is None or callable(self.make_runner)):
-            raise ValueError(
-                f"make_runner is {shortened(self.make_runner)}; it must be a function (model, num_blocks, config) -> "
-                "ModelRunner, or None."
-            )
+            flag(name, getattr(self, name), ValueError)
+        wanted = "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"
+        must(callable(self.admission), "admission", self.admission, wanted, ValueError)
+        wanted = "a function (model, num_blocks, config) -> ModelRunner, or None"
+        is_maker = self.make_runner is None or callable(self.make_runner)
+        must(is_maker, "make_runner", self.make_runner, wanted, ValueError)
         object.__setattr__(self, "policy", known_policy(self.policy))
-
-    def _check_whole_number(self, name: str, least: int, may_be_none: bool) -> None:
-        value = getattr(self, name)
-        if value is None and may_be_none:
-            return
-        try:
-            number = integer(value)
-        except TypeError:
-            number = least - 1
-        if not least <= number < 2**63:
-            or_none = ", or None" if may_be_none else ""
-            raise ValueError(f"{name} is {shortened(value)}; it must be a whole number from {least} on{or_none}.")
-        object.__setattr__(self, name, number)
 
 
 def known_policy(policy: Any) -> Policy:
@@ -136,20 +123,15 @@ def known_policy(policy: Any) -> Policy:
                 "of lessons_lib.scheduling.policies."
             )
         return POLICIES[policy]()
-    if isinstance(policy, type) or not callable(getattr(policy, "rank", None)):
-        raise ValueError(
-            f"policy is {shortened(policy)}; it must be an object with a method `rank(sequence)`, such as "
-            "`FirstComeFirstServed()`."
-        )
+    can_rank = not isinstance(policy, type) and callable(getattr(policy, "rank", None))
+    wanted = "an object with a method `rank(sequence)`, such as `FirstComeFirstServed()`"
+    must(can_rank, "policy", policy, wanted, ValueError)
     checked: Policy = policy
     return checked
 
 
-def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, layer_shapes: list[KVShape] | None = None) -> int:
+def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
     """The number of blocks of an engine's pool, before any memory is allocated for them.
-
-    Args:
-        layer_shapes: of each layer's keys and values, if they aren't those of the configuration.
 
     Raises:
         ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
@@ -157,7 +139,7 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, layer_shape
         MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
             have allocated them already.
     """
-    size = block_bytes(model.config, config.block_size, model.dtype.itemsize, layer_shapes)
+    size = block_bytes(model.config, config.block_size, model.dtype.itemsize, config.layer_shapes)
     num_blocks = config.num_blocks
     if num_blocks is None:
         num_blocks = config.cache_bytes // size

@@ -26,8 +26,9 @@ from lessons_lib.engine.sampling import choose_tokens, token_logprobs, why_no_to
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.prompts import BadRequest
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
+from lessons_lib.models.validate import BadRequest
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 
 def refuse_inside(method: Any, mistake: str) -> None:
@@ -55,7 +56,7 @@ class InFlightStep:
         watch: how long its parts took so far.
     """
 
-    output: PreemptiveSchedulerOutput
+    output: SchedulerOutput
     tokens: InFlightTokens
     logits: torch.Tensor | None
     watch: StopWatch
@@ -69,7 +70,7 @@ class StepFailed(Exception):
         self.requests: list[Request] = list(requests)
 
 
-def run_step(core: "EngineCore", scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
+def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightStep | None:
     """Run the part of a step that may fail: copy blocks, compute, and choose tokens.
 
     Returns:
@@ -209,11 +210,11 @@ class EngineCore:
             self.is_whole = True
             return self.changed
 
-    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
+    def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
         """See `run_step`."""
         return run_step(self, scheduler_output)
 
-    def schedule(self) -> PreemptiveSchedulerOutput:
+    def schedule(self) -> SchedulerOutput:
         self.watch = StopWatch(self.clock)
         output = self.scheduler.schedule()
         self.watch.lap("schedule")
@@ -222,22 +223,20 @@ class EngineCore:
     def copy_blocks(self, copies: list[BlockCopy]) -> None:
         copy_blocks(copies, self.runner.cache, self.swap_cache)
 
-    def forward(self, output: PreemptiveSchedulerOutput) -> torch.Tensor:
+    def forward(self, output: SchedulerOutput) -> torch.Tensor:
         """Start the forward pass; see `ModelRunner.forward`."""
         self.watch.lap("move")
         logits = self.runner.forward(output)
         self.watch.lap("forward")
         return logits
 
-    def keep_tokens(self, output: PreemptiveSchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+    def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
         """See `ModelRunner.keep_tokens`."""
         in_flight = self.runner.keep_tokens(output, tokens)
         self.watch.lap("sample")
         return in_flight
 
-    def count_launched(
-        self, output: PreemptiveSchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor
-    ) -> InFlightStep:
+    def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
         """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
         self.note_admitted(output, self.watch.start)
         self.scheduler.update_after_launch(output)
@@ -399,7 +398,7 @@ class EngineCore:
             else:
                 self.begin(group)
 
-    def note_admitted(self, output: PreemptiveSchedulerOutput, now: float) -> None:
+    def note_admitted(self, output: SchedulerOutput, now: float) -> None:
         """Count what a request has waited for, and found in the cache."""
         for sequence in output.admitted:
             group: RequestGroup = sequence.group  # type: ignore[attr-defined]

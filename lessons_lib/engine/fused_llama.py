@@ -15,7 +15,7 @@ from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.engine.input_batch import forward_batch
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.configuration import kv_head_size
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 FEW_TOKENS = 16  # with more, transposing the result costs what the product gains

@@ -27,11 +27,10 @@ from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_u
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections, separate
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.probe import probe
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.models.loading import KVShape, context_length
+from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -228,9 +227,9 @@ def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineCo
     """For `EngineConfig.make_runner`: a GPUModelRunner with these options, and the sizes of the engine."""
 
     def make(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
-        sizes: dict[str, Any] = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
-        if config.probe:
-            sizes["layer_shapes"] = probe(model).layer_shapes
+        sizes: dict[str, Any] = dict(
+            max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len, layer_shapes=config.layer_shapes
+        )
         # A step never has more tokens than the budget, so larger graphs would be captured for nothing.
         sizes["max_captured_tokens"] = min(MAX_CAPTURED_TOKENS, config.max_num_batched_tokens)
         return GPUModelRunner(model, num_blocks, config.block_size, **sizes | options)

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from lessons_lib.engine.grammar_process import LIMITS, GrammarProcess
-from lessons_lib.engine.sampling_params import StructuredOutputsParams, told
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.engine.sampling_params import StructuredOutputsParams
+from lessons_lib.models.validate import BadRequest, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -189,7 +189,7 @@ def in_one_line(error: str) -> str:
         return "it matches no text; correct the rule."
     found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)
     if found:
-        return f"the regex {told(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
+        return f"the regex {shortened(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
     line = " ".join(error.split())
     return line if len(line) <= MAX_ERROR else f"{line[:MAX_ERROR]}…"
 

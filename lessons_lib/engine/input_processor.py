@@ -9,13 +9,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.logits_processors import LogitsRules
+from lessons_lib.engine.model_fit import RequestDefaults
 from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.request_checks import check_params
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest, encode_within, token_ids_of
+from lessons_lib.models.prompts import encode_within, token_ids_of
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -37,7 +38,7 @@ class InputProcessor:
     tokenizer: PreTrainedTokenizerBase
     context: int | None
     vocab_size: int
-    defaults: GenerationDefaults
+    defaults: RequestDefaults
     max_logprobs: int
     scheduler: PreemptiveScheduler
     clock: Callable[[], float]

@@ -3,11 +3,10 @@ them."""
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -17,12 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
 from lessons_lib.engine.core import EngineCore, refuse_inside
-from lessons_lib.engine.gathered_runner import GatheredRunner
-from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
+from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
 from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.sampling import choose_tokens
@@ -30,11 +27,19 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.models.prompts import BadRequest, HasToList, checked_context, shortened
-from lessons_lib.models.support import UnsupportedModel, check_context, text_config
+from lessons_lib.models.configuration import text_config
+from lessons_lib.models.prompts import HasToList, checked_context
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
 EngineT = TypeVar("EngineT", bound="LLMEngine")
+
+
+def compatible_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:
+    """See `compat.fit`. It serves with the engine's own parts, so it is above the engine, and imported here."""
+    from lessons_lib.compat.fit import fit
+
+    return fit(model, tokenizer, config)
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,14 @@ class Parts:
             share_budget=mine)`.
         pool: function (num_blocks, block_size) -> PrefixCache.
         sampler: see `choose_tokens`.
+        fit: function (model, tokenizer, config) -> ModelFit. It refuses models that the engine can't serve.
     """
 
     core: type[EngineCore] = EngineCore
     scheduler: Callable[..., PreemptiveScheduler] = PreemptiveScheduler
     pool: Callable[[int, int], PrefixCache] = PrefixCache
     sampler: Callable[..., torch.Tensor] = choose_tokens
+    fit: Callable[[Any, Any, EngineConfig], ModelFit] = compatible_fit
 
 
 class LLMEngine:
@@ -74,7 +81,7 @@ class LLMEngine:
         context: the most tokens of a prompt and its answer together; None if there is no limit.
         vocab_size: token ids are below it.
         inputs: InputProcessor, which makes requests.
-        generation_defaults: what is taken from the model's generation_config.
+        generation_defaults: what requests take from the model's generation_config, see `compat.generation_defaults`.
         listeners: called with the EngineStep of each step, after the step. If one raises, `step` does.
     """
 
@@ -86,20 +93,17 @@ class LLMEngine:
         clock: Callable[[], float] = time.perf_counter,
         parts: Parts | None = None,
     ):
-        parts = parts or Parts()
-        self.config = config = config or EngineConfig()
+        parts, config = parts or Parts(), config or EngineConfig()
+        fit = parts.fit(model, tokenizer, config)
+        self.config = config = replace(config, layer_shapes=fit.layer_shapes)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
-        served = probe(model) if config.probe else None
-        layer_shapes = served.layer_shapes if served else None
-        if served:
-            check_context(model.config, config.max_model_len)
-        num_blocks = checked_num_blocks(config, model, layer_shapes)
+        num_blocks = checked_num_blocks(config, model)
         # Looked up once: an attribute of a Hugging Face configuration takes microseconds, and a request needs several.
         self.context, self.vocab_size = (
             checked_context(model, config.max_model_len),
             text_config(model.config).vocab_size,
         )
-        self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
+        self.generation_defaults = fit.defaults
         scheduler = parts.scheduler(
             parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
@@ -107,16 +111,12 @@ class LLMEngine:
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
         )  # fmt: skip
-        runner: ModelRunner = (config.make_runner or default_runner)(model, num_blocks, config)
-        if served and served.way == GATHERED and not isinstance(runner, GatheredRunner):
-            raise UnsupportedModel(
-                f"{type(runner).__name__} can't serve {type(model).__name__}: {served.reason}. LLMEngine can, one "
-                "sequence at a time; leave out make_runner and overlap."
-            )
+        make_runner = fit.make_runner or config.make_runner or default_runner
+        runner = make_runner(model, num_blocks, config)
         swap_cache = None
         if config.num_swap_blocks:
             swap_cache = PagedKVCache(
-                model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=layer_shapes
+                model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=fit.layer_shapes
             )
         self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
         self.core = parts.core(
@@ -445,14 +445,7 @@ def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig
         from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # only those who use it need the compiler
 
         return gpu_model_runner()(model, num_blocks, config)
-    served = probe(model) if config.probe else None
-    shapes = served.layer_shapes if served else None
-    if served and served.way == GATHERED:
-        warnings.warn(
-            f"{type(model).__name__} is served slowly, one sequence at a time: {served.reason}.", stacklevel=3
-        )
-        return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=shapes)
-    return ModelRunner(model, num_blocks, config.block_size, config.backend, shapes)
+    return ModelRunner(model, num_blocks, config.block_size, config.backend, config.layer_shapes)
 
 
 def _one_each(params: Any, count: int) -> list[SamplingParams | None]:

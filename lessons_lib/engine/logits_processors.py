@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lessons_lib.engine.sampling_params import SamplingParams, told
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class LogitsRules:
             outside = [token for token in getattr(params, name) or () if token >= vocab_size]
             if outside:
                 raise BadRequest(
-                    f"{name} contains token id {told(outside[0])}; the vocabulary has ids 0 to "
+                    f"{name} contains token id {shortened(outside[0])}; the vocabulary has ids 0 to "
                     f"{vocab_size - 1}. Leave it out."
                 )
         if len(params.allowed_token_ids or ()) > vocab_size:

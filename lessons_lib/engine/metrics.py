@@ -10,7 +10,7 @@ from typing import Any
 from lessons_lib.engine.request import Request
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 # Upper bounds in seconds, each about twice the previous one.
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -173,7 +173,7 @@ class EngineMetrics:
         for part, seconds in step.seconds.items():
             self.part_seconds[part] = self.part_seconds.get(part, 0.0) + seconds
 
-    def add_output(self, output: PreemptiveSchedulerOutput, watch: StopWatch, new_tokens: int, waiting: int,
+    def add_output(self, output: SchedulerOutput, watch: StopWatch, new_tokens: int, waiting: int,
         pool: PrefixCache) -> None:  # fmt: skip
         """Add a step whose tokens have been processed.
 

@@ -12,8 +12,8 @@ from lessons_lib.attention.hf_backend import Backend, paged_forward
 from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import KVShape
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.models.configuration import KVShape
+from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -74,7 +74,7 @@ class GreedyLoop:
     """
 
     def __init__(
-        self, scheduler: Scheduler[Any], runner: ModelRunner, depth: int = 0,
+        self, scheduler: SchedulerBase, runner: ModelRunner, depth: int = 0,
         copy_blocks: Callable[[Any], None] | None = None,
     ):  # fmt: skip
         self.scheduler, self.runner, self.depth, self.copy_blocks = scheduler, runner, depth, copy_blocks
@@ -105,7 +105,7 @@ class GreedyLoop:
 
 
 def serve_greedily(
-    runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence], depth: int = 0,
+    runner: ModelRunner, scheduler: SchedulerBase, sequences: list[Sequence], depth: int = 0,
     copy_blocks: Callable[[Any], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
     """Generate the completions of all sequences; see GreedyLoop.

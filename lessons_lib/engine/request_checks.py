@@ -2,11 +2,10 @@
 fails later, in a step, would fail there for all requests of that step, and a costly one would cost them time."""
 
 from collections.abc import Callable, Sized
-from numbers import Real
 from typing import Any
 
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.models.prompts import BadRequest, integer, shortened
+from lessons_lib.models.validate import BadRequest, flag, must, number, shortened, whole
 
 MAX_N = 128  # completions of a prompt; they all begin in one step
 MAX_TIER = 2**31 - 1
@@ -30,8 +29,7 @@ def check_params(params: SamplingParams | None, max_logprobs: int = 20) -> Sampl
     """
     if params is None:
         return SamplingParams()
-    if not isinstance(params, SamplingParams):
-        raise BadRequest(f"params is {shortened(params)}; it must be SamplingParams, or None for the default ones.")
+    must(isinstance(params, SamplingParams), "params", params, "SamplingParams, or None for the default ones")
     for name, most in MAX_VALUES.items():
         values = getattr(params, name, None) or ()
         if isinstance(values, Sized) and len(values) > most:
@@ -71,27 +69,14 @@ def check_options(
     """
     _check_name("request_id", request_id)
     _check_name("cache_salt", cache_salt)
-    try:
-        is_tier = 0 <= integer(tier) <= MAX_TIER
-    except TypeError:
-        is_tier = False
-    if not is_tier:
-        raise BadRequest(f"tier is {shortened(tier)}; it must be a whole number from 0, the best, to {MAX_TIER}.")
+    whole("tier", tier, f"a whole number from 0, the best, to {MAX_TIER}", 0, MAX_TIER)
     if expected_tokens is not None:
-        is_number = isinstance(expected_tokens, Real) and not isinstance(expected_tokens, bool)
-        # NaN fails every comparison, and would leave the waiting queue without an order.
-        if not (is_number and 0 <= expected_tokens < 2**63):
-            raise BadRequest(
-                f"expected_tokens is {shortened(expected_tokens)}; it must be a number of tokens from 0 on, or None."
-            )
-    if not isinstance(is_interactive, bool):
-        raise BadRequest(f"is_interactive is {shortened(is_interactive)}; it must be True or False.")
-    if on_token is not None and not callable(on_token):
-        raise BadRequest(f"on_token is {shortened(on_token)}; it must be a function of one NewToken, or None.")
+        wanted = "a number of tokens from 0 on, or None"
+        number("expected_tokens", expected_tokens, wanted, lambda count: 0 <= count < 2**63)
+    flag("is_interactive", is_interactive)
+    must(on_token is None or callable(on_token), "on_token", on_token, "a function of one NewToken, or None")
 
 
 def _check_name(field: str, name: str | None) -> None:
-    if name is not None and not (isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARACTERS):
-        raise BadRequest(
-            f"{field} is {shortened(name)}; it must be a str of 1 to {MAX_NAME_CHARACTERS} characters, or None."
-        )
+    is_name = name is None or (isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARACTERS)
+    must(is_name, field, name, f"a str of 1 to {MAX_NAME_CHARACTERS} characters, or None")

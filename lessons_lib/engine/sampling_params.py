@@ -1,17 +1,23 @@
 """Lesson 12: what a client may ask for besides the prompt. Names and meanings are vLLM's."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from json import loads
-from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import PreTrainedModel
-
-from lessons_lib.engine.generation_defaults import sampling_values
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import (
+    BadRequest,
+    flag,
+    is_real,
+    is_whole,
+    must,
+    number,
+    shortened,
+    strings,
+    token_ids,
+    whole,
+)
 
 MAX_SEED = 2**128
 MAX_BIAS = 100.0  # as in OpenAI's API
@@ -26,46 +32,16 @@ MAX_SCHEMA_DEPTH = 64
 class _Fields:
     """Replaces each field by a checked value of its own type, or refuses it."""
 
+    prefix: ClassVar[str] = ""  # of its fields' names in error texts
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the dataclasses are frozen for everyone else
 
+    def _check(self, name: str, check: Callable[..., object], *arguments: Any) -> None:
+        self._set(name, check(self.prefix + name, getattr(self, name), *arguments))
+
     def _must(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise BadRequest(f"{name} is {told(getattr(self, name))}; it must be {wanted}.")
-
-    def _whole(self, name: str, least: int, wanted: str, optional: bool = False) -> None:
-        value = getattr(self, name)
-        if not (optional and value is None):
-            self._must(is_whole(value, least), name, wanted)
-            self._set(name, int(value))
-
-    def _number(self, name: str, holds: Callable[[float], bool], wanted: str) -> None:
-        value = getattr(self, name)
-        # NaN fails every comparison, so a rule is written as what must hold. `abs(value) < 1e300` also holds back
-        # integers that no float can represent.
-        is_number = is_real(value) and abs(value) <= 1e300
-        self._must(is_number and holds(float(value)), name, wanted)
-        self._set(name, float(value))
-
-    def _flag(self, name: str) -> None:
-        self._must(isinstance(getattr(self, name), bool), name, "True or False")
-
-    def _strings(self, name: str, wanted: str) -> None:
-        value = getattr(self, name)
-        value = () if value is None else (value,) if isinstance(value, str) else value
-        # Not any iterable: a generator would be empty the second time, and a set has no order.
-        is_list = isinstance(value, (list, tuple))
-        self._must(is_list and all(isinstance(text, str) and text for text in value), name, wanted)
-        self._set(name, tuple(value))
-
-    def _token_ids(self, name: str, wanted: str) -> None:
-        value = getattr(self, name)
-        value = () if value is None else value
-        is_list = isinstance(value, (list, tuple, set, frozenset, range))
-        # Most are plain integers, and there may be as many as a vocabulary has.
-        is_id = (token >= 0 if type(token) is int else is_whole(token, 0) for token in value) if is_list else ()
-        self._must(is_list and all(is_id), name, wanted)
-        self._set(name, tuple(map(int, value)))
+        must(holds, self.prefix + name, getattr(self, name), wanted)
 
 
 @dataclass(frozen=True)
@@ -83,15 +59,13 @@ class StructuredOutputsParams(_Fields):
         BadRequest: none or several are given, or one has the wrong type.
     """
 
+    prefix = "structured_outputs."
+
     json: str | dict[str, Any] | None = None
     regex: str | None = None
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
     json_object: bool | None = None
-
-    def _must(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise BadRequest(f"structured_outputs.{name} is {told(getattr(self, name))}; it must be {wanted}.")
 
     def __post_init__(self) -> None:
         given = [name for name, value in vars(self).items() if value is not None]
@@ -108,11 +82,11 @@ class StructuredOutputsParams(_Fields):
             # llguidance would drop the backslash.
             if (len(regex) - len(regex.rstrip("\\"))) % 2:
                 raise BadRequest(
-                    f"structured_outputs has the regex {told(regex)}, which ends with a backslash (character "
+                    f"structured_outputs has the regex {shortened(regex)}, which ends with a backslash (character "
                     f"{len(regex)}) that escapes nothing; double or remove it."
                 )
         if self.choice is not None:
-            self._strings("choice", "a list of strings that are not empty")
+            self._check("choice", strings, "a list of strings that are not empty")
             self._must(bool(self.choice), "choice", "a list of one string or more")
         self._must(self.json_object in (None, True), "json_object", "True, or left out")
         self._check_size(*given)
@@ -242,18 +216,6 @@ class SamplingParams(_Fields):
         self._check_text()
         self._refuse_what_is_not_offered()
 
-    @classmethod
-    def from_generation_config(cls, model: PreTrainedModel, **own: Any) -> "SamplingParams":
-        """Parameters with which a model is sampled as `generate` samples it.
-
-        Args:
-            own: fields that replace those of the model's generation_config.
-
-        Raises:
-            UnsupportedModel: it cuts probabilities in a way that the engine doesn't offer.
-        """
-        return cls(**(sampling_values(model.generation_config, cls.__dataclass_fields__) | own))
-
     @property
     def needs_last_token(self) -> bool:
         """Whether a token can only be chosen when the ids of all tokens before it are known."""
@@ -272,36 +234,38 @@ class SamplingParams(_Fields):
         return bool(self.needs_last_token or self.logit_bias or self.allowed_token_ids or self.min_tokens)
 
     def _check_lengths(self) -> None:
-        self._whole("max_tokens", 1, "a whole number from 1 on, or None", optional=True)
-        self._whole("min_tokens", 0, "a whole number from 0 on")
+        if self.max_tokens is not None:
+            self._check("max_tokens", whole, "a whole number from 1 on, or None", 1)
+        self._check("min_tokens", whole, "a whole number from 0 on", 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise BadRequest(f"min_tokens is {self.min_tokens} and max_tokens {self.max_tokens}; it must not be more.")
-        self._whole("n", 1, "a whole number from 1 on")
-        self._token_ids("stop_token_ids", "token ids, such as (13,)")
-        self._flag("ignore_eos")
+        self._check("n", whole, "a whole number from 1 on", 1)
+        self._check("stop_token_ids", token_ids, "token ids, such as (13,)")
+        self._check("ignore_eos", flag)
 
     def _check_cuts(self) -> None:
         # A logit divided by less than 1e-5 might overflow.
-        self._number("temperature", lambda value: value == 0 or value >= 1e-5, "0, or a number from 1e-5 on")
-        self._whole("top_k", -1, "a whole number: 0 or -1 for all tokens, or more")
+        self._check("temperature", number, "0, or a number from 1e-5 on", lambda value: value == 0 or value >= 1e-5)
+        self._check("top_k", whole, "a whole number: 0 or -1 for all tokens, or more", -1)
         self._set("top_k", max(0, self.top_k))
-        self._number("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1")
-        self._number("min_p", lambda value: 0 <= value <= 1, "a number from 0 to 1")
+        self._check("top_p", number, "above 0 and at most 1", lambda value: 0 < value <= 1)
+        self._check("min_p", number, "a number from 0 to 1", lambda value: 0 <= value <= 1)
         if self.seed is not None:
-            self._must(is_whole(self.seed) and abs(self.seed) < MAX_SEED, "seed", "a whole number of 128 bits, or None")
-            self._set("seed", int(self.seed))
+            self._check("seed", whole, "a whole number of 128 bits, or None", 1 - MAX_SEED, MAX_SEED - 1)
 
     def _check_rules(self) -> None:
         for name in ("presence_penalty", "frequency_penalty"):
-            self._number(name, lambda value: abs(value) <= MAX_PENALTY, f"a number from -{MAX_PENALTY:g} to 2")
-        self._number("repetition_penalty", lambda value: 1e-5 <= value <= 1e5, "a number from 1e-5 to 1e5; 1 is none")
+            self._check(name, number, f"a number from -{MAX_PENALTY:g} to 2", lambda value: abs(value) <= MAX_PENALTY)
+        self._check(
+            "repetition_penalty", number, "a number from 1e-5 to 1e5; 1 is none", lambda value: 1e-5 <= value <= 1e5
+        )
         self._check_bias()
         if self.allowed_token_ids is not None:
-            self._token_ids("allowed_token_ids", "token ids, such as (13,), or None for all tokens")
+            self._check("allowed_token_ids", token_ids, "token ids, such as (13,), or None for all tokens")
             self._must(
                 bool(self.allowed_token_ids), "allowed_token_ids", "one token id or more, or None for all tokens"
             )
-        self._strings("bad_words", "strings that are not empty")
+        self._check("bad_words", strings, "strings that are not empty")
         self._must(all(word.strip() for word in self.bad_words), "bad_words", "strings with more than spaces")
         processors = () if self.logits_processors is None else self.logits_processors
         is_list = isinstance(processors, (list, tuple)) and all(map(callable, processors))
@@ -325,33 +289,34 @@ class SamplingParams(_Fields):
             is_bias = is_real(value) and abs(value) <= MAX_BIAS
             if not (is_id and is_bias):
                 raise BadRequest(
-                    f"logit_bias has {told(token)}: {told(value)}; it must have token ids with numbers from "
+                    f"logit_bias has {shortened(token)}: {shortened(value)}; it must have token ids with numbers from "
                     f"-{MAX_BIAS:g} to {MAX_BIAS:g}."
                 )
         self._set("logit_bias", {int(token): float(value) for token, value in bias.items()} or None)
 
     def _check_text(self) -> None:
-        self._strings("stop", "a string, or a list of strings, that are not empty")
+        self._check("stop", strings, "a string, or a list of strings, that are not empty")
         for name in (
             "include_stop_str_in_output",
             "detokenize",
             "skip_special_tokens",
             "spaces_between_special_tokens",
         ):
-            self._flag(name)
+            self._check(name, flag)
         if self.stop and not self.detokenize:
             raise BadRequest("stop is given, and detokenize is False; stop strings are found in text. Change one.")
         for name in ("logprobs", "prompt_logprobs"):
-            self._whole(name, -1, "a whole number from 0 on, -1 for all tokens, or None", optional=True)
+            if getattr(self, name) is not None:
+                self._check(name, whole, "a whole number from 0 on, -1 for all tokens, or None", -1)
 
     def _refuse_what_is_not_offered(self) -> None:
         if self.best_of not in (None, self.n) or isinstance(self.best_of, bool):
             raise BadRequest(
-                f"best_of is {told(self.best_of)}; it isn't offered. Ask for n completions with logprobs=0, and keep "
-                "those whose log-probabilities have the largest sum."
+                f"best_of is {shortened(self.best_of)}; it isn't offered. Ask for n completions with logprobs=0, and "
+                "keep those whose log-probabilities have the largest sum."
             )
         if self.typical_p not in (None, 1):
-            raise BadRequest(f"typical_p is {told(self.typical_p)}; it isn't offered. Use min_p or top_p.")
+            raise BadRequest(f"typical_p is {shortened(self.typical_p)}; it isn't offered. Use min_p or top_p.")
 
 
 def patterns(schema: object) -> list[str]:
@@ -376,24 +341,3 @@ def patterns(schema: object) -> list[str]:
         elif isinstance(each, list):
             inside += each
     return [regex for regex in found if isinstance(regex, str)]
-
-
-def is_whole(value: object, least: float = -math.inf) -> bool:
-    """Whether a value is an integer, and at least `least`. True and False are not."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def is_real(value: Any) -> bool:
-    """Whether a value is a number, whole or not. True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def told(value: object) -> str:
-    """A value for an error message, however large it is."""
-    if isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) >= 10**30:
-        return f"a whole number of {int(value).bit_length()} bits"  # Python refuses to write very long ones
-    try:
-        text = repr(value)
-    except ValueError:
-        text = f"a {type(value).__name__} that can't be shown"
-    return text if len(text) <= 200 else text[:200] + "…"

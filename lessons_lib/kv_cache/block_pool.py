@@ -3,7 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lessons_lib.models.loading import KVShape, kv_shapes
+from lessons_lib.models.configuration import KVShape, kv_shapes
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

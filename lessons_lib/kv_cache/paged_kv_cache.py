@@ -3,7 +3,7 @@
 import torch
 from transformers import PretrainedConfig
 
-from lessons_lib.models.loading import KVShape, kv_shapes
+from lessons_lib.models.configuration import KVShape, kv_shapes
 
 
 class PagedKVCache:

@@ -15,7 +15,7 @@ from lessons_lib.batching.ragged_batching import RaggedBatch
 from lessons_lib.batching.request import Request
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.configuration import kv_head_size
 
 Batch = TypeVar("Batch", bound=RaggedBatch)
 

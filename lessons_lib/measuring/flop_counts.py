@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.fragmentation import counted_in_blocks
 from lessons_lib.recording.memory_steps import serve_recorded
 from lessons_lib.recording.scheduled_steps import record_schedule
 from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.viz.notebook import with_progress
 from lessons_lib.viz.tables.table import Table
@@ -50,7 +50,7 @@ def story_sequences(tokenizer) -> list[Sequence]:
 
 def scheduled(model, tokenizer) -> RecordedRun:
     """At most four requests at a time and 32 tokens per step."""
-    scheduler: Scheduler[Any] = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
+    scheduler: Scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
     with record_schedule(scheduler) as trace:
         return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 

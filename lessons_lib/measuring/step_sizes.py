@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.scheduling.scheduler import Scheduler, optimistic
+from lessons_lib.scheduling.scheduler import optimistic
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 
 
 def tokens_of_steps(

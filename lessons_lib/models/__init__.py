@@ -1,11 +1,12 @@
 """Load models, encode prompts, and build tiny random models for tests.
 
-Read in this order: loading, prompts, support, tiny_models.
+Read in this order: configuration, loading, validate, prompts, tiny_models; then support and whole_folder, which loading
+calls.
 """
 
-from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size, load_model
-from lessons_lib.models.prompts import BadRequest
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel, cache_bytes_per_token, kv_head_size
+from lessons_lib.models.loading import load_model
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.torch_installed import HAS_TORCH
 
 if HAS_TORCH:

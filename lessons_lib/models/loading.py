@@ -1,16 +1,15 @@
-"""Load a model and compute the size of its KV cache."""
+"""Load a model and its tokenizer."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lessons_lib.models.support import check_supported, text_config
+from lessons_lib.models.support import check_supported
 from lessons_lib.models.whole_folder import what_is_missing
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
 
@@ -41,7 +40,7 @@ def load_model(
         DamagedModel: a file is missing or truncated, or the weights don't match the configuration.
         UnsupportedModel: the engine can't serve this kind of model, such as an encoder-decoder or a recurrent one.
     """
-    # Imported here: in a browser there is no torch, and the sizes below are needed there too.
+    # Imported here: in a browser there is no torch, and the sizes of `configuration` are needed there too.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
@@ -84,71 +83,3 @@ def load_error(source: str | os.PathLike[str], is_folder: bool, error: Exception
         f"return it ({type(error).__name__}). Check the spelling and the connection, give the path of a folder, or use "
         "`load_model()` for the bundled model, which needs no network."
     )
-
-
-def context_length(config: "PretrainedConfig") -> int | None:
-    """Maximum sequence length, prompt and answer together; None if unlimited, as with relative positions (Bloom)."""
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        length: int | None = getattr(text_config(config), name, None)
-        if length is not None:
-            return length
-    return None
-
-
-def kv_head_size(config: "PretrainedConfig") -> tuple[int, int]:
-    """(number of KV heads, head size), for old and new configurations.
-
-    GPT-2 has one KV head per query head; Llama and Qwen2 may have fewer (grouped-query attention,
-    Ainslie et al. 2023, https://arxiv.org/abs/2305.13245).
-    """
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return kv_heads, head_dim
-
-
-@dataclass(frozen=True)
-class KVShape:
-    """Shape of one token's keys and values in one layer.
-
-    Attributes:
-        kv_heads: number of KV heads.
-        key_dim, value_dim: elements per head of a key and of a value.
-    """
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def elements(self) -> int:
-        """Number of elements, keys and values together."""
-        return self.kv_heads * (self.key_dim + self.value_dim)
-
-
-def kv_shapes(config: "PretrainedConfig") -> list[KVShape]:
-    """The KVShape of every layer, from the configuration.
-
-    In most models all layers are alike. Gemma 4 has larger heads in layers without a window; DeepSeek's keys are larger
-    than its values (multi-head latent attention, which transformers expands to one KV head per query head).
-    """
-    config = text_config(config)
-    if hasattr(config, "qk_nope_head_dim") and hasattr(config, "v_head_dim"):
-        key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
-        return [KVShape(config.num_attention_heads, key_dim, config.v_head_dim)] * config.num_hidden_layers
-    layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
-    sizes = [kv_head_size(layer) for layer in layers]
-    return [
-        KVShape(kv_heads, head_dim, getattr(config, "v_head_dim", None) or head_dim) for kv_heads, head_dim in sizes
-    ]
-
-
-def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:
-    """Bytes of KV cache that one token takes, over all layers.
-
-    Args:
-        config: a Hugging Face model configuration, of a model whose layers are all alike.
-        bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
-    """
-    kv_heads, head_dim = kv_head_size(config)
-    num_layers: int = config.num_hidden_layers
-    return 2 * num_layers * kv_heads * head_dim * bytes_per_element

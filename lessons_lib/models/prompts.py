@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-import reprlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from lessons_lib.models.loading import context_length
-from lessons_lib.models.support import text_config
+from lessons_lib.models.configuration import context_length, text_config
+from lessons_lib.models.validate import BadRequest, integer, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,10 +20,6 @@ class HasToList(Protocol):
     """A NumPy array, a tensor or an `array.array`."""
 
     def tolist(self) -> list[Any]: ...
-
-
-class BadRequest(ValueError):
-    """A request is invalid. Nothing was computed, for any request of the call."""
 
 
 def encode_prompts(
@@ -153,25 +147,6 @@ def _token_id(name: str, token: Any) -> int:
             f"{name} contains {shortened(token)}, which is {type(token).__name__}, not a token id. "
             "Give one flat list of integers per prompt."
         ) from None
-
-
-def integer(value: Any) -> int:
-    """Convert a value to a Python integer.
-
-    Raises:
-        TypeError: it isn't an integer. Bools and whole floats aren't either.
-    """
-    if isinstance(value, bool):
-        raise TypeError("a bool is not an integer here.")
-    return operator.index(value)
-
-
-def shortened(value: object) -> str:
-    """Shorten a value for an error message."""
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # an integer of more than 4,300 digits
-        return f"a huge {type(value).__name__}"
 
 
 def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: int | None) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lessons_lib.models.configuration import UnsupportedModel, text_config
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -17,10 +19,6 @@ STATE_LAYERS = frozenset(
 INDEXED_LAYERS = frozenset(("indexed_attention", "minimax_m3_sparse"))
 RESCALED_ROPE = frozenset(("dynamic", "longrope"))
 REMEDY = "Serve it with Hugging Face's `generate`, or choose a model from tests/conformance/MODELS.md."
-
-
-class UnsupportedModel(ValueError):
-    """The model needs a feature that the engine doesn't have. The message names it, its value and a remedy."""
 
 
 def check_supported(model: PreTrainedModel) -> None:
@@ -95,11 +93,6 @@ def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
 def rescales_rope(config: PretrainedConfig) -> bool:
     """True if rotary frequencies depend on the longest sequence of a batch."""
     return any(parameters.get("rope_type") in RESCALED_ROPE for parameters in rope_parameters(config))
-
-
-def text_config(config: Any) -> Any:
-    """The text decoder's part of a configuration; all of it unless the model also takes images or audio."""
-    return config.get_text_config(decoder=True)
 
 
 def _name(model: PreTrainedModel) -> str:

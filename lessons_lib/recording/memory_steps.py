@@ -7,7 +7,8 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -94,7 +95,7 @@ def recorded_step(
 
 def _record(
     scheduler: PreemptiveScheduler,
-    scheduler_output: PreemptiveSchedulerOutput,
+    scheduler_output: SchedulerOutput,
     index: int,
     finished: list[Sequence],
     were_out: set[str],

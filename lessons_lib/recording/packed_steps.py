@@ -10,7 +10,7 @@ from lessons_lib.attention.masks import Tags
 from lessons_lib.attention.packing import PackedBatch, copied_tokens, key_tags, packed_mask
 from lessons_lib.batching.ragged_batching import RaggedBatch
 from lessons_lib.batching.request import RequestState
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.forward_passes import watch_forwards
 from lessons_lib.recording.mask_text import mask_text
 from lessons_lib.recording.trace import RowWork, Step, Trace

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
 @contextmanager
-def record_schedule(scheduler: Scheduler[Any], block_bytes: int = 0) -> Iterator[Trace]:
+def record_schedule(scheduler: SchedulerBase, block_bytes: int = 0) -> Iterator[Trace]:
     """Context manager that records each scheduled step as a step of the trace, with one row per scheduled sequence.
 
     Tokens recomputed after a preemption don't count as useful.

@@ -17,7 +17,7 @@ from lessons_lib.batching.ragged_batching import ragged_generate, ragged_step
 from lessons_lib.batching.request import request_names
 from lessons_lib.batching.static_batching import generate_wave as padded_wave
 from lessons_lib.batching.static_batching import static_generate
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.forward_passes import Forward, watch_forwards
 from lessons_lib.recording.packed_steps import PackedStep, PackedStepRecorder
 from lessons_lib.recording.paged_steps import PagedStep, watch_paged_passes

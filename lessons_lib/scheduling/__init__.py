@@ -1,12 +1,13 @@
 """Which tokens of which sequences each step computes.
 
-Read in this order: sequence, policies, scheduler (lesson 09), preemption (10), shared_blocks (11). simulator runs a
-scheduler without a model on the requests of arrivals; statistics says how the run went, and swap_cost what preemption
-costs (10).
+Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption (10), shared_blocks and forks (11).
+The engine doesn't use stalling and forks. simulator runs a scheduler without a model on the requests of arrivals;
+statistics says how the run went, and swap_cost what preemption costs (10).
 """
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.scheduling.arrivals import Arrival, bursty_arrivals, reversed_estimates, traffic
+from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
     FirstComeFirstServed,
@@ -23,17 +24,11 @@ from lessons_lib.scheduling.preemption import (
     never_swap,
     preempt_sequence,
 )
-from lessons_lib.scheduling.scheduler import (
-    Deadlock,
-    Scheduler,
-    SchedulerOutput,
-    conservative,
-    optimistic,
-    share_budget,
-)
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import copy_before_write, fork, take_cached
+from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 from lessons_lib.scheduling.simulator import StepCost, fit_cost, simulate, simulate_static
+from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, summary, times_of
 from lessons_lib.scheduling.swap_cost import PreemptionCost, swap_if_cheaper
 

@@ -2,34 +2,15 @@
 contents."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
 from lessons_lib.scheduling.policies import Policy
-from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic
+from lessons_lib.scheduling.scheduler import Admission, SchedulerBase, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
-
-
-@dataclass
-class PreemptiveSchedulerOutput(SchedulerOutput):
-    """A SchedulerOutput, and what happens to blocks before the step.
-
-    Attributes:
-        block_copies: to be carried out in this order: a block that one copy empties may be the target of a later one.
-        cached: admitted sequence -> how many of its tokens were in the cache already.
-    """
-
-    block_copies: list[BlockCopy] = field(default_factory=list)
-    cached: dict[Sequence, int] = field(default_factory=dict)
-
-    @property
-    def swapped_out(self) -> list[Sequence]:
-        """The preempted sequences whose cache goes to the swap space in this step."""
-        return [sequence for sequence in self.preempted if sequence.swapped]
 
 
 def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
@@ -43,22 +24,19 @@ def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
     return max(reversed(candidates), key=policy.rank)
 
 
-def preempt_sequence(
-    scheduler: "PreemptiveScheduler", scheduler_output: PreemptiveSchedulerOutput, victim: Sequence
-) -> None:
+def preempt_sequence(scheduler: "PreemptiveScheduler", scheduler_output: SchedulerOutput, victim: Sequence) -> None:
     """Take a victim's blocks, and put it back in the waiting queue with the same rank. Its tokens are kept.
 
     Args:
         scheduler: has `running`, `waiting` (lesson 09's queue: `add(sequence)` puts a sequence where its rank belongs)
             and `pool`; changed in place.
         scheduler_output: of the step that is being scheduled: the victim computes nothing in it, and is in `preempted`.
-        victim: running, or waiting with blocks. `victim.swapped` is empty if its keys and values are lost.
+        victim: running. `victim.swapped` is empty if its keys and values are lost.
     """
     scheduler_output.num_scheduled_tokens.pop(victim, None)
     scheduler_output.preempted.append(victim)
-    if victim in scheduler.running:
-        scheduler.running.remove(victim)
-        scheduler.waiting.add(victim)
+    scheduler.running.remove(victim)
+    scheduler.waiting.add(victim)
     scheduler.pool.free(victim.blocks)
     victim.blocks = []
     if not victim.swapped:
@@ -75,25 +53,12 @@ def always_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
     return True
 
 
-def if_blocks_are_free(admission: Admission) -> Admission:
-    """The same admission rule, but never without free blocks for the tokens that a sequence has now.
-
-    Waiting forks, and sequences whose last token is in flight, use blocks that a rule which looks at running sequences
-    doesn't count.
-    """
-
-    def admits(scheduler: Scheduler[Any], sequence: Sequence) -> bool:
-        return scheduler.missing_blocks(sequence) <= len(scheduler.pool.free_queue) and admission(scheduler, sequence)
-
-    return admits
+PreemptSequence = Callable[["PreemptiveScheduler", SchedulerOutput, Sequence], None]
 
 
-PreemptSequence = Callable[["PreemptiveScheduler", PreemptiveSchedulerOutput, Sequence], None]
-
-
-class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
-    """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits
-    again.
+class PreemptiveScheduler(SchedulerBase):
+    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks. If a block is
+    missing, a victim loses its blocks and waits again.
 
     Attributes:
         pool: a PrefixCache.
@@ -108,11 +73,10 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         num_preempted, num_swapped: how often it happened.
 
     Args:
-        limits: see Scheduler.
+        limits: see SchedulerBase.
     """
 
     pool: PrefixCache
-    new_output = PreemptiveSchedulerOutput
 
     def __init__(
         self,
@@ -129,7 +93,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         copy_before_write: Callable[[PrefixCache, Sequence, int], BlockCopy] = copy_before_write,
         **limits: Any,
     ):
-        super().__init__(pool, admission=if_blocks_are_free(admission), **limits)
+        super().__init__(pool, admission=admission, **limits)
         self.swap_space = swap_space or BlockPool(0, pool.block_size)
         self.choose_victim = choose_victim
         self.should_swap = should_swap
@@ -139,25 +103,21 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.take_cached = take_cached
         self.copy_before_write = copy_before_write
         self.num_preempted = self.num_swapped = 0
-        self._forks: dict[Sequence, None] = {}
 
-    def add(self, sequence: Sequence) -> None:
-        """See `Scheduler.add`. A fork waits with blocks."""
-        super().add(sequence)
-        if sequence.blocks:
-            self._forks[sequence] = None
+    def schedule(self) -> SchedulerOutput:
+        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
 
-    def schedule_waiting(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+        Returns:
+            SchedulerOutput. Its sequences have blocks for their new tokens.
+        """
+        scheduler_output = SchedulerOutput()
+        self.schedule_running(scheduler_output)
         # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
-        if scheduler_output.preempted:
-            return
-        super().schedule_waiting(scheduler_output)
-        if self.waiting and not self.running:
-            for fork in self.waiting_forks():
-                self.drop(fork)
-            super().schedule_waiting(scheduler_output)
+        if not scheduler_output.preempted:
+            self.schedule_waiting(scheduler_output)
+        return scheduler_output
 
-    def schedule_running(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+    def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         size, is_writable = self.pool.block_size, self.pool.is_writable
         for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
             start, blocks = sequence.num_computed_tokens, sequence.blocks
@@ -167,25 +127,36 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
             else:
                 self.allocate_slots(scheduler_output, sequence, count)
 
-    def allocate_slots(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> None:
+    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
+        """Admit waiting sequences. One that can't be admitted keeps all behind it waiting: otherwise small ones would
+        overtake a large one forever."""
+        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
+        while self.waiting and budget and len(self.running) < self.max_num_seqs:
+            sequence = self.waiting.next(self.running)
+            if not (self.has_blocks_for(sequence) and self.admission(self, sequence)):
+                break
+            self.admit(scheduler_output, sequence)
+            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            self.allocate_slots(scheduler_output, sequence, count)
+            budget -= count
+
+    def has_blocks_for(self, sequence: Sequence) -> bool:
+        """Whether blocks are free for the tokens that a waiting sequence has now. An admission rule that looks at
+        running sequences doesn't count the blocks of those whose last token is in flight."""
+        return self.missing_blocks(sequence) <= len(self.pool.free_queue)
+
+    def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
         """Schedule `count` tokens of a sequence, preempting victims until there are enough free blocks."""
         if sequence in scheduler_output.preempted:
             return
         while not self.make_room(scheduler_output, sequence, count):
-            victim = self.choose_victim(self.candidates(), self.waiting.policy)
+            victim = self.choose_victim(list(self.running), self.waiting.policy)
             self.preempt(scheduler_output, victim)
             if victim is sequence:
                 return
         scheduler_output.num_scheduled_tokens[sequence] = count
 
-    def candidates(self) -> list[Sequence]:
-        """Sequences whose blocks may be taken: the running ones, then the forks that have blocks while they wait for a
-        batch slot."""
-        forks = self.waiting_forks()
-        # The only running sequence never gives way to waiting forks: it might be admitted again before them, forever.
-        return forks if forks and len(self.running) == 1 else [*self.running, *forks]
-
-    def make_room(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> bool:
+    def make_room(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> bool:
         """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not
         write to it.
 
@@ -193,31 +164,25 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
             whether enough blocks were free; if not, nothing changes.
         """
         size, blocks = self.pool.block_size, sequence.blocks
-        needs_copy = self.needs_copy(sequence)
+        index = sequence.num_computed_tokens // size
+        needs_copy = index < len(blocks) and not self.pool.is_writable(blocks[index])
         missing = blocks_for(sequence.num_computed_tokens + count, size) - len(blocks)
         if missing + needs_copy > len(self.pool.free_queue):
             return False
         if needs_copy:
-            index = sequence.num_computed_tokens // size
             scheduler_output.block_copies.append(self.copy_before_write(self.pool, sequence, index))
         if missing > 0:
             blocks += self.pool.allocate(missing)
         return True
 
-    def needs_copy(self, sequence: Sequence) -> bool:
-        """Whether the sequence has a block for its next token that it may not write to."""
-        index = sequence.num_computed_tokens // self.pool.block_size
-        return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
-
-    def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
+    def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Preempt a victim: swap its cache out or drop it; see `preempt_sequence`."""
         if self.should_swap(self, victim):
             self.swap_out(scheduler_output, victim)
-        self._forks.pop(victim, None)
         self.preempt_sequence(self, scheduler_output, victim)
         self.num_preempted += 1
 
-    def swap_out(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
+    def swap_out(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Have the filled blocks of a victim copied to the swap space, if it has room for them."""
         filled = victim.blocks[: blocks_for(victim.num_computed_tokens, self.pool.block_size)]
         if 0 < len(filled) <= len(self.swap_space.free_queue):
@@ -225,12 +190,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
             scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(filled, victim.swapped)]
             self.num_swapped += 1
 
-    def drop(self, sequence: Sequence) -> None:
-        """Give up a waiting sequence's cache. All its tokens have to be computed again, in one prefill."""
-        self.release(sequence)
-        sequence.num_computed_tokens = 0
-
-    def admit(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence) -> None:
+    def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         """Give a waiting sequence a batch slot, and the blocks that hold its tokens: swapped in, or found in the
         cache."""
         if sequence.swapped:
@@ -242,12 +202,11 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         elif blocks := self.cached_blocks(sequence):
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
-        self._forks.pop(sequence, None)
         super().admit(scheduler_output, sequence)
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
-        """Blocks of the pool that hold the beginning of a sequence that has none itself."""
-        if sequence.blocks or sequence.swapped or not self.share_prefixes or sequence.prompt_logits:
+        """Blocks of the pool that hold the beginning of a waiting sequence."""
+        if sequence.swapped or not self.share_prefixes or sequence.prompt_logits:
             return []
         return self.pool.match_prefix(self.hashes_of(sequence))
 
@@ -261,12 +220,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         # one.
         prefix = self.cached_blocks(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size]
         in_use = sum(block in self.pool.ref_count for block in prefix)
-        return super().missing_blocks(sequence) - in_use + self.needs_copy(sequence)
-
-    def waiting_forks(self) -> list[Sequence]:
-        """Sequences that wait for a batch slot and have blocks all the same."""
-        # Not a look at all that wait: there may be 100,000, and this runs for every victim.
-        return list(self._forks)
+        return super().missing_blocks(sequence) - in_use
 
     def computed(self, sequence: Sequence, start: int, end: int) -> None:
         """See `Scheduler.computed`. Blocks that are full now can be found by their hash."""
@@ -287,7 +241,6 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def release(self, sequence: Sequence) -> None:
         """Free all its blocks, those of the swap space too."""
-        self._forks.pop(sequence, None)
         super().release(sequence)
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
@@ -296,4 +249,3 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         """Forget all sequences, and what the pool and the swap space hold."""
         super().reset()
         self.swap_space.reset()
-        self._forks.clear()

@@ -2,28 +2,28 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, WaitingQueue
 from lessons_lib.scheduling.sequence import Sequence
 
 
-class Deadlock(RuntimeError):
-    """Every running sequence needs a block, no block is free, and none will ever be."""
-
-
 @dataclass
 class SchedulerOutput:
-    """What one step computes.
+    """What one step computes, and what happens to blocks before it.
 
     Attributes:
         num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed
             batch.
         admitted: sequences that run from this step on.
         stalled: running sequences that get no token because no block is free for it.
-        preempted: sequences that lost their batch slot, or as waiting forks their blocks, in this step.
+        preempted: sequences that lost their batch slot and their blocks in this step (lesson 10).
+        block_copies: to be carried out in this order (lesson 10): a block that one copy empties may be the target of a
+            later one.
+        cached: admitted sequence -> how many of its tokens were in the cache already (lesson 11).
         ends: of each scheduled sequence once the step is launched, how many of its tokens are computed then.
         gets_token: of each scheduled sequence once the step is launched, whether those are all, so that it gets a new
             token.
@@ -33,6 +33,8 @@ class SchedulerOutput:
     admitted: list[Sequence] = field(default_factory=list)
     stalled: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    block_copies: list[BlockCopy] = field(default_factory=list)
+    cached: dict[Sequence, int] = field(default_factory=dict)
     ends: list[int] = field(default_factory=list)
     gets_token: list[bool] = field(default_factory=list)
 
@@ -41,13 +43,17 @@ class SchedulerOutput:
         """Tokens of the whole step."""
         return sum(self.num_scheduled_tokens.values())
 
+    @property
+    def swapped_out(self) -> list[Sequence]:
+        """The preempted sequences whose cache goes to the swap space in this step."""
+        return [sequence for sequence in self.preempted if sequence.swapped]
+
     def drop_finished(self) -> None:
         """Leave out sequences that have finished since they were scheduled: they have no blocks any more."""
         for sequence in [each for each in self.num_scheduled_tokens if each.finish_reason]:
             del self.num_scheduled_tokens[sequence]
 
 
-OutputT = TypeVar("OutputT", bound=SchedulerOutput)
 Admission = Callable[[Any, Sequence], bool]
 
 
@@ -80,7 +86,7 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
     return counts
 
 
-def conservative(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
+def conservative(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
     """Admission by worst case: whether the pool is large enough even if all running sequences and this one reach
     `max_new_tokens`.
 
@@ -90,7 +96,7 @@ def conservative(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
     return promised <= scheduler.pool.num_blocks
 
 
-def optimistic(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
+def optimistic(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
     """Admission by present need: whether enough blocks are free for the tokens that the sequence has now, and a
     reserve.
 
@@ -101,10 +107,10 @@ def optimistic(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
     return scheduler.missing_blocks(sequence) + reserve <= len(scheduler.pool.free_queue)
 
 
-class SchedulerBase(Generic[OutputT]):
+class SchedulerBase:
     """The sequences that wait and run, the pool they take blocks from, and the limits of a step.
 
-    What isn't here is the decision: see `Scheduler`.
+    What isn't here is the decision: see `stalling.Scheduler` (lesson 09) and `PreemptiveScheduler` (lesson 10).
 
     Attributes:
         pool: where blocks come from.
@@ -149,8 +155,6 @@ class SchedulerBase(Generic[OutputT]):
         self.running: list[Sequence] = []
         self.leaving: list[Sequence] = []
 
-    new_output: Callable[[], OutputT] = SchedulerOutput  # type: ignore[assignment]
-
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in the waiting queue.
 
@@ -179,26 +183,30 @@ class SchedulerBase(Generic[OutputT]):
                 f"{self.pool.num_blocks}. Ask for fewer new tokens, or make the pool larger. Nothing was added."
             )
 
+    def schedule(self) -> SchedulerOutput:
+        """Decide what the next step computes."""
+        raise NotImplementedError
+
     def has_unfinished(self) -> bool:
         """Whether a sequence is running, waiting, or getting its last token."""
         return bool(self.running or self.leaving or len(self.waiting))
 
     def missing_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence lacks for the tokens that it has now."""
-        return blocks_for(sequence.num_tokens, self.pool.block_size) - len(sequence.blocks)
+        return blocks_for(sequence.num_tokens, self.pool.block_size)
 
-    def admit(self, scheduler_output: OutputT, sequence: Sequence) -> None:
+    def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         """Give a waiting sequence a batch slot."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
         scheduler_output.admitted.append(sequence)
 
-    def update(self, scheduler_output: OutputT, next_tokens: Iterable[int]) -> list[Sequence]:
+    def update(self, scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
         """After the pass: count what was computed, and append the new tokens. See the two halves."""
         self.update_after_launch(scheduler_output)
         return self.update_from_output(scheduler_output, next_tokens)
 
-    def update_after_launch(self, scheduler_output: OutputT) -> None:
+    def update_after_launch(self, scheduler_output: SchedulerOutput) -> None:
         """A step was launched: count its tokens as computed. A sequence whose tokens are all computed gets a
         placeholder for its next token, so that the next step can be scheduled before that token is known.
 
@@ -215,7 +223,7 @@ class SchedulerBase(Generic[OutputT]):
                     self.running.remove(sequence)
                     self.leaving.append(sequence)
 
-    def update_from_output(self, scheduler_output: OutputT, next_tokens: Iterable[int]) -> list[Sequence]:
+    def update_from_output(self, scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
         """The tokens of a launched step are there: replace the placeholders.
 
         Args:
@@ -271,57 +279,3 @@ class SchedulerBase(Generic[OutputT]):
         self.running, self.leaving = [], []
         self.waiting.clear()
         self.pool.reset()
-
-
-class Scheduler(SchedulerBase[OutputT]):
-    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks."""
-
-    def schedule(self) -> OutputT:
-        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
-
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one
-        forever. While a sequence stalls, none is admitted.
-
-        Returns:
-            SchedulerOutput. Its sequences have blocks for their new tokens.
-
-        Raises:
-            Deadlock: no running sequence can get a block.
-        """
-        scheduler_output = self.new_output()
-        self.schedule_running(scheduler_output)
-        self.schedule_waiting(scheduler_output)
-        if self.running and not scheduler_output.num_scheduled_tokens:
-            raise Deadlock(
-                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. "
-                "Admit more carefully, or preempt one of them (lesson 10)."
-            )
-        return scheduler_output
-
-    def schedule_running(self, scheduler_output: OutputT) -> None:
-        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
-            self.allocate_slots(scheduler_output, sequence, count)
-
-    def schedule_waiting(self, scheduler_output: OutputT) -> None:
-        # Admitting new requests now would take the blocks that stalled sequences are waiting for.
-        if scheduler_output.stalled:
-            return
-        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-        while self.waiting and budget and len(self.running) < self.max_num_seqs:
-            sequence = self.waiting.next(self.running)
-            if not self.admission(self, sequence):
-                break
-            self.admit(scheduler_output, sequence)
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self.allocate_slots(scheduler_output, sequence, count)
-            budget -= count
-
-    def allocate_slots(self, scheduler_output: OutputT, sequence: Sequence, count: int) -> None:
-        """Schedule `count` tokens of a sequence if there are blocks for their cache slots; otherwise it stalls."""
-        missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
-        if missing > len(self.pool.free_queue):
-            scheduler_output.stalled.append(sequence)
-            return
-        if missing > 0:
-            sequence.blocks += self.pool.allocate(missing)
-        scheduler_output.num_scheduled_tokens[sequence] = count

@@ -1,7 +1,4 @@
-"""Lesson 11: sequences that share blocks. One begins with cached blocks, is forked, or copies a block before it
-writes."""
-
-from dataclasses import replace
+"""Lesson 11: sequences that share blocks. One begins with cached blocks, or copies a block before it writes."""
 
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
@@ -46,26 +43,3 @@ def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> Bloc
     sequence.blocks[index] = target
     pool.free([source])
     return BlockCopy(COPY, source, target)
-
-
-def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:
-    """A second sequence with all the tokens of an existing one. They share every block until one of them writes.
-
-    Args:
-        pool: the pool that the sequence's blocks belong to.
-        sequence: any sequence that is not swapped out.
-        id: of the new sequence.
-
-    Returns:
-        Sequence: to be added to the scheduler.
-    """
-    pool.touch(sequence.blocks)
-    return replace(
-        sequence,
-        id=id,
-        output_ids=list(sequence.output_ids),
-        blocks=list(sequence.blocks),
-        block_hashes=list(sequence.block_hashes),
-        swapped=[],
-        queue_place=None,
-    )

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -124,7 +123,7 @@ class SimulatedEngine:
         answer_lengths: sequence -> tokens of its completion, for those that have not finished.
     """
 
-    scheduler: Scheduler[Any]
+    scheduler: SchedulerBase
     cost: StepCost
     clock: float = 0.0
     times: dict[str, SequenceTimes] = field(default_factory=dict)
@@ -175,7 +174,7 @@ class SimulatedEngine:
 
 
 def simulate(
-    scheduler: Scheduler[Any],
+    scheduler: SchedulerBase,
     requests: Iterable[Arrival],
     cost: StepCost,
     *,
@@ -211,7 +210,7 @@ def simulate(
 
 
 def _step_of(
-    scheduler_output: SchedulerOutput, scheduler: Scheduler[Any], clock: float, seconds: float
+    scheduler_output: SchedulerOutput, scheduler: SchedulerBase, clock: float, seconds: float
 ) -> SimulatedStep:
     is_decode = {
         sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids)

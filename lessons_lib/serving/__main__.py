@@ -12,8 +12,8 @@ def main(arguments: Sequence[str]) -> int:
     except ImportError as error:
         print(f"The server needs {error.name}: `make serve` installs it (or pip install '.[serve]').", file=sys.stderr)
         return 1
+    from lessons_lib.models.configuration import UnsupportedModel
     from lessons_lib.models.loading import DamagedModel, ModelNotFound
-    from lessons_lib.models.support import UnsupportedModel
     from lessons_lib.serving.messages import EngineDead
 
     try:

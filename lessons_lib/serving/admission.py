@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 NUM_RECENT = 64  # how many requests that have ended the rate is taken from
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 60.0  # seconds

@@ -12,7 +12,7 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest, shortened
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.admission import AdmissionControl, Admitted
 from lessons_lib.serving.engine_loop import EngineLoop
 from lessons_lib.serving.mailbox import Mailbox

@@ -26,7 +26,7 @@ import zmq
 import zmq.asyncio
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import CLOSED, AsyncEngine
 from lessons_lib.serving.fronts import CLOSE, connected_socket, serve

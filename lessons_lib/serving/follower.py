@@ -14,7 +14,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, InFlightStep, StepFailed
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.serving.ranks import Ranks, join_ranks
 from lessons_lib.serving.tensor_parallel import cut_model
 
@@ -29,7 +29,7 @@ class RankedCore(EngineCore):
         super().__init__(*args, **kwargs)
         self.ranks = ranks
 
-    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> InFlightStep | None:
+    def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
         """See `EngineCore.launch`."""
         self.ranks.note_step(scheduler_output)
         return super().launch(scheduler_output)

@@ -10,7 +10,7 @@ from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.loading import context_length
+from lessons_lib.models.configuration import context_length
 from lessons_lib.serving.stream_text import TextRules
 
 

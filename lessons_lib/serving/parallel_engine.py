@@ -22,7 +22,7 @@ from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request import RequestGroup
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.follower import LoadModel, RankedCore, engine_of, follow
 from lessons_lib.serving.ranks import join_ranks
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from lessons_lib.models.prompts import BadRequest, shortened
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import CLOSED
 from lessons_lib.serving.engine_process import EngineProcess

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from lessons_lib.models.loading import kv_head_size
-from lessons_lib.models.support import text_config
+from lessons_lib.models.configuration import kv_head_size, text_config
 
 AllReduce = Callable[[torch.Tensor], torch.Tensor]
 # In each layer; the words are those of transformers' `tp_plan`.

@@ -9,7 +9,8 @@ from transformers import AutoConfig, DynamicCache
 
 from answers import Wrong
 from lessons_lib.batching.greedy import decode_step, greedy_with_cache, greedy_without_cache, prefill
-from lessons_lib.models.loading import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
+from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.loading import BUNDLED_MODEL
 
 OURS = AutoConfig.from_pretrained(BUNDLED_MODEL)
 

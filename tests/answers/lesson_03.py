@@ -20,7 +20,7 @@ from lessons_lib.kv_cache.block_pool import (
 )
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.block_serving import may_admit, step_in_blocks
-from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
 
 # 03.1 BlockPool: each mistake is the reference with one method of its own
 

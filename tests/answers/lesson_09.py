@@ -6,7 +6,8 @@ import time
 from answers import Wrong
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.policies import PriorityWithAgeing, ShortestWithAgeing
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative, share_budget
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, share_budget
+from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 
 def wanted(sequence):
@@ -515,7 +516,7 @@ def waits_for_an_empty_machine(self, scheduler_output):
 
 
 def new_sequences_first(self):
-    scheduler_output = self.new_output()
+    scheduler_output = SchedulerOutput()
     running = list(self.running)
     self.schedule_waiting(scheduler_output)
     for sequence, count in share_budget(running, self.max_num_batched_tokens - scheduler_output.num_tokens).items():
@@ -526,7 +527,7 @@ def new_sequences_first(self):
 
 
 def never_stops(self):
-    scheduler_output = self.new_output()
+    scheduler_output = SchedulerOutput()
     self.schedule_running(scheduler_output)
     self.schedule_waiting(scheduler_output)
     return scheduler_output
@@ -551,7 +552,7 @@ def returns_counts(self):
 
 
 def schedule_in_one_method(self):
-    scheduler_output = self.new_output()
+    scheduler_output = SchedulerOutput()
     for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
         self.allocate_slots(scheduler_output, sequence, count)
     while len(self.waiting) and len(self.running) != self.max_num_seqs and not scheduler_output.stalled:

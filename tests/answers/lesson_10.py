@@ -227,9 +227,8 @@ def preempting(
     def preempt(scheduler, scheduler_output, victim):
         step(scheduler_output, victim)
         note(scheduler_output, victim)
-        if victim in scheduler.running:
-            leave(scheduler, victim)
-            queue(scheduler, victim)
+        leave(scheduler, victim)
+        queue(scheduler, victim)
         free(scheduler, victim)
         forget(victim)
         uncount(victim)
@@ -288,19 +287,6 @@ def subtracts_them_from_a_swapped_one(scheduler, scheduler_output, victim):
         victim.num_computed_tokens -= count
 
 
-def waits_even_if_it_waits_already(scheduler, scheduler_output, victim):
-    if victim in scheduler.running:
-        scheduler.running.remove(victim)
-    scheduler.waiting.add(victim)
-    preempting(leave=nothing, queue=nothing)(scheduler, scheduler_output, victim)
-
-
-def assumes_that_it_runs(scheduler, scheduler_output, victim):
-    scheduler.running.remove(victim)
-    scheduler.waiting.add(victim)
-    preempting(leave=nothing, queue=nothing)(scheduler, scheduler_output, victim)
-
-
 def arrives_anew(scheduler, victim):
     victim.arrival_time, victim.queue_place = 100.0, None
     scheduler.waiting.add(victim)
@@ -335,13 +321,6 @@ def forgets_its_copies(victim):
 
 def stays_in_the_step_if_swapped(scheduler, scheduler_output, victim):
     preempting(**{"step": nothing} if victim.swapped else {})(scheduler, scheduler_output, victim)
-
-
-def adds_it_again_at_its_place(scheduler, scheduler_output, victim):
-    if victim in list(scheduler.waiting):
-        scheduler.waiting.remove(victim)
-        scheduler.waiting.add(victim)
-    preempting()(scheduler, scheduler_output, victim)
 
 
 def counts_swapped_blocks(victim):
@@ -396,7 +375,7 @@ def block_by_block(scheduler, victim):
         scheduler.pool.free([victim.blocks.pop()])
 
 
-def by_drop(scheduler, scheduler_output, victim):
+def by_release(scheduler, scheduler_output, victim):
     scheduler_output.num_scheduled_tokens = {
         other: count for other, count in scheduler_output.num_scheduled_tokens.items() if other is not victim
     }
@@ -410,7 +389,8 @@ def by_drop(scheduler, scheduler_output, victim):
         scheduler.pool.free(victim.blocks)
         victim.blocks = []
     else:
-        scheduler.drop(victim)
+        scheduler.release(victim)
+        victim.num_computed_tokens = 0
 
 
 def clears_in_place(victim):
@@ -759,11 +739,6 @@ WRONG = {
         ),
         Wrong("it doesn't wait again", preempting(queue=nothing), "it has to wait for its next turn"),
         Wrong(
-            "it is added as a new request, with its blocks",
-            preempting(queue=lambda scheduler, victim: scheduler.add(victim)),
-            "is for new sequences",
-        ),
-        Wrong(
             "the queue is taken for a list",
             preempting(queue=lambda scheduler, victim: scheduler.waiting.insert(0, victim)),
             "The waiting queue isn't a list",
@@ -787,12 +762,6 @@ WRONG = {
             "it loses its place among equals", preempting(queue=loses_its_place), "`B.queue_place` should still be 1"
         ),
         Wrong("it gets the best tier", preempting(queue=gets_the_best_tier), "`B.tier` should still be 1"),
-        Wrong(
-            "a victim that waits is added again",
-            waits_even_if_it_waits_already,
-            "so it mustn't be added again",
-        ),
-        Wrong("every victim is taken for a running one", assumes_that_it_runs, "no batch slot to give up"),
         Wrong("the blocks aren't freed", preempting(free=nothing), "counts 2, 3 as used, and B has no blocks"),
         Wrong("only full blocks are freed", preempting(free=frees_full_blocks), "blocks 2, 3, 4 of B should be free"),
         Wrong(
@@ -952,8 +921,8 @@ RIGHT = {
         preempting(),
         in_another_order,
         preempting(free=block_by_block),
-        by_drop,
-        adds_it_again_at_its_place,
+        by_release,
+        preempting(queue=lambda scheduler, victim: scheduler.add(victim)),
         preempting(forget=clears_in_place),
     ],
     "10.3": [choosing(swap_line, recompute_slope), in_bytes, with_a_class, by_adding_blocks],

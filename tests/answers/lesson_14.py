@@ -14,7 +14,7 @@ import anyio
 import numpy as np
 
 from answers import Wrong
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
 from lessons_lib.serving.http.chat_events import DONE, ChatChunks
 from lessons_lib.serving.owner import own_engine

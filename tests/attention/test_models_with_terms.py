@@ -15,11 +15,11 @@ from lessons_lib.engine.gpu_model_runner import GPUModelRunner, compiled_logits
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.kv_cache.block_pool import BlockPool, block_bytes
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import KVShape, kv_shapes
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import KVShape, UnsupportedModel, kv_shapes
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 
 BLOCK, NEW_TOKENS = 4, 8
 LENGTHS = (1, WINDOW, WINDOW + 1, 31)

@@ -22,7 +22,7 @@ from lessons_lib.attention.packing import (
 )
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_step
 from lessons_lib.batching.request import Request
-from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 FAMILIES = ["gpt2", "llama", "qwen2"]

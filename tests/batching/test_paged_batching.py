@@ -16,8 +16,8 @@ from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for, slot_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.forward_passes import watch_forwards
 from lessons_lib.recording.paged_steps import named_slots, watch_paged_passes
 from lessons_lib.recording.serving import record_run

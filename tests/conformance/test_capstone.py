@@ -173,7 +173,7 @@ def test_steps_and_lines(folder):
     Path("my_serving/__init__.py").touch()
     Path("my_serving/parts.py").write_text("a = 1\n\n# nothing\nb = 2\n")
     Path("my_serving/engine.py").write_text(
-        "from lessons_lib.models.prompts import BadRequest\nclass Engine:\n    pass\ndef make_engine(*each):\n    return Engine()\n"
+        "from lessons_lib.models.validate import BadRequest\nclass Engine:\n    pass\ndef make_engine(*each):\n    return Engine()\n"
     )
     assert own_lines(engine_of()()) > 2 + 5
 

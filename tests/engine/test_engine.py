@@ -30,8 +30,8 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, PROMPTS
 from lessons_lib.models.loading import load_model
-from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.policies import PriorityWithAgeing, ShortestJobFirst
 from lessons_lib.scheduling.scheduler import conservative
 from tools.interrupts import Interrupter

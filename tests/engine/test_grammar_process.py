@@ -19,7 +19,7 @@ from lessons_lib.engine.sampling_params import (
     StructuredOutputsParams,
 )
 from lessons_lib.models.loading import BUNDLED_MODEL
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 LLMatcher = pytest.importorskip("llguidance").LLMatcher
 SIZE = 4096

@@ -19,7 +19,7 @@ from lessons_lib.engine.guided import Grammar, GrammarState
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.models.loading import load_model
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 pytest.importorskip("llguidance")
 ENGINES = ["waits", "overlaps"]

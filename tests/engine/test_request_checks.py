@@ -18,8 +18,8 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst
 
 OTHERS = {"a": [1, 2, 3], "b": [9, 8], "c": [4, 4, 4]}

@@ -16,7 +16,7 @@ from lessons_lib.engine.sampling import (
     token_logprobs,
     token_probabilities,
 )
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 numbers = st.floats(-20, 20, width=32)
 settings_of_a_row = st.tuples(

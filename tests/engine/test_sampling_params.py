@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lessons_lib.engine.logits_processors import LogitsRules
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400
 FIELDS = [field.name for field in dataclasses.fields(SamplingParams)]

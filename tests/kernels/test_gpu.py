@@ -16,8 +16,9 @@ from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.kernels.launch import has_hopper_kernel, launch_prefill, varlen
 from lessons_lib.kernels.paged_flash import prefill_kernel
 from lessons_lib.kv_cache.block_pool import BlockPool
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 
 pytestmark = [
     pytest.mark.gpu,

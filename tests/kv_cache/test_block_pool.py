@@ -20,7 +20,7 @@ from lessons_lib.kv_cache.block_pool import (
     slot_of,
 )
 from lessons_lib.kv_cache.cache_slots import slot_mapping
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
 
 settings.register_profile("long", settings(max_examples=60, stateful_step_count=80, deadline=None, derandomize=True))

@@ -7,8 +7,8 @@ from engine_cases import LetterTokenizer, a_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lessons_lib.compat.probe import probe
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.probe import probe
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.measuring import tuning
 from lessons_lib.measuring.memory_limit import OutOfMemory

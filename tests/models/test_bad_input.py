@@ -14,8 +14,8 @@ from lessons_lib.batching.request import IllegalTransition, Request, RequestStat
 from lessons_lib.batching.slots import NoFreeSlot, SlotManager
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.loading import BUNDLED_MODEL, DamagedModel, ModelNotFound, load_model
-from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.forward_passes import watch_forwards
 from lessons_lib.recording.serving import record_run
 

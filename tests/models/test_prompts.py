@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.models.loading import load_model
-from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN, BadRequest, encode_prompt, encode_prompts
+from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN, encode_prompt, encode_prompts
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.validate import BadRequest
 
 CONTEXT = 256
 

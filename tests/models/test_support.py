@@ -7,8 +7,9 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
-from lessons_lib.models.support import UnsupportedModel, check_context, check_supported, text_config
+from lessons_lib.models.support import check_context, check_supported
 from lessons_lib.models.tiny_models import tiny_model
 from tools.doctor import FAIL, OK
 from tools.doctor_model import check_model

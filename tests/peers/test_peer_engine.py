@@ -20,7 +20,7 @@ from engine_cases import (
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.sampling import SamplingParams, choose_tokens, token_logprobs, token_probabilities
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 PROMPT = [5, 6, 7]
 

@@ -15,7 +15,7 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import optimistic
+from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 
 TOKEN = 90
@@ -247,7 +247,7 @@ def test_asking_whether_blocks_suffice_takes_none():
     step(scheduler)
     (running,) = scheduler.running
     before = list(scheduler.pool.free_queue), list(running.blocks)
-    scheduler_output = scheduler.new_output()
+    scheduler_output = SchedulerOutput()
     waiting = a_sequence("B", 9, 2)
     assert scheduler.missing_blocks(waiting) == 3 and not scheduler.admission(scheduler, waiting)
     assert scheduler.missing_blocks(a_sequence("C", 4, 2)) == 1

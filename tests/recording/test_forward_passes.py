@@ -2,7 +2,7 @@
 
 import torch
 
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.configuration import kv_head_size
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording import attention_inputs
 

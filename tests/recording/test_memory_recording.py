@@ -11,9 +11,9 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
+from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, never_swap
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import fork
 
 COMMON = list(range(20, 28))
 
@@ -103,10 +103,10 @@ def test_a_run_is_recorded_through_a_fork():
     (first,) = six()[:1]  # 9 tokens: the third block has one
     scheduler.add(first)
     steps = [recorded_step(runner, scheduler, swap_cache)]
-    children = [fork(scheduler.pool, first, f"A{n}") for n in range(2)]
-    steps += serve_recorded(runner, scheduler, children, swap_cache, first_index=1)
+    children = [fork(scheduler, first, f"A{n}") for n in range(2)]
+    steps += serve_recorded(runner, scheduler, [], swap_cache, first_index=1)
     assert [step.index for step in steps] == list(range(len(steps)))
-    assert steps[1].admitted == ("A0", "A1") and sum(move.kind == COPY for move in steps[1].block_copies) == 2
+    assert list(steps[1].counts) == ["A", "A0", "A1"] and sum(move.kind == COPY for move in steps[1].block_copies) == 2
     assert sorted(map(len, steps[1].owners.values())) == [1, 1, 1, 3, 3]
     assert children[0].output_ids == children[1].output_ids == first.output_ids
 

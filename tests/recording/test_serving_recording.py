@@ -16,9 +16,9 @@ from lessons_lib.batching.request import Request
 from lessons_lib.batching.slot_cache import SlotCache
 from lessons_lib.batching.slots import SlotManager
 from lessons_lib.batching.static_batching import static_generate
-from lessons_lib.models.loading import cache_bytes_per_token
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.packed_steps import PackedStepRecorder
 from lessons_lib.recording.serving import record_run
 from lessons_lib.recording.slot_steps import record_slot_step

@@ -13,11 +13,13 @@ from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, never_swap
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative, optimistic
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import copy_before_write, fork, take_cached
+from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
+from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):
@@ -168,7 +170,7 @@ def test_the_one_that_needs_the_block_may_be_the_victim():
 
 def test_nobody_is_admitted_in_a_step_that_takes_blocks_back():
     scheduler, a, b = two_that_grow()
-    scheduler.add(sequence("C", 1, 1, arrival=2.0, first=80))
+    scheduler.add(sequence("C", 1, 1, arrival=0.5, first=80))
     (scheduler_output,) = go(scheduler)
     assert scheduler_output.preempted == [b] and scheduler_output.admitted == []
 
@@ -328,10 +330,15 @@ def test_nothing_is_found_where_nothing_is_shared():
 # --- copies and forks
 
 
+def two_with_the_same_blocks(num_blocks):
+    pool = PrefixCache(num_blocks, 4)
+    blocks = pool.allocate(2)
+    pool.touch(blocks)
+    return pool, *(Sequence(name, range(6), 5, num_computed_tokens=6, blocks=list(blocks)) for name in "AB")
+
+
 def test_a_copy_before_a_write_leaves_the_others_their_block():
-    pool = PrefixCache(4, 4)
-    first = Sequence("A", list(range(6)), 5, blocks=pool.allocate(2), num_computed_tokens=6)
-    second = fork(pool, first, "B")
+    pool, first, second = two_with_the_same_blocks(4)
     shared = list(first.blocks)
     assert pool.ref_count == {0: 2, 1: 2}
     assert copy_before_write(pool, second, 1) == BlockCopy(COPY, 1, 2)
@@ -339,9 +346,7 @@ def test_a_copy_before_a_write_leaves_the_others_their_block():
 
 
 def test_a_copy_without_a_free_block_changes_nothing():
-    pool = PrefixCache(2, 4)
-    first = Sequence("A", list(range(6)), 5, blocks=pool.allocate(2), num_computed_tokens=6)
-    second = fork(pool, first, "B")
+    pool, _, second = two_with_the_same_blocks(2)
     with pytest.raises(OutOfBlocks):
         copy_before_write(pool, second, 1)
     assert second.blocks == [0, 1] and pool.ref_count == {0: 2, 1: 2} and not pool.free_queue
@@ -360,10 +365,12 @@ def test_the_scheduler_copies_with_the_function_it_is_given():
 
 
 def test_a_fork_has_everything_of_its_own_but_the_blocks():
-    pool = PrefixCache(4, 2)
-    first = Sequence("A", [1, 2, 3], 5, output_ids=[4], blocks=pool.allocate(2), num_computed_tokens=3)
+    scheduler = make(4, block_size=2)
+    first = Sequence("A", [1, 2, 3], 5)
+    scheduler.add(first)
+    go(scheduler, token=4)
     hash_full_blocks(first, 2)
-    second = fork(pool, first, "B")
+    second = fork(scheduler, first, "B")
     second.append_token(5), second.blocks.append(9), second.block_hashes.append(b"")
     assert first.output_ids == [4] and first.blocks == [0, 1] and len(first.block_hashes) == 2
     assert (second.id, second.num_computed_tokens, second.prompt_ids) == ("B", 3, [1, 2, 3])
@@ -374,9 +381,7 @@ def forked(num_blocks, children, **limits):
     first = sequence("A", 6, 9)
     scheduler.add(first)
     go(scheduler)
-    made = [fork(scheduler.pool, first, f"A{n}") for n in range(children)]
-    for child in made:
-        scheduler.add(child)
+    made = [fork(scheduler, first, f"A{n}") for n in range(children)]
     audit(scheduler)
     return scheduler, first, made
 
@@ -397,67 +402,33 @@ def test_children_share_all_blocks_until_they_write():
     nothing_is_lost(scheduler)
 
 
-def test_who_runs_copies_the_block_that_a_waiting_child_holds_too():
-    scheduler, first, (child,) = forked(20, 1, max_num_seqs=1)
-    (scheduler_output,) = go(scheduler)
-    assert (
-        list(scheduler_output.num_scheduled_tokens) == [first]
-        and scheduler_output.block_copies == [BlockCopy(COPY, 1, 2)]
-        and (first.blocks, child.blocks) == ([0, 2], [0, 1])
-    )
-
-
-@pytest.mark.parametrize("max_num_seqs", [1, 2])
 @pytest.mark.parametrize("num_blocks", [4, 5, 6, 20])
-def test_more_children_than_seats(num_blocks, max_num_seqs):
-    scheduler, first, children = forked(num_blocks, 5, max_num_seqs=max_num_seqs)
-    scheduler_outputs = run_out(scheduler)
-    assert all(
-        1 <= len(scheduler_output.num_scheduled_tokens) <= max_num_seqs for scheduler_output in scheduler_outputs
-    )
-    assert all(len(child.output_ids) == 9 for child in [first, *children])
+def test_forks_that_grow_out_of_the_pool_preempt_each_other(num_blocks):
+    scheduler, first, children = forked(num_blocks, 5, max_num_seqs=6)
+    run_out(scheduler)
+    assert all(child.output_ids == first.output_ids and len(child.output_ids) == 9 for child in children)
+    assert bool(scheduler.num_preempted) == (num_blocks < 20)
     nothing_is_lost(scheduler)
 
 
-def test_forks_that_wait_give_way_to_the_one_that_runs():
-    """A holds the only place and is last in rank; a fork of an earlier one waits and has the blocks that A needs."""
-    scheduler = make(6, max_num_seqs=1, max_num_batched_tokens=16)
-    old = sequence("old", 8, 9, arrival=0.0, first=50)
-    scheduler.add(old)
-    go(scheduler)
-    waits = fork(scheduler.pool, old, "fork")
-    waits.arrival_time = -1.0
-    scheduler.remove(old)
-    runs = sequence("A", 13, 9, arrival=5.0)
-    scheduler.add(runs)
-    scheduler_output = scheduler.schedule()
-    scheduler.update(scheduler_output, [90])
-    scheduler.add(waits)
-    audit(scheduler)
-    assert scheduler.running == [runs] and scheduler.waiting_forks() == [waits]
-    scheduler_outputs = run_out(scheduler)
-    assert [s for scheduler_output in scheduler_outputs for s in scheduler_output.preempted] == [waits] and all(
-        scheduler_output.num_scheduled_tokens for scheduler_output in scheduler_outputs
-    )
-    nothing_is_lost(scheduler)
+def test_a_fork_needs_a_batch_slot():
+    scheduler, first, _ = forked(20, 1, max_num_seqs=2)
+    before = dict(scheduler.pool.ref_count)
+    with pytest.raises(RuntimeError, match="all 2 batch slots are taken, and fork 'C' needs one; raise `max_num_seqs`"):
+        fork(scheduler, first, "C")
+    assert scheduler.pool.ref_count == before and len(scheduler.running) == 2
 
 
-def test_forks_that_wait_are_dropped_when_nobody_could_be_admitted_otherwise():
-    scheduler = make(5, max_num_seqs=2, share_prefixes=False)
-    parents = [sequence(name, 8, 9, arrival=1.0 + n, first=30 * n) for n, name in enumerate("AB")]
-    for parent in parents:
-        scheduler.add(parent)
-    go(scheduler)
-    forks = [fork(scheduler.pool, parent, f"fork of {parent.id}") for parent in parents]
-    for parent, child in zip(parents, forks):
-        scheduler.remove(parent)
-    scheduler.add(sequence("C", 12, 9, arrival=0.0, first=70))
-    for child in forks:
-        scheduler.add(child)
-    audit(scheduler)
-    scheduler_outputs = run_out(scheduler)
-    assert scheduler_outputs[0].admitted[0].id == "C"
-    nothing_is_lost(scheduler)
+def test_only_a_running_sequence_without_a_step_in_flight_is_forked():
+    scheduler = make(20)
+    first = sequence("A", 6, 9)
+    scheduler.add(first)
+    with pytest.raises(RuntimeError, match="'A' is not running"):
+        fork(scheduler, first, "B")
+    scheduler.update_after_launch(scheduler.schedule())
+    with pytest.raises(RuntimeError, match="1 tokens in flight; .* after `update`"):
+        fork(scheduler, first, "B")
+    assert scheduler.running == [first] and set(scheduler.pool.ref_count.values()) == {1}
 
 
 # --- moves
@@ -631,30 +602,6 @@ def test_serving_greedily_needs_nothing_else_where_nothing_is_moved(limits):
 # --- blocks that no admission rule counts
 
 
-def test_a_swapped_sequence_is_admitted_only_once_its_blocks_are_free():
-    """`conservative` doesn't count the blocks of waiting forks: the swap-in raised OutOfBlocks, with the sequence in
-    `running` already."""
-    scheduler = make(5, swap_blocks=4, admission=conservative, share_prefixes=False)
-    parent, swapped = (
-        sequence("A", prompt=5, max_tokens=4),
-        sequence("B", prompt=5, max_tokens=4, arrival=1.0, first=30),
-    )
-    parent.blocks, parent.num_computed_tokens = scheduler.pool.allocate(2), 4
-    scheduler.running.append(parent)
-    child = fork(scheduler.pool, parent, "fork of A")
-    child.arrival_time = 2.0
-    swapped.swapped, swapped.num_computed_tokens = scheduler.swap_space.allocate(2), 5
-    swapped.output_ids.append(5)
-    for waiting in (swapped, child):
-        scheduler.add(waiting)
-    scheduler.pool.allocate(
-        2
-    )  # a sequence that leaves has two of the three free blocks; the parent takes the other for a copy
-    scheduler_output = scheduler.schedule()
-    assert list(scheduler_output.num_scheduled_tokens) == [parent] and not scheduler_output.preempted
-    assert list(scheduler.waiting) == [swapped, child] and len(swapped.swapped) == 2 and not swapped.blocks
-
-
 def test_nothing_is_admitted_while_a_sequence_that_leaves_has_the_blocks():
     """Its last token was in flight: it no longer ran, but had the only block. The next sequence was admitted and
     preempted itself: Deadlock."""
@@ -668,20 +615,6 @@ def test_nothing_is_admitted_while_a_sequence_that_leaves_has_the_blocks():
     assert scheduler.schedule().admitted == [waiting]
 
 
-def test_a_fork_is_admitted_only_with_a_block_for_its_copy():
-    scheduler = make(3, admission=lambda scheduler, sequence: True, share_prefixes=False)
-    parent = sequence("A", prompt=6, max_tokens=4)
-    parent.blocks, parent.num_computed_tokens = scheduler.pool.allocate(2), 5
-    scheduler.running.append(parent)
-    child = fork(scheduler.pool, parent, "fork of A")
-    scheduler.add(child)
-    assert scheduler.missing_blocks(child) == 1
-    others = scheduler.pool.allocate(1)
-    scheduler_output = scheduler.schedule()
-    assert child not in scheduler_output.admitted
-    scheduler.pool.free(others)
-
-
 def test_a_preempted_sequence_keeps_its_place_among_equals():
     scheduler = PreemptiveScheduler(PrefixCache(8, 2), max_num_seqs=2, max_num_batched_tokens=16)
     sequences = [Sequence(name, range(4), 9) for name in "abcd"]  # all arrived at once
@@ -689,7 +622,7 @@ def test_a_preempted_sequence_keeps_its_place_among_equals():
         scheduler.add(sequence)
     scheduler.schedule()
     assert scheduler.running == sequences[:2]
-    scheduler.preempt(scheduler.new_output(), sequences[1])
+    scheduler.preempt(SchedulerOutput(), sequences[1])
     assert [sequence.id for sequence in scheduler.waiting] == ["b", "c", "d"]
-    scheduler.preempt(scheduler.new_output(), sequences[0])
+    scheduler.preempt(SchedulerOutput(), sequences[0])
     assert [sequence.id for sequence in scheduler.waiting] == ["a", "b", "c", "d"]

@@ -4,8 +4,8 @@ import pytest
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling.arrivals import Arrival, traffic
-from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.simulator import SequenceTimes, Simulation, StepCost, simulate
+from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.scheduling.statistics import jain_index, seconds_alone, slowdowns, spread, summary, times_of
 
 COST = StepCost(0.005, 2e-5, 2e-7)

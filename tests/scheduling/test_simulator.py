@@ -23,7 +23,7 @@ from lessons_lib.scheduling.arrivals import (
     traffic,
 )
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import Scheduler, conservative, optimistic
+from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import (
     SequenceTimes,
@@ -34,6 +34,7 @@ from lessons_lib.scheduling.simulator import (
     simulate,
     simulate_static,
 )
+from lessons_lib.scheduling.stalling import Scheduler
 
 COST = StepCost(8, 2, 1)  # whole numbers, so that sums are exact
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl, Overloaded
 
 

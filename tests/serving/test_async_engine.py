@@ -20,7 +20,7 @@ from fronts import (
 
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl, Overloaded
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.engine_process import EngineProcess

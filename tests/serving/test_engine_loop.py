@@ -8,7 +8,7 @@ from fronts import Dead, counted, counting_engine, dying_engine, tiny_engine
 
 from lessons_lib.engine.request import NewToken
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.engine_loop import EngineLoop
 from lessons_lib.serving.messages import (
     AbortRequest,

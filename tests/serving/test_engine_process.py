@@ -17,7 +17,7 @@ from fronts import LIMIT, counting_engine, dying_engine, engine_once, no_engine,
 
 from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.engine_process import MAX_STARTS, EngineProcess
 from lessons_lib.serving.messages import EngineDead, NewTokens
 

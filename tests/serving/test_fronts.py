@@ -9,7 +9,7 @@ import zmq
 from engine_cases import check_that_nothing_is_left, greedy
 from fronts import LIMIT, counting_engine, hanging_engine, read, until
 
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.engine_process import EngineProcess
 from lessons_lib.serving.fronts import CLOSE, PARENT, Fronts
 from lessons_lib.serving.messages import (

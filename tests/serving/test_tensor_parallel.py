@@ -24,8 +24,8 @@ from lessons_lib.engine.fused_llama import FusedModel, NotFusible
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.serving.follower import RankedCore

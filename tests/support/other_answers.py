@@ -8,8 +8,7 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache as ReferenceCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache as ReferencePrefixCache
 from lessons_lib.kv_cache.prefix_cache import SharedBlockPool as ReferenceSharedPool
-from lessons_lib.scheduling.scheduler import OutputT
-from lessons_lib.scheduling.scheduler import Scheduler as ReferenceScheduler
+from lessons_lib.scheduling.stalling import Scheduler as ReferenceScheduler
 
 
 class BlockPool:
@@ -78,7 +77,7 @@ class PrefixCache(ReferencePrefixCache):
         return lesson_11.writable_in_steps(self, block)
 
 
-class Scheduler(ReferenceScheduler[OutputT]):
+class Scheduler(ReferenceScheduler):
     def schedule_waiting(self, scheduler_output):
         left = 0 if scheduler_output.stalled else self.max_num_batched_tokens - scheduler_output.num_tokens
         while left > 0 and len(self.waiting) > 0 and self.max_num_seqs > len(self.running):
@@ -145,7 +144,7 @@ ANSWERS = {
     f"{SCHEDULING}.policies:PriorityWithAgeing": PriorityWithAgeing,
     f"{SCHEDULING}.scheduler:share_budget": lesson_09.in_two_dicts,
     f"{SCHEDULING}.scheduler:conservative": lesson_09.subtracts_one_by_one,
-    f"{SCHEDULING}.scheduler:Scheduler": Scheduler,
+    f"{SCHEDULING}.stalling:Scheduler": Scheduler,
     f"{SCHEDULING}.preemption:last_in_rank": lesson_10.by_a_loop,
     f"{SCHEDULING}.preemption:preempt_sequence": lesson_10.in_another_order,
     f"{SCHEDULING}.shared_blocks:copy_before_write": lesson_11.with_a_slice,

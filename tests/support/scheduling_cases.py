@@ -9,8 +9,8 @@ from lessons_lib.scheduling.policies import (
     ShortestWithAgeing,
     StrictPriority,
 )
-from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.stalling import Scheduler
 
 POLICIES = [
     FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(2, head_start=1),

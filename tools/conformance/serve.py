@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lessons_lib.engine.gathered_runner import GatheredRunner
+from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.models.support import REMEDY, UnsupportedModel, check_supported, text_config
+from lessons_lib.models.configuration import UnsupportedModel, text_config
+from lessons_lib.models.support import REMEDY, check_supported
 from tools.conformance.tiny_models import FIRST_WORD, tiny_model
 
 PAGED, GATHERED, REFUSED, BROKEN, WRONG = "equal", "equal (gathered)", "refused", "can't be built", "WRONG"

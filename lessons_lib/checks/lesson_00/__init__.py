@@ -69,7 +69,7 @@ EXERCISES = [
     Exercise(
         id="00.4",
         title="Bytes per token in the cache (optional)",
-        reference="lessons_lib.models.loading:cache_bytes_per_token",
+        reference="lessons_lib.models.configuration:cache_bytes_per_token",
         test=test_cache_bytes_per_token,
         hints=(
             "Draw one token's part of the cache in one layer: how many vectors is it, and how long is each? Only then "

@@ -6,7 +6,8 @@ import torch
 from transformers import AutoConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.models.loading import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
+from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.loading import BUNDLED_MODEL
 
 
 def _llama(**changes) -> LlamaConfig:

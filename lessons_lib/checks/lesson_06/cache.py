@@ -7,7 +7,7 @@ import torch
 from lessons_lib.checks.exercise import Mistake, call, current_case, short
 from lessons_lib.checks.lesson_06.cache_uses import check_uses
 from lessons_lib.checks.lesson_06.operators import CountOperators
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.configuration import kv_head_size
 from lessons_lib.models.tiny_models import tiny_model
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 3

@@ -3,7 +3,7 @@
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.models.loading import KVShape, kv_head_size
+from lessons_lib.models.configuration import KVShape, kv_head_size
 from lessons_lib.models.tiny_models import tiny_model
 
 NUM_BLOCKS, BLOCK_SIZE = 3, 4

@@ -14,7 +14,7 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.configuration import kv_head_size
 from lessons_lib.models.tiny_models import tiny_model
 
 TOKENS, QUERY_HEADS = 3, 4

@@ -44,7 +44,7 @@ EXERCISES = [
     Exercise(
         id="09.3",
         title="the scheduler",
-        reference="lessons_lib.scheduling.scheduler:Scheduler",
+        reference="lessons_lib.scheduling.stalling:Scheduler",
         test=check_scheduler,
         hints=(
             "`schedule_waiting` is a loop. Which conditions can you check before you know the next sequence, and which "

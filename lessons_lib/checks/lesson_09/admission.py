@@ -3,7 +3,8 @@
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_09.made_up import a_sequence, names_of
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.scheduling.scheduler import Scheduler, conservative
+from lessons_lib.scheduling.scheduler import conservative
+from lessons_lib.scheduling.stalling import Scheduler
 
 # (block size, blocks of the pool, running, new); a sequence is (prompt, max_tokens, answer so far).
 # A running sequence has blocks for its computed tokens.

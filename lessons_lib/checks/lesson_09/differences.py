@@ -90,7 +90,7 @@ def compare_outputs(twins: "Twins", got, want) -> None:
                 f"`schedule` should return a SchedulerOutput; yours returned {type(got).__name__}.",
                 case=twins.now(),
                 idea=(
-                    "`self.new_output()` creates one, `schedule_running` and `schedule_waiting` fill it in; return it."
+                    "`SchedulerOutput()` creates one, `schedule_running` and `schedule_waiting` fill it in; return it."
                 ),
             )
     strange = [key for key in got.num_scheduled_tokens if not isinstance(key, Sequence)]

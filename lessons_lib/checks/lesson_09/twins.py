@@ -6,7 +6,8 @@ from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_09.differences import compare_computed, compare_errors, compare_outputs
 from lessons_lib.checks.lesson_09.made_up import END, a_sequence, listed, names_of
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative
+from lessons_lib.scheduling.scheduler import conservative
+from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 MOST_QUESTIONS = 200  # in one step; no correct scheduler asks that often
 

@@ -32,14 +32,14 @@ EXERCISES = [
         test=check_preempt_sequence,
         hints=(
             "Follow F through the first try: preempted, waiting, admitted again. Which of its attributes still says "
-            "what was true before? Then go through the three ways in which victims differ: which lines assume that the "
-            "victim runs, or that nothing of it is scheduled yet?",
+            "what was true before? Then go through the two ways in which victims differ: which lines assume that "
+            "nothing of it is scheduled yet?",
             "The step: take the victim out of `num_scheduled_tokens` if it is there, and append it to `preempted`. The "
-            "scheduler: if the victim is in `running`, remove it there and add it to `waiting`. The pool: free the "
+            "scheduler: remove the victim from `running` and add it to `waiting`. The pool: free the "
             "victim's blocks; then it has none. The victim: without its cache, no token is computed. Its token ids "
             "stay.",
             "`scheduler_output.num_scheduled_tokens.pop(victim, None)`; `scheduler_output.preempted.append(victim)`; "
-            "`if victim in scheduler.running:` `scheduler.running.remove(victim)` and `scheduler.waiting.add(victim)`; "
+            "`scheduler.running.remove(victim)`; `scheduler.waiting.add(victim)`; "
             "`scheduler.pool.free(victim.blocks)`; `victim.blocks = []`; `if not victim.swapped:` "
             "`victim.num_computed_tokens = 0`.",
         ),

@@ -20,7 +20,6 @@ def check_preempt_sequence(attempt) -> None:
     _check_partial_blocks(attempt)
     _check_place_in_queue(attempt)
     _check_swapped(attempt)
-    _check_waiting_victim(attempt)
     _check_shared_block(attempt)
     for seed in range(8):
         _check_run(attempt, seed)
@@ -112,15 +111,6 @@ def _check_swapped(attempt) -> None:
     state.run("A", 8, answered=1, num_blocks=2)
     state.run("B", 12, computed=5, num_blocks=3, scheduled=7)
     state.swap("B")
-    state.preempt("B")
-
-
-def _check_waiting_victim(attempt) -> None:
-    case = "A runs. B waits, but it has blocks (lesson 11 has such sequences). B is the victim."
-    state = Pressed(attempt, case, num_blocks=4)
-    state.run("A", 8, answered=1, num_blocks=2)
-    state.wait("B", "C")
-    state.give("B", computed=5, num_blocks=2)
     state.preempt("B")
 
 

@@ -9,8 +9,8 @@ from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.engine.in_flight import overlapped_step
 from lessons_lib.engine.model_runner import GreedyLoop
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
-from lessons_lib.scheduling.scheduler import optimistic
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 
 BLOCK_SIZE, MOST_STEPS = 4, 80
@@ -84,7 +84,7 @@ class WatchedLoop(GreedyLoop):
         self.case = case
         self.log: list[str] = []
         self.num_launched = 0
-        self.scheduled: list[PreemptiveSchedulerOutput] = []  # in this call
+        self.scheduled: list[SchedulerOutput] = []  # in this call
         self.may_finish = False  # whether tokens were read since then
 
     def mistake(self, what: str, idea: str) -> Mistake:

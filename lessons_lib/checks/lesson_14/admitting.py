@@ -3,7 +3,7 @@
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl, Overloaded
 
 

@@ -14,7 +14,7 @@ from lessons_lib.conformance.break_in.engine import TooManySteps
 from lessons_lib.conformance.break_in.grading import Test, error_of
 from lessons_lib.conformance.break_in.silent import why_silent
 from lessons_lib.conformance.contract import Params
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 
 
 def test_an_abort(make_engine: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lessons_lib.engine.request import CompletionOutput, NewToken
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import completion_logprobs, prompt_logprobs

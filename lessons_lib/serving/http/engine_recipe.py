@@ -14,8 +14,8 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.guided import Vocabulary
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_path
+from lessons_lib.models.configuration import text_config
 from lessons_lib.models.loading import BUNDLED_MODEL, load_error, load_model
-from lessons_lib.models.support import text_config
 
 BUNDLED_NAME = "lessons-bundled"
 

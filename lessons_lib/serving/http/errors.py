@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.models.prompts import BadRequest, shortened
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.admission import Overloaded
 from lessons_lib.serving.messages import Draining, EngineDead
 

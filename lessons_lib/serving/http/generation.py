@@ -19,7 +19,7 @@ from starlette.responses import Response
 from lessons_lib import __version__
 from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest, shortened
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.protocol import SamplingFields

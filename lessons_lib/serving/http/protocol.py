@@ -17,7 +17,7 @@ from lessons_lib.engine.sampling_params import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.http import errors
 
 MAX_PROMPTS = MAX_COMPLETIONS = 1024  # of one request

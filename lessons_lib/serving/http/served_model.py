@@ -11,9 +11,9 @@ from typing import Any
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from lessons_lib.models.loading import context_length
-from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN, BadRequest
-from lessons_lib.models.support import text_config
+from lessons_lib.models.configuration import context_length, text_config
+from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
+from lessons_lib.models.validate import BadRequest
 
 # A model that was never trained on chats has never seen roles: it just continues the last message.
 DEFAULT_CHAT_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.http.chat_events import sse_events
 from lessons_lib.serving.http.errors import ApiError, api_error

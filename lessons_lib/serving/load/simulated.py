@@ -5,7 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.arrivals import heavy_tailed
 from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded

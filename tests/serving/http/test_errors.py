@@ -3,7 +3,7 @@
 import pytest
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import Overloaded
 from lessons_lib.serving.http.errors import ApiError, api_error, validation_error
 from lessons_lib.serving.messages import Draining, EngineDead

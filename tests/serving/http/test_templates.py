@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lessons_lib.models.loading import BUNDLED_MODEL
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.http.protocol import ChatRequest
 from lessons_lib.serving.http.served_model import ServedModel, bytes_of
 

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lessons_lib.models.loading import BUNDLED_MODEL
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.http.protocol import ChatRequest
 from lessons_lib.serving.http.served_model import ServedModel
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling import simulator
 from lessons_lib.scheduling.arrivals import Arrival
-from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.knee import find_knee

@@ -29,7 +29,8 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.configuration import UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class GenerationDefaults:
         end_token_ids: tokens that end a completion, the model's and the tokenizer's.
         stop: strings that end a completion.
         honored: field -> value; every request obeys it, as in `generate`.
-        for_sampling: field -> value; a request obeys it only if it asks, see `SamplingParams.from_generation_config`.
+        for_sampling: field -> value; a request obeys it only if it asks, see `sampling_params_of`.
         ignored: field -> value; the engine doesn't look at it. Limits are a request's own, `SamplingParams.max_tokens`.
     """
 
@@ -164,7 +165,7 @@ class GenerationDefaults:
                 "with `EngineConfig(generation_config=False)`."
             ) from error
 
-    def applied_to(self, params: Any, max_tokens: int) -> Any:
+    def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
         """The SamplingParams of a request that obeys them, besides its own rules. A field of its own replaces the
         model's.
 
@@ -223,22 +224,23 @@ def processed(processors: LogitsProcessorList, tokens: ListOf[int], logits: torc
     return changed
 
 
-def sampling_values(config: GenerationConfig | None, offered: Iterable[str]) -> dict[str, Any]:
-    """The fields of a SamplingParams with which a request is sampled as `generate` would.
+def sampling_params_of(model: PreTrainedModel, **own: Any) -> SamplingParams:
+    """Parameters with which a model is sampled as `generate` samples it.
 
     Args:
-        offered: the fields that SamplingParams has.
+        own: fields that replace those of the model's generation_config.
 
     Raises:
         UnsupportedModel: the generation_config cuts probabilities in a way that the engine doesn't offer.
     """
-    if config is None:
-        return {}
+    config: GenerationConfig | None = model.generation_config
     values: dict[str, Any] = {}
+    if config is None:
+        return SamplingParams(**own)
     if config.max_new_tokens is not None:
         values["max_tokens"] = config.max_new_tokens
     if not config.do_sample:
-        return values
+        return SamplingParams(**values | own)
     # What `generate` takes if nothing is said: temperature 1, and the 50 likeliest tokens.
     values |= {"temperature": 1.0, "top_k": 50}
     values |= {name: getattr(config, name) for name in ("temperature", "top_k") if getattr(config, name) is not None}
@@ -246,13 +248,13 @@ def sampling_values(config: GenerationConfig | None, offered: Iterable[str]) -> 
         value = getattr(config, name, None)
         if not counts(name, value):
             continue
-        if name not in offered:
+        if name not in SamplingParams.__dataclass_fields__:
             raise UnsupportedModel(
                 f"the model's generation_config has {name}={value!r}, which this engine doesn't offer. Write the "
                 "SamplingParams out, without it."
             )
         values[name] = value
-    return values
+    return SamplingParams(**values | own)
 
 
 def counts(name: str, value: Any) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from lessons_lib.engine.gathered_runner import forward_with_cache
-from lessons_lib.models.support import rescales_rope, text_config
+from lessons_lib.compat.gathered_runner import forward_with_cache
+from lessons_lib.models.configuration import text_config
+from lessons_lib.models.support import rescales_rope
 
 SHORT = 5
 SAME = 1e-4  # relative difference of logits that rounding explains

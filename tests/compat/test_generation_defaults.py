@@ -9,13 +9,20 @@ from engine_cases import LetterTokenizer, a_model, alone, check_that_nothing_is_
 from oracle import END, generate_alone
 from transformers import GenerationConfig
 
+from lessons_lib.compat.generation_defaults import (
+    BOOKKEEPING,
+    FOR_SAMPLING,
+    HONORED,
+    NOT_OFFERED,
+    counts,
+    sampling_params_of,
+)
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.generation_defaults import BOOKKEEPING, FOR_SAMPLING, HONORED, NOT_OFFERED, counts
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling import SamplingParams, token_probabilities
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 PROMPTS = [[1, 2, 3], [7], [5, 6, 5, 6, 5], list(range(20, 41)), [3, 3]]
@@ -233,7 +240,7 @@ def test_a_field_of_the_request_replaces_that_of_the_model():
 )
 def test_sampling_parameters_of_the_model_are_those_of_generate(fields):
     model = a_model_with(do_sample=True, **fields)
-    params = SamplingParams.from_generation_config(model, max_tokens=1)
+    params = sampling_params_of(model, max_tokens=1)
     ids = torch.tensor([[1, 2, 3]])
     options = dict(max_new_tokens=1, pad_token_id=0, output_logits=True, output_scores=True)
     output = model.generate(ids, return_dict_in_generate=True, **options)
@@ -251,15 +258,13 @@ def test_greedy_stays_greedy_unless_asked():
     model = a_model_with(do_sample=True, temperature=0.6)
     (output,) = an_engine(model).generate([[1, 2, 3]], SamplingParams(max_tokens=MAX_TOKENS))
     assert output.token_ids == alone("qwen2", [1, 2, 3], MAX_TOKENS)
-    assert SamplingParams.from_generation_config(a_model()) == SamplingParams()
-    assert SamplingParams.from_generation_config(a_model_with(temperature=0.6)) == SamplingParams()
-    assert SamplingParams.from_generation_config(a_model_with(max_new_tokens=5)).max_tokens == 5
-    assert SamplingParams.from_generation_config(model, temperature=0.2, n=2) == SamplingParams(
-        temperature=0.2, top_k=50, n=2
-    )
+    assert sampling_params_of(a_model()) == SamplingParams()
+    assert sampling_params_of(a_model_with(temperature=0.6)) == SamplingParams()
+    assert sampling_params_of(a_model_with(max_new_tokens=5)).max_tokens == 5
+    assert sampling_params_of(model, temperature=0.2, n=2) == SamplingParams(temperature=0.2, top_k=50, n=2)
 
 
 @pytest.mark.parametrize("name", ["epsilon_cutoff", "eta_cutoff", "top_h"])
 def test_a_cut_that_is_not_offered_is_refused_by_name(name):
     with pytest.raises(UnsupportedModel, match=f"{name}=0.3"):
-        SamplingParams.from_generation_config(a_model_with(do_sample=True, **{name: 0.3}))
+        sampling_params_of(a_model_with(do_sample=True, **{name: 0.3}))

@@ -18,14 +18,14 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import DynamicCache, GenerationConfig, PretrainedConfig, PreTrainedModel
 
-from lessons_lib.engine.gathered_runner import GatheredRunner, forward_with_cache
-from lessons_lib.engine.lengths import names_of_lengths, short_lengths
+from lessons_lib.compat.gathered_runner import GatheredRunner, forward_with_cache
+from lessons_lib.compat.lengths import names_of_lengths, short_lengths
+from lessons_lib.compat.shallow import shallow
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.shallow import shallow
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.loading import KVShape
-from lessons_lib.models.support import REMEDY, UnsupportedModel, check_supported, text_config
+from lessons_lib.models.configuration import KVShape, UnsupportedModel, text_config
+from lessons_lib.models.support import REMEDY, check_supported
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 

@@ -19,7 +19,7 @@ from lessons_lib.engine.input_batch import tokens_of
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 

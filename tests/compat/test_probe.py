@@ -20,17 +20,16 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-import lessons_lib.engine.probe as probing
-import lessons_lib.engine.shallow as shallow
+import lessons_lib.compat.probe as probing
+import lessons_lib.compat.shallow as shallow
+from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.compat.probe import GATHERED, PAGED, probe
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gathered_runner import GatheredRunner
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.probe import GATHERED, PAGED, probe
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.models.loading import KVShape
-from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.configuration import KVShape, UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
 from tools.conformance.serve import generate

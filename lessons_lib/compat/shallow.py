@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lessons_lib.models.support import text_config
+from lessons_lib.models.configuration import text_config
 
 AT_LEAST = 2  # a mistake in the index of a layer needs two of them to show
 NO_SETTING = ("layer_idx", "layer_id", "training")

@@ -1,0 +1,54 @@
+"""Lesson 12: how an engine has to serve its model, or why it can't."""
+
+import warnings
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.compat.generation_defaults import GenerationDefaults
+from lessons_lib.compat.probe import GATHERED, probe
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.model_fit import ModelFit
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.models.configuration import UnsupportedModel
+from lessons_lib.models.support import check_context
+
+
+def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:
+    """Find out how a model is served: by a probe, unless the config turns it off, and by its generation_config.
+
+    Raises:
+        UnsupportedModel: the engine would give other tokens than the model's `generate`.
+    """
+    measured: dict[str, Any] = {}
+    if config.probe:
+        served = probe(model)
+        check_context(model.config, config.max_model_len)
+        measured["layer_shapes"] = served.layer_shapes
+        if served.way == GATHERED:
+            measured["make_runner"] = make_gathered
+    return ModelFit(GenerationDefaults.of(model, tokenizer, config.generation_config), **measured)
+
+
+def make_gathered(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
+    """The GatheredRunner of a model that needs one.
+
+    Raises:
+        UnsupportedModel: the config asks for another runner.
+    """
+    reason, make_runner = probe(model).reason, config.make_runner
+    if not (make_runner or config.overlap):
+        warnings.warn(f"{type(model).__name__} is served slowly, one sequence at a time: {reason}.", stacklevel=3)
+        return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=config.layer_shapes)
+    if not make_runner:
+        from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # only those who use it need the compiler
+
+        make_runner = gpu_model_runner()
+    runner = make_runner(model, num_blocks, config)
+    if not isinstance(runner, GatheredRunner):
+        raise UnsupportedModel(
+            f"{type(runner).__name__} can't serve {type(model).__name__}: {reason}. LLMEngine can, one sequence at a "
+            "time; leave out make_runner and overlap."
+        )
+    return runner

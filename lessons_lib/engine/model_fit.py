@@ -1,0 +1,38 @@
+"""Lesson 12: what an engine must know of a model before it serves it. `compat.fit` finds it out."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lessons_lib.engine.config import MakeRunner
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.configuration import KVShape
+
+
+class RequestDefaults(Protocol):
+    """What every request takes from its model."""
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Tokens that end a completion."""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end a completion."""
+
+    def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
+        """The parameters of a request with the model's own rules in front of its rules."""
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """How a model is served.
+
+    Attributes:
+        defaults: what every request takes from the model.
+        layer_shapes: of each layer's keys and values, as measured; None for those of the configuration.
+        make_runner: takes the place of the config's; None if the model needs no runner of its own.
+    """
+
+    defaults: RequestDefaults
+    layer_shapes: list[KVShape] | None = None
+    make_runner: MakeRunner | None = None

@@ -1,0 +1,94 @@
+"""Check arguments of engines and requests. Each function returns the value in its own type, or refuses it with a text
+that names it, says what it is and what it must be."""
+
+import operator
+import reprlib
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+
+
+class BadRequest(ValueError):
+    """A request is invalid. Nothing was computed, for any request of the call."""
+
+
+def must(holds: bool, name: str, value: object, wanted: str, error: type[ValueError] = BadRequest) -> None:
+    """Refuse a value unless a condition holds."""
+    if not holds:
+        raise error(f"{name} is {shortened(value)}; it must be {wanted}.")
+
+
+def whole(
+    name: str, value: Any, wanted: str, least: float, most: float = float("inf"), error: type[ValueError] = BadRequest
+) -> int:
+    """A whole number from `least` to `most`."""
+    must(is_whole(value) and least <= integer(value) <= most, name, value, wanted, error)
+    return integer(value)
+
+
+def number(name: str, value: Any, wanted: str, holds: Callable[[float], bool]) -> float:
+    """A number that satisfies a condition."""
+    # NaN fails every comparison, so a rule is written as what must hold. `abs(value) < 1e300` also holds back integers
+    # that no float can represent.
+    must(is_real(value) and abs(value) <= 1e300 and holds(float(value)), name, value, wanted)
+    return float(value)
+
+
+def flag(name: str, value: Any, error: type[ValueError] = BadRequest) -> bool:
+    """True or False."""
+    must(isinstance(value, bool), name, value, "True or False", error)
+    return bool(value)
+
+
+def strings(name: str, value: Any, wanted: str) -> tuple[str, ...]:
+    """Strings that are not empty: one, several, or None."""
+    given = () if value is None else (value,) if isinstance(value, str) else value
+    # Not any iterable: a generator would be empty the second time, and a set has no order.
+    is_list = isinstance(given, (list, tuple))
+    must(is_list and all(isinstance(text, str) and text for text in given), name, value, wanted)
+    return tuple(given)
+
+
+def token_ids(name: str, value: Any, wanted: str) -> tuple[int, ...]:
+    """Whole numbers from 0 on, or None."""
+    given = () if value is None else value
+    is_list = isinstance(given, (list, tuple, set, frozenset, range))
+    # Most are plain integers, and there may be as many as a vocabulary has.
+    are_ids = is_list and all(token >= 0 if type(token) is int else is_whole(token, 0) for token in given)
+    must(are_ids, name, value, wanted)
+    return tuple(map(int, given))
+
+
+def integer(value: Any) -> int:
+    """Convert a value to a Python integer.
+
+    Raises:
+        TypeError: it isn't an integer. Bools and whole floats aren't either.
+    """
+    if isinstance(value, bool):
+        raise TypeError("a bool is not an integer here.")
+    return operator.index(value)
+
+
+def is_whole(value: object, least: float = float("-inf")) -> bool:
+    """True for an integer that is at least `least`."""
+    try:
+        return integer(value) >= least
+    except TypeError:
+        return False
+
+
+def is_real(value: Any) -> bool:
+    """True for a number, whole or not. Bools are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def shortened(value: object) -> str:
+    """Shorten a value for an error message."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        return f"a huge {type(value).__name__}"

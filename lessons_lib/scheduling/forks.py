@@ -1,0 +1,41 @@
+"""Lesson 11: a running sequence becomes two, which share their blocks."""
+
+from dataclasses import replace
+
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.sequence import Sequence
+
+
+def fork(scheduler: PreemptiveScheduler, sequence: Sequence, id: str) -> Sequence:
+    """Run a second sequence with all the tokens of a running one. They share every block until one of them writes.
+
+    Args:
+        scheduler: changed in place.
+        sequence: running, without a step in flight.
+        id: of the new sequence.
+
+    Raises:
+        RuntimeError: the sequence doesn't run or a step with it is in flight, or no batch slot is free; nothing
+            changes.
+    """
+    if sequence not in scheduler.running or sequence.num_placeholders:
+        raise RuntimeError(
+            f"sequence {sequence.id!r} is not running, or has {sequence.num_placeholders} tokens in flight; only a "
+            "running sequence can be forked, after `update`. Nothing changed."
+        )
+    if len(scheduler.running) >= scheduler.max_num_seqs:
+        raise RuntimeError(
+            f"all {scheduler.max_num_seqs} batch slots are taken, and fork {id!r} needs one; raise `max_num_seqs`, or "
+            "wait until a sequence has finished. Nothing changed."
+        )
+    scheduler.pool.touch(sequence.blocks)
+    child = replace(
+        sequence,
+        id=id,
+        output_ids=list(sequence.output_ids),
+        blocks=list(sequence.blocks),
+        block_hashes=list(sequence.block_hashes),
+        queue_place=None,
+    )
+    scheduler.running.append(child)
+    return child
