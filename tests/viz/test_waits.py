@@ -1,11 +1,10 @@
 """Waits against arrivals: points where their times are, bins that hold every request once, tiers apart."""
 
 import re
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from svg_reading import SVG, elements, texts
+from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.scheduling.simulator import SequenceTimes, Simulation
 from lessons_lib.viz.charts.waits import binned, draw_waits, waits_by_tier
@@ -124,62 +123,13 @@ def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
     assert "thick line: mean of the requests that arrived then; thin line: their longest wait" in texts(picture)
 
 
-def test_a_hundred_thousand_requests_are_drawn_with_as_few_elements_as_ten_thousand():
-    def picture(count):
-        run = run_of(*[(n * 0.01, n % 7 * 0.02) for n in range(count)])
-        return draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(count)})
-
-    few, many = (len(list(ET.fromstring(picture(count).svg).iter())) for count in (10_000, 100_000))
-    assert many < 1.2 * few < 2000
-
-
-def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():
-    run = run_of(*[(n * 0.01, n * 0.02) for n in range(4000)])
-    picture = draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(4000)})
-    paths = elements(picture, "path")
-    areas = [n for n, path in enumerate(paths) if path.get("stroke") == "none"]
-    means = [n for n, path in enumerate(paths) if path.get("stroke-width") in ("2.2", "4.6")]
-    assert len(areas) == len(means) == 2 and max(areas) < min(means)
-    signs = {}
-    for rect in elements(picture, "rect"):
-        said = re.match(r"tier (\d): [\d,]+ arrived about", rect.findtext(SVG + "title") or "")
-        if said:
-            signs.setdefault(said[1], set()).add(rect.get("x"))
-    assert set(signs) == {"0", "1"} and not signs["0"] & signs["1"]
-
-
-def test_a_pale_band_lies_between_the_mean_and_the_longest_wait():
-    run = run_of(*[(n * 0.01, n * 0.02 + n % 4) for n in range(4000)])
-    picture = draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(4000)})
-    paths = {
-        path.get("stroke-width"): points_of(path)
-        for path in elements(picture, "path")
-        if path.get("stroke-width") in ("2.2", "4.6")
-    }
-    bands = [points_of(path) for path in elements(picture, "path") if path.get("stroke") == "none"]
-    for band, mean in zip(bands, (paths["4.6"], paths["2.2"]), strict=True):  # the best tier is drawn last
-        tops, back = band[: len(mean)], band[len(mean) :]
-        assert back == mean[::-1] and [x for x, _ in tops] == [x for x, _ in mean]
-        assert all(top < middle for (_, top), (_, middle) in zip(tops, mean))
-
-
 @pytest.mark.parametrize(
     "runs",
     [{}, {"none": Simulation()}, {"one": run_of((0, 0))},
      {"a": run_of((3, 0), (4, 0)), "b": Simulation(), "c": run_of((1, 5)), "d": run_of(*[(n, n) for n in range(400)]), "e": run_of((0, 1))}],
     ids=["no runs", "empty", "one", "five"],
 )  # fmt: skip
-def test_all_runs_can_be_drawn_and_nothing_lies_outside_the_sheet(runs):
-    tiers = {str(n): n % 3 for n in range(400)}
-    picture = draw_waits(runs, tiers, "A title")
-    assert picture == draw_waits(runs, tiers, "A title")
-    root = ET.fromstring(picture.svg)
-    assert root.get("aria-label") == picture.alt and picture.alt.startswith("A title.")
-    width, height = map(float, root.get("viewBox").split()[2:])
-    for text in root.iter(SVG + "text"):
-        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
-    for path in root.iter(SVG + "path"):
-        for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", path.get("d")):
-            assert 0 <= float(x) <= width and 0 <= float(y) <= height
-    assert all(name in texts(picture) for name in runs)
+def test_all_runs_can_be_drawn(runs):
+    picture = assert_sound(lambda: draw_waits(runs, {str(n): n % 3 for n in range(400)}, "A title"))
+    assert picture.alt.startswith("A title.") and all(name in texts(picture) for name in runs)
     assert picture.alt.count("no request was served") == sum(not run.times for run in runs.values())
