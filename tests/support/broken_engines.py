@@ -96,30 +96,6 @@ class OneListForAll(CourseEngine):
         return [with_(each, token_ids=self.ids) for each in events]
 
 
-@broken("answers.one_request")
-class OneQueueForAll(CourseEngine):
-    """The requests of all engines are in one set."""
-
-    unfinished = set()
-
-    def add_request(self, request_id, prompt_ids, params):
-        super().add_request(request_id, prompt_ids, params)
-        self.unfinished.add(request_id)
-
-    def step(self):
-        events = super().step()
-        self.unfinished.difference_update(each.request_id for each in events if each.finish_reason)
-        return events
-
-    def has_unfinished(self):
-        return bool(self.unfinished)
-
-
-@broken("answers.one_request")
-def never_gives_a_reason(course, engine, scheduler):
-    changed_step(course, lambda events: [with_(each, finish_reason=None) for each in events])
-
-
 @broken("answers.stop_token")
 def looks_at_the_first_stop_token_only(course, engine, scheduler):
     add = course.add_request
@@ -131,14 +107,6 @@ def looks_at_the_first_stop_token_only(course, engine, scheduler):
 @broken("answers.end_token")
 def always_says_length(course, engine, scheduler):
     changed_step(course, lambda events: [with_(each, finish_reason=each.finish_reason and "length") for each in events])
-
-
-@broken("answers.end_token")
-def keeps_the_end_token(course, engine, scheduler):
-    def change(events):
-        return [with_(each, token_ids=[]) if each.finish_reason == "stop" else each for each in events]
-
-    changed_step(course, change)
 
 
 @broken("answers.end_token_at_the_limit")
@@ -324,11 +292,6 @@ def returns_none_when_idle(course, engine, scheduler):
     course.step = lambda: step() or None
 
 
-@broken("batches.first_come")
-def returns_no_tokens(course, engine, scheduler):
-    changed_step(course, lambda events: [with_(each, token_ids=[]) for each in events])
-
-
 # Manners
 
 
@@ -453,28 +416,6 @@ def forgets_what_a_stream_computed_for_others(course, engine, scheduler):
 
 
 @broken("manners.streams_beside_steps")
-def steps_return_the_tokens_of_streams_too(course, engine, scheduler):
-    streamed, stream, step = {}, course.stream, course.step
-
-    def noting(name, prompt, params):
-        streamed[name] = None
-        return stream(name, prompt, params)
-
-    def stepping():
-        before = {
-            name: len(engine.requests[name].completions[0].output_ids) for name in streamed if name in engine.requests
-        }
-        events = step()
-        for name in before:
-            if name in engine.requests:
-                new = engine.requests[name].completions[0].output_ids[before[name] :]
-                events += [NewTokens(name, list(new))] if new else []
-        return events
-
-    course.stream, course.step = noting, stepping
-
-
-@broken("manners.streams_beside_steps")
 def streams_lose_the_tokens_of_others(course, engine, scheduler):
     def stream(name, prompt, params):
         course.add_request(name, prompt, params)
@@ -533,12 +474,6 @@ def reserves_the_longest_answer(course, engine, scheduler):
     scheduler.make_room = reserving
 
 
-@broken("memory.blocks_on_demand")
-def forgets_a_block_in_its_books(course, engine, scheduler):
-    free = course.num_free_blocks
-    course.num_free_blocks = lambda: min(scheduler.pool.num_blocks, free() + bool(scheduler.running))
-
-
 @broken("memory.under_pressure")
 def waits_instead_of_preempting(course, engine, scheduler):
     def allocate_slots(output, sequence, count):
@@ -549,18 +484,6 @@ def waits_instead_of_preempting(course, engine, scheduler):
 
 
 broken("memory.under_pressure")(mutants.forgets_the_answer_of_the_preempted)
-
-
-@broken("memory.under_pressure")
-def believes_the_preempted_are_computed(course, engine, scheduler):
-    preempt = scheduler.preempt_sequence
-
-    def believing(scheduler, output, victim):
-        preempt(scheduler, output, victim)
-        victim.num_computed_tokens = len(victim.prompt_ids) // 4 * 4
-
-    scheduler.preempt_sequence = believing
-    scheduler.share_prefixes = False
 
 
 @broken("memory.never_fits")
@@ -577,17 +500,6 @@ def looks_at_the_prompt_alone(course, engine, scheduler):
             check(sequence)
 
     scheduler.check = fits
-
-
-@broken("memory.token_budget")
-def computes_the_preempted_in_one_go(course, engine, scheduler):
-    preempt = scheduler.preempt_sequence
-
-    def unlimited(scheduler, output, victim):
-        preempt(scheduler, output, victim)
-        scheduler.max_num_batched_tokens = 1000
-
-    scheduler.preempt_sequence = unlimited
 
 
 @broken("memory.token_budget")
@@ -625,22 +537,6 @@ class KeepsTokensOfTheAborted(CourseEngine):
         self.engine.abort(request_id)
 
 
-@broken("manners.abort_anywhere")
-def says_length_after_an_abort(course, engine, scheduler):
-    aborted, abort, step = [], course.abort, course.step
-
-    def noted(request_id):
-        if request_id in engine.requests:
-            aborted.append(NewTokens(request_id, [], "length"))
-        abort(request_id)
-
-    def with_ends():
-        ends, aborted[:] = list(aborted), []
-        return step() + ends
-
-    course.abort, course.step = noted, with_ends
-
-
 @broken("manners.stream_never_read")
 class AddsAtTheCall(CourseEngine):
     def stream(self, request_id, prompt_ids, params):
@@ -660,66 +556,6 @@ class AddsAtTheCall(CourseEngine):
                     self.engine.step()
         finally:
             self.abort(request_id)
-
-
-@broken("manners.stream_aborted")
-class GivesWhatWasUnread(CourseEngine):
-    def stream(self, request_id, prompt_ids, params):
-        unread, params = [], sampling_params(params)
-        self.engine.add_request(prompt_ids, params, request_id=request_id, on_token=unread.append)
-        reason = None
-        try:
-            while not reason:
-                while unread and not reason:
-                    token = unread.pop(0)
-                    reason = token.finish_reason
-                    yield token.token
-                if request_id not in self.engine.requests:
-                    return
-                self.engine.step()
-        finally:
-            if request_id in self.engine.requests:
-                self.abort(request_id)
-
-
-@broken("manners.stream_left_early")
-class AbortsByIdWhenClosed(CourseEngine):
-    def stream(self, request_id, prompt_ids, params):
-        try:
-            yield from super().stream(request_id, prompt_ids, params)
-        finally:
-            self.abort(request_id)
-
-
-@broken("manners.tokens_kept_for_step")
-class JoinsWhatIsNew(CourseEngine):
-    def step(self):
-        joined = {}
-        for event in super().step():
-            before = joined[event.request_id].token_ids if event.request_id in joined else []
-            joined[event.request_id] = with_(event, token_ids=before + event.token_ids)
-        return list(joined.values())
-
-
-@broken("manners.stream_aborted")
-def waits_for_the_tokens_of_the_aborted(course, engine, scheduler):
-    def stream(name, prompt, params):
-        course.add_request(name, prompt, params)
-        others = []
-        try:
-            while True:
-                for event in course.step():
-                    if event.request_id != name:
-                        others.append(event)
-                    elif event.finish_reason != "abort":
-                        yield from event.token_ids
-                        if event.finish_reason:
-                            return
-        finally:
-            course.abort(name)
-            course.new = others + course.new
-
-    course.stream = stream
 
 
 @broken("manners.stream_aborted")
@@ -750,41 +586,6 @@ def waits_for_a_token_after_an_error(course, engine, scheduler):
     course.stream = stream
 
 
-@broken("manners.stream_in_a_failed_pass")
-def begins_a_failed_stream_again(course, engine, scheduler):
-    def stream(name, prompt, params):
-        course.add_request(name, prompt, params)
-        others = []
-        try:
-            while True:
-                for event in course.step():
-                    if event.request_id != name:
-                        others.append(event)
-                        continue
-                    yield from event.token_ids
-                    if event.finish_reason == "error":
-                        course.add_request(name, prompt, params)
-                    elif event.finish_reason:
-                        return
-        finally:
-            course.abort(name)
-            course.new = others + course.new
-
-    course.stream = stream
-
-
-@broken("manners.waiting_survive_a_fault")
-def drops_what_is_kept_if_a_pass_fails(course, engine, scheduler):
-    step = course.step
-
-    def stepping():
-        kept, course.new = course.new, []
-        events = step()
-        return events if any(event.finish_reason == "error" for event in events) else kept + events
-
-    course.step = stepping
-
-
 @broken("manners.waiting_survive_a_fault")
 def ends_the_waiting_too(course, engine, scheduler):
     end = engine.core.end
@@ -805,19 +606,6 @@ broken("sharing.other_beginnings")(mutants.hashes_a_block_alone)
 @broken("sharing.the_second_time_is_cheaper")
 def shares_nothing(course, engine, scheduler):
     scheduler.share_prefixes = False
-
-
-@broken("sharing.wholly_cached")
-def computes_nothing_of_a_cached_prompt(course, engine, scheduler):
-    def take_cached(pool, sequence, blocks):
-        pool.touch(blocks)
-        sequence.blocks = list(blocks)
-        sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
-        if len(blocks) * pool.block_size == sequence.num_tokens:
-            sequence.num_computed_tokens -= 1  # one token too early: the last but one is computed as well
-            sequence.output_ids.append(0)
-
-    scheduler.take_cached = take_cached
 
 
 broken("sharing.abort_of_a_sharer")(mutants.frees_blocks_that_others_use)
