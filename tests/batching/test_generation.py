@@ -46,15 +46,6 @@ def expected_stories():
     ]
 
 
-def test_requests_are_ragged():
-    prompts, max_tokens_each = story_requests()
-    assert len({len(ids) for ids in prompts}) > STORY_REQUESTS / 3 and len(set(max_tokens_each)) > STORY_REQUESTS / 2
-    assert min(len(ids) for ids in prompts) == 1
-    assert any(len(answer) < max_tokens for answer, max_tokens in zip(expected_stories(), max_tokens_each)), (
-        "no answer ends by itself"
-    )
-
-
 def test_one_by_one_on_the_bundled_model():
     prompts, max_tokens_each = story_requests()
     assert generate_one_by_one(*bundled(), prompts, max_new_tokens=max_tokens_each) == expected_stories()
@@ -192,18 +183,6 @@ def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
         number: expected[number] for number in requests
     }
     assert not batch.caches, "a cache outlived its request"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_that_fills_the_context_but_for_one_token(family):
-    model = tiny_model(family, seed=3, context=64)
-    prompts, _ = ragged_requests(3, seed=1, prompt_lengths=[63, 1, 62])
-    expected = [generate_alone(model, ids, 64 - len(ids), END) for ids in prompts]
-    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=None) == expected
-    assert static_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None) == expected
-    assert batch_generate(model, TINY_TOKENIZER, prompts, max_seq_len=64, prefill_step=10) == expected
-    assert ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None, max_num_seqs=2) == expected
-    assert packed_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None) == expected
 
 
 def test_the_stories_as_text_equal_the_stories_as_tokens():

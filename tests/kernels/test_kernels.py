@@ -181,19 +181,6 @@ def test_random_cases_equal_the_gathered_reference(arguments, layout, chosen, ro
         check("varlen", case.varlen(), expected, dtype)
 
 
-def test_views_of_one_tensor_are_views_and_equal():
-    case = make_case([3, 1], [9, 20])
-    for layout in ("keys beside values", "heads first", "one of several layers"):
-        views = as_views(case, layout)
-        assert (
-            not views.k_cache.is_contiguous()
-            and not views.q.is_contiguous()
-            and views.k_cache.stride() == views.v_cache.stride()
-        )
-        for name in ("q", "k_cache", "v_cache"):
-            assert torch.equal(getattr(views, name).nan_to_num(7), getattr(case, name).nan_to_num(7))
-
-
 @triton.jit
 def softmax_kernel(
     scores, values, out, lse, STEPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
@@ -507,12 +494,6 @@ def test_a_decode_checks_lengths_and_blocks_too(no_kernel, changes, says):
         case.decode()
 
 
-def test_table_entries_past_a_sequence_are_not_checked():
-    case = make_case([1, 1], [8, 9], device=DEVICE)
-    assert (case.block_tables[0, 1:] < 0).all()
-    check("decode", case.decode(), case.reference(), case.q.dtype)
-
-
 def test_a_decode_has_one_token_a_sequence(no_kernel):
     with pytest.raises(ValueError, match="q has 3 tokens and context_lens 2 sequences"):
         make_case([2, 1], [2, 9], device=DEVICE).decode()
@@ -541,14 +522,6 @@ def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     assert programs(split) <= most or split == MAX_KEYS_PER_SPLIT
     assert split == MIN_KEYS_PER_SPLIT or programs(split - MIN_KEYS_PER_SPLIT) > 8 * processors
     assert keys_per_split(num_seqs, kv_heads, longest + 1000, processors) >= split
-
-
-@pytest.mark.parametrize(
-    "num_seqs, kv_heads, longest", [(1, 8, 8192), (8, 8, 8192), (64, 2, 2048), (256, 8, 32768), (1, 1, 1), (3, 2, 100)]
-)
-def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv_heads, longest):
-    split = keys_per_split(num_seqs, kv_heads, longest, num_processors=132)
-    assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == MIN_KEYS_PER_SPLIT
 
 
 @settings(max_examples=300, deadline=None)

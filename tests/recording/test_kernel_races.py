@@ -119,16 +119,6 @@ def test_what_is_ordered_does_not_race(programs):
 
 
 @triton.jit
-def one_value_kernel(x, out, LANES: tl.constexpr):
-    lane = tl.arange(0, LANES)
-    tl.store(out + lane // 2, tl.load(x + lane // 2))
-
-
-def test_one_value_from_several_places_does_not_race():
-    assert record_kernel(one_value_kernel, (1,), torch.arange(4.0), torch.zeros(4), LANES=4).race is None
-
-
-@triton.jit
 def last_one_kernel(x, parts, finished, out, LANES: tl.constexpr, WAITS: tl.constexpr, SEM: tl.constexpr):
     """The program that comes last adds what all have stored."""
     program, lane = tl.program_id(0), tl.arange(0, LANES)

@@ -224,21 +224,6 @@ def test_several_runs_share_their_axis_and_their_rows():
     )
 
 
-def test_a_shorter_run_ends_earlier_on_the_shared_axis():
-    short, long = run_of(("A", 0, 1, 2, 9)), run_of(("A", 0, 1, 9, 9))
-    ends = [
-        left + width / 2
-        for _, said, left, width, _ in bars(draw_gantts({"short": short, "long": long}))
-        if said == "finished"
-    ]
-    starts = [
-        left for _, said, left, _, _ in bars(draw_gantts({"short": short, "long": long})) if said.startswith("prefill")
-    ]
-    assert starts[0] == starts[1] and (ends[0] - starts[0]) / (ends[1] - starts[1]) == pytest.approx(
-        short.seconds / long.seconds, rel=0.01
-    )
-
-
 def test_tiers_and_readers_are_told():
     requests = [
         Arrival("A", 0, 5, 3, 9, tier=1),

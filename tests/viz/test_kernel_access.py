@@ -24,8 +24,6 @@ from lessons_lib.kernels.paged_flash import decode_kernel
 from lessons_lib.kernels.simple_paged import (
     decode_heads,
     decode_heads_kernel,
-    write_cache,
-    write_kernel,
 )
 from lessons_lib.recording.kernel_accesses import (
     Access,
@@ -107,18 +105,6 @@ def test_softmax_and_gather():
         record_kernel(gather_kernel, (3,), torch.randn(8, 6), index, torch.empty(3, 6), 6, 6, 6, COLUMNS=8), 2
     )
     assert {"loads row 5 of source", "loads element 2 of index", "stores row 2 of out"} <= set(texts(gather))
-
-
-def test_write():
-    kernel = Recorder(write_kernel)
-    write_cache(torch.randn(3, 2, 16), torch.zeros(4, 8, 2, 16), torch.tensor([29, 30, 8]), kernel=kernel)
-    picture = draw_program(kernel.recording, 1, ["new token"])
-    assert "stores into 1 block of cache: 3 (slot 6), KV heads 0 and 1" in texts(picture)
-    assert {"new token 1", "loads row 1 of new", "loads element 1 of slot_mapping"} <= set(texts(picture))
-    assert "cache: block 3, slot 6, KV head 1: stored" in titles(picture) and "cache: block 3, stored" in titles(
-        picture
-    )
-    assert coloured(picture, STORED) == 2
 
 
 def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head():
@@ -248,13 +234,6 @@ def test_keys_and_values_that_are_read_differently_are_drawn_apart():
         "loads 1 block of k_cache: 0 (slot 0), KV head 0",
         "loads 1 block of v_cache: 0 (slot 0), KV head 1",
     } <= set(shown)
-
-
-def test_numbers_between_those_of_a_view_are_told():
-    recording = by_hand([("load", [0, 1, 6, 7])], (3, 6), strides=(8, 1))
-    picture = draw_program(recording, 0)
-    assert "touches 2 elements between those of x, which is a view: look at the strides" in texts(picture)[3]
-    assert coloured(picture, LOADED) == 2
 
 
 def test_a_block_that_is_loaded_in_two_turns_has_both_numbers():

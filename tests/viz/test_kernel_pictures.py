@@ -10,15 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from svg_reading import SVG, elements, texts, titles
 
-from lessons_lib.measuring.published import recorded_attention
 from lessons_lib.measuring.roofline import Machine, Work
 from lessons_lib.viz.charts.bars import draw_bars
 from lessons_lib.viz.charts.program_grid import draw_programs
 from lessons_lib.viz.charts.roofline import RooflinePoint, draw_roofline
 from lessons_lib.viz.charts.tile_sweep import draw_sweep
 from lessons_lib.viz.drawing.label_places import Box, place_labels
-from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.svg import WIDTH
 
 MACHINE = Machine("a machine", 1e12, 1e14)  # ridge at 100
 
@@ -30,13 +27,6 @@ def box(element):
 def titled(picture):
     """(what answers the mouse, its title) of all."""
     return [(e, e.findtext(SVG + "title")) for e in elements(picture, "rect") if e.find(SVG + "title") is not None]
-
-
-def label_box(element):
-    width, size = sans_width(element.text, float(element.get("font-size"))), float(element.get("font-size"))
-    x, middle = float(element.get("x")), float(element.get("y")) - 0.35 * size
-    left = {"end": x - width, "middle": x - width / 2}.get(element.get("text-anchor"), x)
-    return Box(left, middle - size / 2, left + width, middle + size / 2)
 
 
 # --- roofline
@@ -104,22 +94,6 @@ def test_what_a_point_reaches_is_a_share_of_the_lower_limit():
     )
     assert "one, decode: 2 TFLOP/s at 4 FLOP/byte, bound by memory, 50 % of" in picture.alt
     assert "one, prefill: 25 TFLOP/s at 1e+03 FLOP/byte, bound by operations, 25 % of" in picture.alt
-
-
-def test_the_note_stands_in_the_picture_and_in_its_words():
-    provenance = recorded_attention().provenance
-    assert provenance.startswith("recorded on")
-    for picture in (
-        draw_roofline(MACHINE, [], note=provenance),
-        draw_sweep(recorded_attention().case("prefill 32").tiles, provenance),
-        draw_bars({"one": 1.0}, "µs", note=provenance),
-    ):
-        assert provenance in picture.alt and provenance in " ".join(texts(picture))
-    long = draw_roofline(MACHINE, [], note="word " * 100)
-    assert (
-        " ".join(texts(long)).count("word") == 100
-        and max(label_box(e).left for e in elements(long, "text") if "word" in e.text) < WIDTH / 2
-    )
 
 
 @pytest.mark.parametrize("work, seconds", [(Work(1, 1), 0.0), (Work(0, 1), 1.0), (Work(1, 0), 1.0)])

@@ -141,18 +141,6 @@ def test_rows_are_read_one_by_one():
     assert reading(explorer) == "B, position 1, attends to A 0 to 1, B 0 to 1."
 
 
-def test_the_row_that_is_read_stays_in_the_row():
-    explorer = MaskExplorer(lengths=(2, 2), cached=(0, 0))
-    explorer.reading_row.value = 3
-    explorer.new_tokens[1].value = 0
-    assert (explorer.reading_row.max, explorer.reading_row.value) == (1, 1)
-    assert reading(explorer) == "A, position 1, attends to A 0 to 1."
-    explorer.new_tokens[0].value = 1
-    assert explorer.reading_row.disabled
-    explorer.new_tokens[0].value = 4
-    assert explorer.reading_row.max == 3 and not explorer.reading_row.disabled
-
-
 def test_the_text_form():
     explorer = MaskExplorer(lengths=(2, 1), cached=(0, 2), names=("Fox", "<b>"))
     explorer.padding_tokens.value = 1
@@ -256,21 +244,6 @@ def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest(loop, monkeypatc
     assert moving == re.sub(r'<g transform="matrix.*?</rect></g></g>', "", rested)
     monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
     assert MaskExplorer(lengths=(20, 13), cached=(0, 0)).picture.value == rested  # without a loop, at once
-
-
-def test_a_move_calls_off_the_hover_texts_that_were_waited_for(loop):
-    explorer = MaskExplorer(lengths=(20, 15), cached=(0, 0))
-    explorer.as_text.value = True
-    loop.rest()
-    assert explorer.picture.value.startswith("<pre")
-    explorer.as_text.value = False
-    assert "<title>" not in explorer.picture.value
-    explorer.new_tokens[0].value = 3
-    assert explorer.picture.value.count("<title>") == 18 * 18  # a small mask has them at once
-    drawn = []
-    explorer.picture.observe(drawn.append, names="value")
-    loop.rest()
-    assert not drawn and len(loop.timers) == 2
 
 
 # --- what it leaves behind, and how it is found

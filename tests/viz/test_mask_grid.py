@@ -12,7 +12,7 @@ from lessons_lib.attention.masks import PADDING, RULES, Tags, additive_mask, blo
 from lessons_lib.recording.mask_text import read_pair, read_row
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, color_of
 from lessons_lib.viz.masks.grid import draw_mask
-from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
+from lessons_lib.viz.masks.token_axis import runs_of
 
 
 def padding(count):
@@ -119,35 +119,7 @@ def test_a_mask_that_differs_from_the_rules_is_crossed():
     assert "m0-" not in right.svg and not any("rules" in text for text in texts(right))
 
 
-def test_without_hover_texts_it_looks_the_same_and_is_small():
-    full, light = drawn([22, 21, 21], row=40), drawn([22, 21, 21], row=40, hover=False)
-    assert len(hover_layer(full)[1]) == 64 and not elements(light, "title")
-    assert light.alt == full.alt
-    start, end = full.svg.index('<g transform="matrix'), full.svg.rindex("</rect></g></g>") + len("</rect></g></g>")
-    assert full.svg[:start] + full.svg[end:] == light.svg
-    assert len(light.svg) < 20_000
-    assert len(full.svg) < 4096 * 140
-
-
 # --- edges
-
-
-def test_what_is_cached_is_divided_from_what_is_new():
-    def dividers(picture):
-        return [
-            e.get("d") for e in elements(picture, "path") if e.get("stroke") == INK and e.get("stroke-width") == "2"
-        ]
-
-    picture = drawn([2, 2], cached=[2, 3])
-    (wide, _, left, _), _ = hover_layer(picture)
-    (line,) = dividers(picture)
-    assert line.startswith(f"M{left + 5 * wide:g} ") and line.count("M") == 1
-    assert "cached" in texts(picture) and "new" in texts(picture)
-    for untold in (
-        drawn([2, 2]),
-        draw_mask(torch.ones(1, 2, dtype=torch.bool), tag_tokens([1], [2]), tag_tokens([2]), rules=()),
-    ):
-        assert not dividers(untold) and "cached" not in texts(untold)
 
 
 def test_names_are_ones_own_and_only_text():
@@ -197,12 +169,6 @@ def test_it_can_be_read_at_any_size(size):
     assert width == 900 and height < 820 and wide >= 6 and high >= 6
     assert left + wide * len(hovers[0]) <= width and top + high * len(hovers) <= height
     assert all(float(e.get("font-size")) >= 8 for e in elements(picture, "text"))
-
-
-def test_positions_are_round_numbers_and_starts():
-    axis = TokenAxis.of(tag_tokens([12, 7], [3, 0]), ["A", "B"], 6)
-    assert axis.ticks(upright=False) == [(0, "3"), (7, "10"), (12, "0"), (17, "5")]
-    assert TokenAxis.of(tag_tokens([3]), ["A"], 30).ticks(upright=False) == [(0, "0"), (1, "1"), (2, "2")]
 
 
 def test_runs():

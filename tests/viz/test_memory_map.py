@@ -24,10 +24,6 @@ def hovers(picture):
     return wide
 
 
-def size(picture):
-    return re.search(r'viewBox="[^"]*"', picture.svg)[0]
-
-
 def test_the_mouse_reads_slots():
     assert list(hovers(draw_memory(USES, 2))) == [
         "slot 0: C: a token",
@@ -77,18 +73,6 @@ def test_widths_are_in_proportion_over_all_lines(uses):
             if piece.kind != "gaps":  # a gap's dashes stand a pixel inside
                 (width,) = [w for title, w in wide.items() if re.match(rf"slots? {piece.start:,}(:| to)", title)]
                 assert width == pytest.approx((piece.end - piece.start) * pixels, abs=0.1)
-
-
-def test_a_scale_from_outside_makes_layouts_comparable():
-    tight = contiguous_use(HELD, {"A": 3, "B": 5, "C": 2})
-    assert (
-        size(draw_memory(tight, 1, num_slots=300))
-        == size(draw_memory(USES, 1, num_slots=300))
-        != size(draw_memory(tight, 1))
-    )
-    assert hovers(draw_memory(tight, 1, num_slots=26))["slots 0 to 2: A: a token"] == pytest.approx(
-        3 * 826 / 26, abs=0.01
-    )
 
 
 def test_counts_and_shares():

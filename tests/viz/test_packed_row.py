@@ -115,19 +115,6 @@ def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_abov
     assert sum(path.get("stroke-width") == "2" and path.get("d").endswith("z") for path in paths) == 3  # frames
 
 
-@pytest.mark.parametrize("count", [1, 4, 20, 21, 99, 100, 120])
-def test_a_row_is_broken_into_lines_and_loses_no_token(count):
-    step = step_of([count], [7])
-    assert [place for place, *_ in token_cells(step)] == list(range(count))
-    boxes = [box(e) for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("index ")]
-    assert min(width for _, _, width, _ in boxes) > 36  # a token's text can be read
-    assert max(x + width for x, _, width, _ in boxes) <= WIDTH
-    assert len(set(boxes)) == count
-    lines = len({y for _, y, _, _ in boxes})
-    assert (f"one row, drawn in {lines} lines" in "".join(texts(step))) == (lines > 1)
-    assert str(count) in texts(step)  # the end of the row
-
-
 def test_a_long_row_is_one_strip_with_a_run_for_each_sequence():
     step = step_of([100, 1, 40], [0, 9, 0])
     runs = [title for title in titles(step) if title.startswith("indices ")]
@@ -228,22 +215,6 @@ def test_what_may_attend_is_filled_in_the_colour_of_its_sequence(step):
     assert max(x + width for x, width in places.values()) <= WIDTH
     edges = min(x for x, _ in places.values()), max(x + width for x, width in places.values())
     assert all((x, x + width) == pytest.approx(edges, abs=0.1) for (x, _, width, _), _, _ in rows)
-
-
-def test_the_heads_say_whose_the_columns_are():
-    heads = {}
-    for rect in elements(MIXED, "rect"):
-        title = rect.findtext(SVG + "title") or ""
-        if re.fullmatch(r"\w+ \d+( to \d+)?", title):
-            heads[title] = rect.get("fill")
-    assert heads == {
-        "A 0 to 3": color_of("A"),
-        "B 0 to 1": color_of("B"),
-        "A 4": color_of("A"),
-        "B 2": color_of("B"),
-        "C 0 to 2": color_of("C"),
-    }
-    assert "A 0 to 3" in texts(MIXED)
 
 
 # --- the whole

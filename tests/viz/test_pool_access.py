@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_reading import SVG, assert_sound, elements, texts, titles
+from svg_reading import assert_sound, elements, texts, titles
 
 from lessons_lib.recording.paged_steps import PagedStep, paged_step_text
 from lessons_lib.viz.drawing import palette
-from lessons_lib.viz.drawing.svg import WIDTH
 from lessons_lib.viz.pool.access import draw_pool_access
 from lessons_lib.viz.pool.access_grid import drawn_as_squares
 from lessons_lib.viz.pool.lot import lay_out
@@ -134,52 +133,6 @@ def test_a_block_says_whose_it_is_and_which_of_its_blocks():
     assert "A 2: the second block of A" in shown
 
 
-# --- the row and the list
-
-
-def test_every_new_token_stands_over_its_slot():
-    step = step_of(20, 4, {"A": (6, 1), "B": (0, 9), "C": (3, 2)})
-    step = replace(
-        step, tables=step.tables | {"B": (4, 5, 6)}, written=step.written | {"B": tuple(range(16, 25))}
-    )  # neighbours, but three blocks
-    told_of_run = r"(\w), positions? (\d+)(?: to \d+)?: written to slots? (\d+)(?: to (\d+))?, block (\d+), .*"
-    runs = [re.fullmatch(told_of_run, title) for title in titles(draw_pool_access(step))]
-    seen = {}
-    for name, first, slot, last, block in [m.groups() for m in runs if m]:
-        slots = list(range(int(slot), int(last or slot) + 1))
-        assert {slot // 4 for slot in slots} == {int(block)}
-        for n, slot in enumerate(slots):
-            seen[name, int(first) + n] = slot
-    assert seen == {
-        (name, step.context_lens[name] - len(slots) + n): slot
-        for name, slots in step.written.items()
-        for n, slot in enumerate(slots)
-    }
-    boxes = [e for e in elements(draw_pool_access(step), "rect") if ": written to" in (e.findtext(SVG + "title") or "")]
-    assert [float(b.get("x")) for b in boxes] == sorted(float(b.get("x")) for b in boxes)
-    assert float(boxes[-1].get("x")) + float(boxes[-1].get("width")) <= WIDTH
-
-
-def test_the_list_has_blocks_in_the_order_in_which_they_are_read():
-    picture = draw_pool_access(MIXED)
-    shown = texts(picture)
-    start = shown.index("blocks in the order read; framed: written to")
-    assert shown[start + 1 : start + 17] == [
-        "A", "writes slot 22", "reads 7 tokens in 2 blocks:", "2", "5",
-        "B", "writes slot 5", "reads 6 tokens in 2 blocks:", "4", "1",
-        "C", "writes slots 28 to 30", "reads 3 tokens in 1 block:", "7",
-        "written by this row", "read",
-    ]  # fmt: skip
-    chips = [
-        e.findtext(SVG + "title")
-        for e in elements(picture, "rect")
-        if e.get("rx") == "3" and e.get("stroke") == palette.INK
-    ]
-    assert [title.split(":")[0] for title in chips] == ["block 5", "block 1", "block 7"]
-    only_b = [text for text in texts(draw_pool_access(MIXED, "B")) if text.startswith(("writes", "reads"))]
-    assert only_b == ["writes slot 22", "writes slot 5", "reads 6 tokens in 2 blocks:", "writes slots 28 to 30"]
-
-
 # --- words
 
 
@@ -262,17 +215,3 @@ def test_a_pool_of_any_size_can_be_drawn(num_blocks, block_size):
     room = num_blocks * block_size // 8
     step = step_of(num_blocks, block_size, {"A": (room, 1), "B": (0, min(room, 99)), "<b>": (room, 1), "D": (room, 2)})
     assert height(assert_sound(lambda: draw_pool_access(step))) < 900
-
-
-def test_a_large_pool_has_a_square_for_each_block():
-    step = step_of(1000, 16, {"A": (500, 1), "B": (160, 16)})
-    picture = draw_pool_access(step)
-    free = {int(m[1]) for m in (re.match(r"block (\d+): free", title) for title in titles(picture)) if m}
-    assert free == set(range(1000)) - {block for table in step.tables.values() for block in table}
-    framed = [
-        p.get("d") for p in elements(picture, "path") if p.get("stroke") == palette.INK and p.get("d").endswith("z")
-    ]
-    assert [path.count("M") for path in framed] == [2]  # one block of A, one of B
-    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 slots; a square is a block" in texts(
-        picture
-    )

@@ -71,22 +71,6 @@ def test_a_shared_block_has_a_stripe_and_a_letter_for_each_holder(num_blocks):
     assert "block 3: A, B, C, D, E and F, one block for 6; 4 of 4 tokens" in titles(picture)
 
 
-def test_cached_blocks_have_dots_and_free_ones_have_nothing():
-    def dotted(step):
-        return sum(e.get("stroke-dasharray") is not None for e in elements(draw_pressure(step), "path")) - 1
-
-    def dashed(step):
-        return [
-            e.findtext(SVG + "title").split(":")[0]
-            for e in elements(draw_pressure(step), "rect")
-            if e.get("stroke-dasharray")
-        ]
-
-    assert dotted(BUSY) == 2 and dashed(BUSY) == ["block 0", "block 7"]
-    assert dotted(pool(20, {}, cached=frozenset(range(20)))) == 20
-    assert dotted(pool(20, {})) == 0 and dashed(pool(20, {})) == []
-
-
 def test_the_swap_space_shows_who_is_out():
     def in_swap(step):
         rects = [

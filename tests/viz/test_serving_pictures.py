@@ -10,7 +10,6 @@ from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.recording.drain import ClientRequest, DrainRun, recorded_drain
 from lessons_lib.recording.request_path import LANES, Message, Work, recorded_path
 from lessons_lib.viz.charts.step_parts import COLOURS
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
 from lessons_lib.viz.serving.laps import BETWEEN, median_laps
 
@@ -54,20 +53,6 @@ def test_work_is_as_long_as_it_took_and_labels_of_a_kind_stand_once():
     assert (
         "After 10 ms, server has “POST” from client" in picture.alt and "step, 2 times, 50 ms together" in picture.alt
     )
-
-
-def test_each_kind_of_message_is_named_and_no_arrow_crosses_a_name():
-    recording = recorded_path()
-    picture = draw_path(recording.lanes, recording.messages, recording.works)
-    labels = {message.label for message in recording.messages}
-    names = [each for each in elements(picture, "text") if "".join(each.itertext()) in labels]
-    assert {"".join(each.itertext()) for each in names} == labels
-    for name in names:
-        left, y = float(name.get("x")), float(name.get("y"))
-        right = left + sans_width("".join(name.itertext()), 11)
-        for x1, y1, x2, y2 in arrows(picture):
-            if min(y1, y2) <= y <= max(y1, y2):
-                assert not left < x1 + (y - y1) / (y2 - y1) * (x2 - x1) < right, "".join(name.itertext())
 
 
 def test_an_unknown_lane_is_refused():

@@ -50,18 +50,6 @@ def test_a_few_are_points_where_their_times_are():
     assert "queue time, each request" in said
 
 
-def test_all_panels_have_the_same_axes():
-    runs = {"one": run_of((0, 1), (5, 2)), "other": run_of((0, 1), (10, 8))}
-    picture = draw_waits(runs, tiers_of(0, 0))
-    (first, second), (late,), (half,) = (
-        points(picture)[0, "0 ms", "1 s"],
-        points(picture)[0, "10 s", "8 s"],
-        points(picture)[0, "5 s", "2 s"],
-    )
-    assert first[1] == second[1] and (half[0] - first[0]) / (late[0] - second[0]) == pytest.approx(0.5, abs=0.01)
-    assert (first[1] - half[1]) / (second[1] - late[1]) == pytest.approx(1 / 7, abs=0.01)
-
-
 def test_sequences_are_put_in_their_tiers_in_the_order_of_arrival():
     by_tier = waits_by_tier(run_of((5, 1), (0, 2), (3, 4), (1, 0)), tiers_of(1, 0, 1, 0))
     assert list(by_tier) == [0, 1]
