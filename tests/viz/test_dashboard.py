@@ -12,7 +12,7 @@ from svg_reading import elements, texts
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.metrics import EngineStep
-from lessons_lib.recording.engine_lanes import Lane, PoolUse
+from lessons_lib.recording.engine_lanes import PoolUse
 from lessons_lib.viz.dashboard.picture import draw_dashboard
 from lessons_lib.viz.drawing.palette import SERIES, color_of
 
@@ -30,17 +30,6 @@ def with_steps(*steps):
 
 
 # The picture
-
-
-def test_figures_are_those_of_the_snapshot():
-    snapshot, steps = with_steps(STEP, replace(STEP, new_tokens=20))
-    snapshot["requests"] = {"stop": 1200, "error": 34}
-    for name, p50, p99 in (("ttft", 0.05, 2.0), ("itl", 0.002, None)):
-        snapshot[name] |= {"count": 9, "p50": p50, "p99": p99}
-    found = texts(draw_dashboard(snapshot, steps))
-    for value in ("30", "≤ 50 ms · ≤ 2 s", "≤ 2 ms · > 100 s", "1,234", "2", "44 %"):
-        assert value in found, value
-    assert "The engine after 2 steps" in found
 
 
 def test_gauges_show_the_last_step_and_the_mean():
@@ -258,26 +247,6 @@ def with_lanes(*steps, most_blocks=8, **use):
     return draw_dashboard(snapshot, recent, lanes=steps, pool=PoolUse(most_blocks, **use))
 
 
-def named(picture, kind):
-    """Hover texts of this kind -> x and width of what they are on."""
-    return {
-        title.text: (float(rect.get("x")), float(rect.get("width")))
-        for rect in elements(picture, "rect")
-        for title in rect
-        if title.text.startswith(kind) or title.text.endswith(kind)
-    }
-
-
-def test_lanes_show_who_was_in_a_slot_and_the_newest_step_is_at_the_right():
-    prefill, decode = Lane("A", "prefill"), Lane("A", "decode")
-    picture = with_lanes((prefill,), (decode, None), (decode, Lane("B", "prefill")), owners={}, cached=frozenset())
-    (x, width), (next_x, next_width) = named(picture, "prefill")["A: prefill"], named(picture, "decode")["A: decode"]
-    assert next_x == pytest.approx(x + width, abs=0.1) and next_width == pytest.approx(2 * width, abs=0.1)
-    other_x, other_width = named(picture, "prefill")["B: prefill"]
-    assert other_x + other_width == pytest.approx(next_x + next_width, abs=0.1)
-    assert "batch slots in the last 3 steps" in texts(picture) and not curves(picture)
-
-
 def test_blocks_have_the_colours_of_their_sequences_and_shared_ones_have_both():
     picture = with_lanes(owners={2: ("A",), 5: ("A", "B/1")}, cached=frozenset({0}))
     assert "blocks: 2 in use, 1 free but cached, of 8" in texts(picture) and "no steps yet" in texts(picture)
@@ -298,13 +267,6 @@ def test_a_crowd_comes_at_once_and_all_are_served():
     assert in_trouble(dashboard, "at once").startswith("8 requests have come at once: 0, 1, 2")
     dashboard.run()
     assert [output.text for output in dashboard.outputs] == [expected_text()] * 8
-
-
-def test_a_long_prompt_is_as_long_as_half_of_what_there_is_room_for():
-    dashboard = a_dashboard(num_blocks=16, block_size=4)
-    tokens = int(re.search(r"a prompt of (\d+) tokens", in_trouble(dashboard, "long"))[1])
-    (request,) = dashboard.engine.requests.values()
-    assert len(request.prompt_ids) == tokens <= 32
 
 
 def test_a_reader_leaves_and_without_one_that_is_said():

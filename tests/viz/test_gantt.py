@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from scheduling_cases import POLICIES, a_scheduler
-from svg_reading import SVG, assert_sound, elements, texts, titles
+from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.scheduling.arrivals import Arrival, traffic
 from lessons_lib.scheduling.scheduler import optimistic
@@ -158,13 +158,6 @@ def test_every_stretch_lies_where_its_times_are():
     assert ends == pytest.approx({name: x(times.finished) for name, times in SMALL.times.items()}, abs=0.1)
 
 
-def test_narrow_chunks_share_a_frame():
-    run = run_of(("A", 0, 300, 2, 9), ("B", 0, 2, 200, 200), max_num_seqs=2, max_num_batched_tokens=2)
-    assert len(next(row for row in gantt_rows(run) if row.name == "A").spans) > 100
-    (together,) = [bar[1] for bar in bars(draw_gantt(run)) if bar[0] == "A" and bar[1].startswith("prefill")]
-    assert re.match(r"prefill of 300 tokens in \d{3} steps, ", together)
-
-
 @pytest.mark.parametrize("upto", [0, 1, 19, 20, 50, 100, 105])
 def test_nothing_later_is_drawn_and_the_axis_stays(upto):
     whole, part = draw_gantt(SMALL), draw_gantt(SMALL, upto=upto)
@@ -181,60 +174,6 @@ def test_nothing_later_is_drawn_and_the_axis_stays(upto):
     assert ticks(part) == ticks(whole) and elements(part, "svg")[0].get("viewBox") == elements(whole, "svg")[0].get(
         "viewBox"
     )
-
-
-def test_the_words_say_who_does_what():
-    assert "At 10 s: in prefill: A; waiting: B." in draw_gantt(SMALL, upto=10).alt
-    assert "At 30 s: in prefill: A, B." in draw_gantt(SMALL, upto=30).alt
-    assert "At 90 s: finished: A, B." in draw_gantt(SMALL, upto=90).alt
-    assert "running without a token: A." in draw_gantt(HELD_RUN, upto=1.5).alt
-    alt = draw_gantt(SMALL, "One run").alt
-    assert (
-        alt.startswith("One run. 3 sequences. A arrives at 0 ms: prefill ")
-        and "B arrives at 1 s: waiting 19 s; prefill" in alt
-    )
-    assert alt.endswith("Finished in this order: B, A, C.")
-    assert "At 0 ms: in prefill: A." in draw_gantt(SMALL, upto=0).alt
-
-
-def test_several_runs_share_their_axis_and_their_rows():
-    requests = small_traffic(8)
-    runs = {
-        p.name: simulate(
-            a_scheduler(max_num_seqs=2, max_num_batched_tokens=16, policy=p), requests, COST, keep_steps=True
-        )
-        for p in POLICIES[:4]
-    }
-    for shown in (dict(list(runs.items())[:2]), runs):
-        picture = draw_gantts(shown)
-        for name, run in shown.items():
-            mean = sum(times.latency for times in run.times.values()) / 8
-            assert (
-                f"{name}: mean latency {say_seconds(mean)}" in texts(picture)
-                and f"{name}: mean latency {say_seconds(mean)}." in picture.alt
-            )
-        # From one first arrival to one last end, in as many charts as there are runs.
-        finished = [bar for bar in bars(picture) if bar[1] == "finished"]
-        assert [bar[0] for bar in finished] == [chr(65 + n) for n in range(8)] * len(shown)
-        assert picture.alt.count("Finished in this order") == len(shown)
-    early = draw_gantts(runs, upto=next(iter(runs.values())).seconds / 2)
-    assert (
-        all(re.search(rf"{name}: \d of 8 finished\. At ", early.alt) for name in runs)
-        and early.alt != draw_gantts(runs).alt
-    )
-
-
-def test_tiers_and_readers_are_told():
-    requests = [
-        Arrival("A", 0, 5, 3, 9, tier=1),
-        Arrival("B", 1, 1, 1, 9, tier=0, is_interactive=True),
-        Arrival("C", 100, 1, 2, 9, tier=2),
-    ]
-    picture = draw_gantts({"small": SMALL}, requests=requests)
-    assert picture.alt.startswith(
-        "Gantt charts on one time axis. Tier 0: B. Tier 1: A. Tier 2: C. Interactive: B. small: "
-    )
-    assert {"A, tier 1", "B, tier 0, interactive", "C, tier 2"} <= set(titles(picture))
 
 
 LONG_NAMES = [replace(request, id=f"customer {n} with <a long> & name") for n, request in enumerate(small_traffic(6))]

@@ -4,7 +4,6 @@ words.
 
 import itertools
 import re
-from dataclasses import replace
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -18,9 +17,7 @@ from hypothesis import strategies as st
 from paged_cases import make_case
 from svg_reading import elements, texts, titles
 
-from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
-from lessons_lib.kernels.launch import decode_tiles, launch_decode
-from lessons_lib.kernels.paged_flash import decode_kernel
+from lessons_lib.kernels.basics import add_kernel
 from lessons_lib.kernels.simple_paged import (
     decode_heads,
     decode_heads_kernel,
@@ -94,19 +91,6 @@ def test_add():
     assert coloured(picture, LOADED) == 4 and coloured(picture, STORED) == 2
 
 
-def test_softmax_and_gather():
-    x = torch.randn(3, 7)
-    softmax = draw_program(record_kernel(softmax_kernel, (3,), x, torch.empty(3, 7), 7, 7, 7, COLUMNS=8), 1, ["row"])
-    assert {"row 1", "loads row 1 of x", "stores row 1 of out"} <= set(texts(softmax))
-    assert coloured(softmax, LOADED) == coloured(softmax, STORED) == 7
-    assert "x[1, 6]: loaded" in titles(softmax) and "x[2, 6]: not touched" in titles(softmax)
-    index = torch.tensor([5, 0, 5])
-    gather = draw_program(
-        record_kernel(gather_kernel, (3,), torch.randn(8, 6), index, torch.empty(3, 6), 6, 6, 6, COLUMNS=8), 2
-    )
-    assert {"loads row 5 of source", "loads element 2 of index", "stores row 2 of out"} <= set(texts(gather))
-
-
 def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head():
     for seq, head in ((0, 1), (1, 2), (2, 3)):
         picture = draw_program(DECODE, seq * 4 + head, ["sequence", "query head"])
@@ -147,41 +131,6 @@ def test_what_another_program_of_the_same_group_loads_is_in_the_same_places():
     assert first.same_as(touched(DECODE, DECODE.programs[0], "v_cache"))
 
 
-def test_the_kernel_of_lesson_08_has_a_tile_of_many_blocks_in_one_turn_and_idle_tensors():
-    case, kernel = make_case([1] * 3, [67, 5, 44]), Recorder(decode_kernel)
-    tiles = replace(decode_tiles(128), keys=64)
-    out = torch.empty_like(case.q)
-    launch_decode(
-        case.q,
-        case.k_cache,
-        case.v_cache,
-        case.block_tables,
-        case.context_lens,
-        None,
-        out,
-        0.2,
-        80,
-        tiles=tiles,
-        kernel=kernel,
-    )
-    picture = draw_program(kernel.recording, 0, ["KV head", "sequence", "split"])
-    assert texts(picture)[:2] == ["decode_kernel, program (0, 0, 0)", "KV head 0, sequence 0, split 0"]
-    assert "loads q[0, 0 and 1], 64 elements" in texts(picture)
-    assert "touched by no program: cu_seqlens_q, partial_out, partial_lse" in texts(picture)
-    assert "No program touches any of cu_seqlens_q, partial_out, partial_lse." in picture.alt
-    iterations = [
-        re.search(r"iteration (\d)$", title)[1]
-        for title in titles(picture)
-        if re.search(r"block \d+, loaded in iteration \d$", title)
-    ]
-    assert sorted(iterations) == ["1"] * 8 + ["2"]
-    blocks = ", ".join(map(str, case.block_tables[0, :9].tolist()))
-    assert (
-        f"loads 9 blocks of k_cache: {blocks} (slots 0 to 7 of each, but 0 to 2 of the last), KV head 0" in picture.alt
-    )
-    assert "loads row 0 of block_tables, columns 0 to 8, some of them 8 times" in texts(picture)
-
-
 # --- single signs
 
 
@@ -209,33 +158,6 @@ def test_loaded_and_stored_are_two_halves():
     assert "loads element 2 of x; stores element 2 of x" in texts(picture)
 
 
-def test_a_head_that_is_touched_in_part_is_coloured_in_part():
-    recording = by_hand([("load", range(8))], (2, 3, 2, 16), "k_cache")
-    picture = draw_program(recording, 0)
-    assert "loads 1 block of k_cache: 0 (slot 0), KV head 0, 8 of 16 elements" in texts(picture)
-    assert "k_cache: block 0, slot 0, KV head 0: 8 of 16 elements loaded, in iteration 1" in titles(picture)
-    whole = draw_program(by_hand([("load", range(16))], (2, 3, 2, 16), "k_cache"), 0)
-    width = lambda p: next(float(r.get("width")) for r in elements(p, "rect") if r.get("fill") == LOADED)
-    assert width(picture) == width(whole) / 2
-
-
-def test_keys_and_values_that_are_read_differently_are_drawn_apart():
-    recording = by_hand([("load", range(16))], (2, 3, 2, 16), "k_cache")
-    layout = recording.tensors["k_cache"]
-    run = ProgramRun((0,), (*recording.programs[0].accesses, Access("load", "v_cache", tuple(range(16, 32)))))
-    both = KernelRecording(
-        "some_kernel",
-        (1,),
-        {"k_cache": layout, "v_cache": TensorLayout("v_cache", layout.shape, layout.strides, 4)},
-        (run,),
-    )
-    shown = texts(draw_program(both, 0))
-    assert {
-        "loads 1 block of k_cache: 0 (slot 0), KV head 0",
-        "loads 1 block of v_cache: 0 (slot 0), KV head 1",
-    } <= set(shown)
-
-
 def test_a_block_that_is_loaded_in_two_turns_has_both_numbers():
     accesses = [("load", range(16)), ("load", range(96, 112)), ("load", range(32, 48))]
     picture = draw_program(by_hand(accesses, (2, 3, 2, 16), "k_cache"), 0)
@@ -252,19 +174,10 @@ def test_a_program_with_nothing_to_do():
     assert picture.alt.endswith("It touches nothing of x. No program touches any of y.")
 
 
-@pytest.mark.parametrize(
-    "values, text",
-    [
-        ([3], "3"),
-        ([0, 1], "0 and 1"),
-        ([0, 1, 2], "0 to 2"),
-        ([0, 1, 2, 5], "0 to 2 and 5"),
-        ([4, 0, 7], "4, 0 and 7"),
-        ([0, 2, 4, 6, 8, 10, 12, 13], "0, 2, 4, 6, 8 and 3 more"),
-    ],
-)
-def test_numbers_in_words(values, text):
-    assert spans(values) == text
+def test_numbers_in_words():
+    assert spans([3]) == "3" and spans([0, 1]) == "0 and 1" and spans([0, 1, 2]) == "0 to 2"
+    assert spans([0, 1, 2, 5]) == "0 to 2 and 5" and spans([4, 0, 7]) == "4, 0 and 7"
+    assert spans([0, 2, 4, 6, 8, 10, 12, 13]) == "0, 2, 4, 6, 8 and 3 more"
 
 
 # --- the whole picture

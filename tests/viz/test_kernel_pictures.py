@@ -77,25 +77,6 @@ def test_points_ridge_and_limits_lie_where_the_logarithmic_axes_say():
     assert low == pytest.approx(on_axis(y_ticks, intensity), abs=0.2) and right > ridge
 
 
-def test_what_a_point_reaches_is_a_share_of_the_lower_limit():
-    below = RooflinePoint("decode", Work(10**9, 4 * 10**9), 2e-3, "one")  # reading takes 1 ms
-    beyond = RooflinePoint("prefill", Work(10**6, 10**9), 4e-5, "one")  # operations take 10 µs
-    picture = draw_roofline(MACHINE, [below, beyond])
-    assert {
-        "decode: 50 %",
-        "prefill: 25 %",
-        "ridge: 100 FLOP/byte",
-        "reading memory: 1 TB/s",
-        "matrix products: 100 TFLOP/s",
-    } <= set(texts(picture))
-    assert (
-        "one, decode: 2,000 µs, 2 TFLOP/s at 4 FLOP/byte; the machine allows 1,000 µs, 50 % of which is reached"
-        in titles(picture)
-    )
-    assert "one, decode: 2 TFLOP/s at 4 FLOP/byte, bound by memory, 50 % of" in picture.alt
-    assert "one, prefill: 25 TFLOP/s at 1e+03 FLOP/byte, bound by operations, 25 % of" in picture.alt
-
-
 @pytest.mark.parametrize("work, seconds", [(Work(1, 1), 0.0), (Work(0, 1), 1.0), (Work(1, 0), 1.0)])
 def test_a_point_without_time_or_work_is_refused(work, seconds):
     with pytest.raises(ValueError, match="point 'x' has"):
@@ -144,17 +125,6 @@ def test_programs_are_sequences_times_heads_times_splits():
     assert "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 per processor." in picture.alt
 
 
-@pytest.mark.parametrize("batches, contexts, processors", [([], [1], 1), ([1], [], 1), ([1], [1], 0)])
-def test_a_table_of_programs_needs_something_of_each(batches, contexts, processors):
-    with pytest.raises(ValueError, match="at least one of each"):
-        draw_programs(batches, contexts, 8, processors, lambda batch, context: 1)
-
-
-def test_no_splits_is_refused():
-    with pytest.raises(ValueError, match=r"splits\(1, 5\) is 0"):
-        draw_programs([1], [5], 8, 132, lambda batch, context: 0)
-
-
 # --- sweep
 
 
@@ -191,18 +161,6 @@ def test_every_combination_has_its_cell_and_the_fastest_a_frame():
     )
 
 
-def test_the_chosen_combination_says_so_and_must_have_a_time():
-    chosen = {"rows": 16, "keys": 32, "warps": 4, "stages": 2}
-    picture = draw_sweep(SWEEP, chosen=chosen)
-    assert (
-        texts(picture).count("chosen") == 1 and "Chosen: 16 rows, 32 keys, 4 warps, 2 stages, 30.0 µs." in picture.alt
-    )
-    assert "16 rows, 32 keys, 4 warps, 2 stages: 30.0 µs, 1.50 times the fastest, chosen" in titles(picture)
-    assert "chosen" not in texts(draw_sweep(SWEEP))
-    with pytest.raises(ValueError, match="16 rows, 64 keys, 4 warps, 2 stages, has no time"):
-        draw_sweep(SWEEP, chosen={**chosen, "keys": 64})
-
-
 def test_a_sweep_needs_a_time_and_no_combination_twice():
     with pytest.raises(ValueError, match="none of 1 combinations has a time"):
         draw_sweep([tile(1, 2, 3, 4, None)])
@@ -229,14 +187,6 @@ def test_bars_are_as_long_as_their_values_and_say_how_much_longer_than_the_short
     assert picture.alt == "Times. ours: 10 µs; a peer with a long name: 25 µs; nothing: 0 µs."
     hover = titles(draw_bars({"a": 10.0, "b": 25.0}, "µs", limit=("at least", 5.0)))
     assert hover == ["a: 10 µs, 2 times the limit", "b: 25 µs, 2.5 times the shortest, 5 times the limit"]
-
-
-def test_a_limit_is_a_line_across_the_bars():
-    picture = draw_bars({"a": 10.0, "b": 20.0}, "µs", limit=("reading takes", 5.0))
-    x, _, width, _ = bars(picture)["a"]
-    line = next(p for p in elements(picture, "path") if p.get("stroke-dasharray"))
-    assert float(re.match(r"M([\d.]+)", line.get("d"))[1]) == pytest.approx(x + width / 2, abs=0.1)
-    assert "reading takes: 5 µs" in texts(picture) and "reading takes: 5 µs." in picture.alt
 
 
 def test_bars_need_values_that_have_a_length():

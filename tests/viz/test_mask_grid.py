@@ -10,9 +10,8 @@ from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, additive_mask, block_diagonal_mask, combine, tag_tokens
 from lessons_lib.recording.mask_text import read_pair, read_row
-from lessons_lib.viz.drawing.palette import INK, NEUTRAL, color_of
+from lessons_lib.viz.drawing.palette import INK
 from lessons_lib.viz.masks.grid import draw_mask
-from lessons_lib.viz.masks.token_axis import runs_of
 
 
 def padding(count):
@@ -81,13 +80,6 @@ def test_a_cell_is_coloured_where_the_mask_is_true():
         assert set(filled_cells(picture)) == {tuple(cell) for cell in combine(rules, queries, keys).nonzero().tolist()}
 
 
-def test_a_cell_has_the_colour_of_the_querys_sequence():
-    fills = filled_cells(drawn([2, 2], padded=1, rules=()))
-    assert [fills[row, 0] for row in range(4)] == [color_of("A")] * 2 + [color_of("B")] * 2
-    assert fills[0, 4] == color_of("A")  # the key is padding
-    assert fills[4, 0] not in (color_of("A"), color_of("B"), NEUTRAL)
-
-
 def test_every_cell_is_read_aloud():
     for lengths, cached, padded, rules in random_passes(6):
         queries, keys = pass_of(lengths, cached, padded)
@@ -117,16 +109,6 @@ def test_a_mask_that_differs_from_the_rules_is_crossed():
     assert hovers[3][0].startswith("B, position 1, may attend to A, position 0, but should not")
     assert "not as the rules say: 2 cells" in texts(wrong)
     assert "m0-" not in right.svg and not any("rules" in text for text in texts(right))
-
-
-# --- edges
-
-
-def test_names_are_ones_own_and_only_text():
-    picture = drawn([3, 2], names=["Fox", '<b>&"'], row=4)
-    assert "Fox" in texts(picture) and '<b>&"' in texts(picture)
-    assert hover_layer(picture)[1][4][3].startswith('<b>&", position 1, may attend to <b>&", position 0')
-    assert color_of("Fox") in filled_cells(picture).values()
 
 
 # --- a row read aloud
@@ -169,11 +151,6 @@ def test_it_can_be_read_at_any_size(size):
     assert width == 900 and height < 820 and wide >= 6 and high >= 6
     assert left + wide * len(hovers[0]) <= width and top + high * len(hovers) <= height
     assert all(float(e.get("font-size")) >= 8 for e in elements(picture, "text"))
-
-
-def test_runs():
-    assert runs_of([1, 1, 2, 1]) == [(1, 0, 2), (2, 2, 1), (1, 3, 1)]
-    assert runs_of([]) == []
 
 
 # --- what it refuses

@@ -24,17 +24,6 @@ def hovers(picture):
     return wide
 
 
-def test_the_mouse_reads_slots():
-    assert list(hovers(draw_memory(USES, 2))) == [
-        "slot 0: C: a token",
-        "slot 1: C: reserved, used later",
-        "slots 2 to 3: C: reserved, never used",
-        "slots 4 to 5: unowned, in a gap",
-        "slots 6 to 10: B: a token",
-        "slots 11 to 12: B: reserved, never used",
-    ]
-
-
 @st.composite
 def layouts(draw):
     held, running, number = [], {}, 0
@@ -73,16 +62,6 @@ def test_widths_are_in_proportion_over_all_lines(uses):
             if piece.kind != "gaps":  # a gap's dashes stand a pixel inside
                 (width,) = [w for title, w in wide.items() if re.match(rf"slots? {piece.start:,}(:| to)", title)]
                 assert width == pytest.approx((piece.end - piece.start) * pixels, abs=0.1)
-
-
-def test_counts_and_shares():
-    shown = texts(draw_memory(USES, 2, "Twice what is needed"))
-    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 slots taken up, 54 % of them without a token"]
-    at = shown.index("a token")
-    assert shown[at:] == [
-        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "unowned, in a "
-                                                                                                      "gap", "2 (15 %)",
-    ]  # fmt: skip
 
 
 def test_nobody_there():

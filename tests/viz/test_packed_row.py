@@ -56,19 +56,6 @@ def box(element):
 # --- who
 
 
-def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
-    shown = texts(MIXED)
-    assert shown[0] == "One row of 5 tokens: 1 prefill and 2 decodes, no padding"
-    start = shown.index("A")
-    assert shown[start : start + 9] == [
-        "A", "decode", "4 cached + 1 new",
-        "B", "decode, then leaves", "2 cached + 1 new",
-        "C", "prefill", "0 cached + 3 new",
-    ]  # fmt: skip
-    assert shown[start + 9 : start + 14] == ["left:", "B", "waiting:", "D", "E"]
-    assert {"left: none", "waiting: none"} <= set(texts(step_of([1], [3])))
-
-
 def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue():
     step = dataclasses.replace(MIXED, waiting=("E",), admitted=("D",))
     shown = texts(step)
@@ -100,33 +87,6 @@ def test_every_token_has_a_cell_with_its_tag():
     shown = texts(MIXED)
     for text in ("·t10", "·t14", "A 4", "B 2", "C 0", "C 1", "C 2"):
         assert text in shown
-
-
-def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():
-    marked = [title for title in titles(MIXED) if "its logits are kept" in title]
-    assert [title.split(" of")[0] for title in marked] == ["index 0", "index 1", "index 4"]
-    cells = {e.find(SVG + "title").text: box(e) for e in elements(MIXED, "rect") if e.find(SVG + "title") is not None}
-    for name, token, last in (("A", 500, "index 0"), ("B", 501, "index 1"), ("C", 502, "index 4")):
-        x, y, width, height = cells[f"new token of request {name}: '·t{token}'"]
-        cell_x, cell_y, cell_width, _ = next(cells[title] for title in marked if title.startswith(last))
-        assert x + width == pytest.approx(cell_x + cell_width) and y + height < cell_y
-    paths = elements(MIXED, "path")
-    assert sum(path.get("marker-end") is not None for path in paths) == 3
-    assert sum(path.get("stroke-width") == "2" and path.get("d").endswith("z") for path in paths) == 3  # frames
-
-
-def test_a_long_row_is_one_strip_with_a_run_for_each_sequence():
-    step = step_of([100, 1, 40], [0, 9, 0])
-    runs = [title for title in titles(step) if title.startswith("indices ")]
-    assert runs == [
-        "indices 0 to 99 of the row: request A, positions 0 to 99; new token '·t500'",
-        "indices 100 to 100 of the row: request B, positions 9 to 9; new token '·t501'",
-        "indices 101 to 140 of the row: request C, positions 0 to 39; new token '·t502'",
-    ]
-    widths = [box(e)[2] for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("indices ")]
-    assert widths[0] == pytest.approx(100 * widths[1], rel=0.01) and widths[2] == pytest.approx(
-        40 * widths[1], rel=0.01
-    )
 
 
 # --- the mask

@@ -112,47 +112,7 @@ def test_every_cell_is_drawn_and_told_as_what_it_is(block_size, sizes, seed, wit
         assert len(cells) == block_size * used
 
 
-def test_the_mouse_reads_cells_and_blocks():
-    picture = draw_pool_access(MIXED)
-    assert told(picture)[22] == "A, position 6, written by this row and read"
-    assert told(picture)[8] == "A, position 0, read"
-    assert told(picture)[23] == "A, unused, kept for position 7"
-    assert {
-        "block 5: the 2nd of A, positions 4 to 6, read, 1 slot unused",
-        "block 0: free, in no table of this row",
-    } <= set(titles(picture))
-    only_b = draw_pool_access(MIXED, "B")
-    assert told(only_b)[22] == "A, position 6, written by this row and not read by B"
-    assert "block 2: the 1st of A, positions 0 to 3, not read by B" in titles(only_b)
-    assert told(only_b)[5] == "B, position 5, written by this row and read"
-
-
-def test_a_block_says_whose_it_is_and_which_of_its_blocks():
-    shown = texts(draw_pool_access(MIXED))
-    assert [text for text in shown if re.fullmatch(r"[ABC] [12]", text)] == ["B 2", "A 1", "B 1", "A 2", "C 1"]
-    assert "A 2: the second block of A" in shown
-
-
 # --- words
-
-
-def test_the_title_counts_what_is_written_read_and_left_where_it_is():
-    assert (
-        texts(draw_pool_access(MIXED))[0]
-        == "5 slots are written and 16 are read. The 11 cached before stay where they are."
-    )
-    assert (
-        texts(draw_pool_access(step_of(8, 4, {"A": (1, 1)})))[0]
-        == "1 slot is written and 2 are read. The one cached before stays where it is."
-    )
-    assert (
-        texts(draw_pool_access(step_of(8, 4, {"A": (0, 1)})))[0]
-        == "1 slot is written and 1 is read. Nothing was there before."
-    )
-    assert (
-        texts(draw_pool_access(MIXED, "A"))[0]
-        == "A's last new token reads 7 slots in 2 blocks, in the order of its table."
-    )
 
 
 def test_the_picture_in_words():

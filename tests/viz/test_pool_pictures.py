@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_reading import SVG, assert_sound, elements, texts, titles
+from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
 from lessons_lib.recording.pool_states import PoolState, TableState, named_blocks, pool_state
@@ -47,25 +47,6 @@ def height(picture):
 # --- hover texts
 
 
-def test_the_mouse_reads_a_block():
-    hovers = titles(draw_pool(SMALL))
-    assert "block 4: B, positions 4 to 7" in hovers
-    assert (
-        "block 6: B, position 12, 3 slots unused" in hovers
-    )  # the fourth of the table, though not the fourth of the pool
-    assert "block 5: C, positions 0 to 1, 2 slots unused" in hovers
-    assert "block 8: free, 1st in the queue" in hovers
-    assert "block 0: free, 7th in the queue" in hovers
-
-
-def test_the_mouse_reads_a_cell():
-    hovers = titles(draw_pool(SMALL))
-    assert "block 7, offset 3: B, position 11, slot 31" in hovers
-    assert "block 6, offset 0: B, position 12, slot 24" in hovers
-    assert "block 6, offset 1: B, unused, kept for position 13, slot 25" in hovers
-    assert len([h for h in hovers if "offset" in h]) == 5 * 4  # free blocks are read as a whole
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(block_size=st.sampled_from([1, 2, 3, 4, 7, 8, 16]), held=st.lists(st.integers(0, 12), max_size=5))
 def test_every_cell_in_a_table_is_drawn_once_and_in_its_colour(block_size, held):
@@ -93,33 +74,6 @@ def test_what_has_changed_is_framed_in_the_grid_and_in_the_table_or_the_queue():
 
     assert frames(SMALL) == frames(replace(SMALL, changed=())) + 2
     assert frames(replace(SMALL, changed=(2, 1, 0))) == frames(replace(SMALL, changed=())) + 6
-
-
-def test_tables_show_blocks_in_the_order_of_tokens_and_what_is_unused():
-    shown = texts(draw_pool(SMALL))
-    at = shown.index("13 tokens, 3 unused")
-    assert shown[at - 5 : at] == ["B", "3", "4", "7", "6"]
-    assert "2 tokens, 2 unused" in shown
-    assert "block tables: none" in texts(draw_pool(pool_of(4, 4, {})))
-
-
-@pytest.mark.parametrize("num_blocks", [60, 64, 200, 1000])
-def test_a_long_queue_is_cut_in_the_middle_and_counted(num_blocks):
-    queue = tuple(reversed(range(num_blocks)))
-    shown = texts(draw_pool(PoolState(num_blocks, 4, queue, ())))
-    (more,) = [t for t in shown if t.startswith("…")]
-    at = shown.index(more)
-    head = shown[shown.index(next(t for t in shown if t.startswith("free queue"))) + 1 : at]
-    tail = shown[at + 1 : shown.index("block tables: none")]
-    assert [int(t) for t in head] == list(queue[: len(head)])
-    assert [int(t) for t in tail] == list(queue[-len(tail) :])
-    assert len(head) > 10 and len(tail) > 5
-    assert more == f"… and {num_blocks - len(head) - len(tail)} more …"
-
-
-def test_sums():
-    assert "5 of 12 blocks allocated (42 %); 5 of 20 slots in the tables empty (25 %)" in texts(draw_pool(SMALL))
-    assert "0 of 0 blocks allocated (0 %)" in texts(draw_pool(pool_of(0, 4, {})))
 
 
 @pytest.mark.parametrize(

@@ -74,17 +74,6 @@ def test_a_recording_is_plain_data_and_one_row_of_scores_is_the_same():
         STEPS[0].total = 1.0
 
 
-def test_factor_is_1_where_the_maximum_stays_and_exp_of_the_difference_where_it_grows():
-    assert [step.factor for step in STEPS] == [1.0, 0.0, 1.0, pytest.approx(math.exp(4.1 - 7.3), rel=1e-5)]
-    assert STEPS[2].weights[2] == 0.0
-    assert step_text(STEPS[1]) == "Block 1: the first maximum is 4.1; there was nothing before that could be rescaled."
-    assert step_text(STEPS[2]) == "Block 2: the maximum stays 4.1, so nothing is rescaled."
-    assert (
-        step_text(STEPS[3])
-        == "Block 3: a larger score, 7.3: what was added up is multiplied by exp(4.1 − 7.3) = 0.0408."
-    )
-
-
 def test_a_block_that_the_query_may_not_see_changes_nothing():
     steps = record_blocks(torch.tensor([-math.inf, -math.inf, 1.0]), VALUES[:3], 2)
     assert (steps[1].total, steps[1].factor, steps[1].weights, steps[1].remarks) == (0.0, 1.0, (0.0, 0.0), ())
@@ -183,35 +172,12 @@ def test_the_last_step_divides_by_the_sum():
     assert f"attention: {', '.join(map(number_text, expected))}." in draw_softmax_step(STEPS, 3).alt
 
 
-def test_bars_are_as_high_as_scores_and_the_line_as_high_as_the_maximum():
-    paths = [p.get("d") for p in ET.fromstring(draw_softmax_step(STEPS, 3).svg).iter(SVG + "path")]
-    bars = [re.findall(r"V([\d.]+)H[\d.]+V([\d.]+)Z", path) for path in paths if path.endswith("Z")]
-    heights = [float(foot) - float(top) for block in bars for top, foot in block]
-    scores = [score for score in SCORES.tolist() if score > -math.inf]
-    assert heights == pytest.approx([score * heights[-2] / 7.3 for score in scores], abs=0.1)
-    line = next(path for path in paths if re.fullmatch(r"M\S+ \S+(H[\d.]+L\S+ \S+)+H[\d.]+", path))
-    levels = [float(level) for level in re.findall(r"[ML]\S+? ([\d.]+)", line)]
-    tops = [float(top) for block in bars for top, _ in block]
-    assert levels == [tops[1], tops[1], tops[-2]]
-
-
 def test_tokens_are_named_and_hovers_tell_the_key():
     names = [f" t{n}<" for n in range(10)]
     assert "4 ·t4<" in texts(STEPS, 2, names) and "·t9<" in texts(STEPS, 2, names)
     assert texts(STEPS, 2, names, "title")[6] == "key 6 '·t6<', block 2: score masked"
     with pytest.raises(ValueError, match="9 texts; there are 10 keys"):
         draw_softmax_step(STEPS, 2, names[:9])
-
-
-def test_no_key_and_a_single_key():
-    empty = record_blocks(torch.zeros(0), torch.zeros(0, 2), 4)
-    assert len(empty) == 1
-    assert "There is no key" in draw_softmax_step(empty, 0).alt
-    assert "not a number" in texts(empty, 0)
-    one = record_blocks(torch.tensor([-3.0]), torch.tensor([[2.5]]), 4)
-    assert texts(one, 1)[0] == "Block 1 of 1, key 0"
-    assert one[1].attention == (2.5,)
-    assert "attention: 2.5." in draw_softmax_step(one, 1).alt
 
 
 @pytest.mark.parametrize("i", [-1, 4])

@@ -36,16 +36,6 @@ def test_bars_are_as_high_as_the_times():
     assert len(heights(picture, "move")) == 2, "what takes no time is not drawn"
 
 
-def test_parts_stand_on_each_other():
-    def first_bar(part):
-        rect = [rect for rect in elements(picture, "rect") if rect.get("fill") == COLOURS[part]][1]
-        return float(rect.get("y")), float(rect.get("y")) + float(rect.get("height"))
-
-    picture = draw_step_parts(TWO[1:])
-    for lower, upper in (("forward", "schedule"), ("schedule", "move"), ("move", "sample"), ("sample", "update")):
-        assert first_bar(upper)[1] == pytest.approx(first_bar(lower)[0], abs=0.02)
-
-
 def test_shares_are_told_and_add_up():
     picture = draw_step_parts(TWO, "Six stories")
     told = [text for text in texts(picture) if re.match(rf"({'|'.join(PARTS)}) ", text)]
@@ -67,9 +57,3 @@ def test_any_number_of_steps_can_be_drawn(count):
     picture = assert_sound(lambda: draw_step_parts([a_step(0.001, 0.001, 0.01, 0.001, 0.002)] * count))
     assert count or picture.alt == "Where the time of a step goes. No steps yet."
     assert ("1,000 steps, each bar the mean of 10" in texts(picture)) == (count == 1000)
-
-
-def test_parts_that_nobody_knows_are_drawn_too():
-    picture = draw_step_parts([a_step(0.01, 0.02, parts=("forward", "graph"))])
-    assert "graph 67 %, 20 ms" in texts(picture)
-    assert "without the model" not in texts(draw_step_parts([a_step(0.01, parts=("forward",))]))

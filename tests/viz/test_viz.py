@@ -17,7 +17,7 @@ from lessons_lib.viz.charts.curves import bar_chart, line_chart
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.night import colors_of, image_style, night_rules
 from lessons_lib.viz.drawing.picture import LEAST_WIDTH, Picture
-from lessons_lib.viz.drawing.svg import Drawing, flow, show_token
+from lessons_lib.viz.drawing.svg import Drawing, show_token
 from lessons_lib.viz.player.frames import splices
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables.table import Table
@@ -160,18 +160,6 @@ def test_figures_keep_their_text_and_are_closed():
     assert "<dc:date>" not in picture.svg
 
 
-def test_a_logarithmic_axis_writes_large_and_small_numbers_out():
-    shown = texts(line_chart([1, 2], {"a": [0.01, 10_000_000]}, xlabel="x", ylabel="y", alt="x", log="y"))
-    assert {"0.01", "1", "100", "1,000,000"} <= set(shown), shown
-
-
-def test_charts_refuse_series_of_another_length():
-    with pytest.raises(ValueError, match="'a' has 1 values; x has 2"):
-        line_chart([1, 2], {"a": [1]}, xlabel="x", ylabel="y", alt="x")
-    with pytest.raises(ValueError, match="'a' has 3 values; groups has 2"):
-        bar_chart(["p", "q"], {"a": [1, 2, 3]}, ylabel="y", alt="x")
-
-
 # --- drawing
 
 
@@ -190,12 +178,6 @@ def test_the_hatched_share_of_a_cell_is_its_waste(share, height):
     d.cell(0, 0, 50, 40, "#FFFFFF", hatched=share)
     hatched = [e for e in ET.fromstring(d.picture("a cell").svg).iter(SVG + "rect") if "hatch" in e.get("fill")]
     assert [e.get("height") for e in hatched] == [height]
-
-
-def test_boxes_flow_like_words():
-    assert flow([40, 40, 40], 100, gap=4) == [(0, 0.0), (0, 44.0), (1, 0.0)]
-    assert flow([500], 100) == [(0, 0.0)]  # too wide for any line: its own line
-    assert flow([], 100) == []
 
 
 @pytest.mark.parametrize(
@@ -221,22 +203,6 @@ def test_timeline_counts_up_to_the_step_shown():
     assert "9 useful of 10 computed, 1 wasted (10 %)" in texts(draw_timeline(STATIC, 1))
     assert "12 useful of 16 computed, 4 wasted (25 %)" in texts(draw_timeline(STATIC))
     assert len(titles(draw_timeline(STATIC, 1))) == 4
-
-
-def test_timeline_in_words():
-    alt = draw_timeline(STATIC, 3, title="Wave one").alt
-    assert alt == (
-        "Wave one. Timeline of 2 slots, steps 1 to 4 of 5. Slot 0: A in steps 1 to 2; 2 positions wasted. "
-        "Slot 1: B in steps 1 to 4; 1 position wasted. 14 token positions computed, 11 useful, 3 wasted (21 %). "
-        "Waiting in step 4: E."
-    )
-
-
-def test_hatching_only_where_something_was_wasted():
-    clean = Trace([step(RowWork("A", "decode", 1, 1), RowWork(None, "idle", 0, 0))])
-    legend_only = draw_timeline(clean).svg.count("url(#hatch")
-    assert legend_only == 1
-    assert draw_timeline(STATIC).svg.count("url(#hatch") == legend_only + 4  # padding of B, three finished rows of A
 
 
 def test_the_picture_does_not_grow_while_stepping():
@@ -269,16 +235,6 @@ def test_compare_shows_a_finished_trace_whole():
     assert draw_compare(STATIC, CONTINUOUS) == picture
 
 
-def test_the_queue_and_its_end_are_shown():
-    queue = [str(n) for n in range(40)]
-    picture = draw_timeline(Trace([step(RowWork("A", "decode", 1, 1), waiting=queue)]))
-    shown = texts(picture)
-    assert "waiting in step 1:" in shown
-    assert "0" in shown
-    more = [int(m[1]) for t in shown if (m := re.match(r"and (\d+) more", t))]
-    assert len(more) == 2 and all(0 < n < 40 for n in more)  # the queue and the legend are both cut
-
-
 def test_long_traces_stay_small():
     steps = [step(*(RowWork(str(s + 8 * (t // 60)), "decode", 1, 1) for s in range(8))) for t in range(300)]
     picture = draw_timeline(Trace(steps))
@@ -301,13 +257,6 @@ def test_growth_shows_input_cache_and_output():
     assert len([h for h in titles(draw_cache_growth(GROWTH, 0)) if "written in this step" in h]) == 6
     assert "reads 6 positions" in texts(draw_cache_growth(GROWTH, 1))
     assert not any(t.startswith("reads") for t in texts(draw_cache_growth(GROWTH, 0)))
-
-
-def test_growth_in_words():
-    assert draw_cache_growth(GROWTH, 1, "C").alt == (
-        'Request C, step 2 of 3, decode. Input: 1 token, " fox". KV cache: 6 positions before, 7 after, 1 new. '
-        'Output: the next token, " ran".'
-    )
 
 
 def test_growth_without_a_cache():

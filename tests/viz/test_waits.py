@@ -8,7 +8,6 @@ from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.scheduling.simulator import SequenceTimes, Simulation
 from lessons_lib.viz.charts.waits import binned, draw_waits, waits_by_tier
-from lessons_lib.viz.drawing.palette import SERIES
 
 
 def run_of(*waits):
@@ -80,35 +79,6 @@ def test_empty_bins_are_left_out_and_the_last_arrival_has_a_bin():
     bins = binned(np.array([[0.0, 1.0], [10.0, 3.0], [10.0, 5.0]]), 10.0, 4)
     assert [(b.arrival, b.mean, b.most, b.count) for b in bins] == [(1.25, 1, 1, 1), (8.75, 4, 5, 2)]
     assert [b.count for b in binned(np.array([[0.0, 1.0], [0.0, 2.0]]), 0.0, 4)] == [2]
-
-
-def points_of(path):
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d"))]
-
-
-def lines(picture, width):
-    """The points of every line of a width, by colour."""
-    return {
-        path.get("stroke"): points_of(path)
-        for path in elements(picture, "path")
-        if path.get("stroke-width") == width and path.get("stroke") in SERIES
-    }
-
-
-def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
-    run = run_of(*[(n * 0.01, 0.5 if n % 2 == 0 else n * 0.02) for n in range(4000)])
-    picture = draw_waits({"strict": run}, {str(n): n % 2 for n in range(4000)})
-    urgent, others = lines(picture, "2.2")[SERIES[0]], lines(picture, "4.6")[SERIES[1]]
-    assert len(urgent) == len(others) == 60 and points(picture) == {}
-    assert len({y for _, y in urgent}) == 1
-    heights = [y for _, y in others]
-    assert heights == sorted(heights, reverse=True) and heights[0] - heights[-1] > 150
-    assert len(picture.svg) < 20_000
-    assert (
-        "tier 1, 2,000 served: mean wait 40 s, of the first third 13.3 s, of the last third 66.7 s, longest 80 s"
-        in picture.alt
-    )
-    assert "thick line: mean of the requests that arrived then; thin line: their longest wait" in texts(picture)
 
 
 @pytest.mark.parametrize(
