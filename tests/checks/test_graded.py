@@ -102,7 +102,7 @@ OF_KERNELS = {
 }
 BORROWERS = [
     pytest.param(id, text, id=f"{id} {how}")
-    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("01.1", OF_FUNCTIONS), ("07.1", OF_KERNELS))
+    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("07.1", OF_KERNELS))
     for how, text in (BORROWED | more).items()
 ]
 
