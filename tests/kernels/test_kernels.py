@@ -371,6 +371,13 @@ def put(*index, value):
     return change
 
 
+TENSORS = ("q", "k_cache", "v_cache")
+
+
+def longer_heads(tensor):
+    return tensor.repeat(*[1] * (tensor.dim() - 1), 9)
+
+
 @pytest.fixture
 def no_kernel(monkeypatch):
     """A refused call launches no kernel, so nothing is written."""
@@ -392,28 +399,11 @@ def no_kernel(monkeypatch):
         (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "both must be the same"),
         (dict(q=lambda t: t[..., :16]), "4 heads of size 16, the cache 2 of size 32"),
         (dict(q=lambda t: t[:, :3]), "3 heads of size 32, the cache 2"),
-        (
-            dict(
-                q=lambda t: t.repeat(1, 1, 9),
-                k_cache=lambda t: t.repeat(1, 1, 1, 9),
-                v_cache=lambda t: t.repeat(1, 1, 1, 9),
-            ),
-            "the head size is 288; the kernels take up to 256",
-        ),
+        (dict.fromkeys(TENSORS, longer_heads), "the head size is 288; the kernels take up to 256"),
+        (dict.fromkeys(TENSORS, torch.Tensor.double), "the same dtype, float32"),
         (dict(q=lambda t: t.half()), "q is torch.float16, the caches torch.float32"),
         (dict(v_cache=lambda t: t.half()), "the caches torch.float32 and torch.float16"),
-        (
-            dict(q=lambda t: t.double(), k_cache=lambda t: t.double(), v_cache=lambda t: t.double()),
-            "the same dtype, float32",
-        ),
         (dict(q=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "contiguous"),
-        (
-            dict(
-                k_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
-                v_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
-            ),
-            "contiguous",
-        ),
         (dict(block_tables=lambda t: t[:1]), "block_tables has shape"),
         (dict(context_lens=lambda t: t[:, None]), r"context_lens \[2, 1\]"),
         (dict(block_tables=lambda t: t.long()), "block_tables is torch.int64"),
