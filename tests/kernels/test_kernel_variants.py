@@ -22,7 +22,7 @@ from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
 from lessons_lib.measuring.attention_cases import Case, decode_case, make_inputs
 from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
 from lessons_lib.measuring.published import HOPPER
-from lessons_lib.recording.kernel_accesses import record_kernel
+from lessons_lib.recording.kernel_accesses import Recorder
 from tools.gpu_bench.ablations import ablations
 
 HEADS = (8, 2, 32)
@@ -129,33 +129,14 @@ def counted_softmax(scores, row_max, row_sum, acc):
     return online_softmax(scores, row_max, row_sum, acc)
 
 
-class Interpreted:
-    """Stands in for a kernel."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
-
-
 def test_a_kernel_can_be_given_other_functions_and_stays_as_it_was():
     inputs = small("decode")
     out = torch.empty_like(inputs.q)
-    arguments = (
-        inputs.q,
-        inputs.k_cache,
-        inputs.v_cache,
-        inputs.tables[0],
-        inputs.context_lens,
-        None,
-        out,
-        inputs.scale,
-        600,
-    )
+    cache = (inputs.k_cache, inputs.v_cache, inputs.tables[0], inputs.context_lens)
+    arguments = (inputs.q, *cache, None, out, inputs.scale, 600)
     STEPS.clear()
-    launch_decode(*arguments, kernel=Interpreted(with_functions(decode_kernel, online_softmax=counted_softmax)))
+    launch_decode(*arguments, kernel=Recorder(with_functions(decode_kernel, online_softmax=counted_softmax)))
     assert STEPS and error(out, inputs.reference()) < 2e-6
     STEPS.clear()
-    launch_decode(*arguments, kernel=Interpreted(decode_kernel))
+    launch_decode(*arguments, kernel=Recorder(decode_kernel))
     assert not STEPS

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from paged_cases import error, make_case
 
 from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
-from lessons_lib.kernels.simple_paged import (
-    decode_heads,
-    decode_heads_kernel,
-    write_cache,
-)
+from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel, write_cache
 from lessons_lib.kernels.write_pair import write_pair
-from lessons_lib.recording.kernel_accesses import record_kernel
+from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
 SEVERAL = settings(max_examples=12, deadline=None)
@@ -218,16 +214,6 @@ def test_decode_of_several_sequences(context_lens, group, kv_heads, head_dim, bl
     assert error(got, expected) < (1e-6 if dtype == torch.float32 else 2e-3)  # NaN is never less
     for old, new in zip(before, (case.q, case.k_cache, case.v_cache, case.block_tables)):
         torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
-
-
-class Recorder:
-    """Takes the place of a kernel in a function that launches it, and checks every address."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
 
 
 def large_cache(n_elements):

@@ -66,7 +66,7 @@ accesses = st.tuples(st.integers(0, 1), st.lists(st.integers(-1, 5), min_size=LA
 barriers = st.just((3, [-1] * LANES))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.one_of(accesses, accesses, barriers), min_size=3, max_size=3), min_size=1, max_size=2))
 def test_the_smallest_racing_element_is_found(programs):
     race = race_of(programs)

@@ -86,7 +86,7 @@ def test_a_point_without_time_or_work_is_refused(work, seconds):
 # --- places of labels
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(100, 400), st.floats(100, 300)), max_size=12), st.floats(10, 120))
 def test_labels_never_meet_while_there_is_room(points, width):
     area = Box(0, 0, 900, 600)

@@ -41,7 +41,7 @@ def layouts(draw):
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(uses=layouts())
 def test_parts_are_all_slots_once_and_add_up(uses):
     for use in uses:
