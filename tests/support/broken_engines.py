@@ -4,7 +4,6 @@ Most are the course's engine with one part changed, as somebody who builds an en
 """
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -20,32 +19,25 @@ from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 BROKEN = {}  # name -> (make_engine, item)
 
 
+def course_engine(kind, model, limits, tokenizer):
+    engine = kind(LLMEngine(model, tokenizer, config_of(limits)))
+    engine.limits = limits
+    return engine
+
+
 def broken(item):
-    """Registers a class made from CourseEngine, or a function (course engine) that changes one."""
+    """Register a subclass of CourseEngine, or a function that changes a course engine."""
 
     def note(change):
         def make_engine(model, limits, tokenizer):
             limits = getattr(change, "limits", lambda limits: limits)(limits)
-            make = change if isinstance(change, type) else CourseEngine
-            config = config_of(limits, **getattr(change, "config", {}))
-            engine = make(LLMEngine(model, tokenizer, config))
-            engine.limits = limits
-            if make is CourseEngine:
-                change(engine, engine.engine, engine.engine.scheduler)
-            return engine
+            kind = change if isinstance(change, type) else CourseEngine
+            course = course_engine(kind, model, limits, tokenizer)
+            if kind is CourseEngine:
+                change(course, course.engine, course.engine.scheduler)
+            return course
 
         BROKEN[change.__name__] = make_engine, item
-        return change
-
-    return note
-
-
-def with_limits(**changed):
-    def note(change):
-        def limits(given):
-            return SimpleNamespace(**{**vars(given), **{name: f(given) for name, f in changed.items()}})
-
-        change.limits = limits
         return change
 
     return note
@@ -55,15 +47,43 @@ def with_(event, **changed):
     return NewTokens(**{**vars(event), **changed})
 
 
+def changed(values, functions):
+    """A copy of an object's fields, some of them computed anew from all of them."""
+    fields = vars(values)
+    return SimpleNamespace(**{**fields, **{name: function(fields) for name, function in functions.items()}})
+
+
+def broken_limits(name, item, **functions):
+    """Register the course's engine under other limits than it was given."""
+
+    def make_engine(model, limits, tokenizer):
+        return course_engine(CourseEngine, model, changed(limits, functions), tokenizer)
+
+    BROKEN[name] = make_engine, item
+
+
+def broken_request(name, item, prompt=lambda prompt: prompt, **functions):
+    """Register an engine that is given another prompt, or other parameters, than it was asked for."""
+
+    def change(course, engine, scheduler):
+        add = course.add_request
+        course.add_request = lambda id, prompt_ids, params: add(id, prompt(prompt_ids), changed(params, functions))
+
+    change.__name__ = name
+    broken(item)(change)
+
+
+def broken_events(name, item, change):
+    """Register an engine each of whose events is changed, or left out where `change` returns None."""
+
+    def change_events(course, engine, scheduler):
+        changed_step(course, lambda events: [new for new in map(change, events) if new])
+
+    change_events.__name__ = name
+    broken(item)(change_events)
+
+
 # One request
-
-
-@broken("answers.one_request")
-def loses_the_last_token(course, engine, scheduler):
-    changed_step(
-        course,
-        lambda events: [with_(each, token_ids=[]) if each.finish_reason == "length" else each for each in events],
-    )
 
 
 @broken("answers.one_token_answer")
@@ -78,12 +98,6 @@ def sends_the_first_token_twice(course, engine, scheduler):
     changed_step(course, change)
 
 
-@broken("answers.one_token_prompt")
-def drops_the_first_token_of_the_prompt(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, prompt[1:] or [0], params)
-
-
 @broken("answers.one_request")
 class OneListForAll(CourseEngine):
     """The same list in every NewTokens."""
@@ -94,19 +108,6 @@ class OneListForAll(CourseEngine):
         for each in events:
             self.ids[:] = each.token_ids
         return [with_(each, token_ids=self.ids) for each in events]
-
-
-@broken("answers.stop_token")
-def looks_at_the_first_stop_token_only(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(
-        name, prompt, replace(params, stop_token_ids=params.stop_token_ids[:1])
-    )
-
-
-@broken("answers.end_token")
-def always_says_length(course, engine, scheduler):
-    changed_step(course, lambda events: [with_(each, finish_reason=each.finish_reason and "length") for each in events])
 
 
 @broken("answers.end_token_at_the_limit")
@@ -131,33 +132,7 @@ def looks_at_the_length_first(course, engine, scheduler):
     changed_step(course, change)
 
 
-@broken("answers.ignore_eos")
-def stops_at_every_end_token(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(
-        name, prompt, SimpleNamespace(**{**vars(params), "ignore_eos": False})
-    )
-
-
-@broken("answers.full_context")
-@with_limits(max_model_len=lambda limits: limits.max_model_len - 1)
-def one_token_short_of_the_context(course, engine, scheduler):
-    pass
-
-
-@broken("answers.beyond_the_context")
-@with_limits(max_model_len=lambda limits: 256)
-def knows_no_context(course, engine, scheduler):
-    pass
-
-
 # Batches
-
-
-@broken("batches.passes_are_shared")
-@with_limits(max_num_seqs=lambda limits: 1)
-def one_at_a_time(course, engine, scheduler):
-    pass
 
 
 @broken("batches.a_freed_slot_is_taken")
@@ -180,12 +155,6 @@ class StaticBatches(CourseEngine):
             for request in batch:
                 super().add_request(*request)
         return super().step()
-
-
-@broken("batches.no_more_than_the_slots")
-@with_limits(max_num_seqs=lambda limits: limits.max_num_seqs + 1)
-def one_slot_too_many(course, engine, scheduler):
-    pass
 
 
 @broken("batches.first_come")
@@ -295,30 +264,10 @@ def returns_none_when_idle(course, engine, scheduler):
 # Manners
 
 
-@broken("manners.empty_prompt")
-def takes_an_empty_prompt(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, prompt or [0], params)
-
-
-@broken("manners.unknown_token")
-def wraps_unknown_tokens(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, [token % 97 for token in prompt], params)
-
-
 @broken("manners.too_long_a_prompt")
 def cuts_long_prompts(course, engine, scheduler):
     add = course.add_request
     course.add_request = lambda name, prompt, params: add(name, prompt[: 64 - params.max_tokens], params)
-
-
-@broken("manners.no_tokens")
-def gives_one_token_at_least(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(
-        name, prompt, SimpleNamespace(**{**vars(params), "max_tokens": max(1, params.max_tokens)})
-    )
 
 
 @broken("manners.id_in_use")
@@ -428,11 +377,6 @@ def streams_lose_the_tokens_of_others(course, engine, scheduler):
     course.stream = stream
 
 
-@broken("manners.a_pass_fails")
-def loses_the_requests_of_a_failed_pass(course, engine, scheduler):
-    changed_step(course, lambda events: [each for each in events if each.finish_reason != "error"])
-
-
 @broken("manners.serves_on_after_a_fault")
 def dies_of_a_fault(course, engine, scheduler):
     step, dead = course.step, []
@@ -500,12 +444,6 @@ def looks_at_the_prompt_alone(course, engine, scheduler):
             check(sequence)
 
     scheduler.check = fits
-
-
-@broken("memory.token_budget")
-@with_limits(max_num_batched_tokens=lambda limits: 2 * limits.max_num_batched_tokens)
-def twice_the_budget(course, engine, scheduler):
-    pass
 
 
 @broken("memory.block_sizes")
@@ -644,44 +582,44 @@ def writes_into_shared_blocks(course, engine, scheduler):
     runner.forward = disturbed
 
 
-# Draws
+# What is asked for, and under what limits
 
+broken_limits(
+    "one_token_short_of_the_context", "answers.full_context", max_model_len=lambda given: given["max_model_len"] - 1
+)
+broken_limits("knows_no_context", "answers.beyond_the_context", max_model_len=lambda given: 256)
+broken_limits("one_at_a_time", "batches.passes_are_shared", max_num_seqs=lambda given: 1)
+broken_limits(
+    "one_slot_too_many", "batches.no_more_than_the_slots", max_num_seqs=lambda given: given["max_num_seqs"] + 1
+)
+broken_limits(
+    "twice_the_budget", "memory.token_budget", max_num_batched_tokens=lambda given: 2 * given["max_num_batched_tokens"]
+)
 
-def changed_params(**changed):
-    def change(course, engine, scheduler):
-        add = course.add_request
-
-        def add_request(name, prompt, params):
-            values = vars(params)
-            add(name, prompt, SimpleNamespace(**{**values, **{key: f(values) for key, f in changed.items()}}))
-
-        course.add_request = add_request
-
-    return change
-
-
-def broken_params(name, item, **changed):
-    change = changed_params(**changed)
-    change.__name__ = name
-    broken(item)(change)
-
-
+broken_request("drops_the_first_token_of_the_prompt", "answers.one_token_prompt", lambda prompt: prompt[1:] or [0])
+broken_request("takes_an_empty_prompt", "manners.empty_prompt", lambda prompt: prompt or [0])
+broken_request("wraps_unknown_tokens", "manners.unknown_token", lambda prompt: [token % 97 for token in prompt])
+broken_request("stops_at_every_end_token", "answers.ignore_eos", ignore_eos=lambda p: False)
+broken_request("gives_one_token_at_least", "manners.no_tokens", max_tokens=lambda p: max(1, p["max_tokens"]))
+broken_request(
+    "looks_at_the_first_stop_token_only", "answers.stop_token", stop_token_ids=lambda p: p["stop_token_ids"][:1]
+)
 clock = random.Random(1)
-broken_params("draws_without_the_seed", "sampling.seeds_in_company", seed=lambda p: clock.randrange(10**9))
-broken_params("one_seed_for_all", "sampling.seeds_differ", seed=lambda p: 1)
-broken_params("always_greedy", "sampling.distribution", temperature=lambda p: 0.0)
-broken_params("half_the_temperature", "sampling.distribution", temperature=lambda p: p["temperature"] / 2)
-broken_params("one_more_than_top_k", "sampling.top_k", top_k=lambda p: p["top_k"] and p["top_k"] + 1)
-broken_params("no_top_k", "sampling.top_k_of_one", top_k=lambda p: 0)
-broken_params("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
-broken_params("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
-broken_params("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
-broken_params("no_stop_tokens", "answers.stop_token", stop_token_ids=lambda p: ())
-broken_params(
+broken_request("draws_without_the_seed", "sampling.seeds_in_company", seed=lambda p: clock.randrange(10**9))
+broken_request("one_seed_for_all", "sampling.seeds_differ", seed=lambda p: 1)
+broken_request("always_greedy", "sampling.distribution", temperature=lambda p: 0.0)
+broken_request("half_the_temperature", "sampling.distribution", temperature=lambda p: p["temperature"] / 2)
+broken_request("one_more_than_top_k", "sampling.top_k", top_k=lambda p: p["top_k"] and p["top_k"] + 1)
+broken_request("no_top_k", "sampling.top_k_of_one", top_k=lambda p: 0)
+broken_request("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
+broken_request("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
+broken_request("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
+broken_request("no_stop_tokens", "answers.stop_token", stop_token_ids=lambda p: ())
+broken_request(
     "ignore_eos_beats_a_stop_token", "answers.stop_token",
-    stop_token_ids=lambda p: tuple(token for token in p.stop_token_ids if not (p.ignore_eos and token == END)),
+    stop_token_ids=lambda p: tuple(token for token in p["stop_token_ids"] if not (p["ignore_eos"] and token == END)),
 )  # fmt: skip
-broken_params(
+broken_request(
     "takes_any_temperature",
     "sampling.senseless_params",
     temperature=lambda p: p["temperature"] if p["temperature"] > 0 else 0.0,
@@ -689,3 +627,17 @@ broken_params(
 
 
 broken("sampling.texts")(mutants.decodes_each_token_alone)
+
+broken_events(
+    "loses_the_last_token",
+    "answers.one_request",
+    lambda each: with_(each, token_ids=[]) if each.finish_reason == "length" else each,
+)
+broken_events(
+    "always_says_length", "answers.end_token", lambda each: with_(each, finish_reason=each.finish_reason and "length")
+)
+broken_events(
+    "loses_the_requests_of_a_failed_pass",
+    "manners.a_pass_fails",
+    lambda each: each if each.finish_reason != "error" else None,
+)
