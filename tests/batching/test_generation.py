@@ -112,7 +112,7 @@ def test_all_ways_on_random_models(family):
 request = st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 24))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(
     family=st.sampled_from(FAMILIES),
     shapes=st.lists(request, max_size=7),
@@ -136,7 +136,7 @@ def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
     assert packed_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each) == expected
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     family=st.sampled_from(FAMILIES),
     arrivals=st.lists(

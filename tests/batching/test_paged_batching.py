@@ -201,7 +201,7 @@ def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family
         assert all(access.num_blocks == largest + 2 for access in result.accesses)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES),
     arrivals=st.lists(

@@ -160,7 +160,7 @@ def random_cases(draw):
     )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@settings(max_examples=EXAMPLES)
 @given(
     arguments=random_cases(),
     layout=st.sampled_from(["of their own", "keys beside values", "heads first", "one of several layers"]),
@@ -497,7 +497,7 @@ def test_nothing_in_nothing_out():
 # --- how the work is cut up
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
 def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     num_seqs, kv_heads, longest, processors
@@ -514,7 +514,7 @@ def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     assert keys_per_split(num_seqs, kv_heads, longest + 1000, processors) >= split
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 5000), st.integers(1, 200))
 def test_few_short_sequences_are_cut_into_short_splits_each_pair_with_a_counter(
     num_seqs, kv_heads, longest, processors

@@ -18,7 +18,7 @@ from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
-SEVERAL = settings(max_examples=12, deadline=None)
+SEVERAL = settings(max_examples=12)
 INF = float("inf")
 
 
@@ -181,7 +181,7 @@ def laid_out(case, kind):
     return case
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     context_lens=st.lists(st.integers(1, 33), min_size=1, max_size=2), group=st.integers(1, 4),
     kv_heads=st.integers(1, 2),

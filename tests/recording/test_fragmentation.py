@@ -47,13 +47,13 @@ def runs(draw):
     return held
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(held=runs())
 def test_a_trace_says_what_each_request_held(held):
     assert tokens_held(trace_of(held)) == held
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(held=runs(), extra=st.integers(0, 5))
 def test_contiguous_reservations_against_single_places(held, extra):
     final = final_tokens(held)
@@ -75,7 +75,7 @@ def test_contiguous_reservations_against_single_places(held, extra):
             assert memory[region.start : region.start + region.size] == [region.request] * region.size
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(held=runs(), block_size=st.integers(1, 8))
 def test_blocks_waste_less_than_one_block_a_request(held, block_size):
     final = final_tokens(held)
@@ -104,7 +104,7 @@ def test_the_ledger_s_row_counts_blocks():
     assert result.outputs == [[1]]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(held=runs(), block_size=st.integers(1, 8))
 def test_a_replay_shows_every_change_of_the_pool(held, block_size):
     states = replay(trace_of(held), BlockPool(200, block_size))

@@ -66,14 +66,14 @@ accesses = st.tuples(st.integers(0, 1), st.lists(st.integers(-1, 5), min_size=LA
 barriers = st.just((3, [-1] * LANES))
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.one_of(accesses, accesses, barriers), min_size=3, max_size=3), min_size=1, max_size=2))
 def test_the_smallest_racing_element_is_found(programs):
     race = race_of(programs)
     assert (race and race.number) == smallest_racing(programs)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.tuples(st.just(2), accesses).map(lambda pair: (2, pair[1][1])), min_size=2, max_size=2), max_size=3, min_size=1))  # fmt: skip
 def test_atomic_operations_do_not_race_with_each_other(programs):
     assert race_of(programs) is None

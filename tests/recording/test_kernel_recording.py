@@ -307,7 +307,7 @@ def test_block_pointers_and_atomic_operations_work_and_are_not_written_down():
 # --- layouts
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_the_index_of_every_number_of_a_view(data):
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))

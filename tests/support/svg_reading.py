@@ -22,6 +22,10 @@ def box(element):
     return tuple(float(element.get(side, 0)) for side in ("x", "y", "width", "height"))
 
 
+def height(picture):
+    return float(ET.fromstring(picture.svg).get("height"))
+
+
 def placed(element):
     """All elements inside that have coordinates of the sheet: neither definitions nor parts of a moved group."""
     for child in element:

@@ -201,7 +201,7 @@ def test_same_program_same_picture_and_all_of_one_height():
         assert len({picture.alt for picture in pictures}) == len(pictures)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     shape=st.lists(st.integers(0, 40), max_size=5).filter(lambda shape: torch.Size(shape).numel() <= 20_000),
     name=st.sampled_from(["x", "k_cache"]),

@@ -8,7 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_reading import SVG, elements, texts, titles
+from svg_reading import SVG, box, elements, texts, titles
 
 from lessons_lib.measuring.roofline import Machine, Work
 from lessons_lib.viz.charts.bars import draw_bars
@@ -18,10 +18,6 @@ from lessons_lib.viz.charts.tile_sweep import draw_sweep
 from lessons_lib.viz.drawing.label_places import Box, place_labels
 
 MACHINE = Machine("a machine", 1e12, 1e14)  # ridge at 100
-
-
-def box(element):
-    return tuple(float(element.get(side)) for side in ("x", "y", "width", "height"))
 
 
 def titled(picture):
@@ -86,7 +82,7 @@ def test_a_point_without_time_or_work_is_refused(work, seconds):
 # --- places of labels
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(100, 400), st.floats(100, 300)), max_size=12), st.floats(10, 120))
 def test_labels_never_meet_while_there_is_room(points, width):
     area = Box(0, 0, 900, 600)

@@ -41,7 +41,7 @@ def layouts(draw):
     )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(uses=layouts())
 def test_parts_are_all_slots_once_and_add_up(uses):
     for use in uses:
@@ -51,7 +51,7 @@ def test_parts_are_all_slots_once_and_add_up(uses):
             assert sum(piece.end - piece.start for piece in pieces if piece.kind == kind) == getattr(use, kind)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(uses=layouts())
 def test_widths_are_in_proportion_over_all_lines(uses):
     scale = max(use.slots for use in uses)

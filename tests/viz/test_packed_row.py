@@ -123,7 +123,7 @@ def columns(step):
     return places
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), min_size=1, max_size=4))
 def test_the_rows_say_of_every_cell_what_the_mask_says(sizes):
     step = step_of([new for new, _ in sizes], [cached for _, cached in sizes])

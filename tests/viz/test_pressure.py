@@ -1,11 +1,10 @@
 """The picture of a pool under pressure: every block is drawn and told as what it is, whatever the size of the pool."""
 
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from svg_reading import SVG, assert_sound, elements, texts, titles
+from svg_reading import SVG, assert_sound, elements, height, texts, titles
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.recording.memory_steps import MemoryStep
@@ -27,10 +26,6 @@ BUSY = replace(
 
 def pool(num_blocks, owners, **changes):
     return replace(QUIET, num_blocks=num_blocks, owners=owners, filled=dict.fromkeys(owners, 4), **changes)
-
-
-def height(picture):
-    return float(ET.fromstring(picture.svg).get("height"))
 
 
 def stripes(picture, block):

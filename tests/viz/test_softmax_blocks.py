@@ -39,7 +39,7 @@ def add_without_rescaling(seen, scores, values):
 # --- the recording
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(count=st.integers(1, 20), dim=st.integers(1, 4), block_size=st.integers(1, 22), seed=st.integers(0, 999))
 def test_every_step_is_plain_softmax_over_the_keys_so_far(count, dim, block_size, seed):
     generator = torch.Generator().manual_seed(seed)
