@@ -137,16 +137,6 @@ def test_a_row_in_ranges():
     assert read_row(mask, TWO, TWO, 3) == "B, position 0, attends to A 0, B 0."
 
 
-def test_a_row_of_padding_attends_to_nothing():
-    assert (
-        read_row(block_diagonal_mask(PADDED, PADDED), PADDED, PADDED, 2) == "padding, position 0, attends to nothing."
-    )
-    with pytest.raises(IndexError, match="no query 4; it may be from 0 to 3"):
-        read_row(block_diagonal_mask(PADDED, PADDED), PADDED, PADDED, 4)
-    with pytest.raises(IndexError, match="there are none"):
-        read_row(torch.ones(0, 4, dtype=torch.bool), padding(0), PADDED, 0)
-
-
 # --- characters
 
 
@@ -168,12 +158,3 @@ def test_a_mask_in_sentences():
         "New keys: A 3, B 0 to 1, padding 0. To their own sequence only: A, B. padding attends to nothing. "
         "7 of 28 cells may attend (25 %)."
     )
-
-
-def test_cross_talk_is_said():
-    rules = (not_padding, not_in_the_future)
-    mask = combine(rules, TWO, TWO)
-    assert "A attends to A, B. B attends to A, B. " in describe_mask(mask, TWO, TWO, rules=rules)
-    assert "differs from the rules" not in describe_mask(mask, TWO, TWO, rules=rules)
-    differing = int((mask != block_diagonal_mask(TWO, TWO)).sum())
-    assert describe_mask(mask, TWO, TWO).endswith(f"In {differing} of the cells, the mask differs from the rules.")
