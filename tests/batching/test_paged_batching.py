@@ -147,14 +147,8 @@ def test_tokens_equal_generate_and_the_ragged_loop(family, block_size):
         paged = serve(
             family, max_num_seqs=max_num_seqs, block_size=block_size, step=hostile_step, make_cache=poisoned_cache
         )
-        ragged = record_run(
-            ragged_generate,
-            tiny_model(family, seed=3),
-            TINY_TOKENIZER,
-            prompts,
-            max_new_tokens=max_tokens_each,
-            max_num_seqs=max_num_seqs,
-        )
+        model, limits = tiny_model(family, seed=3), dict(max_new_tokens=max_tokens_each, max_num_seqs=max_num_seqs)
+        ragged = record_run(ragged_generate, model, TINY_TOKENIZER, prompts, **limits)
         assert paged.outputs == expected == ragged.outputs
         # With the pool that it makes for itself, no request ever waits for blocks: the rows are those of lesson 05.
         assert [step.names for step in paged.packed] == [step.names for step in ragged.packed]
@@ -168,16 +162,8 @@ def test_prompts_of_one_token_and_of_the_context_less_one(family):
     assert {1, 63} <= {len(ids) for ids in prompts}
     expected = [generate_alone(model, ids, 64 - len(ids), END) for ids in prompts]
     for block_size in (1, 3, 16, 64, 100):
-        paged = paged_generate(
-            model,
-            TINY_TOKENIZER,
-            prompts,
-            max_new_tokens=None,
-            max_num_seqs=2,
-            block_size=block_size,
-            step=hostile_step,
-        )
-        assert paged == expected
+        sizes = dict(max_new_tokens=None, max_num_seqs=2, block_size=block_size)
+        assert paged_generate(model, TINY_TOKENIZER, prompts, **sizes, step=hostile_step) == expected
 
 
 def test_a_model_of_another_type_gets_a_cache_of_its_type():
@@ -322,15 +308,8 @@ def test_a_request_larger_than_the_pool_stops_a_run_before_it_begins():
         watch_forwards(model) as forwards,
         pytest.raises(OutOfBlocks, match="request 'large' may need 8 blocks of 4 tokens; the pool has 7"),
     ):
-        paged_generate(
-            model,
-            TINY_TOKENIZER,
-            [[5], [6] * 20],
-            max_new_tokens=[2, 10],
-            names=["small", "large"],
-            num_blocks=7,
-            block_size=4,
-        )
+        sizes = dict(max_new_tokens=[2, 10], num_blocks=7, block_size=4)
+        paged_generate(model, TINY_TOKENIZER, [[5], [6] * 20], names=["small", "large"], **sizes)
     assert not forwards
 
 

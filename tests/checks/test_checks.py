@@ -411,8 +411,7 @@ def test_call_finds_changed_tensors_and_dicts():
 
 
 @pytest.mark.parametrize(
-    "argument, advice",
-    [([1], "`list(data)`"), ({1: 2}, "`dict(data)`"), ([[1], [2]], "`[list(row) for row in data]`")],
+    "argument, advice", [([1], "`list(data)`"), ({1: 2}, "`dict(data)`"), ([[1], [2]], "`[list(row) for row in data]`")]
 )
 def test_a_changed_argument_gets_advice_that_helps(argument, advice):
     def spoils(data):

@@ -98,7 +98,7 @@ OF_FUNCTIONS = {
 }
 OF_KERNELS = {
     "as a function": BASICS
-    + "\nfrom {module} import {name} as _theirs\n@triton.jit\ndef {name}({parameters}):\n    _theirs({parameters})",
+    + "\nfrom {module} import {name} as _theirs\n@triton.jit\ndef {name}({parameters}):\n    _theirs({parameters})"
 }
 BORROWERS = [
     pytest.param(id, text, id=f"{id} {how}")

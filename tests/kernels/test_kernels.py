@@ -86,31 +86,10 @@ def by_pytorch(case):
 def by_launching(case, rows, keys, split):
     """Both kernels with other tiles than the chosen ones, and short splits, so that small cases have many of them."""
     out = torch.full_like(case.q, float("nan"))
-    lengths, longest = (case.block_tables, case.context_lens), case.block_tables.shape[1] * case.k_cache.shape[1]
+    longest = case.block_tables.shape[1] * case.k_cache.shape[1]
     tiles = Tiles(rows=rows, keys=keys, warps=4, stages=2)
-    launch_prefill(
-        case.q,
-        case.k_cache,
-        case.v_cache,
-        *lengths,
-        case.cu_seqlens_q,
-        out,
-        case.scale,
-        tiles=tiles,
-        use_int64=keys == 64,
-    )
-    launch_decode(
-        case.q,
-        case.k_cache,
-        case.v_cache,
-        *lengths,
-        case.cu_seqlens_q,
-        out,
-        case.scale,
-        longest,
-        tiles=tiles,
-        split_size=split,
-    )
+    launch_prefill(case.q, *case.cache, out, case.scale, tiles=tiles, use_int64=keys == 64)
+    launch_decode(case.q, *case.cache, out, case.scale, longest, tiles=tiles, split_size=split)
     return out
 
 
@@ -235,9 +214,8 @@ def cells_of(case, seq, start, end):
 def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
     case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
     kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
-    pieces = (case.block_tables, case.context_lens, None)
     options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel, merge=Recorder(merge_kernel))
-    launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, **options)
+    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, **options)
     check("recorded", out, case.reference(), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids
@@ -249,10 +227,7 @@ def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
 def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
     case = make_case([21, 1, 9], [30, 12, 9], q_heads=4, kv_heads=2)
     kernel, out = Recorder(prefill_kernel), torch.zeros_like(case.q)
-    pieces = (case.block_tables, case.context_lens, case.cu_seqlens_q)
-    launch_prefill(
-        case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel
-    )
+    launch_prefill(case.q, *case.cache, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel)
     expected, is_prefill = case.reference(), torch.tensor([index != 21 for index in range(31)])
     check("recorded", out[is_prefill], expected[is_prefill], case.q.dtype)
     assert not out[21].any(), "the decode is left to the other kernel"
@@ -556,16 +531,9 @@ def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(fa
     model = tiny_model(family, seed=3)
     prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
     max_tokens_each = [5, 1, 4, 3]
+    serve = dict(max_new_tokens=max_tokens_each, max_num_seqs=3, block_size=8)
     by_backend = {
-        backend: paged_generate(
-            model,
-            TINY_TOKENIZER,
-            prompts,
-            max_new_tokens=max_tokens_each,
-            max_num_seqs=3,
-            block_size=8,
-            backend=backend,
-        )
+        backend: paged_generate(model, TINY_TOKENIZER, prompts, **serve, backend=backend)
         for backend in ("torch", "triton")
     }
     assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
@@ -578,7 +546,7 @@ def test_the_kernels_compile_too(dtype, use_int64):
     """The interpreter accepts what the compiler refuses; this needs no GPU."""
     case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
     kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
+    cache = (*case.cache, case.q, case.scale)
     launch_decode(case.q, *cache, 40, split_size=24, kernel=kernels[0], merge=kernels[1])
     launch_prefill(case.q, *cache, use_int64=use_int64, kernel=kernels[2])
     assert [kernel.refusals for kernel in kernels] == [[None]] * 3

@@ -194,22 +194,12 @@ def laid_out(case, kind):
 @example([16, 15, 17], 3, 2, 16, 16, 1, "all apart", torch.float32, 1)
 @example([5, 6, 4], 1, 1, 32, 2, 2, "one storage", torch.float16, 2)
 def test_decode_of_several_sequences(context_lens, group, kv_heads, head_dim, block_size, shared, kind, dtype, seed):
-    case = make_case(
-        [1] * len(context_lens),
-        context_lens,
-        kv_heads * group,
-        kv_heads,
-        head_dim,
-        block_size,
-        dtype=dtype,
-        seed=seed,
-        device=DEVICE,
-        shared=shared,
-    )
+    lengths, sizes = ([1] * len(context_lens), context_lens), (kv_heads * group, kv_heads, head_dim, block_size)
+    case = make_case(*lengths, *sizes, dtype=dtype, seed=seed, device=DEVICE, shared=shared)
     expected = case.reference()
     case = laid_out(case, kind)
     before = [tensor.clone() for tensor in (case.q, case.k_cache, case.v_cache, case.block_tables)]
-    got = decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale)
+    got = decode_heads(*case.decode_inputs)
     assert got.shape == case.q.shape and got.dtype == dtype
     assert error(got, expected) < (1e-6 if dtype == torch.float32 else 2e-3)  # NaN is never less
     for old, new in zip(before, (case.q, case.k_cache, case.v_cache, case.block_tables)):
@@ -262,4 +252,4 @@ def test_what_decode_heads_does_not_support_is_refused(change, says):
     for name, make in change.items():
         setattr(case, name, make(getattr(case, name)))
     with pytest.raises(ValueError, match=says):
-        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale)
+        decode_heads(*case.decode_inputs)

@@ -18,13 +18,7 @@ from lessons_lib.attention.masks import (
     same_sequence,
     tag_tokens,
 )
-from lessons_lib.recording.mask_text import (
-    describe_mask,
-    mask_text,
-    read_pair,
-    read_pairs,
-    read_row,
-)
+from lessons_lib.recording.mask_text import describe_mask, mask_text, read_pair, read_pairs, read_row
 
 TWO = tag_tokens([3, 2])
 

@@ -28,15 +28,8 @@ def test_a_prefill_beside_decodes():
 
 def test_a_recorded_run_can_be_printed_step_by_step():
     prompts = [[5, 6, 7], [8], [9, 10]]
-    result = record_run(
-        ragged_generate,
-        tiny_model("llama"),
-        NoTokenizer(),
-        prompts,
-        max_new_tokens=[2, 3, 1],
-        max_num_seqs=2,
-        names="ABC",
-    )
+    serve = dict(max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC")
+    result = record_run(ragged_generate, tiny_model("llama"), NoTokenizer(), prompts, **serve)
     first, second, third = (packed_text(step).splitlines() for step in result.packed)
     assert first[:2] == ["A prefill: 3 new after 0 cached · B prefill: 1 new after 0 cached", "waiting: C"]
     assert second[:2] == [

@@ -18,10 +18,7 @@ from paged_cases import make_case
 from svg_reading import elements, texts, titles
 
 from lessons_lib.kernels.basics import add_kernel
-from lessons_lib.kernels.simple_paged import (
-    decode_heads,
-    decode_heads_kernel,
-)
+from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
 from lessons_lib.recording.kernel_accesses import (
     Access,
     KernelRecording,
@@ -42,7 +39,7 @@ def record_add():
 
 def record_decode(lens=(17, 5, 24), **arguments):
     case, kernel = make_case([1] * len(lens), list(lens), **arguments), Recorder(decode_heads_kernel)
-    decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale, kernel=kernel)
+    decode_heads(*case.decode_inputs, kernel=kernel)
     return case, kernel.recording
 
 
