@@ -1,8 +1,8 @@
-"""Part of `make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same
-requests.
+"""`make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same requests; and
+where there is a GPU, the attention kernels.
 
 Every measurement runs in its own process: in a shared process, a way of serving is slower after others have run, some
-    more than others.
+more than others.
 """
 
 import argparse
@@ -70,8 +70,7 @@ def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16,
 
     Returns:
         dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the median "seconds", and
-            "same", how
-        many of its answers equal those of one request at a time.
+            "same", how many of its answers equal those of one request at a time.
     """
     cases = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
     seconds, answers = {case: [] for case in cases}, {}
@@ -99,7 +98,7 @@ def count_same(answers: list[list[int]], expected: list[list[int]]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench_engines", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_engines", description=__doc__.split("\n\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--record", type=Path, help="a JSON file for the results")
     parser.add_argument(
@@ -108,7 +107,11 @@ def main() -> None:
         help="its name in that file",
     )
     options = parser.parse_args()
-    results = measure_ways(options.repeats)
+    if torch.cuda.is_available() and not options.record:
+        from tools.gpu_bench.__main__ import gpu_tables
+
+        print(gpu_tables(), end="\n\n")
+    results = measure_ways(options.repeats)  # about four minutes a repeat
     print(ways_table(results))
     if options.record:
         facts = {
