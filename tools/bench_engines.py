@@ -1,5 +1,5 @@
-"""`make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same requests; and
-where there is a GPU, the attention kernels.
+"""`make bench`: the engine compared with the designs it grew from and with those of Hugging Face, on the same requests,
+and where there is a GPU, the attention kernels compared with others.
 
 Every measurement runs in its own process: in a shared process, a way of serving is slower after others have run, some
 more than others.
