@@ -6,10 +6,8 @@ more than others.
 """
 
 import argparse
-import datetime
 import json
 import multiprocessing
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import transformers
 
 from lessons_lib.measuring.designs import ALONE, DESIGNS, ways_table
 from lessons_lib.measuring.hf_continuous import hugging_face_continuous
@@ -101,11 +98,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.bench_engines", description=__doc__.split("\n\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--record", type=Path, help="a JSON file for the results")
-    parser.add_argument(
-        "--machine",
-        default=f"{platform.machine()} machine, {torch.get_num_threads()} threads",
-        help="its name in that file",
-    )
     options = parser.parse_args()
     if torch.cuda.is_available() and not options.record:
         from tools.gpu_bench.__main__ import gpu_tables
@@ -114,12 +106,9 @@ def main() -> None:
     results = measure_ways(options.repeats)  # about four minutes a repeat
     print(ways_table(results))
     if options.record:
-        facts = {
-            "machine": options.machine,
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-            "date": datetime.date.today().isoformat(),
-            "command": "python -m tools.bench_engines --record FILE",
-        }
+        from tools.gpu_bench.facts import facts_of  # imports Triton, which only Linux has
+
+        facts = facts_of("tools.bench_engines", on_gpu=False)
         options.record.write_text(json.dumps(facts | results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
