@@ -19,7 +19,7 @@ from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_
 from lessons_lib.recording.mask_text import mask_text, read_pair, read_row
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
 from lessons_lib.recording.packed_steps import PackedStep, packed_text
-from lessons_lib.recording.paged_steps import PagedStep, paged_step_text, watch_paged_passes
+from lessons_lib.recording.paged_steps import PagedStep, watch_paged_passes
 from lessons_lib.recording.pool_states import pool_state, replay
 from lessons_lib.recording.queue_states import QueueState, queue_state
 from lessons_lib.recording.scheduled_steps import record_schedule
@@ -46,7 +46,6 @@ __all__ = [
     "final_tokens",
     "mask_text",
     "packed_text",
-    "paged_step_text",
     "paged_use",
     "pool_state",
     "queue_state",

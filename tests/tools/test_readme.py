@@ -2,7 +2,8 @@
 
 import re
 
-from lessons_lib.measuring.published import engine_markdown, summary_markdown, ways_markdown, workloads_markdown
+from readme_tables import engine_markdown, summary_markdown, ways_markdown, workloads_markdown
+
 from tools.authoring.build import lesson_files
 from tools.authoring.cover import COVER, cover
 from tools.authoring.execute import LIBRARY
