@@ -8,6 +8,8 @@ import warnings
 import pytest
 import torch
 from oracle import generate_alone, ragged_requests
+from served_architectures import generate
+from tiny_architectures import tiny_config
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
@@ -32,8 +34,6 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.configuration import KVShape, UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
-from tools.conformance.serve import generate
-from tools.conformance.tiny_models import tiny_config
 
 
 class NoText:

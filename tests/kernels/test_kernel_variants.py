@@ -15,7 +15,7 @@ import triton.language as tl
 from compiled import Compiled
 from paged_cases import error
 
-from lessons_lib.kernels.ablations import VARIANTS, with_functions
+from lessons_lib.kernels.ablations import VARIANTS, with_functions, with_lines
 from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
@@ -23,7 +23,7 @@ from lessons_lib.measuring.attention_cases import Case, decode_case, make_inputs
 from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
 from lessons_lib.measuring.published import HOPPER
 from lessons_lib.recording.kernel_accesses import Recorder
-from tools.gpu_bench.ablations import ablations
+from tools.gpu_bench.__main__ import ABLATIONS, LADDER, each_table
 
 HEADS = (8, 2, 32)
 SMALL = {
@@ -50,7 +50,7 @@ def check(calls, inputs, upto=2e-6):
     assert error(calls[0](), expected) > 0.1  # the tables differ
 
 
-@pytest.mark.parametrize("ablation", ablations(), ids=lambda a: f"{a.without}; {a.case}")
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda a: f"{a.without}; {a.case}")
 def test_without_an_idea_the_kernel_is_still_right(ablation):
     if ablation.without == HOPPER:
         pytest.skip("it takes 16 bits only, and Gluon isn't interpreted; tests/kernels/test_gpu.py tries it")
@@ -58,9 +58,19 @@ def test_without_an_idea_the_kernel_is_still_right(ablation):
     check(ablation.calls(inputs), inputs)
 
 
+@pytest.mark.parametrize("step", LADDER)
+def test_each_step_of_the_ladder_is_right(step):
+    inputs = small("decode")
+    check(each_table(LADDER[step])(inputs), inputs)
+
+
+def test_lines_that_a_kernel_does_not_have_are_refused():
+    with pytest.raises(ValueError, match="decode_kernel has no 'no such line' to replace"):
+        with_lines(decode_kernel, ("no such line", ""))
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_diff_of_a_variant_is_its_idea_and_nothing_else(name):
-    """The variants repeat most of the original: changing one kernel and forgetting the other shows here."""
     variant = VARIANTS[name]
     assert variant.idea and variant.kernel is not variant.changed[0][0]
     diff = variant.diff().splitlines()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from svg_reading import assert_sound, elements, height, texts, titles
 
-from lessons_lib.recording.paged_steps import PagedStep, paged_step_text
+from lessons_lib.recording.paged_steps import PagedStep
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.pool.access import draw_pool_access
 from lessons_lib.viz.pool.access_grid import drawn_as_squares
@@ -120,13 +120,6 @@ def test_the_picture_in_words():
     )
     assert "C: positions 0 to 2 are written to slots 28 to 30. " not in draw_pool_access(MIXED, "C").alt
     assert "A: position 6 is written to slot 22. B" in draw_pool_access(MIXED, "C").alt
-
-
-def test_the_text_form():
-    assert paged_step_text(replace(MIXED, written=MIXED.written | {"C": (28, 30, 31)})) == (
-        "A writes slot 22; reads 7 tokens in blocks 2, 5\nB writes slot 5; reads 6 tokens in blocks 4, 1\n"
-        "C writes slots 28, 30 to 31; reads 3 tokens in block 7"
-    )
 
 
 def test_a_row_without_requests():

@@ -120,7 +120,7 @@ def test_a_drain_is_drawn_to_scale_and_told_in_words():
     assert "C, sent after 5 s: refused: 503. D, sent after 10 s: no connection." in picture.alt
 
 
-def test_the_recorded_drain_finished_what_ran_and_refused_what_was_new(tmp_path):
+def test_the_recorded_drain_finished_what_ran_and_refused_what_was_new():
     run = recorded_drain()
     early = [request for request in run.requests if request.sent < run.signaled]
     late = [request for request in run.requests if run.signaled <= request.sent < run.exited]
@@ -130,5 +130,3 @@ def test_the_recorded_drain_finished_what_ran_and_refused_what_was_new(tmp_path)
     assert late and all(request.status == 503 and request.num_tokens == 0 for request in late)
     assert [request.status for request in last] == [0] and run.exit_status == 0
     assert run.exited >= max(request.ended for request in early)
-    run.save(tmp_path / "drain.json")
-    assert DrainRun.load(tmp_path / "drain.json") == run
