@@ -98,11 +98,11 @@ OF_FUNCTIONS = {
 }
 OF_KERNELS = {
     "as a function": BASICS
-    + "\nfrom {module} import {name} as _theirs\n@triton.jit\ndef {name}({parameters}):\n    _theirs({parameters})",
+    + "\nfrom {module} import {name} as _theirs\n@triton.jit\ndef {name}({parameters}):\n    _theirs({parameters})"
 }
 BORROWERS = [
     pytest.param(id, text, id=f"{id} {how}")
-    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("01.1", OF_FUNCTIONS), ("07.1", OF_KERNELS))
+    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("07.1", OF_KERNELS))
     for how, text in (BORROWED | more).items()
 ]
 

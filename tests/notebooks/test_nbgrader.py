@@ -1,7 +1,7 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
 They hand in the notebook up to its last check. All four students take the toy lesson, and hand in all of its cells.
-In the lessons of the course one hands in every fourth lesson, solved, and one, which stands for three, every ninth; of
+In the lessons of the course one hands in every sixth lesson, solved, and one, which stands for three, every ninth; of
 their cells they hand in the exercises, the checks and what these need, since the rest gives no marks, and
 `test_notebooks` runs it. With LESSONS_NBGRADER=all, all of them hand in all cells of all lessons.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
@@ -185,7 +185,7 @@ def released_course(name: str, folder: Path) -> Course:
 def graded(name: str, folder: Path) -> Course:
     made = released_course(name, folder)
     for student in COURSES[name]:
-        every = 1 if made.is_whole else {"solved": 4, "half-way": 9}[student]
+        every = 1 if made.is_whole else {"solved": 6, "half-way": 9}[student]
         made.hand_in(student, made.lessons[4 % every :: every], STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
