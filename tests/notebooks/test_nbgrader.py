@@ -193,9 +193,11 @@ def released_course(name: str, folder: Path, numbers: tuple[str, ...] = ()) -> C
 
 def graded(name: str, folder: Path) -> Course:
     made = released_course(name, folder)
+    # The solved capstone returns an engine of the course, which earns nothing; see test_no_points_for_cheats.
+    lessons = [lesson for lesson in made.lessons if not lesson.startswith("17")]
     for student in COURSES[name]:
         every = 1 if made.is_whole else {"solved": 6, "half-way": 9}[student]
-        made.hand_in(student, made.lessons[4 % every :: every], STUDENTS[student])
+        made.hand_in(student, lessons[4 % every :: every], STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
     return made
