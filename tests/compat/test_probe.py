@@ -350,6 +350,14 @@ def test_what_begins_past_the_probe_is_found(make, names, way):
         assert max(abs(a - b) for a, b in zip(found, right.logprobs)) < 1e-3
 
 
+def test_a_window_that_only_the_cache_has_is_found():
+    """Moshi's masks have no window, but the cache that `generate` makes drops keys behind one."""
+    model = windowed("moshi", 3000)
+    assert probing.lengths_of(model) == ["sliding_window"]
+    with pytest.raises(UnsupportedModel, match="layers remember more than keys and values.*'sliding_window': 3000"):
+        probe(model)
+
+
 def test_sizes_are_not_taken_for_lengths():
     for family in ("gpt2", "llama", "qwen2"):
         assert probing.lengths_of(fresh(family)) == []
