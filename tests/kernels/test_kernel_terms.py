@@ -11,6 +11,7 @@ from lessons_lib.kernels.triton_setup import kernel_device
 import pytest
 import torch
 from compiled import Compiled
+from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import error, make_case, make_terms
@@ -143,7 +144,7 @@ def cases_and_terms(draw):
     return case, make_terms(case, softcap=softcap, **flags, **numbers)
 
 
-@settings(max_examples=16)
+@settings(max_examples=by_day(8, 16))
 @given(case_and_terms=cases_and_terms(), rows=st.sampled_from([16, 32]), split=st.sampled_from([16, 40, 1000]))
 def test_random_cases(case_and_terms, rows, split):
     case, terms = case_and_terms
