@@ -380,8 +380,7 @@ def test_gauges_metrics_and_what_the_engine_is(shared):
         await stream.end()
         await until_empty(front)
         assert front.metrics()["new_tokens"] == before + LONG.max_tokens
-        assert front.info.max_model_len == 256 and front.info.vocab_size == 97 and front.info.block_size == 4
-        assert front.info.tokenizer.decode([0, 1]) == '!"'
+        assert front.tokenizer.decode([0, 1]) == '!"'
 
     shared.run(story)
 

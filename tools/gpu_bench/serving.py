@@ -1,8 +1,8 @@
 """`python -m tools.gpu_bench.serving`: what a server costs when the GPU is fast.
 
 256 streams at once, greedy, with a model of Qwen2.5-0.5B's shape: in the process when nothing is read, in the process
-with text for each reader, and over HTTP with the engine in a thread and in a process of its own, behind one API process
-and behind several. The clients are in processes of their own.
+with text for each reader, and over HTTP with the engine in a thread and in a process of its own. The clients are in
+processes of their own.
 """
 
 import argparse
@@ -91,16 +91,11 @@ def client(urls: Any, requests: list[LoadRequest], rounds: int, start: Any, resu
         results.put(log)
 
 
-def over_http(folder: str, engine: str, api_servers: int, requests: list[LoadRequest], rounds: int) -> list[dict]:
-    """The report of each round.
-
-    Args:
-        api_servers: how many processes speak HTTP.
-    """
+def over_http(folder: str, engine: str, requests: list[LoadRequest], rounds: int) -> list[dict]:
+    """The report of each round."""
     sizes = [
         "--max-num-seqs", str(len(requests)), "--max-num-batched-tokens", "16384", "--num-blocks", "16384",
         "--max-model-len", str(MAX_MODEL_LEN), "--max-requests", str(2 * len(requests)), "--no-access-log",
-        "--api-server-count", str(api_servers),
     ]  # fmt: skip
     context = multiprocessing.get_context("spawn")
     start, urls, results = context.Barrier(CLIENTS + 1), context.Queue(), context.Queue()
@@ -121,7 +116,7 @@ def over_http(folder: str, engine: str, api_servers: int, requests: list[LoadReq
             logs = [results.get(timeout=300) for _ in processes]
             records = [record for log in logs for record in log.records]
             found = report(records, max(log.duration for log in logs))
-            print(way(engine, api_servers), found, file=sys.stderr, flush=True)
+            print(engine, found, file=sys.stderr, flush=True)
             if index:
                 reports.append(found)
     return reports
@@ -138,18 +133,10 @@ def report(records: list[LoadRecord], duration: float) -> dict[str, float]:
     return found
 
 
-def way(engine: str, api_servers: int) -> str:
-    """What a server is called in the results."""
-    return engine if api_servers == 1 else f"{engine}, {api_servers} API processes"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a tiny model and few streams, to try this on a CPU")
     parser.add_argument("--engines", nargs="*", choices=("process", "thread"), default=("process", "thread"))
-    parser.add_argument(
-        "--api-servers", nargs="*", type=int, default=(1, 4), metavar="N", help="API processes, each number in turn"
-    )
     parser.add_argument("--rounds", type=int, default=3, help="after one to warm up")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
@@ -165,9 +152,7 @@ def main() -> None:
         print(results["in the process"], file=sys.stderr, flush=True)
         torch.cuda.empty_cache()
         for engine in options.engines:
-            for api_servers in options.api_servers if engine == "process" else (1,):
-                reports = over_http(folder, engine, api_servers, requests, options.rounds)
-                results[way(engine, api_servers)] = reports
+            results[engine] = over_http(folder, engine, requests, options.rounds)
     if options.record:
         options.record.write_text(json.dumps(results, indent=1))
 

@@ -3,7 +3,6 @@
 
 import argparse
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -31,14 +30,12 @@ class ServerArguments:
         recipe: of its engine.
         settings: of everything else.
         engine: "process" or "thread".
-        api_server_count: how many processes speak HTTP.
         until_stdin_closes: see `serve`.
     """
 
     recipe: EngineRecipe
     settings: ServerSettings
     engine: str
-    api_server_count: int
     until_stdin_closes: bool
 
 
@@ -60,14 +57,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         settings = ServerSettings(api_keys=keys, **own)
     except ValueError as error:
         raise WrongArgument(_with_options(str(error), options)) from error
-    _check_count(options.api_server_count, options.engine)
     if options.device == "cuda" and not torch.cuda.is_available():
         raise WrongArgument("--device is 'cuda', and PyTorch finds no GPU here. Leave it away for the CPU.")
     return ServerArguments(
         EngineRecipe(model, options.device, config),
         settings,
         options.engine,
-        options.api_server_count,
         options.until_stdin_closes,
     )
 
@@ -109,14 +104,6 @@ def parser() -> argparse.ArgumentParser:
     server.add_argument("--allowed-host", action="append", metavar="NAME", help="a name in Host headers; repeat it")
     server.add_argument("--api-key", action="append", metavar="KEY", help="requests need one; repeat it for several")
     server.add_argument("--api-key-file", metavar="FILE", help=f"one key a line; {KEY_VARIABLE} works as well")
-    server.add_argument(
-        "--api-server-count",
-        type=int,
-        default=1,
-        metavar="INT",
-        help="processes that speak HTTP; each has an equal share of --max-requests and --max-prompt-tokens, rounded up "
-        "and with room for the longest prompt",
-    )
     add("--root-path", str, "the path under which a proxy publishes it")
     add("--max-requests", int, "requests that wait or run; one more gets status 429")
     add("--max-prompt-tokens", int, "tokens of all their prompts")
@@ -130,20 +117,6 @@ def parser() -> argparse.ArgumentParser:
     server.add_argument("--no-access-log", dest="access_log", action="store_false", help="no line for each request")
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     return parser
-
-
-def _check_count(count: int, engine: str) -> None:
-    if count < 1:
-        raise WrongArgument(f"--api-server-count is {count}; it must be at least 1.")
-    if count > 1 and engine != "process":
-        raise WrongArgument(
-            f"--api-server-count is {count}, and --engine is {engine!r}: several processes can share an engine only if "
-            "it has a process of its own. Leave --engine away, or --api-server-count."
-        )
-    if count > 1 and not hasattr(socket, "send_fds"):
-        raise WrongArgument(
-            f"--api-server-count is {count}; more than 1 needs Unix sockets, which this system lacks. Leave it away."
-        )
 
 
 def seconds(text: str) -> float | None:

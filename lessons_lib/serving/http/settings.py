@@ -4,7 +4,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, field, replace
 
-from lessons_lib.serving.watchdog import STEP_TIMEOUT, check_step_timeout
+from lessons_lib.serving.messages import STEP_TIMEOUT, check_step_timeout
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 BODY_BYTES, BYTES_PER_TOKEN = 2**18, 16

@@ -110,7 +110,7 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
 
 
 class ModelServer:
-    """A replica: an engine in a thread of its own, and the application of lesson 14 around it."""
+    """A replica: an engine in a process of its own, and the application of lesson 14 around it."""
 
     # Ray awaits it, in the event loop that serves the requests.
     async def __init__(  # type: ignore[misc]
@@ -123,7 +123,7 @@ class ModelServer:
 
         recipe = EngineRecipe(model or default_model(), config=EngineConfig(**(engine or {})))
         settings = ServerSettings(model_name(recipe.model), max_requests=max_requests)
-        self.front = await asyncio.to_thread(make_front, recipe, settings, "thread")
+        self.front = make_front(recipe, settings, "process")
         self.app = make_app(self.front, recipe, settings)
         await self.front.__aenter__()
 
