@@ -245,19 +245,6 @@ class AsyncEngine:
             raise
         return RequestStream(self, request)
 
-    async def abort(self, request_id: str) -> RequestEnded | None:
-        """End a request now. Its stream ends with the finish reason "abort".
-
-        Returns:
-            what it had; None if there is no such request.
-        """
-        request = self._requests.get(request_id)
-        if request is None:
-            return None
-        self._send(AbortRequest(request_id))
-        await request.ended.wait()
-        return request.end_with_text()
-
     async def drain(self, timeout: float | None = None) -> int:
         """Take no new requests, and wait until those in flight have ended.
 

@@ -61,7 +61,7 @@ def test_ctrl_c_is_ignored_and_sigkill_is_noticed():
             with pytest.raises(EngineDead, match="takes no requests any more: EngineDead: .* SIGKILL"):
                 await front.add([1])
             assert "SIGKILL" in front.error and front.admission.num_requests == 0
-            assert await front.drain() == 0 and await front.abort(streams[0].request_id) is None
+            assert await front.drain() == 0
         assert is_gone(front.process.pid)
 
     run(story)

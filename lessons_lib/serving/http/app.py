@@ -36,11 +36,15 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
     make_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
-        """Without the 422 that FastAPI answers by default, and this application doesn't."""
+        """Answers are OpenAI's, so only requests are described in detail."""
         document = make_openapi()
         for path in document["paths"].values():
             for operation in path.values():
-                operation["responses"].pop("422", None)
+                content: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
+                operation["responses"] = {
+                    "200": {"description": "OK; with `stream`, server-sent events.", "content": content},
+                    "default": {"description": "An error, as OpenAI writes it.", "content": {"application/json": {}}},
+                }
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -5,7 +5,6 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,7 +49,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     try:
         config = EngineConfig(**_of_fields(EngineConfig, options))
         model = options.model or default_model()
-        keys = api_keys(options.api_key, options.api_key_file, environment)
+        keys = api_keys(options.api_key, environment)
         own = _of_fields(ServerSettings, options)
         own["model_name"] = options.served_model_name or model_name(model)
         own["allowed_hosts"] = tuple(options.allowed_host) if options.allowed_host else None
@@ -102,8 +101,9 @@ def parser() -> argparse.ArgumentParser:
     add("--host", str, "where it listens; 0.0.0.0 for other machines too")
     add("--port", int, "0 is any free one")
     server.add_argument("--allowed-host", action="append", metavar="NAME", help="a name in Host headers; repeat it")
-    server.add_argument("--api-key", action="append", metavar="KEY", help="requests need one; repeat it for several")
-    server.add_argument("--api-key-file", metavar="FILE", help=f"one key a line; {KEY_VARIABLE} works as well")
+    server.add_argument(
+        "--api-key", action="append", metavar="KEY", help=f"requests need one; repeat it, or set {KEY_VARIABLE}"
+    )
     add("--root-path", str, "the path under which a proxy publishes it")
     add("--max-requests", int, "requests that wait or run; one more gets status 429")
     add("--max-prompt-tokens", int, "tokens of all their prompts")
@@ -124,24 +124,9 @@ def seconds(text: str) -> float | None:
     return None if text.lower() == "none" else float(text)
 
 
-def api_keys(given: Sequence[str] | None, file: str | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """All keys: from the command line, where other users of the machine can see them, from a file, and from the
-    environment.
-
-    Raises:
-        ValueError: the file can't be read, or has no key.
-    """
+def api_keys(given: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """All keys: from the command line, where other users of the machine can see them, and from the environment."""
     keys = [*(given or ()), *environment.get(KEY_VARIABLE, "").replace(",", " ").split()]
-    if file is not None:
-        try:
-            found = Path(file).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"api_key_file is {file!r}, which can't be read ({error}). Give a file of text."
-            ) from error
-        if not found:  # a server that was meant to have keys must not be open to all
-            raise ValueError(f"api_key_file is {file!r}, which is empty; it must have a key a line.")
-        keys += found
     return tuple(dict.fromkeys(keys))
 
 

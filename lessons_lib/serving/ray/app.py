@@ -110,7 +110,7 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
 
 
 class ModelServer:
-    """A replica: an engine in a process of its own, and the application of lesson 14 around it."""
+    """A replica: an engine in a thread of its own, and the application of lesson 14 around it."""
 
     # Ray awaits it, in the event loop that serves the requests.
     async def __init__(  # type: ignore[misc]
@@ -123,7 +123,7 @@ class ModelServer:
 
         recipe = EngineRecipe(model or default_model(), config=EngineConfig(**(engine or {})))
         settings = ServerSettings(model_name(recipe.model), max_requests=max_requests)
-        self.front = make_front(recipe, settings, "process")
+        self.front = await asyncio.to_thread(make_front, recipe, settings, "thread")
         self.app = make_app(self.front, recipe, settings)
         await self.front.__aenter__()
 
@@ -322,7 +322,14 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
     """
     url, replicas = f"http://127.0.0.1:{port}", args.get("replicas", 1)
     try:
-        start_ray(num_cpus=4 + (replicas if isinstance(replicas, int) else 4), folder=folder)
+        ray.init(
+            num_cpus=4 + (replicas if isinstance(replicas, int) else 4),  # slots for actors, not cores
+            include_dashboard=False,
+            object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _temp_dir=folder,
+        )
         serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
         serve.run(build(args), name=name, route_prefix="/", blocking=False)
         wait_until_green(f"{url}/health")
@@ -337,30 +344,6 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
     finally:
         serve.shutdown()
         ray.shutdown()
-
-
-def start_ray(num_cpus: int, folder: str) -> None:
-    """Ray on this machine.
-
-    Args:
-        num_cpus: slots for actors, however many cores there are.
-    """
-    for attempts_left in (2, 1, 0):
-        try:
-            ray.init(
-                num_cpus=num_cpus,
-                include_dashboard=False,
-                object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _temp_dir=folder,
-            )
-            return
-        except Exception as error:
-            ray.shutdown()
-            # Ray gives its processes 30 s, which isn't enough on a busy machine, and can't be told otherwise.
-            if "timed out" not in str(error) or not attempts_left:
-                raise
 
 
 def wait_until_green(url: str, timeout: float = 60.0) -> None:
