@@ -28,6 +28,7 @@ from lessons_lib.engine.sampling_params import (
 )
 from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
 from lessons_lib.serving.admission import LONGEST_WAIT
+from lessons_lib.serving.http.connections import PROBE_SECONDS
 from lessons_lib.serving.http.errors import OTHER_PATHS
 from lessons_lib.serving.http.protocol import (
     MAX_COMPLETIONS,
@@ -74,12 +75,14 @@ def server_limits() -> list[Row]:
         "shutdown_timeout": ("time for open requests when the server ends", "seconds", "they are aborted"),
     }
     rows = [(what, option(ServerSettings, name, unit), then) for name, (what, unit, then) in own.items()]
+    first, others = PROBE_SECONDS
     body = f"{number(BODY_BYTES)} bytes, and {BYTES_PER_TOKEN} for each token of the context (`--max-body-bytes`)"
     return [
         ("body of a request", body, "413"),
         *rows,
         ("time for which a connection stays unused", f"{KEEP_ALIVE} seconds", closed),
         ("connections that wait to be accepted", number(BACKLOG), "the system refuses them"),
+        ("signs that a client has gone", f"looked for after {first:g} s, then every {others:g} s", "it is aborted"),
     ]
 
 

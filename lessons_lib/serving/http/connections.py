@@ -19,13 +19,21 @@ TOO_LARGE = (
 TOO_LARGE_BODY = b'{"error": {"message": "the head of the request is too large.", "type": "invalid_request_error"}}'
 
 
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+PROBE_SECONDS = (0.05, 1.0)  # the second probe comes soon, the others now and then
+
+
 class HeadTooLarge(Exception):
     """Raised inside the parser, which turns it into an error of its own."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's connection with limits on the size of a request's head, on the time in which a request must arrive, and
-    on the time for which an answer may stay unread. `limited_by` sets them."""
+    on the time for which an answer may stay unread. `limited_by` sets them.
+
+    A client that has closed its half of the connection behind its request gets its answer. One that has gone altogether
+    looks the same, until something is sent to it: so an answer that hasn't begun is announced now and then.
+    """
 
     settings: ServerSettings
 
@@ -34,10 +42,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._is_in_head, self._head_bytes, self._header_bytes = True, 0, 0
         self._unsent: asyncio.TimerHandle | None = None
+        self._probing: asyncio.TimerHandle | None = None
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._unsent, self._stalled):
+        for timer in (self._unsent, self._stalled, self._probing):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
@@ -49,6 +58,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.settings.max_header_bytes:
                 self._refuse_head()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        cycle = self.cycle
+        if self._is_in_head or cycle is None or cycle.more_body or cycle.response_complete:
+            return None  # no answer is due: close the connection
+        cycle.keep_alive = False
+        self._probe(PROBE_SECONDS[0])
+        return True
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -96,6 +113,14 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self.transport.write(TOO_LARGE % (len(TOO_LARGE_BODY), TOO_LARGE_BODY))
         self.transport.close()
+
+    def _probe(self, seconds: float) -> None:
+        """Find out whether a client that sends no more still reads: if it doesn't, one of the next writes fails."""
+        cycle = self.cycle
+        is_waiting = not (self.transport.is_closing() or self.pipeline or cycle.response_started)
+        if is_waiting and cycle.scope["http_version"] != "1.0":  # which has no announcements
+            self.transport.write(PROCESSING)
+            self._probing = self.loop.call_later(seconds, self._probe, PROBE_SECONDS[1])
 
     def _expect_request(self) -> None:
         if self._unsent:

@@ -162,7 +162,29 @@ def test_a_head_within_the_limit_is_served(live):
     assert connection.answer().status == 200
 
 
+@pytest.mark.parametrize("body", [SHORT, SHORT | {"stream": True}, None], ids=["whole", "streamed", "health"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_client_that_only_reads_gets_its_answer(live, body, version):
+    """It has closed its half of the connection behind the request, as `nc -N` does."""
+    connection = Connection(live)
+    content = json.dumps({"model": "m"} | body).encode() if body else b""
+    line = f"POST /v1/completions HTTP/{version}" if body else f"GET /health HTTP/{version}"
+    head = f"{line}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    forward = live.engine.model.forward
+    live.engine.model.forward = slow(forward)
+    try:
+        connection.socket.sendall(head.encode() + content)
+        connection.socket.shutdown(socket.SHUT_WR)
+        received = b""
+        while data := connection.socket.recv(65536):
+            received += data
+    finally:
+        live.engine.model.forward = forward
+    assert b" 200 OK\r\n" in received and received.rstrip().endswith((b"}", b"[DONE]", b"0"))
+
+
 def test_a_client_that_goes_while_its_answer_is_computed_is_aborted(live):
+    """It looks like one that only reads, until something is sent."""
     aborted = live.ended().get("abort", 0)
     steps = live.engine.metrics.snapshot()["steps"]
     forward = live.engine.model.forward
