@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from json import loads
+from itertools import chain
 from typing import Any, ClassVar
 
 from lessons_lib.models.validate import (
@@ -78,55 +78,53 @@ class StructuredOutputsParams(_Fields):
         for name in ("regex", "grammar"):
             value = getattr(self, name)
             self._must(value is None or (isinstance(value, str) and value != ""), name, "a string that is not empty")
-        for regex in [self.regex] if self.regex else patterns(self.json):
+        if self.choice is not None:
+            self._check("choice", strings, "a list of strings that are not empty")
+            self._must(bool(self.choice), "choice", "a list of one string or more")
+        self._must(self.json_object in (None, True), "json_object", "True, or left out")
+        self._check_size(*given)
+        for regex in [self.regex] if self.regex else [] if self.json is None else self._regexes(self.json):
             # llguidance would drop the backslash.
             if (len(regex) - len(regex.rstrip("\\"))) % 2:
                 raise BadRequest(
                     f"structured_outputs has the regex {shortened(regex)}, which ends with a backslash (character "
                     f"{len(regex)}) that escapes nothing; double or remove it."
                 )
-        if self.choice is not None:
-            self._check("choice", strings, "a list of strings that are not empty")
-            self._must(bool(self.choice), "choice", "a list of one string or more")
-        self._must(self.json_object in (None, True), "json_object", "True, or left out")
-        self._check_size(*given)
 
     def _check_size(self, name: str) -> None:
         """Refuse what would take long to compile, before anything is done with it."""
-        value, size = getattr(self, name), 0
-        if isinstance(value, str):
-            size = len(value)
-        elif name == "choice":
+        value = getattr(self, name)
+        if name == "choice":
             self._at_most(name, "strings", len(value), MAX_CHOICES)
-            size = sum(map(len, value))
-        elif name == "json":
-            size = self._size_of_schema(value)
-        if name in MAX_CHARACTERS:
-            self._at_most(name, "characters", size, MAX_CHARACTERS[name])
-        if name == "json" and isinstance(value, str):
-            try:
-                self._size_of_schema(loads(value))
-            except (ValueError, RecursionError) as error:
-                if isinstance(error, BadRequest):
-                    raise
-                raise BadRequest(f"structured_outputs can't be used: its json isn't JSON ({error}).") from error
+            self._at_most(name, "characters", sum(map(len, value)), MAX_CHARACTERS[name])
+        elif isinstance(value, str):
+            self._at_most(name, "characters", len(value), MAX_CHARACTERS[name])
 
-    def _size_of_schema(self, schema: Any) -> int:
-        """Characters of its names and texts. Counting ends with the limits, and doesn't recurse."""
-        left, size, count = [(schema, 1)], 0, 0
-        while left:
-            value, depth = left.pop()
-            count += 1
-            if isinstance(value, dict | list | tuple):
+    def _regexes(self, schema: Any) -> list[str]:
+        """The regular expressions in a JSON schema. One beyond the limits is refused, and isn't read to its end."""
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(schema)
+            except (ValueError, RecursionError) as error:
+                raise BadRequest(f"structured_outputs can't be used: its json isn't JSON ({error}).") from error
+        regexes, level, depth, count, size = list[Any](), [schema], 1, 1, 0
+        while level:
+            objects = [each for each in level if isinstance(each, dict)]
+            lists = [each for each in level if isinstance(each, (list, tuple))]
+            if objects or lists:
                 self._at_most("json", "levels", depth, MAX_SCHEMA_DEPTH)
-                self._at_most("json", "values", count + len(left) + len(value), MAX_SCHEMA_VALUES)
-                if isinstance(value, dict):
-                    size += sum(len(name) for name in value if isinstance(name, str))
-                    value = value.values()
-                left += [(each, depth + 1) for each in value]
-            elif isinstance(value, str):
-                size += len(value)
-        return size
+            depth += 1
+            count += sum(len(each) for each in objects) + sum(len(each) for each in lists)
+            self._at_most("json", "values", count, MAX_SCHEMA_VALUES)
+            size += sum(len(each) for each in [*level, *chain(*objects)] if isinstance(each, str))
+            for each in objects:
+                if "pattern" in each:
+                    regexes.append(each["pattern"])
+                if isinstance(by_name := each.get("patternProperties"), dict):
+                    regexes += by_name
+            level = [*chain(*map(dict.values, objects), *lists)]
+        self._at_most("json", "characters", size, MAX_CHARACTERS["json"])
+        return [regex for regex in regexes if isinstance(regex, str)]
 
     @staticmethod
     def _at_most(name: str, unit: str, count: int, most: int) -> None:
@@ -317,27 +315,3 @@ class SamplingParams(_Fields):
             )
         if self.typical_p not in (None, 1):
             raise BadRequest(f"typical_p is {shortened(self.typical_p)}; it isn't offered. Use min_p or top_p.")
-
-
-def patterns(schema: object) -> list[str]:
-    """The regular expressions in a JSON schema."""
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError):
-            return []  # compiling it says more
-    found: list[str] = []
-    inside, seen = [schema], set()
-    while inside:
-        each = inside.pop()
-        if id(each) in seen:
-            continue  # one that contains itself is refused by its depth
-        seen.add(id(each))
-        if isinstance(each, dict):
-            by_name = each.get("patternProperties")
-            found += by_name if isinstance(by_name, dict) else ()
-            found += [each["pattern"]] if isinstance(each.get("pattern"), str) else ()
-            inside += each.values()
-        elif isinstance(each, list):
-            inside += each
-    return [regex for regex in found if isinstance(regex, str)]
