@@ -34,7 +34,6 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.kv_cache import audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring.overload import bounded, overload_scores, take_all
-from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.recording.drain import recorded_drain
@@ -935,35 +934,13 @@ version 0.11):
 | 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
 | 14 | the app | `vllm/entrypoints/openai/api_server.py` |
 | 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
-| 14 | `Fronts`, several HTTP processes | `APIServerProcessManager`, `vllm/v1/utils.py` |
 | 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
 
-Like our server, vLLM makes the text in the server's process: the GPU shouldn't wait for Python. **SGLang** has three
-processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer.
+Like our server, vLLM makes the text in the server's process: the GPU shouldn't wait for Python. It can also have
+several HTTP processes for one engine (`--api-server-count`), because one Python process that writes an event for each
+token doesn't keep up with a small model on a fast GPU. **SGLang** has three processes: a tokenizer manager (with the
+HTTP server), a scheduler with the model, and a detokenizer.
 """
-
-# %% [markdown]
-"""
-### Several HTTP processes
-
-One Python process that writes an event for each token doesn't keep up with a GPU. So the server can have several
-(`--api-server-count`, the name in vLLM). Each has a front of its own, and the engine sends each front one message a
-step. Here are 256 streams of a model of half a billion parameters, as medians of several runs. (Those with eight
-processes spread widely, so their median says little about eight against four.)
-"""
-
-# %%
-several = json.loads((RECORDED / "h200_serving.json").read_text(encoding="utf-8"))
-engine_alone = median(several["in the process"]["alone, nothing is read"])
-rows = [["none: the engine alone, nothing is read", f"{engine_alone:,.0f}", "100%", "–"]]
-for count, way in ((1, "process"), (4, "process, 4 API processes"), (8, "process, 8 API processes")):
-    rate, gap = (median(each[name] for each in several[way]) for name in ("output_throughput", "median_itl_ms"))
-    rows.append([count, f"{rate:,.0f}", f"{rate / engine_alone:.0%}", f"{gap:.1f}"])
-Table(
-    columns=["HTTP processes", "tokens/s", "of the engine alone", "ITL p50, ms"],
-    rows=rows,
-    caption=several["provenance"],
-)
 
 # %% [markdown]
 """

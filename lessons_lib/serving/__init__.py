@@ -1,8 +1,8 @@
 """Serving: many callers, one engine.
 
-Read in this order: messages, engine_loop, mailbox, admission, watchdog, async_engine, engine_process, fronts,
-shared_engine (lesson 14); router, routing_simulation, continuation, client_request, balancer, ray, tensor_parallel,
-ranks, follower, parallel_engine (15).
+Read in this order: messages, engine_loop, mailbox, owner, admission, async_engine, engine_process (lesson 14); router,
+routing_simulation, continuation, client_request, balancer, ray (15); tensor_parallel, ranks, follower, parallel_engine
+(16).
 """
 
 from lessons_lib.engine.metrics import EngineGauges

@@ -8,7 +8,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 after a signal, 1 if the server couldn't start, 2 for a wrong argument."""
     try:
         from lessons_lib.serving.http.arguments import WrongArgument, parse
-        from lessons_lib.serving.http.server import ApiProcessDied, PortTaken, serve
+        from lessons_lib.serving.http.server import PortTaken, serve
     except ImportError as error:
         print(f"The server needs {error.name}: `make serve` installs it (or pip install '.[serve]').", file=sys.stderr)
         return 1
@@ -26,18 +26,9 @@ def main(arguments: Sequence[str]) -> int:
             f"Everyone who can reach {wanted.settings.host} can use this server: it has no --api-key.", file=sys.stderr
         )
     try:
-        if wanted.api_server_count > 1:
-            from lessons_lib.serving.http.api_processes import serve_many
-
-            count = wanted.api_server_count
-            serve_many(wanted.recipe, wanted.settings, count, until_stdin_closes=wanted.until_stdin_closes)
-        else:
-            serve(wanted.recipe, wanted.settings, wanted.engine, until_stdin_closes=wanted.until_stdin_closes)
+        serve(wanted.recipe, wanted.settings, wanted.engine, until_stdin_closes=wanted.until_stdin_closes)
     except (PortTaken, ModelNotFound, DamagedModel, UnsupportedModel, EngineDead, MemoryError, ValueError) as error:
         print(f"The server can't start: {error}", file=sys.stderr)
-        return 1
-    except ApiProcessDied as error:
-        print(f"The server has ended: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # before it served
         return 1

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from lessons_lib.serving.messages import (
     Draining,
     EngineDead,
     EngineDied,
-    EngineInfo,
     EngineReady,
     EngineStatus,
     Event,
@@ -33,8 +32,8 @@ from lessons_lib.serving.messages import (
     RequestEnded,
     error_text,
 )
+from lessons_lib.serving.owner import own_engine
 from lessons_lib.serving.stream_text import StreamText
-from lessons_lib.serving.watchdog import STEP_TIMEOUT, StepWatch
 
 CLOSED = "EngineDead: the front was closed."
 CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
@@ -58,12 +57,12 @@ class OpenRequest:
 
     request_id: str
     admitted: Admitted
+    mailbox: Mailbox[NewToken]
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     known: Sequence[int] = ()
     num_prompt_tokens: int = 0
     text: StreamText | None = None
     refusal: Exception | None = None
-    mailbox: Mailbox[NewToken] = field(default_factory=Mailbox)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     end: RequestEnded | None = None
     has_text: bool = False
@@ -149,16 +148,14 @@ class AsyncEngine:
             async for tokens in stream:
                 print("".join(token.text for token in tokens))
 
-    One coroutine owns the engine: it collects commands, starts a turn of the engine's loop in a thread, and meanwhile
-    delivers the events of the turn before, all at once.
+    One coroutine owns the engine (`own_engine`). Tokens go into a mailbox for each stream.
 
     Attributes:
         admission: an AdmissionControl.
         gauges: what the engine did after its last step.
         error: why the engine is dead; None while it lives.
         is_draining: whether new requests are refused.
-        is_stuck: whether a step hangs in the engine's thread, which can't be ended.
-        num_heard: how many times the engine has said something.
+        tokenizer: of the model, once the front is open.
     """
 
     def __init__(
@@ -166,41 +163,34 @@ class AsyncEngine:
         engine: LLMEngine,
         admission: AdmissionControl | None = None,
         *,
-        step_timeout: float | None = STEP_TIMEOUT,
+        mailbox: type[Any] = Mailbox,
+        own: Callable[..., Awaitable[None]] = own_engine,
     ):
         """
         Args:
-            step_timeout: seconds after which a step that doesn't return counts as hung: all streams end with an error.
-                None for no limit.
-
-        Raises:
-            ValueError: `step_timeout` is not above 0.
+            mailbox, own: a class as `Mailbox`, a coroutine as `own_engine`.
         """
-        self._engine_loop = EngineLoop(engine)
-        self._prepare(admission, step_timeout)
+        self._prepare(admission, mailbox)
+        self._own_engine, self._engine_loop = own, EngineLoop(engine, self._answer)
 
-    def _prepare(self, admission: AdmissionControl | None, step_timeout: float | None) -> None:
-        self._watch_of_steps = StepWatch(self, step_timeout)
-        self.is_stuck, self.num_heard = False, 0
-        self.admission = admission or AdmissionControl()
+    def _prepare(self, admission: AdmissionControl | None, mailbox: type[Any] = Mailbox) -> None:
+        self.admission, self._mailbox = admission or AdmissionControl(), mailbox
         self.gauges = EngineGauges(0, 0, 0, 0, 0, 0)
         self.error: str | None = None
         self.is_draining = False
+        self.tokenizer: Any = None
         self._metrics: dict[str, Any] = {}
-        self._info: EngineInfo | None = None
         self._requests: dict[str, OpenRequest] = {}
-        self._commands: list[Command] = []
         self._numbers = itertools.count()
         self._is_closing = False
         self._owner: asyncio.Task[None] | None = None
 
     async def __aenter__(self: FrontT) -> FrontT:
         self._event_loop = asyncio.get_running_loop()
-        self._has_work, self._is_empty = asyncio.Event(), asyncio.Event()
+        self._is_empty = asyncio.Event()
         self._is_empty.set()
         await self._open()
         self._owner = asyncio.create_task(self._own())
-        self._watch_of_steps.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -237,7 +227,7 @@ class AsyncEngine:
             options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
         admitted = self.admission.admit(self._estimated_size(prompt))
-        request = OpenRequest(command.request_id, admitted, known=output_ids)
+        request = OpenRequest(command.request_id, admitted, self._mailbox(), known=output_ids)
         self._requests[request.request_id] = request
         self._is_empty.clear()
         try:
@@ -254,19 +244,6 @@ class AsyncEngine:
             self.leave(request)
             raise
         return RequestStream(self, request)
-
-    async def abort(self, request_id: str) -> RequestEnded | None:
-        """End a request now. Its stream ends with the finish reason "abort".
-
-        Returns:
-            what it had; None if there is no such request.
-        """
-        request = self._requests.get(request_id)
-        if request is None:
-            return None
-        self._send(AbortRequest(request_id))
-        await request.ended.wait()
-        return request.end_with_text()
 
     async def drain(self, timeout: float | None = None) -> int:
         """Take no new requests, and wait until those in flight have ended.
@@ -292,23 +269,16 @@ class AsyncEngine:
         """`EngineMetrics.snapshot()` of the engine, up to a quarter of a second old while it is busy."""
         return dict(self._metrics)
 
-    @property
-    def info(self) -> EngineInfo:
-        """The engine's tokenizer and limits."""
-        if self._info is None:
-            self._info = EngineInfo.of(self._engine_loop.engine)
-        return self._info
-
     async def aclose(self) -> None:
         """Abort what is left, and let go of the engine, which stays open."""
         if self._owner is None:
             return
         self._is_closing = True
-        self._has_work.set()
+        self._commands.close()
         try:
             await asyncio.wait({self._owner})
         finally:
-            self._shut(CLOSED)
+            self._die(CLOSED)
 
     def leave(self, request: OpenRequest) -> None:
         """The reader of this request has left: abort it if it still runs."""
@@ -322,11 +292,6 @@ class AsyncEngine:
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
             self._event_loop.call_soon_threadsafe(self.leave, request)
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the engine owes something to a request."""
-        return bool(self._requests)
-
     # What EngineProcess does in another way.
 
     @property
@@ -334,58 +299,31 @@ class AsyncEngine:
         """Whether a new engine is starting in the place of one that has died."""
         return False
 
-    def give_up(self, reason: str) -> None:
-        """A step hangs: end all streams, and leave its thread alone."""
-        self.is_stuck = True
-        self._shut(f"{reason} Its thread can't be ended: restart this process.")
-        if self._owner is not None:
-            self._owner.cancel()
-
     async def _open(self) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._commands = self._mailbox()
+        self.tokenizer = self._engine_loop.engine.tokenizer
         self._deliver([self._engine_loop.status()])
 
     def _send(self, command: Command) -> None:
-        self._commands.append(command)
-        self._has_work.set()
+        self._commands.put(command)
+
+    def _answer(self, events: list[Event]) -> None:
+        self._event_loop.call_soon_threadsafe(self._deliver, events)
 
     async def _own(self) -> None:
-        """The coroutine that owns the engine."""
-        reason, events = CLOSED, list[Event]()
+        reason, executor = CLOSED, ThreadPoolExecutor(1, thread_name_prefix="engine")
         try:
-            while not self._is_closing:
-                if self._commands or self._requests:
-                    commands, self._commands = self._commands, []
-                    turn = self._event_loop.run_in_executor(self._executor, self._turn, commands)
-                    self._deliver(events)  # of the turn before, while the engine computes the next step
-                    events = await turn
-                else:
-                    self._has_work.clear()
-                    await self._has_work.wait()
-            self._deliver(events)
+            await self._own_engine(self._engine_loop, self._commands, self._deliver, executor)
         except Exception as error:
             reason = error_text(error)
         finally:
-            self._shut(reason)
-
-    def _shut(self, reason: str) -> None:
-        """End what runs, and let go of the engine. Nothing here awaits, so a second cancellation can't interrupt it."""
-        self._executor.shutdown(wait=not self.is_stuck)  # for one step, at most
-        if not self.is_stuck:
-            self._engine_loop.close()
-        self._die(reason)
-
-    def _turn(self, commands: list[Command]) -> list[Event]:
-        if answers := self._engine_loop.apply(commands):
-            self._event_loop.call_soon_threadsafe(self._deliver, answers)
-        return self._engine_loop.step()
+            self._die(reason)
 
     # Bookkeeping, in the event loop's thread.
 
     def _deliver(self, events: Iterable[Event]) -> None:
         """Hand events to the streams that they belong to."""
         requests = self._requests
-        self.num_heard += 1
         for event in events:
             if isinstance(event, NewTokens):
                 for token in event.tokens:
@@ -396,7 +334,7 @@ class AsyncEngine:
                 self.gauges = event.gauges
                 self._metrics = event.metrics or self._metrics
             elif isinstance(event, EngineReady):
-                self._info = event.info
+                self.tokenizer = event.tokenizer
             elif isinstance(event, EngineDied):
                 self.error = event.error
             elif (request := requests.get(event.request_id)) is None:
@@ -404,7 +342,7 @@ class AsyncEngine:
             elif isinstance(event, Accepted):
                 request.num_prompt_tokens = event.num_prompt_tokens
                 if event.text_rules is not None:
-                    request.text = StreamText(self.info.tokenizer, event.text_rules, request.known)
+                    request.text = StreamText(self.tokenizer, event.text_rules, request.known)
                 request.answered.set()
             elif isinstance(event, Refused):
                 request.refusal = event.error
@@ -432,7 +370,6 @@ class AsyncEngine:
     def _die(self, reason: str) -> None:
         """The engine is dead: end all streams, and say why."""
         self.error = self.error or reason
-        self._watch_of_steps.stop()
         for request in list(self._requests.values()):
             self._finish(request, RequestEnded(request.request_id, request.admitted.num_prompt_tokens, error=reason))
 

@@ -1,7 +1,4 @@
-"""Lesson 14: the engine's side. Commands in, one step, events out: the same in a thread and in a process of its own.
-
-An engine that serves several fronts has a loop for each, and each loop reads the tokens of its own requests.
-"""
+"""Lesson 14: the engine's side. Commands in, one step, events out: the same in a thread and in a process of its own."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -31,19 +28,32 @@ METRICS_INTERVAL = 0.25  # seconds; a copy of all metrics takes about as long as
 
 
 class EngineLoop:
-    """Owns an engine, alone or together with the loops of other fronts. Everything else sends it commands.
+    """Uses an engine. Everything else sends it commands.
 
     Attributes:
         engine: an LLMEngine.
-        open: id -> reader, of the requests that it has added, and whose end it hasn't told.
+        answer: function that gets the answers to commands before the step, so that no caller waits for the step as
+            well. None: they are returned with the events of the step.
+        readers: id -> reader, of the requests that it has added, and whose end it hasn't told.
         compiling: requests whose grammars are being compiled in another thread, which no step waits for.
     """
 
-    def __init__(self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic):
-        self.engine, self.clock = engine, clock
-        self.open: dict[str, TokenReader] = {}
+    def __init__(
+        self,
+        engine: LLMEngine,
+        answer: Callable[[list[Event]], object] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.engine, self.answer, self.clock = engine, answer, clock
+        self.readers: dict[str, TokenReader] = {}
         self.compiling: dict[str, tuple[AddRequest, Future[Any]]] = {}
         self._next_metrics = clock()
+
+    @property
+    def open(self) -> list[str]:
+        """The ids of the requests that have not ended."""
+        return [*self.compiling, *self.readers]
 
     def turn(self, commands: Iterable[Command]) -> list[Event]:
         """Carry out commands, then take one step.
@@ -51,11 +61,14 @@ class EngineLoop:
         Raises:
             What the engine's `step` raises: the engine can't go on.
         """
-        return self.apply(commands) + self.step()
+        answers = self.apply(commands)
+        if self.answer and answers:
+            self.answer(answers)
+            answers = []
+        return answers + self.step()
 
     def apply(self, commands: Iterable[Command]) -> list[Event]:
-        """Carry out commands, without a step: a caller that waits for its request to be accepted needn't wait for
-        the step as well."""
+        """Carry out commands, without a step."""
         events: list[Event] = []
         for command in commands:
             if not isinstance(command, AddRequest):
@@ -78,15 +91,15 @@ class EngineLoop:
         return [*self.collect(), self.status()]
 
     def collect(self) -> list[Event]:
-        """What is new of the requests of this loop."""
+        """What is new of the requests."""
         tokens: list[NewToken] = []
         ended: list[Event] = []
-        for name, reader in list(self.open.items()):
+        for name, reader in list(self.readers.items()):
             for token in self.engine.core.read(reader):
                 tokens.append(token)
                 reader.move_on(token)
             if output := reader.group.output:
-                del self.open[name]
+                del self.readers[name]
                 ended.append(RequestEnded.of(output))
         return [NewTokens(tokens), *ended] if tokens else ended
 
@@ -99,12 +112,12 @@ class EngineLoop:
 
     def close(self) -> None:
         """Abort what is left. The engine itself stays as it is, and may have died."""
-        for request_id in list(self.open):
+        for request_id in list(self.readers):
             try:
                 self.engine.abort(request_id)
             except Exception:  # noqa: BLE001 - of an engine that has died; the others are still to be aborted
                 continue
-        self.open.clear()
+        self.readers.clear()
         for _, grammar in self.compiling.values():
             grammar.cancel()
         self.compiling.clear()
@@ -128,7 +141,7 @@ class EngineLoop:
             reader = self.engine.open(command.prompt, params, request_id=name, **command.options)
         except Exception as error:
             return [Refused(name, _plain(error))]
-        self.open[name] = reader
+        self.readers[name] = reader
         return [Accepted(name, len(reader.group.prompt_ids), rules)]
 
     def _abort(self, command: AbortRequest) -> list[Event]:
@@ -136,10 +149,10 @@ class EngineLoop:
             _, grammar = self.compiling.pop(command.request_id)
             grammar.cancel()
             return [Refused(command.request_id, Draining("the request was aborted before it began."))]
-        output = self.engine.abort(command.request_id) if command.request_id in self.open else None
+        output = self.engine.abort(command.request_id) if command.request_id in self.readers else None
         if output is None:
             return []
-        del self.open[command.request_id]
+        del self.readers[command.request_id]
         return [RequestEnded.of(output), self.status()]
 
 

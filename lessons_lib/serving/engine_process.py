@@ -7,17 +7,14 @@ What it costs is one message each step.
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -29,21 +26,23 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import CLOSED, AsyncEngine
-from lessons_lib.serving.fronts import CLOSE, connected_socket, serve
+from lessons_lib.serving.engine_loop import COMPILER_MILLISECONDS, EngineLoop
 from lessons_lib.serving.messages import (
+    STEP_TIMEOUT,
     Command,
     EngineDead,
     EngineDied,
-    FrontChange,
-    FrontJoined,
-    FrontLeft,
+    EngineReady,
+    Event,
+    Refused,
+    check_step_timeout,
     error_text,
 )
-from lessons_lib.serving.watchdog import STEP_TIMEOUT
 
 MAX_STARTS = 3  # in a row, of an engine that has died
 PATIENCE = 5.0  # seconds that a process gets to end by itself
-LONGEST_PATH = 100  # bytes; a Unix socket's path has 107 at most
+NUM_LOOKS = 10  # in the time after which a step counts as hung
+CLOSE = b""  # the message that ends the engine's process
 MakeEngine = Callable[[], LLMEngine] | str
 
 
@@ -58,7 +57,7 @@ class EngineProcess(AsyncEngine):
     Attributes:
         process: a subprocess.Popen.
         num_restarts: how many processes have followed another one.
-        address: the ZeroMQ socket's.
+        step_timeout: see `__init__`.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class EngineProcess(AsyncEngine):
         admission: AdmissionControl | None = None,
         *,
         num_threads: int | None = None,
-        transport: str | None = None,
         step_timeout: float | None = STEP_TIMEOUT,
         restarts: bool = False,
     ):
@@ -76,25 +74,19 @@ class EngineProcess(AsyncEngine):
             make_engine: makes the LLMEngine, in the new process: a function that can be pickled, such as a function of
                 a module or a `functools.partial` of one; or "module:function".
             num_threads: of torch in the new process; torch's own choice if not given.
-            transport: "ipc" or "tcp"; "ipc" wherever the system has it if not given.
             step_timeout: seconds after which a step that doesn't return counts as hung, and the process is killed.
                 None for no limit. Starting the engine may take any time.
             restarts: whether an engine that has died is started again.
 
         Raises:
-            ValueError: `make_engine` can't be sent to another process, there is no such transport, or `step_timeout`
-                is not above 0.
+            ValueError: `make_engine` can't be sent to another process, or `step_timeout` is not above 0.
         """
-        if transport not in (None, "ipc", "tcp"):
-            raise ValueError(f"transport is {transport!r}; it must be 'ipc', 'tcp' or None.")
+        check_step_timeout(step_timeout)
+        self._prepare(admission)
         self._start_message = _start_message(make_engine, num_threads)
-        self._num_threads, self._transport, self._restarts = num_threads, transport, restarts
-        self._prepare(admission, step_timeout)
-
-    def _prepare(self, admission: AdmissionControl | None, step_timeout: float | None) -> None:
-        super()._prepare(admission, step_timeout)
+        self._num_threads, self.step_timeout, self._restarts = num_threads, step_timeout, restarts
         self._is_shut, self.num_restarts = False, 0
-        self._restarting: asyncio.Task[bool] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     async def aclose(self) -> None:
         """Abort what is left, and end the process."""
@@ -112,46 +104,22 @@ class EngineProcess(AsyncEngine):
         finally:
             self._shut(CLOSED)
 
-    def give_up(self, reason: str) -> None:
-        """A step hangs: kill the process, and end all streams."""
-        self._shut(f"{reason} Its process was killed{'' if self._restarts else ': make a new one'}.")
-
-    def let_join(self, number: int, address: str, secret: list[str]) -> None:
-        """Let the engine serve one more front, a SharedEngine of another process. See FrontJoined."""
-        self._send(FrontJoined(number, address, secret))
-
-    def let_leave(self, number: int) -> None:
-        """That front has gone: its requests are aborted."""
-        self._send(FrontLeft(number))
-
-    async def wait_until_dead(self) -> str:
-        """Wait until the engine serves no more. Returns why."""
-        assert self._owner is not None
-        await asyncio.wait({self._owner})
-        return self.error or CLOSED
-
     @property
     def is_restarting(self) -> bool:
         """Whether a new process is starting, because the last one has died."""
         return self._restarting is not None and not self._restarting.done()
 
-    async def restarted(self) -> bool:
-        """Wait until a new engine is ready. Returns whether there is one."""
-        return self._restarting is not None and await asyncio.shield(self._restarting)
-
-    async def _restart(self, starts: int = MAX_STARTS) -> bool:
-        """Begin again with a new process. Returns whether its engine is ready."""
+    async def _restart(self) -> None:
+        """Begin again with a new process."""
         assert self._owner is not None
         await asyncio.wait({self._owner})  # it shuts what it owns
-        for _ in range(starts):
+        for _ in range(MAX_STARTS):
             self._is_shut = False
             with contextlib.suppress(EngineDead):
                 await self._open()
                 self.error, self.num_restarts = None, self.num_restarts + 1
                 self._owner = asyncio.create_task(self._own())
-                self._watch_of_steps.start()
-                return True
-        return False
+                return
 
     def _check_open(self) -> None:
         if self.is_restarting:
@@ -162,34 +130,20 @@ class EngineProcess(AsyncEngine):
         self._has_exited = asyncio.Event()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # no limit: neither side ever waits for the other to read
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._folder = tempfile.mkdtemp(prefix="engine-")  # only this user can open what is in it
         try:
-            self.address, secret = self._bind()
-            self._start(secret)
+            self._start()
             await self._wait_until_ready()
-            shutil.rmtree(self._folder, ignore_errors=True)  # both sides are connected; SIGKILL would leave it behind
         except BaseException:
             self._shut("EngineDead: the engine didn't start.")
             raise
 
-    def _bind(self) -> tuple[str, list[str]]:
-        """The address that the new process connects to, and the keys that it needs."""
-        path = os.path.join(self._folder, "socket")
-        transport = self._transport or ("ipc" if zmq.has("ipc") and len(os.fsencode(path)) <= LONGEST_PATH else "tcp")
-        if transport == "ipc":
-            self._socket.bind(f"ipc://{path}")
-            return f"ipc://{path}", []
-        # Any user of this machine can connect to a port, and unpickling a stranger's message would run code. CURVE
-        # encrypts both directions; only who knows the public key can connect, and the new process alone is told it.
+    def _start(self) -> None:
+        """Start the process, which connects to a port of this machine. Any user can do that, and unpickling a
+        stranger's message would run code: so CURVE encrypts both directions, and only the new process has the keys."""
         public, private = zmq.curve_keypair()
         self._socket.curve_server, self._socket.curve_secretkey, self._socket.curve_publickey = True, private, public
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        return f"tcp://127.0.0.1:{port}", [key.decode() for key in (public, *zmq.curve_keypair())]
-
-    def _start(self, secret: list[str]) -> None:
+        without_limit(self._socket)
+        address = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         if self._num_threads is not None:
             own["OMP_NUM_THREADS"] = str(self._num_threads)
@@ -201,7 +155,7 @@ class EngineProcess(AsyncEngine):
         )
         assert self.process.stdin is not None
         # It stays open: when this process has gone, however that happened, the other one reads its end.
-        self.process.stdin.write(json.dumps([self.address, secret]).encode())
+        pickle.dump((address, public, *zmq.curve_keypair()), self.process.stdin)
         self.process.stdin.flush()
         threading.Thread(target=self._watch, args=(self.process,), name="engine-watcher", daemon=True).start()
         self._socket.send(self._start_message)
@@ -211,11 +165,11 @@ class EngineProcess(AsyncEngine):
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
             self._event_loop.call_soon_threadsafe(self._note_exit, process)
 
-    def _note_exit(self, process: "subprocess.Popen[bytes] | None" = None) -> None:
-        if process is not None and process is not self.process:
+    def _note_exit(self, process: "subprocess.Popen[bytes]") -> None:
+        if process is not self.process:
             return  # another one has followed it
         self._has_exited.set()
-        if self._owner is not None and (self._restarting is None or self._restarting.done()):
+        if self._owner is not None and not self.is_restarting:
             self._shut(self._exit_reason())
 
     def _exit_reason(self) -> str:
@@ -228,9 +182,9 @@ class EngineProcess(AsyncEngine):
 
     async def _wait_until_ready(self) -> None:
         exited = asyncio.ensure_future(self._has_exited.wait())
-        known, before = self._info, self.error  # of the process before, if there was one
+        known, before = self.tokenizer, self.error  # of the process before, if there was one
         try:
-            while self._info is known:
+            while self.tokenizer is known:
                 message = asyncio.ensure_future(self._socket.recv())
                 await asyncio.wait({message, exited}, return_when=asyncio.FIRST_COMPLETED)
                 if message.done():
@@ -242,7 +196,7 @@ class EngineProcess(AsyncEngine):
         finally:
             exited.cancel()
 
-    def _send(self, command: Command | FrontChange) -> None:
+    def _send(self, command: Command) -> None:
         if self._is_shut:
             return
         try:
@@ -259,6 +213,7 @@ class EngineProcess(AsyncEngine):
         reason = CLOSED
         try:
             while not self._is_shut:
+                await self._refuse_silence()
                 self._deliver(pickle.loads(await self._socket.recv()))
                 await asyncio.sleep(0)  # a message that is there already is received without a pause for the readers
         except asyncio.CancelledError:
@@ -268,6 +223,26 @@ class EngineProcess(AsyncEngine):
             reason = error_text(error)
         finally:
             self._shut(reason)
+
+    async def _refuse_silence(self) -> None:
+        """Wait until the engine says something.
+
+        A step may never return. The engine is alive and silent then, so nothing else notices it: a sign of life from a
+        thread beside it would prove nothing. Looks are counted, not seconds: after a time in which this process itself
+        stood still (a suspended laptop, a debugger), messages lie unread, and the engine is not to blame.
+
+        Raises:
+            EngineDead: it has said nothing for too long, though requests are open.
+        """
+        num_silent = -1  # the time of a request begins with the look that sees it first
+        while not await self._socket.poll(self.step_timeout and 1000 * self.step_timeout / NUM_LOOKS):
+            num_silent = num_silent + 1 if self._requests else -1
+            if num_silent == NUM_LOOKS:
+                raise EngineDead(
+                    f"the engine hangs: it has said nothing for {self.step_timeout:g} s, though requests are open. If "
+                    "a step can take longer, raise step_timeout (--step-timeout of the server). Its process was "
+                    f"killed{'' if self._restarts else ': make a new one'}."
+                )
 
     def _shut(self, reason: str) -> None:
         """End the process and everything that belongs to it. Nothing here awaits, so nothing can interrupt it."""
@@ -281,17 +256,15 @@ class EngineProcess(AsyncEngine):
             assert self.process.stdin is not None
             self.process.stdin.close()
         with contextlib.suppress(Exception):  # what the engine said before it died
-            plain: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket.underlying)
-            while True:
-                self._deliver(pickle.loads(plain.recv(zmq.NOBLOCK)))
+            for message in _messages(zmq.Socket.shadow(self._socket.underlying)):
+                self._deliver(pickle.loads(message))
         self._die(self.error or reason)
         self._socket.close(0)
         self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
         if self._owner is not None:
             self._owner.cancel()
-        if self._restarts and self._owner is not None and not self._is_closing and not self.is_restarting:
-            self._restarting = asyncio.ensure_future(self._restart())
+            if self._restarts and not self._is_closing and not self.is_restarting:
+                self._restarting = asyncio.ensure_future(self._restart())
 
 
 def _start_message(make_engine: MakeEngine, num_threads: int | None) -> bytes:
@@ -325,10 +298,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A service manager sends it to all processes of a service. The front drains first, and then ends this one.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    address, secret = json.loads(os.read(0, 4096))
+    address, *keys = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = zmq.Context()
-    socket = connected_socket(context, address, secret)
+    socket = context.socket(zmq.PAIR)
+    socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = keys
+    without_limit(socket)
+    socket.connect(address)
     status, is_made = 0, False
     try:
         with _made_engine(*pickle.loads(socket.recv())) as engine:
@@ -345,6 +321,50 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # a model's threads may still run
+
+
+def serve(engine: LLMEngine, socket: "zmq.Socket[bytes]") -> None:
+    """Take turns until the front says that it is enough. Commands arrive at the socket, and events are sent: a message
+    for each turn."""
+
+    def send(events: Sequence[Event]) -> None:
+        if events:
+            socket.send(packed(events))
+
+    loop = EngineLoop(engine, send)
+    send([EngineReady(engine.tokenizer), loop.status()])
+    while True:
+        if not engine.has_unfinished():
+            socket.poll(COMPILER_MILLISECONDS if loop.compiling else None)
+        messages = list(_messages(socket))
+        if CLOSE in messages:
+            return loop.close()
+        send(loop.turn(map(pickle.loads, messages)))
+
+
+def without_limit(socket: "zmq.Socket[Any]") -> None:
+    """Neither side ever waits for the other to read."""
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+
+
+def _messages(socket: "zmq.Socket[bytes]") -> Iterable[bytes]:
+    """All that have arrived."""
+    with contextlib.suppress(zmq.Again):
+        while True:
+            yield socket.recv(zmq.NOBLOCK)
+
+
+def packed(events: Sequence[Event]) -> bytes:
+    """Events as one message."""
+    try:
+        return pickle.dumps(list(events))
+    except Exception:  # the error's class isn't ours
+        plain = [
+            Refused(event.request_id, RuntimeError(error_text(event.error))) if isinstance(event, Refused) else event
+            for event in events
+        ]
+        return pickle.dumps(plain)
 
 
 def _end_with_parent() -> None:

@@ -1,17 +1,18 @@
 """Lesson 14: what a front and an engine say to each other. All of it can be pickled, because the engine may run in
 another process."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.configuration import context_length
 from lessons_lib.serving.stream_text import TextRules
+
+STEP_TIMEOUT = 300.0  # seconds; as vLLM's VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
 
 
 class Draining(RuntimeError):
@@ -41,28 +42,6 @@ class AbortRequest:
     """Stop serving this request. Does nothing if it has ended."""
 
     request_id: str
-
-
-@dataclass(frozen=True)
-class FrontJoined:
-    """One more front wants to be served. Only the process that has started the engine's process says this.
-
-    Attributes:
-        number: of the front, from 1 on.
-        address: where its socket listens.
-        secret: the keys that the connection needs; none for a Unix socket.
-    """
-
-    number: int
-    address: str
-    secret: list[str] = field(default_factory=list, repr=False)
-
-
-@dataclass(frozen=True)
-class FrontLeft:
-    """A front has ended, or has died: its requests have no reader any more."""
-
-    number: int
 
 
 @dataclass(frozen=True)
@@ -153,47 +132,14 @@ class EngineStatus:
 
 
 @dataclass(frozen=True)
-class EngineInfo:
-    """What stays the same as long as the engine lives.
+class EngineReady:
+    """The engine's process has made its engine.
 
     Attributes:
-        tokenizer: the model's.
-        max_model_len: the longest sequence, prompt and completion together; None if there is no limit.
-        vocab_size: token ids are below it.
-        max_logprobs: the most log-probabilities that a request may ask for.
-        num_blocks, block_size, max_num_seqs, max_num_batched_tokens: see EngineConfig.
+        tokenizer: of the model.
     """
 
     tokenizer: Any
-    max_model_len: int | None
-    vocab_size: int
-    max_logprobs: int
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-    @classmethod
-    def of(cls, engine: LLMEngine) -> "EngineInfo":
-        """What can be said of an engine."""
-        config = engine.config
-        return cls(
-            engine.tokenizer,
-            config.max_model_len or context_length(engine.model.config),
-            engine.model.config.get_text_config().vocab_size,
-            config.max_logprobs,
-            engine.scheduler.pool.num_blocks,
-            config.block_size,
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-        )
-
-
-@dataclass(frozen=True)
-class EngineReady:
-    """The engine's process has made its engine."""
-
-    info: EngineInfo
 
 
 @dataclass(frozen=True)
@@ -208,7 +154,6 @@ class EngineDied:
 
 
 Command: TypeAlias = AddRequest | AbortRequest
-FrontChange: TypeAlias = FrontJoined | FrontLeft
 Event: TypeAlias = Accepted | Refused | NewTokens | RequestEnded | EngineStatus | EngineReady | EngineDied
 
 
@@ -216,3 +161,11 @@ def error_text(error: BaseException) -> str:
     """The type and the message of an error, as the last line of a traceback has them."""
     message = str(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def check_step_timeout(timeout: float | None) -> None:
+    """Raises:
+    ValueError: it is no time that can be waited for.
+    """
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise ValueError(f"step_timeout is {timeout}; it must be a number of seconds above 0, or None for no limit.")

@@ -1,7 +1,4 @@
-"""Lesson 14: one coroutine owns the engine. All others send it commands.
-
-`AsyncEngine` has the same loop, with one more idea: it delivers the events of a turn while the next one runs.
-"""
+"""Lesson 14: one coroutine owns the engine. All others send it commands."""
 
 import asyncio
 from collections.abc import Callable

@@ -145,11 +145,10 @@ def test_an_id_is_used_once_at_a_time(shared):
         stream = await front.add([1], LONG, request_id="mine")
         with pytest.raises(BadRequest, match="request id 'mine' is being served"):
             await front.add([2], request_id="mine")
-        assert (await front.abort("mine")).is_aborted
+        await stream.aclose()
         assert (await stream.end()).completions[0].finish_reason == "abort"
         _, end = await read(await front.add([2], greedy(2, ignore_eos=True), request_id="mine"))
         assert not end.is_aborted
-        assert await front.abort("mine") is None and await front.abort("never") is None
 
     shared.run(story)
 
@@ -355,8 +354,8 @@ def test_clients_that_vanish_in_every_phase(shared):
                 async for _ in stream:
                     if chance.random() < 0.3:
                         break
-        elif phase == 4:  # by another hand
-            await front.abort(stream.request_id)
+        elif phase == 4:  # before the first read
+            await stream.aclose()
         else:  # not at all
             _, end = await read(stream)
             assert len(end.completions[0].token_ids) == count
@@ -380,8 +379,7 @@ def test_gauges_metrics_and_what_the_engine_is(shared):
         await stream.end()
         await until_empty(front)
         assert front.metrics()["new_tokens"] == before + LONG.max_tokens
-        assert front.info.max_model_len == 256 and front.info.vocab_size == 97 and front.info.block_size == 4
-        assert front.info.tokenizer.decode([0, 1]) == '!"'
+        assert front.tokenizer.decode([0, 1]) == '!"'
 
     shared.run(story)
 

@@ -70,8 +70,11 @@ class FrontEngine(ThreadedEngine):
             self.arrived.put(event)
 
     def stop(self, request_id: str) -> None:
-        del self.streams[request_id]
-        self._wait(self.front.abort(request_id))
+        self._wait(self._leave(self.streams.pop(request_id)))
+
+    async def _leave(self, stream: RequestStream) -> None:
+        await stream.aclose()
+        await stream.end()
 
     def num_free_blocks(self) -> int:
         return len(self.engine.scheduler.pool.free_queue)

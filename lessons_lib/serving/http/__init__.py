@@ -3,8 +3,7 @@
 Read in this order: protocol (what a request may say), served_model (text and tokens), generation, completions and chat
 (what is answered), logprobs, sse (how tokens stream out), errors, models_list, tokenization, app; then what surrounds
 the API: settings, security, connections, observability, operations, page; then the process: engine_recipe, arguments,
-server, server_process; then several processes: board, api_process, api_processes. responses is what the OpenAPI
-document says of answers.
+server, server_process.
 
 chat_events, leaving and small_app are the same ideas in small: lesson 14's exercises, and a server made of them, which
 server_thread runs.

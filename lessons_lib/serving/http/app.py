@@ -7,20 +7,16 @@ from fastapi import FastAPI
 from lessons_lib import __version__
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http import chat, completions, errors, models_list, operations, tokenization
-from lessons_lib.serving.http.observability import Whole
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
 
-def create_app(
-    front: AsyncEngine, settings: ServerSettings, served: ServedModel, whole: Whole | None = None
-) -> FastAPI:
+def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel) -> FastAPI:
     """The server's application.
 
     Args:
         front: open, in the event loop that will run the application.
         served: the model that the engine behind `front` has.
-        whole: counts for all API processes of the server, if it has several.
     """
     settings = settings.for_context(served.max_model_len)
     app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
@@ -35,16 +31,20 @@ def create_app(
         app.include_router(router)
     # The app's own list of routes doesn't name those of its routers.
     api_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
-    operations.install(app, front, settings, api_paths, whole, served.max_model_len)
+    operations.install(app, front, settings, api_paths, served.max_model_len)
 
     make_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
-        """Without the 422 that FastAPI answers by default, and this application doesn't."""
+        """Answers are OpenAI's, so only requests are described in detail."""
         document = make_openapi()
         for path in document["paths"].values():
             for operation in path.values():
-                operation["responses"].pop("422", None)
+                content: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
+                operation["responses"] = {
+                    "200": {"description": "OK; with `stream`, server-sent events.", "content": content},
+                    "default": {"description": "An error, as OpenAI writes it.", "content": {"application/json": {}}},
+                }
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

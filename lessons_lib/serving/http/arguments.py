@@ -3,10 +3,8 @@
 
 import argparse
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,14 +29,12 @@ class ServerArguments:
         recipe: of its engine.
         settings: of everything else.
         engine: "process" or "thread".
-        api_server_count: how many processes speak HTTP.
         until_stdin_closes: see `serve`.
     """
 
     recipe: EngineRecipe
     settings: ServerSettings
     engine: str
-    api_server_count: int
     until_stdin_closes: bool
 
 
@@ -53,21 +49,19 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     try:
         config = EngineConfig(**_of_fields(EngineConfig, options))
         model = options.model or default_model()
-        keys = api_keys(options.api_key, options.api_key_file, environment)
+        keys = api_keys(options.api_key, environment)
         own = _of_fields(ServerSettings, options)
         own["model_name"] = options.served_model_name or model_name(model)
         own["allowed_hosts"] = tuple(options.allowed_host) if options.allowed_host else None
         settings = ServerSettings(api_keys=keys, **own)
     except ValueError as error:
         raise WrongArgument(_with_options(str(error), options)) from error
-    _check_count(options.api_server_count, options.engine)
     if options.device == "cuda" and not torch.cuda.is_available():
         raise WrongArgument("--device is 'cuda', and PyTorch finds no GPU here. Leave it away for the CPU.")
     return ServerArguments(
         EngineRecipe(model, options.device, config),
         settings,
         options.engine,
-        options.api_server_count,
         options.until_stdin_closes,
     )
 
@@ -107,15 +101,8 @@ def parser() -> argparse.ArgumentParser:
     add("--host", str, "where it listens; 0.0.0.0 for other machines too")
     add("--port", int, "0 is any free one")
     server.add_argument("--allowed-host", action="append", metavar="NAME", help="a name in Host headers; repeat it")
-    server.add_argument("--api-key", action="append", metavar="KEY", help="requests need one; repeat it for several")
-    server.add_argument("--api-key-file", metavar="FILE", help=f"one key a line; {KEY_VARIABLE} works as well")
     server.add_argument(
-        "--api-server-count",
-        type=int,
-        default=1,
-        metavar="INT",
-        help="processes that speak HTTP; each has an equal share of --max-requests and --max-prompt-tokens, rounded up "
-        "and with room for the longest prompt",
+        "--api-key", action="append", metavar="KEY", help=f"requests need one; repeat it, or set {KEY_VARIABLE}"
     )
     add("--root-path", str, "the path under which a proxy publishes it")
     add("--max-requests", int, "requests that wait or run; one more gets status 429")
@@ -132,43 +119,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_count(count: int, engine: str) -> None:
-    if count < 1:
-        raise WrongArgument(f"--api-server-count is {count}; it must be at least 1.")
-    if count > 1 and engine != "process":
-        raise WrongArgument(
-            f"--api-server-count is {count}, and --engine is {engine!r}: several processes can share an engine only if "
-            "it has a process of its own. Leave --engine away, or --api-server-count."
-        )
-    if count > 1 and not hasattr(socket, "send_fds"):
-        raise WrongArgument(
-            f"--api-server-count is {count}; more than 1 needs Unix sockets, which this system lacks. Leave it away."
-        )
-
-
 def seconds(text: str) -> float | None:
     """A time, or no limit."""
     return None if text.lower() == "none" else float(text)
 
 
-def api_keys(given: Sequence[str] | None, file: str | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """All keys: from the command line, where other users of the machine can see them, from a file, and from the
-    environment.
-
-    Raises:
-        ValueError: the file can't be read, or has no key.
-    """
+def api_keys(given: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """All keys: from the command line, where other users of the machine can see them, and from the environment."""
     keys = [*(given or ()), *environment.get(KEY_VARIABLE, "").replace(",", " ").split()]
-    if file is not None:
-        try:
-            found = Path(file).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"api_key_file is {file!r}, which can't be read ({error}). Give a file of text."
-            ) from error
-        if not found:  # a server that was meant to have keys must not be open to all
-            raise ValueError(f"api_key_file is {file!r}, which is empty; it must have a key a line.")
-        keys += found
     return tuple(dict.fromkeys(keys))
 
 

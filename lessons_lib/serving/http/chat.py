@@ -12,7 +12,6 @@ from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import chat_logprobs, prompt_logprobs
 from lessons_lib.serving.http.protocol import ChatRequest
-from lessons_lib.serving.http.responses import OF_GENERATION, STREAMED, ChatCompletion, described
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.messages import RequestEnded
 
@@ -61,7 +60,7 @@ class ChatGeneration(Generation):
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         logprobs = None
         if self.body.logprobs:
-            logprobs = chat_logprobs([token.logprobs for token in tokens if token.logprobs], self.served, self.as_ids)
+            logprobs = chat_logprobs([token.logprobs for token in tokens if token.logprobs], self.served)
         choice = {
             "index": index,
             "delta": {"content": "".join(token.text for token in tokens)},
@@ -80,7 +79,7 @@ class ChatGeneration(Generation):
             choice = {
                 "index": each.index,
                 "message": {"role": "assistant", "content": each.text, "refusal": None},
-                "logprobs": None if each.logprobs is None else chat_logprobs(each.logprobs, self.served, self.as_ids),
+                "logprobs": None if each.logprobs is None else chat_logprobs(each.logprobs, self.served),
                 "finish_reason": each.finish_reason,
                 "stop_reason": each.stop_reason,
             }
@@ -100,7 +99,7 @@ def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
     """The route."""
     routes = APIRouter(tags=["chat"])
 
-    @routes.post("/v1/chat/completions", response_model=ChatCompletion, responses=described(*OF_GENERATION) | STREAMED)
+    @routes.post("/v1/chat/completions")
     async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
         """Answer the last message of a chat."""
         return await ChatGeneration(front, served, f"chatcmpl-{request.headers['x-request-id']}", body).respond(request)

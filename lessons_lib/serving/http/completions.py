@@ -16,7 +16,6 @@ from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import completion_logprobs, prompt_logprobs
 from lessons_lib.serving.http.protocol import MAX_COMPLETIONS, CompletionRequest
-from lessons_lib.serving.http.responses import OF_GENERATION, STREAMED, Completion, described
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.messages import RequestEnded
 
@@ -71,7 +70,7 @@ class TextGeneration(Generation):
         text, logprobs = "".join(token.text for token in tokens), None
         if self.body.logprobs is not None:
             found = [token.logprobs for token in tokens]
-            logprobs = completion_logprobs(token_ids, found, self.served, length, self.as_ids)
+            logprobs = completion_logprobs(token_ids, found, self.served, length)
             length += sum(len(self.served.token_text[token]) for token in token_ids)
         self.lengths[index] = length
         if self.body.max_tokens == 0:
@@ -110,7 +109,7 @@ class TextGeneration(Generation):
             of_tokens = token_ids
             if self.body.echo and end.prompt_logprobs:
                 found, of_tokens = [*end.prompt_logprobs, *found], prompt + token_ids
-            choice["logprobs"] = completion_logprobs(of_tokens, found, self.served, as_ids=self.as_ids)
+            choice["logprobs"] = completion_logprobs(of_tokens, found, self.served)
         if self.body.prompt_logprobs is not None and end.prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
         if self.body.return_token_ids:
@@ -161,7 +160,7 @@ def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
     """The route."""
     routes = APIRouter(tags=["completions"])
 
-    @routes.post("/v1/completions", response_model=Completion, responses=described(*OF_GENERATION) | STREAMED)
+    @routes.post("/v1/completions")
     async def create_completion(request: Request, body: CompletionRequest) -> Response:
         """Continue one or several prompts."""
         return await TextGeneration(front, served, f"cmpl-{request.headers['x-request-id']}", body).respond(request)

@@ -123,11 +123,6 @@ class Generation:
 
     # What they have in common.
 
-    @property
-    def as_ids(self) -> bool:
-        """Whether log-probabilities call tokens by their ids."""
-        return bool(self.body.return_tokens_as_token_ids)
-
     async def respond(self, request: Request) -> Response:
         """Serve the request. Status and head are sent once there is a first token, so that errors have a status.
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
 from lessons_lib import __version__
-from lessons_lib.serving.http.observability import AccessLog, Front, ServerMetrics, Whole, cockpit, health
+from lessons_lib.serving.http.observability import AccessLog, Front, ServerMetrics, cockpit, health
 from lessons_lib.serving.http.page import page
 from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HeadAsGet, HostCheck, SafeHeaders
 from lessons_lib.serving.http.settings import ServerSettings
@@ -19,17 +19,15 @@ def install(
     front: Front,
     settings: ServerSettings,
     api_paths: frozenset[str] = frozenset(),
-    whole: Whole | None = None,
     context: int | None = None,
 ) -> ServerMetrics:
     """Add them to an app that has its API. Returns what /metrics shows; `app.state.metrics` is the same.
 
     Args:
         api_paths: the paths of the API.
-        whole: counts for all API processes of the server, if it has several.
         context: the longest sequence of the model, for errors.
     """
-    metrics = app.state.metrics = ServerMetrics(front, settings.model_name, whole=whole)
+    metrics = app.state.metrics = ServerMetrics(front, settings.model_name)
 
     # None of these waits for anything, so all can run in the event loop.
     @app.get("/health", include_in_schema=False)
@@ -48,19 +46,17 @@ def install(
 
     @app.get("/load", include_in_schema=False)
     async def _load() -> dict[str, int]:  # what a balancer asks that can't read metrics
-        return {"server_load": (whole or front.admission).num_requests}
+        return {"server_load": front.admission.num_requests}
 
     @app.get("/cockpit", include_in_schema=False)
     async def _cockpit() -> dict[str, Any]:
-        return cockpit(front, whole)
+        return cockpit(front)
 
     @app.get("/", include_in_schema=False)
     async def _page() -> Response:
         return page(settings)
 
     known_paths = api_paths | {path for route in app.routes if (path := getattr(route, "path", None))}
-    if whole is not None:
-        metrics.answers = whole.answers(known_paths)
     assert settings.max_body_bytes  # see `for_context`
     # The last one is the outermost.
     app.add_middleware(HeadAsGet)

@@ -283,7 +283,6 @@ class SamplingFields(Fields):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
     priority: Annotated[int, Field(ge=0, le=MAX_TIER)] | None = None
     return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
     # This server's own: tokens that another replica has computed. The stream goes on behind them; a balancer needs it.
     output_token_ids: list[TokenId] | None = None
 

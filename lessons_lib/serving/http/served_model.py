@@ -10,6 +10,7 @@ from inspect import signature
 from typing import Any
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from lessons_lib.models.configuration import context_length, text_config
 from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
@@ -209,8 +210,5 @@ def bytes_of(tokenizer: PreTrainedTokenizerBase, token: int) -> bytes:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level vocabularies: printable ones for themselves, and those from
-    U+0100 on for the others, in order (Radford et al. 2019)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    """The characters that stand for bytes in byte-level vocabularies."""
+    return {character: byte for byte, character in bytes_to_unicode().items()}

@@ -22,7 +22,7 @@ from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.connections import limited_by
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
-from lessons_lib.serving.http.observability import BackgroundLog, Whole
+from lessons_lib.serving.http.observability import BackgroundLog
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
@@ -36,10 +36,6 @@ KEEP_ALIVE = 75  # seconds; clients (httpx 5, aiohttp 15) and proxies (nginx 60)
 
 class PortTaken(OSError):
     """The server can't listen there."""
-
-
-class ApiProcessDied(RuntimeError):
-    """One of several API processes has ended without having been told to. The message says which one and how."""
 
 
 class Server(uvicorn.Server):
@@ -64,7 +60,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        print_ready_line(self.settings, sockets[0].getsockname()[1] if sockets else self.settings.port)
+        port = sockets[0].getsockname()[1] if sockets else self.settings.port
+        with contextlib.suppress(OSError):  # nothing reads it, or the disk is full
+            print(ready_line(self.settings, port), flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has arrived, between any two lines of this thread."""
@@ -126,8 +124,6 @@ def serve(
         listening.close()
         logging.getLogger().removeHandler(log)
         log.close()
-    if front.is_stuck:
-        os._exit(1)  # Python would wait for the thread in which the step hangs
 
 
 def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
@@ -149,27 +145,24 @@ def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> A
     """The front of a new engine; opening it starts the engine's process, if it has one."""
     admission = AdmissionControl(settings.max_requests, settings.max_prompt_tokens)
     if engine == "thread":
-        return AsyncEngine(recipe(), admission, step_timeout=settings.step_timeout)
+        return AsyncEngine(recipe(), admission)
     from lessons_lib.serving.engine_process import EngineProcess
 
     return EngineProcess(recipe, admission, step_timeout=settings.step_timeout, restarts=True)
 
 
-def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings, whole: Whole | None = None) -> Any:
-    """The app of a server. See `create_app`."""
-    from lessons_lib.serving.http.app import create_app
-
-    return create_app(front, settings, served_model(recipe, settings), whole)
-
-
-def served_model(recipe: EngineRecipe, settings: ServerSettings) -> ServedModel:
-    """What the API says of the model.
+def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings) -> Any:
+    """The app of a server. See `create_app`.
 
     Raises:
         ModelNotFound, DamagedModel: as `load_model`.
     """
+    from lessons_lib.serving.http.app import create_app
+
     config, tokenizer = recipe.text_side()
-    return ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
+    return create_app(
+        front, settings, ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
+    )
 
 
 def listen(settings: ServerSettings) -> socket.socket:
@@ -205,15 +198,9 @@ def ready_line(settings: ServerSettings, port: int) -> str:
     return f"Serving {settings.model_name} at {url} (the page; OpenAI's API is under {url}/v1). Ctrl-C ends it."
 
 
-def print_ready_line(settings: ServerSettings, port: int) -> None:
-    """Say that the server serves."""
-    with contextlib.suppress(OSError):  # nothing reads it, or the disk is full
-        print(ready_line(settings, port), flush=True)
-
-
-def start_log(settings: ServerSettings, log: BackgroundLog | None = None) -> BackgroundLog:
+def start_log(settings: ServerSettings) -> BackgroundLog:
     """Send all log lines to stderr, without ever waiting for it."""
-    log = log or BackgroundLog()
+    log = BackgroundLog()
     log.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger()
     root.addHandler(log)
@@ -254,17 +241,12 @@ def end_with_stdin(settings: ServerSettings) -> None:
     threading.Thread(target=_end_with_stdin, args=(settings,), daemon=True).start()
 
 
-def patience(settings: ServerSettings) -> float:
-    """Seconds that a server gets to end, whatever holds it up."""
-    return settings.shutdown_timeout + FLUSH_SECONDS + 10
-
-
 def _end_with_stdin(settings: ServerSettings) -> None:
     with contextlib.suppress(OSError, ValueError):
         while os.read(0, 4096):
             continue
     with contextlib.suppress(OSError):
         os.kill(os.getpid(), signal.SIGTERM)
-    if not threading.Event().wait(patience(settings)):  # it leaves no process behind
+    if not threading.Event().wait(settings.shutdown_timeout + FLUSH_SECONDS + 10):  # it leaves no process behind
         sys.stderr.flush()
         os._exit(1)

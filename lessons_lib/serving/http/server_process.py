@@ -39,7 +39,6 @@ class ServerProcess:
     def __init__(
         self,
         *arguments: object,
-        module: str = "lessons_lib.serving",
         env: dict[str, str] | None = None,
         start_timeout: float = 120.0,
         shutdown_timeout: float = 2.0,
@@ -48,12 +47,11 @@ class ServerProcess:
         Args:
             arguments: of the command line; see `python -m lessons_lib.serving --help`. The port is a free one unless it
                 is given.
-            module: what Python runs; another one takes the same arguments and prints the same lines.
             env: more environment variables, such as {"LESSONS_API_KEY": ...}.
             start_timeout: seconds until the server must answer.
             shutdown_timeout: seconds that open requests get when it ends.
         """
-        self.arguments, self.module = [str(argument) for argument in arguments], module
+        self.arguments = [str(argument) for argument in arguments]
         self.env, self.start_timeout, self.shutdown_timeout = env or {}, start_timeout, shutdown_timeout
         self.url = ""
 
@@ -75,7 +73,7 @@ class ServerProcess:
         # Without a name: nothing is left of it, however this process ends.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-m", self.module, *own, *self.arguments],
+            [sys.executable, "-m", "lessons_lib.serving", *own, *self.arguments],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, field, replace
 
-from lessons_lib.serving.watchdog import STEP_TIMEOUT, check_step_timeout
+from lessons_lib.serving.messages import STEP_TIMEOUT, check_step_timeout
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 BODY_BYTES, BYTES_PER_TOKEN, BYTES_PER_VALUE = 2**18, 16, 8
@@ -28,7 +28,7 @@ class ServerSettings:
         max_header_bytes: the largest head of a request: its first line and its headers.
         receive_timeout: seconds that a client has for sending a request, from its first byte to its last.
         stall_timeout: seconds that a client may leave its answer unread before its connection is closed.
-        step_timeout: seconds after which a step of the engine counts as hung; None for no limit. See StepWatch.
+        step_timeout: seconds after which a step of the engine counts as hung; None for no limit. See EngineProcess.
         shutdown_timeout: seconds that running requests have to finish once the server has been told to end.
         log_level: one of LOG_LEVELS.
         access_log: whether a line is logged for each request.

@@ -3,34 +3,32 @@
 It answers `POST /v1/chat/completions`, always as a stream.
 """
 
-import asyncio
 import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.admission import AdmissionControl
+from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.chat_events import sse_events
 from lessons_lib.serving.http.errors import ApiError, api_error
 from lessons_lib.serving.http.leaving import stream_until_gone
 from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.owner import own_engine
-from lessons_lib.serving.small_front import SmallFront
-
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class SmallApp:
     """An ASGI application around an engine.
 
     Attributes:
-        front: a SmallFront, from the server's start to its end.
+        front: an AsyncEngine; it is open from the server's start to its end.
         num_left: how many clients have left before the end of their answers.
     """
 
@@ -48,53 +46,59 @@ class SmallApp:
         Args:
             mailbox, own, events, until_gone, admission: the five parts; the reference's if not given.
         """
-        self.engine, self.parts = engine, (mailbox, own, admission or AdmissionControl())
-        self.events, self.until_gone, self.num_left = events, until_gone, 0
+        self.engine, self.events, self.until_gone, self.num_left = engine, events, until_gone, 0
+        self.front = AsyncEngine(engine, admission, mailbox=mailbox, own=own)
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif (scope["method"], scope["path"]) != ("POST", "/v1/chat/completions"):
-            await _say_error(send, ApiError(404, "this server has only POST /v1/chat/completions."))
+            error = ApiError(404, "this server has only POST /v1/chat/completions.")
+            await error.response()(scope, receive, send)
         else:
-            await self.answer(receive, send)
+            await self.answer(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end, the owner runs."""
         await receive()
-        self.front = SmallFront(self.engine, *self.parts)
-        owner = asyncio.create_task(self.front.own())
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        self.front.commands.close()
-        await owner
+        async with self.front:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def answer(self, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One chat. Nothing is sent before its first tokens, so that an error before them has a status of its own."""
         arrived: deque[list[NewToken] | Exception] = deque()
+        stream: RequestStream | None = None
         is_sending = False
+
+        async def add() -> RequestStream:
+            nonlocal stream
+            stream = await self.front.add(prompt, params)
+            return stream
 
         async def send_tokens(tokens: list[NewToken]) -> None:
             nonlocal is_sending
             arrived.append(tokens)
             if not is_sending:
                 is_sending = True
-                await send(_start(200, {"Content-Type": "text/event-stream"}))
+                headers = [(b"content-type", b"text/event-stream")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send(_body(next(events)))  # the role
             await send(_body(next(events)))
 
         try:
-            prompt, params, with_usage = self._read(await _received(receive))
+            prompt, params, with_usage = self._read(await Request(scope, receive).body())
             head = {"id": f"chatcmpl-{time.time_ns()}", "object": "chat.completion.chunk", "created": int(time.time())}
             events = iter(self.events(head, _taken_from(arrived), len(prompt) if with_usage else None))
-            if not await self.until_gone(lambda: self.front.add(prompt, params), receive, send_tokens):
+            if not await self.until_gone(add, receive, send_tokens):
                 self.num_left += 1
-                return
+                return None
+            if stream and (reason := (await stream.end()).error):
+                raise RuntimeError(reason)
         except Exception as error:
             if not is_sending:
-                await _say_error(send, api_error(error))
-                return
+                return await api_error(error).response()(scope, receive, send)
             arrived.append(error)
         for event in events:  # usage or an error, and `DONE`
             await send(_body(event))
@@ -122,23 +126,5 @@ def _taken_from(arrived: "deque[list[NewToken] | Exception]") -> Iterator[list[N
         yield tokens
 
 
-async def _received(receive: Receive) -> bytes:
-    body, message = b"", {"more_body": True}
-    while message.get("more_body"):
-        message = await receive()
-        body += message.get("body", b"")
-    return body
-
-
-def _start(status: int, headers: dict[str, str]) -> dict[str, Any]:
-    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": encoded}
-
-
 def _body(data: bytes, more: bool = True) -> dict[str, Any]:
     return {"type": "http.response.body", "body": data, "more_body": more}
-
-
-async def _say_error(send: Send, error: ApiError) -> None:
-    await send(_start(error.status, {"Content-Type": "application/json", **error.headers}))
-    await send(_body(json.dumps(error.body()).encode(), more=False))

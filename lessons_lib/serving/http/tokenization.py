@@ -7,7 +7,6 @@ from fastapi import APIRouter
 
 from lessons_lib.serving.http.generation import check_model
 from lessons_lib.serving.http.protocol import AnyTokenizeRequest, DetokenizeRequest, TokenizeRequest
-from lessons_lib.serving.http.responses import OF_ALL, Detokenized, Tokens, described
 from lessons_lib.serving.http.served_model import ServedModel
 
 
@@ -15,7 +14,7 @@ def router(served: ServedModel) -> APIRouter:
     """The routes."""
     routes = APIRouter(tags=["tokenization"])
 
-    @routes.post("/tokenize", response_model=Tokens, responses=described(*OF_ALL, 404))
+    @routes.post("/tokenize")
     async def tokenize(body: AnyTokenizeRequest) -> dict[str, Any]:
         """The tokens of a prompt, or of a chat."""
         check_model(body.model, served)
@@ -31,7 +30,7 @@ def router(served: ServedModel) -> APIRouter:
             "token_strs": [served.token_text[token] for token in tokens] if body.return_token_strs else None,
         }
 
-    @routes.post("/detokenize", response_model=Detokenized, responses=described(*OF_ALL, 404))
+    @routes.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> dict[str, Any]:
         """The text of tokens."""
         check_model(body.model, served)

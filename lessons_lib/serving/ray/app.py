@@ -322,7 +322,14 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
     """
     url, replicas = f"http://127.0.0.1:{port}", args.get("replicas", 1)
     try:
-        start_ray(num_cpus=4 + (replicas if isinstance(replicas, int) else 4), folder=folder)
+        ray.init(
+            num_cpus=4 + (replicas if isinstance(replicas, int) else 4),  # slots for actors, not cores
+            include_dashboard=False,
+            object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _temp_dir=folder,
+        )
         serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
         serve.run(build(args), name=name, route_prefix="/", blocking=False)
         wait_until_green(f"{url}/health")
@@ -337,30 +344,6 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
     finally:
         serve.shutdown()
         ray.shutdown()
-
-
-def start_ray(num_cpus: int, folder: str) -> None:
-    """Ray on this machine.
-
-    Args:
-        num_cpus: slots for actors, however many cores there are.
-    """
-    for attempts_left in (2, 1, 0):
-        try:
-            ray.init(
-                num_cpus=num_cpus,
-                include_dashboard=False,
-                object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _temp_dir=folder,
-            )
-            return
-        except Exception as error:
-            ray.shutdown()
-            # Ray gives its processes 30 s, which isn't enough on a busy machine, and can't be told otherwise.
-            if "timed out" not in str(error) or not attempts_left:
-                raise
 
 
 def wait_until_green(url: str, timeout: float = 60.0) -> None:

@@ -237,30 +237,6 @@ def test_logprobs_of_chats(http, reference):
     assert [each for piece in pieces[1:] for each in piece["content"]] == found
 
 
-def test_tokens_by_their_ids(http, reference):
-    (output,) = reference.generate([PROMPT], SamplingParams(max_tokens=5, logprobs=3))
-    completion = output.completions[0]
-    names = [f"token_id:{token}" for token in completion.token_ids]
-    tops = [{f"token_id:{token}": value for token, value in each.top} for each in completion.logprobs]
-    body = {"prompt": PROMPT, "max_tokens": 5, "logprobs": 3, "return_tokens_as_token_ids": True, **GREEDY}
-    whole = http.post("/v1/completions", json=body).json()["choices"][0]
-    found = whole["logprobs"]
-    assert (whole["text"], found["tokens"], found["top_logprobs"]) == (output.text, names, tops)
-    texts = [reference.tokenizer.decode([token]) for token in completion.token_ids]
-    assert [whole["text"][at : at + len(text)] for at, text in zip(found["text_offset"], texts)] == texts
-    pieces = [choice["logprobs"] for chunk in events(http, "/v1/completions", body) for choice in chunk["choices"]]
-    assert {name: [value for piece in pieces for value in piece[name]] for name in found} == found
-
-    body |= {"messages": [{"role": "user", "content": PROMPT}], "logprobs": True, "top_logprobs": 3}
-    del body["prompt"]
-    content = http.post("/v1/chat/completions", json=body).json()["choices"][0]["logprobs"]["content"]
-    assert [entry["token"] for entry in content] == names
-    assert [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in content] == tops
-    assert [bytes(entry["bytes"]).decode() for entry in content] == texts
-    chunks = [choice for chunk in events(http, "/v1/chat/completions", body) for choice in chunk["choices"]]
-    assert [entry for each in chunks if each["logprobs"] for entry in each["logprobs"]["content"]] == content
-
-
 def test_bytes_put_half_characters_together(http, live):
     token_ids = live.tokenizer("é你🙂").input_ids
     body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 1, "logprobs": True, **GREEDY}

@@ -66,7 +66,7 @@ def app(engine):
 def host(app):
     with ServerThread(app) as server:
         yield server.host
-    assert not app.front.streams and app.front.admission.num_requests == 0 and not app.engine.scheduler.pool.used
+    assert not app.front._requests and app.front.admission.num_requests == 0 and not app.engine.scheduler.pool.used
     audit(app.engine.scheduler)
 
 
@@ -107,7 +107,7 @@ def test_one_too_many_is_refused_and_clients_that_leave_give_their_blocks_back(a
     for connection, response in readers:
         response.close()
         connection.close()
-    wait_until(lambda: app.num_left == 2 and not app.front.streams and not pool.used)
+    wait_until(lambda: app.num_left == 2 and not app.front._requests and not pool.used)
     assert app.front.admission.retry_after(1, 0) == 1.0, "neither was served to its end, so no rate is known"
     assert post(host, CHAT)[1].status == 200
 
@@ -135,7 +135,7 @@ def test_an_engine_that_dies_ends_its_stream_with_an_error(app, host, monkeypatc
 
     monkeypatch.setattr(app.engine, "step", fail)
     *_, error, done = events_of(response)
-    assert "has stopped" in error["error"]["message"] and done == "[DONE]"
+    assert "RuntimeError: broken" in error["error"]["message"] and done == "[DONE]"
     assert post(host, CHAT)[1].status == 503
 
 

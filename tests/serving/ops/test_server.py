@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,11 +23,10 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import AsyncEngine
-from lessons_lib.serving.http import server as server_module
 from lessons_lib.serving.http.app import create_app
 from lessons_lib.serving.http.connections import limited_by
 from lessons_lib.serving.http.served_model import ServedModel
-from lessons_lib.serving.http.server import Server, listen, make_front, serve
+from lessons_lib.serving.http.server import Server, listen, make_front
 from lessons_lib.serving.http.server_process import ServerFailed, ServerProcess
 from lessons_lib.serving.http.settings import ServerSettings
 
@@ -410,24 +408,11 @@ def test_a_server_that_does_not_answer_is_ended(tmp_path, monkeypatch):
     assert not is_running(server.process.pid)
 
 
-@pytest.mark.parametrize("is_stuck", [True, False])
-def test_a_process_whose_step_hangs_in_a_thread_still_ends(monkeypatch, is_stuck):
-    """Python waits for its threads before it ends."""
-    done = []
-    front = SimpleNamespace(is_stuck=is_stuck)
-    monkeypatch.setattr(server_module, "make_front", lambda *args: front)
-    monkeypatch.setattr(server_module, "make_app", lambda *args: SimpleNamespace(state=SimpleNamespace(metrics=front)))
-    monkeypatch.setattr(Server, "run", lambda *args: done.append("served"))
-    monkeypatch.setattr(os, "_exit", done.append)
-    serve(None, SETTINGS, "thread")
-    assert done == ["served", 1] if is_stuck else done == ["served"]
-
-
 @pytest.mark.parametrize("engine", ["thread", "process"])
 def test_the_front_gets_the_limits(engine):
     settings = replace(SETTINGS, step_timeout=7.0, max_requests=5, max_prompt_tokens=6)
     front = make_front(counting_engine, settings, engine)
-    assert front._watch_of_steps.timeout == 7.0
+    assert engine == "thread" or front.step_timeout == 7.0
     assert (front.admission.max_requests, front.admission.max_prompt_tokens) == (5, 6)
 
 
