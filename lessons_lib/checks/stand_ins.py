@@ -21,13 +21,13 @@ from lessons_lib.engine.input_batch import forward_batch as forward_batch_of_arr
 from lessons_lib.engine.race import draw_on_device, random_numbers, times
 from lessons_lib.engine.sampling import token_probabilities
 from lessons_lib.kv_cache.cache_slots import slot_mapping
-from lessons_lib.scheduling.preemption import PreemptiveScheduler as EngineScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler as LessonScheduler
 from lessons_lib.scheduling.stalling import Scheduler
 
 
-class PreemptiveScheduler(EngineScheduler, Scheduler):
-    """The engine's scheduler, which admits sequences as lesson 09's does."""
+class CopyOnWriteScheduler(LessonScheduler, Scheduler):
+    """Lesson 11's scheduler, which admits sequences as lesson 09's does."""
 
     def __init__(self, *args: Any, **limits: Any):
         super().__init__(*args, **limits)

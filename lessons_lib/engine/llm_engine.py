@@ -49,14 +49,14 @@ class Parts:
     Attributes:
         core: an EngineCore class.
         scheduler: function (pool, **limits) -> PreemptiveScheduler, such as `partial(PreemptiveScheduler,
-            share_budget=mine)`.
+            share_budget=mine)`. If None, a SwappingScheduler if there is a swap space, else a PreemptiveScheduler.
         pool: function (num_blocks, block_size) -> PrefixCache.
         sampler: see `choose_tokens`.
         fit: function (model, tokenizer, config) -> ModelFit. It refuses models that the engine can't serve.
     """
 
     core: type[EngineCore] = EngineCore
-    scheduler: Callable[..., PreemptiveScheduler] = PreemptiveScheduler
+    scheduler: Callable[..., PreemptiveScheduler] | None = None
     pool: Callable[[int, int], PrefixCache] = PrefixCache
     sampler: Callable[..., torch.Tensor] = choose_tokens
     fit: Callable[[Any, Any, EngineConfig], ModelFit] = compatible_fit
@@ -104,12 +104,15 @@ class LLMEngine:
             text_config(model.config).vocab_size,
         )
         self.generation_defaults = fit.defaults
-        scheduler = parts.scheduler(
+        swap = {}
+        if config.num_swap_blocks:
+            swap["swap_space"] = BlockPool(config.num_swap_blocks, config.block_size)
+        scheduler = (parts.scheduler or default_scheduler(config))(
             parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             policy=known_policy(config.policy), admission=config.admission,
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
-            swap_space=BlockPool(config.num_swap_blocks, config.block_size),
+            **swap,
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
         runner = make_runner(model, num_blocks, config)
@@ -437,6 +440,15 @@ class LLMEngine:
                     listener(step)
                 except BaseException as error:
                     yield error
+
+
+def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
+    """The scheduler class of an engine whose parts name none."""
+    if config.num_swap_blocks:
+        from lessons_lib.scheduling.swapping import SwappingScheduler  # few engines swap
+
+        return SwappingScheduler
+    return PreemptiveScheduler
 
 
 def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:

@@ -7,8 +7,7 @@ from typing import Any
 from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, WaitingQueue
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy, Sequence, WaitingQueue
 
 
 @dataclass

@@ -20,16 +20,12 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.policies import (
-    BalancedLengths,
-    FirstComeFirstServed,
-    PriorityWithAgeing,
-    ShortestJobFirst,
-    StrictPriority,
-)
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, always_swap, last_in_rank, never_swap
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.preemption import last_in_rank
 from lessons_lib.scheduling.scheduler import conservative, optimistic
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.swapping import always_swap, never_swap
 
 MOST_WORKLOADS = 102
 WORKLOADS = by_day(34, MOST_WORKLOADS)  # of each family
@@ -87,7 +83,7 @@ def make_scheduler(rng, needed, block_size):
     """A scheduler whose pool holds the largest sequence, and seldom much more."""
     pool = PrefixCache(needed + rng.choice([0, 0, 1, 2, 4]), block_size)
     max_num_seqs = rng.choice([1, 3, 8, 8, 8, 8])
-    return PreemptiveScheduler(
+    return CopyOnWriteScheduler(
         pool,
         swap_space=BlockPool(rng.choice([0, 5, 30, 30]), block_size),
         max_num_seqs=max_num_seqs,

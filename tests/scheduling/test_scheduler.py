@@ -15,9 +15,9 @@ from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import FirstComeFirstServed, ShortestJobFirst
+from lessons_lib.scheduling.policies import ShortestJobFirst
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
