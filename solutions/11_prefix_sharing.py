@@ -229,7 +229,7 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 
 The other methods are given. `allocate` evicts: new tokens will be written to its blocks, so it removes their old hashes
 from both tables. `cache_full_block` gives a block in use its hash, once the block is full and computed. `touch` also
-refuses a free block that has no hash, since it contains nothing to share. `forget_contents` is for lesson 12.
+refuses a free block that has no hash, since it contains nothing to share.
 
 **Exercise 11.3.** Write `match_prefix` and `is_writable`.
 
@@ -242,7 +242,7 @@ Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are 
 whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
 """
 
-# %% exercise="11.3" given="__init__ reset allocate touch cache_full_block forget_contents"
+# %% exercise="11.3" given="__init__ reset allocate touch cache_full_block"
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]

@@ -13,7 +13,8 @@ from lessons_lib.batching.paged_batching import paged_step
 from lessons_lib.batching.ragged_batching import ragged_step
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.measuring.workloads import skewed_workload

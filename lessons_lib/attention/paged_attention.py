@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.attention.score_terms import ScoreTerms, first_visible_key, weights_with_terms
+from lessons_lib.attention.score_terms import ScoreTerms, attention_with_terms
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,9 @@ def _group(
 
 
 def paged_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: "list[Group]", scale: float
-) -> torch.Tensor:
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: list[Group], scale: float,
+    terms: ScoreTerms | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of the new tokens over their own sequences.
 
     Args:
@@ -109,12 +110,14 @@ def paged_attention(
             Slots without a token are never used; they may hold NaN.
         groups: see `plan_groups`.
         scale: factor of the scores.
+        terms: that a layer applies to its scores besides; None in most models.
 
     Returns:
         tensor [T, q_heads, head_dim of the values].
     """
     out = query.new_empty(*query.shape[:2], values.shape[-1])
     for group in groups:
+        own_query = query[group.rows].transpose(1, 2)
         own_keys, own_values = (
             # `index_select` copies whole rows; indexing with a tensor takes several times as long.
             cache.flatten(0, 1)
@@ -123,37 +126,12 @@ def paged_attention(
             .transpose(1, 2)
             for cache in (keys, values)
         )
-        attended = F.scaled_dot_product_attention(
-            query[group.rows].transpose(1, 2), own_keys, own_values, attn_mask=group.mask, scale=scale, enable_gqa=True
-        )
-        out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
-    return out
-
-
-def paged_attention_with_terms(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: list[Group], scale: float, terms: ScoreTerms
-) -> torch.Tensor:
-    """`paged_attention` with ScoreTerms, which PyTorch's attention function doesn't support.
-
-    Blocks outside a window are kept until the sequence ends: other layers may need them.
-    """
-    out = query.new_empty(*query.shape[:2], values.shape[-1])
-    q_heads, kv_heads = query.shape[1], keys.shape[2]
-    for group in groups:
-        own_keys, own_values = (
-            cache.flatten(0, 1)
-            .index_select(0, group.slots.flatten())
-            .unflatten(0, group.slots.shape)  # type: ignore[no-untyped-call]
-            .transpose(1, 2)
-            .repeat_interleave(q_heads // kv_heads, dim=1)
-            for cache in (keys, values)
-        )
-        key_positions = torch.arange(group.mask.shape[-1], device=query.device)
-        query_positions = group.positions[:, None, :, None]  # [S, 1, Q, 1]
-        mask = group.mask & (key_positions >= first_visible_key(query_positions, terms))
-        scores = query[group.rows].transpose(1, 2) @ own_keys.transpose(2, 3) * scale
-        weights = weights_with_terms(scores, mask, key_positions - query_positions, terms)
-        attended = weights.to(own_values.dtype) @ own_values
+        if terms is None:
+            attended = F.scaled_dot_product_attention(
+                own_query, own_keys, own_values, attn_mask=group.mask, scale=scale, enable_gqa=True
+            )
+        else:
+            attended = attention_with_terms(own_query, own_keys, own_values, group.mask, group.positions, scale, terms)
         out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
     return out
 
@@ -173,8 +151,6 @@ def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Calla
     def attend(
         query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, terms: ScoreTerms | None = None
     ) -> torch.Tensor:
-        if terms is None:
-            return paged_attention(query, keys, values, groups, scale)
-        return paged_attention_with_terms(query, keys, values, groups, scale, terms)
+        return paged_attention(query, keys, values, groups, scale, terms)
 
     return attend

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import PAGED, attention_of_layer
+from lessons_lib.attention.hf_backend import PAGED, ForwardBatch, attention_of_layer
 from lessons_lib.attention.paged_attention import plan_torch as plan_in_groups
 from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.engine.input_batch import BlockTables

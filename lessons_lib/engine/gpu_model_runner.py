@@ -10,8 +10,7 @@ import torch.fx.experimental._config as shape_config
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.custom_op import OperatorCache, operator_logits
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import paged_attention_in
+from lessons_lib.attention.hf_backend import ForwardBatch, paged_attention_in
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import (
     Capture,

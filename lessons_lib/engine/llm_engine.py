@@ -362,9 +362,13 @@ class LLMEngine:
             RuntimeError: requests have blocks; finish or abort them first.
         """
         with self.core.lock:
-            if self.scheduler.swap_space.used:
-                raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
-            self.scheduler.pool.forget_contents()
+            pool, swapped = self.scheduler.pool, self.scheduler.swap_space.used
+            if pool.used or swapped:
+                raise RuntimeError(
+                    f"{len(pool.used)} of {pool.num_blocks} blocks and {len(swapped)} of the swap space are in use; "
+                    "finish or abort all requests first. Nothing changed."
+                )
+            pool.reset()
 
     def close(self) -> None:
         """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests

@@ -203,17 +203,3 @@ class PrefixCache(SharedBlockPool):
         if block_hash not in self.hash_to_block and block not in self.block_to_hash:
             self.block_to_hash[block] = block_hash
             self.hash_to_block[block_hash] = block
-
-    def forget_contents(self) -> None:
-        """Forget the contents of all blocks, so that none can be found.
-
-        Raises:
-            RuntimeError: a block is in use; nothing changes.
-        """
-        if self.used:
-            raise RuntimeError(
-                f"{len(self.used)} of {self.num_blocks} blocks are in use; finish or abort all requests first. "
-                "Nothing changed."
-            )
-        self.block_to_hash.clear()
-        self.hash_to_block.clear()

@@ -193,7 +193,7 @@ def test_a_miss_in_the_middle_ends_the_prefix():
     run_out(scheduler)
     changed = prompt_of(4)
     changed[SIZE] += 1
-    for name, prompt, cached in (("B", changed, SIZE), ("C", [99, *prompt_of(4)[1:]], 0), ("D", prompt_of(4), 15)):
+    for name, prompt, cached in (("B", changed, SIZE), ("C", [99, *prompt_of(4)[1:]], 0), ("D", prompt_of(4), 12)):
         scheduler.add(Sequence(name, prompt, 1))
         assert run_out(scheduler) == {name: cached}
 

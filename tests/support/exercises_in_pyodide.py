@@ -7,7 +7,7 @@ os.environ["LESSONS_PROGRESS"] = "/tmp/progress.json"
 
 from lessons_lib.checks.judge import describe, judge
 from lessons_lib.checks.registry import get_exercise
-from lessons_lib.kv_cache import block_pool, block_serving
+from lessons_lib.kv_cache import block_pool, block_serving, block_table
 
 
 class ForgetsTheOrder(block_pool.BlockPool):
@@ -24,7 +24,7 @@ class ForgetsTheOrder(block_pool.BlockPool):
 answers = {
     "03.1": (block_pool.BlockPool, ForgetsTheOrder),
     "03.2": (block_pool.blocks_for, lambda num_tokens, block_size: num_tokens // block_size + 1),
-    "03.3": (block_pool.BlockTable, object),
+    "03.3": (block_table.BlockTable, object),
     "03.6": (block_serving.step_in_blocks, lambda waiting, running, pool: None),
 }
 
