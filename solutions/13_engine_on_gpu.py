@@ -348,7 +348,7 @@ reads the last token.
 # %% exercise="13.3"
 from typing import Any
 
-from lessons_lib.engine.in_flight import overlapped_step
+from lessons_lib.engine.core import overlapped_step
 
 # %% [markdown]
 """
@@ -621,7 +621,7 @@ positions.
 # %% exercise="13.7"
 from lessons_lib.engine import random_numbers
 
-from lessons_lib.engine.race import draw_on_device
+from lessons_lib.engine.plain_sampling import draw_on_device
 
 # %% [markdown]
 """

@@ -48,16 +48,6 @@ class ForwardBatch:
     logits_index: torch.Tensor
     max_lens: torch.Tensor
 
-    @property
-    def new_lens(self) -> list[int]:
-        """New tokens of each sequence."""
-        return self.cu_seqlens_q.diff().tolist()
-
-    @property
-    def cached_lens(self) -> list[int]:
-        """Tokens of each sequence that are in the cache before this pass."""
-        return (self.context_lens - self.cu_seqlens_q.diff()).tolist()
-
     def to(self, device: torch.device) -> "ForwardBatch":
         """Copy the batch to another device asynchronously, in stream order.
 

@@ -19,14 +19,12 @@ class Group:
         is_query: bool [S, Q], False for padding.
         slots: cache slot of each key, int64 [S, K]; the sequence's first key for padding.
         mask: bool [S, 1, Q, K], True where the query may attend to the key. The 1 broadcasts over heads.
-        positions: position of each query in its sequence, int [S, Q]. Keys have positions 0 to K - 1.
     """
 
     rows: torch.Tensor
     is_query: torch.Tensor
     slots: torch.Tensor
     mask: torch.Tensor
-    positions: torch.Tensor
 
 
 def plan_groups(
@@ -94,7 +92,6 @@ def _group(
         is_query=is_query,
         slots=blocks.long() * block_size + key_or_first % block_size,
         mask=(key <= position[:, :, None])[:, None],
-        positions=position,
     )
 
 
@@ -131,7 +128,7 @@ def paged_attention(
                 own_query, own_keys, own_values, attn_mask=group.mask, scale=scale, enable_gqa=True
             )
         else:
-            attended = attention_with_terms(own_query, own_keys, own_values, group.mask, group.positions, scale, terms)
+            attended = attention_with_terms(own_query, own_keys, own_values, group.mask, scale, terms)
         out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
     return out
 

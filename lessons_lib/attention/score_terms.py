@@ -95,8 +95,7 @@ def first_visible_key(query_positions: torch.Tensor, terms: ScoreTerms) -> torch
 
 
 def attention_with_terms(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor,
-    scale: float, terms: ScoreTerms,
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float, terms: ScoreTerms
 ) -> torch.Tensor:  # fmt: skip
     """Attention with ScoreTerms, which PyTorch's attention function doesn't support.
 
@@ -105,15 +104,14 @@ def attention_with_terms(
     Args:
         query: [S, q_heads, Q, head_dim].
         keys, values: [S, kv_heads, K, head_dim], of positions 0 to K - 1.
-        mask: bool [S, 1, Q, K], True where the query may attend to the key.
-        positions: of the queries, int [S, Q].
+        mask: bool [S, 1, Q, K], True for the keys up to the query's own position.
 
     Returns:
         tensor [S, q_heads, Q, head_dim of the values].
     """
     keys, values = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (keys, values))
     key_positions = torch.arange(mask.shape[-1], device=query.device)
-    query_positions = positions[:, None, :, None]  # [S, 1, Q, 1]
+    query_positions = mask.sum(dim=-1, keepdim=True) - 1  # [S, 1, Q, 1]
     mask = mask & (key_positions >= first_visible_key(query_positions, terms))
     weights = weights_with_terms(query @ keys.mT * scale, mask, key_positions - query_positions, terms)
     return weights.to(values.dtype) @ values

@@ -7,7 +7,7 @@ input_buffers, joined_projections, equal_products, gpu_model_runner (13). fused_
 """
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.core import EngineCore
+from lessons_lib.engine.core import EngineCore, overlapped_step
 from lessons_lib.engine.cuda_graphs import (
     GraphKey,
     GraphSize,
@@ -20,15 +20,15 @@ from lessons_lib.engine.cuda_graphs import (
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
-from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
+from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.logits_processors import NoTokenAllowed
-from lessons_lib.engine.model_runner import GreedyLoop, ModelRunner, serve_greedily
-from lessons_lib.engine.race import draw_on_device, random_numbers
-from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
+from lessons_lib.engine.plain_sampling import draw, draw_on_device, token_probabilities
+from lessons_lib.engine.sampling import choose_tokens, random_numbers
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 
 __all__ = [

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
-from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.metrics import EngineMetrics
-from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.request import NewToken, Request, RequestGroup, TokenReader
-from lessons_lib.engine.sampling import choose_tokens, token_logprobs, why_no_token
-from lessons_lib.engine.stopwatch import StopWatch
+from lessons_lib.engine.metrics import EngineMetrics, StopWatch
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.output_processor import OutputProcessor, TokenReader
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.request import Request, RequestGroup
+from lessons_lib.engine.sampling import choose_tokens, why_no_token
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.validate import BadRequest
@@ -93,11 +92,31 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
     return core.count_launched(scheduler_output, in_flight, logits)
 
 
+def overlapped_step(loop: Any) -> None:
+    """One turn of a loop: launch the next step, then process all but the last `depth` of those in flight. With a depth
+    of 1, the device has its next step before the host turns to the tokens of the last one.
+
+    Args:
+        loop: an EngineCore or a GreedyLoop.
+    """
+    if loop.host_must_see_tokens():
+        loop.process(0)
+    scheduler_output = loop.schedule()
+    if any(victim.num_placeholders for victim in scheduler_output.preempted):
+        loop.process(0)  # a victim is computed again from its tokens, so all of them must be known
+        scheduler_output.drop_finished()
+    launched = loop.launch(scheduler_output)
+    if launched:
+        loop.in_flight.append(launched)
+    loop.process(loop.depth if launched else 0)
+
+
 class EngineCore:
     """Serves requests, a step at a time. Any thread may add, cancel and call `step`.
 
     Attributes:
         scheduler, runner: decide what a step computes, and compute it.
+        outputs: an OutputProcessor, which makes text and outputs of tokens.
         swap_cache: where block copies of the swap space go; None if there is none.
         sampler: function (logits, params, seeds, positions, processors) -> tokens, see `choose_tokens`.
         depth: how many steps may be in flight when `step` returns: 0, or 1 for a device that computes one step while
@@ -118,7 +137,8 @@ class EngineCore:
         metrics: EngineMetrics, clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
         sampler: Callable[..., torch.Tensor] = choose_tokens, depth: int = 0,
     ):  # fmt: skip
-        self.scheduler, self.runner, self.tokenizer, self.swap_cache = scheduler, runner, tokenizer, swap_cache
+        self.scheduler, self.runner, self.swap_cache = scheduler, runner, swap_cache
+        self.outputs = OutputProcessor(tokenizer)
         self.metrics, self.clock, self.sampler, self.depth = metrics, clock, sampler, depth
         self.inbox: dict[str, RequestGroup] = {}
         self.groups: dict[str, RequestGroup] = {}
@@ -256,7 +276,7 @@ class EngineCore:
                 raise StepFailed(scheduled) from error
             step.watch.lap("forward")
             if step.logits is not None:
-                self.add_logprobs(step, step.logits, tokens)
+                self.outputs.add_logprobs(step.output, step.logits, tokens)
             gets_token = [
                 (request, token) for request, token, gets in zip(scheduled, tokens, step.output.gets_token)
                 if gets and not request.finish_reason
@@ -295,30 +315,12 @@ class EngineCore:
             return
         is_running = not request.finish_reason
         try:
-            request.read(request.output_ids[-1])
+            self.outputs.add_text(request, request.output_ids[-1])
         except Exception as error:  # of the tokenizer
             self.end(request.group, "error", error)
             return
         if is_running and request.finish_reason:
             self.scheduler.remove(request)
-
-    def add_logprobs(self, step: InFlightStep, logits: torch.Tensor, tokens: list[int]) -> None:
-        """Note log-probabilities for the requests that asked for them.
-
-        Args:
-            logits: [requests + extra, vocabulary]: after the last token of each request, then after others of prompts.
-        """
-        scheduled: dict[Request, int] = step.output.num_scheduled_tokens  # type: ignore[assignment]
-        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
-        for row, ((request, count), end) in enumerate(zip(scheduled.items(), step.output.ends)):
-            extra = num_prompt_logits(request, end - count, count)
-            if request.prompt_logits and not request.finish_reason:
-                request.group.add_prompt_logprobs(end - count, torch.cat([others[:extra], own[row : row + 1]]))
-            wanted = request.params.logprobs
-            gets_token = step.output.gets_token[row] and tokens[row] >= 0 and not request.finish_reason
-            if gets_token and wanted is not None and request.logprobs is not None:
-                request.logprobs.append(token_logprobs(own[row], tokens[row], wanted))
-            others = others[extra:]
 
     def host_must_see_tokens(self) -> bool:
         """Whether the steps in flight must be processed before the next one is launched: it may compute a request whose
@@ -352,7 +354,7 @@ class EngineCore:
             self.need_host[group] = None
         try:
             for request in group.completions:
-                request.restart(self.tokenizer)
+                self.outputs.restart(request)
         except Exception as error:  # of the tokenizer
             self.end(group, "error", error)
             return
@@ -375,7 +377,7 @@ class EngineCore:
                 if request.has_begun:
                     # What led to an error may be in its blocks, so no other request may find them.
                     (self.scheduler.discard if reason == "error" else self.scheduler.remove)(request)
-        group.end(error, self.tokenizer)
+        self.outputs.end(group, error)
         assert group.output
         self.metrics.add_request("error" if group.output.error else reason, self.clock() - group.arrival)
         self.forget(group)

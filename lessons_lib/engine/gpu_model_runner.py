@@ -21,11 +21,10 @@ from lessons_lib.engine.cuda_graphs import (
     captured_token_counts,
     next_size,
 )
-from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections, separate
-from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for

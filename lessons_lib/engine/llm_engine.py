@@ -20,7 +20,9 @@ from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
+from lessons_lib.engine.output_processor import TokenReader
+from lessons_lib.engine.outputs import NewToken, OnToken, RequestOutput
+from lessons_lib.engine.request import RequestGroup
 from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -186,7 +188,7 @@ class LLMEngine:
         group = self._new_group(prompt, params, request_id, on_token, output_ids, **options)
         if on_token:
             group.on_token, group.is_streamed = on_token, True
-            self._readers[group] = TokenReader(group, self.tokenizer)
+            self._readers[group] = TokenReader(group, self.core.outputs)
         self._add(group)
         return group.id
 
@@ -200,7 +202,7 @@ class LLMEngine:
         group = self._new_group(prompt, params, **options)
         group.is_awaited = group.is_streamed = True
         self._add(group)
-        return TokenReader(group, self.tokenizer)
+        return TokenReader(group, self.core.outputs)
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
@@ -333,7 +335,7 @@ class LLMEngine:
         return stream
 
     def _read(self, group: RequestGroup) -> Iterator[Any]:
-        reader = TokenReader(group, self.tokenizer)
+        reader = TokenReader(group, self.core.outputs)
         try:
             self._add(group)
             yield

@@ -1,19 +1,44 @@
 """Lesson 12: what an engine records about itself while it serves, as plain data."""
 
+import time
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
 from lessons_lib.engine.request import Request
-from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 # Upper bounds in seconds, each about twice the previous one.
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+
+
+class StopWatch:
+    """How long each part of a step takes.
+
+    Attributes:
+        start: when it began, on the given clock.
+        laps: part -> seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock = clock
+        self.start = self._last = clock()
+        self.laps: dict[str, float] = {}
+
+    def go_on(self) -> None:
+        """Restart the lap timer: the time since the last lap belongs to something else."""
+        self._last = self._clock()
+
+    def lap(self, part: str) -> None:
+        """Count the time since the last lap as this part."""
+        now = self._clock()
+        self.laps[part] = self.laps.get(part, 0.0) + max(0.0, now - self._last)  # some clocks are set back
+        self._last = now
 
 
 @dataclass

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.admission import Admitted
 from lessons_lib.serving.engine_loop import EngineLoop

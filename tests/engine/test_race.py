@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lessons_lib.engine import race
-from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, draw, race_on, token_probabilities
+from lessons_lib.engine import sampling as race
+from lessons_lib.engine.plain_sampling import draw, token_probabilities
+from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, race_on
 from lessons_lib.engine.sampling_params import SamplingParams
 
 few = settings(max_examples=60, deadline=None)

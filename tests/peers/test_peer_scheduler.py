@@ -8,8 +8,8 @@ import torch
 from overlap_cases import BLOCK
 from scheduling_cases import a_scheduler, a_sequence, by_name, names
 
-from lessons_lib.engine.in_flight import overlapped_step
-from lessons_lib.engine.model_runner import GreedyLoop
+from lessons_lib.engine.core import overlapped_step
+from lessons_lib.engine.greedy_loop import GreedyLoop
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache

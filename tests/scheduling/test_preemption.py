@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from oracle import END, generate_alone, ragged_requests
 from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
 
+from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.input_batch import BlockTables, tokens_of
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest

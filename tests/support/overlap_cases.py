@@ -2,7 +2,8 @@
 
 import random
 
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache

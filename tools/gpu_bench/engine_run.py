@@ -9,10 +9,10 @@ from functools import partial
 
 import torch
 
+from lessons_lib.engine.core import overlapped_step
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.in_flight import overlapped_step
+from lessons_lib.engine.greedy_loop import GreedyLoop
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.model_runner import GreedyLoop
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler

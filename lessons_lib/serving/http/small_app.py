@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
