@@ -130,7 +130,7 @@ parent. After another parent, `[1, 2, 34, 5]` has a fourth.
 import hashlib
 from array import array
 
-from lessons_lib.kv_cache.prefix_cache import block_hash
+from lessons_lib.kv_cache.block_hashes import block_hash
 
 # %% [markdown]
 """
@@ -242,7 +242,7 @@ Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are 
 whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
 """
 
-# %% exercise="11.3" given="__init__ reset allocate touch cache_full_block"
+# %% exercise="11.3" given="reset allocate touch cache_full_block"
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]

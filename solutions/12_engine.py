@@ -683,7 +683,7 @@ from IPython.display import display
 from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
 from lessons_lib.engine.prometheus import prometheus_text
-from lessons_lib.engine.sampling import mixed
+from lessons_lib.engine.stateless_random import mixed
 from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, ways_table
 from lessons_lib.recording import count_operators
 from lessons_lib.viz.charts import draw_step_parts

@@ -64,7 +64,7 @@ def attend_paged(
         )
         return out
     groups = plan_groups(cu_seqlens_q, context_lens, block_tables, k_cache.shape[1])
-    return paged_attention(query.contiguous(), k_cache, v_cache, groups, scale, terms)
+    return paged_attention(groups, query.contiguous(), k_cache, v_cache, scale, terms)
 
 
 @attend_paged.register_fake

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,16 +97,16 @@ def _group(
 
 
 def paged_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: list[Group], scale: float,
+    groups: list[Group], query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float,
     terms: ScoreTerms | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Attention of the new tokens over their own sequences.
 
     Args:
+        groups: see `plan_groups`.
         query: [T, q_heads, head_dim], of the packed batch.
         keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already in them.
             Slots without a token are never used; they may hold NaN.
-        groups: see `plan_groups`.
         scale: factor of the scores.
         terms: that a layer applies to its scores besides; None in most models.
 
@@ -143,11 +144,4 @@ def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Calla
     Returns:
         function (query, keys, values, scale, terms=None) -> tensor, see `paged_attention`.
     """
-    groups = plan_groups(batch.cu_seqlens_q, batch.context_lens, block_tables, block_size)
-
-    def attend(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, terms: ScoreTerms | None = None
-    ) -> torch.Tensor:
-        return paged_attention(query, keys, values, groups, scale, terms)
-
-    return attend
+    return partial(paged_attention, plan_groups(batch.cu_seqlens_q, batch.context_lens, block_tables, block_size))

@@ -40,8 +40,11 @@ class Letters:
 def engine_of(
     linked: Linked, model: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float]
 ) -> LLMEngine:
-    """An engine of linked parts, with the scheduler that calls all exercises of lessons 09 to 11. Policy and admission rule of the config are linked, too. Without a GPU, a runner for
-    steps that overlap compiles nothing, and computes again where a graph would be replayed."""
+    """Build an engine of linked parts, with the scheduler that calls all exercises of lessons 09 to 11.
+
+    Policy and admission rule of the config are linked, too. Without a GPU, a runner for steps that overlap compiles
+    nothing, and computes again where a graph would be replayed.
+    """
     policy, make_runner = config.policy, config.make_runner
     if (own_policy := linked.get(type(policy))) is not type(policy):
         settings = inspect.signature(type(policy)).parameters

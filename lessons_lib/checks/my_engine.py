@@ -31,7 +31,7 @@ LINKS = (
     Link("lessons_lib.kv_cache.block_pool:BlockPool"),
     Link("lessons_lib.kv_cache.cache_slots:slot_mapping"),
     Link("lessons_lib.kv_cache.paged_kv_cache:PagedKVCache"),
-    Link("lessons_lib.kv_cache.prefix_cache:block_hash"),
+    Link("lessons_lib.kv_cache.block_hashes:block_hash"),
     Link("lessons_lib.kv_cache.prefix_cache:SharedBlockPool"),
     Link("lessons_lib.kv_cache.prefix_cache:PrefixCache"),
     Link("lessons_lib.attention.online_softmax:add_block"),

@@ -18,7 +18,8 @@ from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.input_batch import forward_batch as forward_batch_of_arrays
 from lessons_lib.engine.plain_sampling import draw_on_device, token_probabilities
-from lessons_lib.engine.sampling import random_numbers, times
+from lessons_lib.engine.sampling import times
+from lessons_lib.engine.stateless_random import random_numbers
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler as LessonScheduler

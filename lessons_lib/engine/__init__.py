@@ -28,8 +28,9 @@ from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.plain_sampling import draw, draw_on_device, token_probabilities
-from lessons_lib.engine.sampling import choose_tokens, random_numbers
+from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.stateless_random import random_numbers
 
 __all__ = [
     "FEW_TOKENS",

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend
-from lessons_lib.kv_cache.block_bytes import block_bytes
+from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.models.validate import flag, is_real, must, shortened, whole

@@ -15,13 +15,14 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
-from lessons_lib.engine.core import EngineCore, refuse_inside
+from lessons_lib.engine.core import EngineCore
 from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.output_processor import TokenReader
 from lessons_lib.engine.outputs import NewToken, OnToken, RequestOutput
+from lessons_lib.engine.reentrancy import refuse_inside
 from lessons_lib.engine.request import RequestGroup
 from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.sampling import choose_tokens

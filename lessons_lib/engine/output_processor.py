@@ -41,11 +41,16 @@ class OutputProcessor:
             request.finish_reason = request.reason_to_finish() if place == len(request.output_ids) else None
             self.add_text(request, token)
 
-    def add_text(self, request: Request, token: int) -> None:
-        """Append a new token to the text. A stop string in it ends the completion."""
+    def add_text(self, request: Request, token: int) -> bool:
+        """Append a new token to the text. A stop string in it ends the completion.
+
+        Returns:
+            True if one ends a completion that had not finished.
+        """
         detokenizer, texts = request.detokenizer, request.texts
         if detokenizer is None or texts is None:
-            return
+            return False
+        is_running = not request.finish_reason
         is_shown = token not in request.stop_token_ids or request.params.include_stop_str_in_output
         text = detokenizer.add(token) if is_shown else ""
         if request.finish_reason:
@@ -53,6 +58,7 @@ class OutputProcessor:
         if detokenizer.stopped:
             request.finish_reason, request.stop_reason = "stop", detokenizer.stop_string
         texts.append(text)
+        return is_running and detokenizer.stopped
 
     def add_logprobs(self, output: SchedulerOutput, logits: torch.Tensor, tokens: list[int]) -> None:
         """Note log-probabilities for the requests that asked for them.
@@ -101,8 +107,9 @@ class OutputProcessor:
             self._stop_reason(request) if is_last else None,
         )  # fmt: skip
 
-    def end(self, group: RequestGroup, error: BaseException | None) -> None:
-        """Set the output. A completion whose text can't be decoded keeps its tokens, and the request has the error."""
+    def end(self, group: RequestGroup, error: BaseException | None) -> RequestOutput:
+        """Set the output, and return it. A completion whose text can't be decoded keeps its tokens, and the request has
+        the error."""
         completions = []
         for each in group.completions:
             try:
@@ -113,7 +120,8 @@ class OutputProcessor:
         if error:
             drop_frames(error)
         found = group.prompt_logprobs, group.num_cached_tokens or 0
-        group.output = RequestOutput(group.id, group.prompt_ids, completions, error, *found)
+        group.output = output = RequestOutput(group.id, group.prompt_ids, completions, error, *found)
+        return output
 
     def _completion(self, request: Request) -> CompletionOutput:
         params, tokens = request.params, list(request.output_ids)
@@ -153,15 +161,20 @@ class TokenReader:
     @property
     def has_news(self) -> bool:
         """Whether a token hasn't been read."""
-        return any(each.num_readable > num for each, num in zip(self.group.completions, self.num_read))
+        return any(self._num_readable(each) > num for each, num in zip(self.group.completions, self.num_read))
 
     def peek(self) -> list[NewToken]:
         """The tokens that haven't been read, in the order of the completions."""
         return [
             self.outputs.new_token(each, place)
             for each, start in zip(self.group.completions, self.num_read)
-            for place in range(start, each.num_readable)
+            for place in range(start, self._num_readable(each))
         ]
+
+    @staticmethod
+    def _num_readable(request: Request) -> int:
+        # Those whose text is known. The last token has none if the tokenizer failed.
+        return len(request.output_ids if request.texts is None else request.texts)
 
     def move_on(self, token: NewToken) -> None:
         """The token has been read."""

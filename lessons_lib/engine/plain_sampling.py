@@ -3,7 +3,7 @@ the same distributions without a sort."""
 
 import torch
 
-from lessons_lib.engine.sampling import random_numbers
+from lessons_lib.engine.stateless_random import random_numbers
 
 
 def token_probabilities(

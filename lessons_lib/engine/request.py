@@ -53,11 +53,6 @@ class Request(Sequence):
         """Tokens of the completion, those in flight included."""
         return len(self.output_ids) + self.num_placeholders
 
-    @property
-    def num_readable(self) -> int:
-        """Tokens that a reader can get: those whose text is known. The last token has none if the tokenizer failed."""
-        return len(self.output_ids if self.texts is None else self.texts)
-
     def restart(self) -> None:
         """Keep the tokens. Nothing of them is in the cache, and the rules begin anew."""
         self.has_begun = False
@@ -110,13 +105,3 @@ class RequestGroup:
     def needs_host(self) -> bool:
         """Whether no step can be launched before the host has the logits or the token of the one before."""
         return self.needs_logits or self.params.needs_last_token
-
-    @property
-    def begun(self) -> list[Request]:
-        """The completions that can be served: the first, and all of them once the prompt is computed."""
-        return self.completions if self.completions[0].output_ids else self.completions[:1]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all completions have finished."""
-        return all(each.finish_reason for each in self.completions)

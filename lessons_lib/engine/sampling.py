@@ -15,20 +15,11 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from lessons_lib.engine.logits_processors import (
-    NEVER,
-    NO_TOKEN_ALLOWED,
-    LogitsProcessor,
-    NoTokenAllowed,
-    process_logits,
-    to_device,
-)
+from lessons_lib.engine.logits_processors import NEVER, NO_TOKEN_ALLOWED, LogitsProcessor, process_logits, to_device
 from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
+from lessons_lib.engine.stateless_random import random_numbers
 
 NO_TOKEN = -1
-# SplitMix64 (Steele, Lea & Flood 2014); its constants as signed 64-bit integers.
-STEP = 0x9E3779B97F4A7C15 - 2**64
-FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 LARGEST_TEMPERATURE = 1e30  # fits into a float32; all tokens are alike long before
 NUM_SETTINGS = 7
 NUM_LOGITS_AT_ONCE = 2**16  # on a CPU: what is made of them stays in its cache
@@ -78,17 +69,6 @@ def choose_tokens(
         ends = to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], logits)
         torch.where(highest == NEVER, ends, tokens, out=tokens)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)
-
-
-def why_no_token(token: int, processor: LogitsProcessor | None) -> Exception:
-    """The error of a request whose `choose_tokens` is negative."""
-    if processor and processor.error:
-        return processor.error
-    if token == NO_TOKEN_ALLOWED:
-        return NoTokenAllowed(
-            "the request's rules leave no token that may be drawn, and no end token; loosen one of them."
-        )
-    return FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
 
 
 def settings_table(
@@ -197,34 +177,6 @@ def winners(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor) ->
 def _sum(weights: torch.Tensor) -> torch.Tensor:
     """The sums of the rows, [R, 1]. In float64 it doesn't matter in which order they are added."""
     return weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-
-
-def random_numbers(seeds: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """A pseudo-random number between 0 and 1 for each seed, position in the answer, and token id.
-
-    There is no state between draws. So it doesn't matter what else is in the batch, or whether the sequence was
-    preempted and came back.
-
-    Args:
-        seeds, positions, tokens: int64, of shapes that broadcast.
-
-    Returns:
-        float32; neither 0 nor 1.
-    """
-    stream = mixed(mixed(seeds) + positions)
-    bits = mixed(stream + tokens * STEP) >> 32 & 2**32 - 1
-    return (bits.float() + 0.5).mul_(2**-32).clamp(max=1 - 2**-24)
-
-
-def mixed(integers: torch.Tensor) -> torch.Tensor:
-    """A hash of each element of an int64 tensor: every bit of it depends on all bits of the element.
-
-    Products wrap around at 64 bits, on every device. `>>` repeats the sign bit; the masks drop what it repeats.
-    """
-    x = integers + STEP
-    x = (x ^ (x >> 30 & 2**34 - 1)).mul_(FACTORS[0])
-    x = (x ^ (x >> 27 & 2**37 - 1)).mul_(FACTORS[1])
-    return x ^ (x >> 31 & 2**33 - 1)
 
 
 def times(numbers: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Lesson 12: the sampling of engine/sampling.py (exponential race, or Gumbel-max) in one kernel: one program per row, no
+"""Lesson 12: engine/sampling.py's race (exponential race, or Gumbel-max) in one kernel: one program per row, no
 sort, and only tokens are written.
 
 A program makes several passes over its row, tile by tile; after the first, most reads hit the GPU's cache. Rows are

@@ -1,11 +1,12 @@
 """The KV cache in blocks: ownership and contents.
 
-Read in this order: block_pool, block_table, block_bytes, cache_slots and block_serving (lesson 03), paged_kv_cache
-(06), block_copies (10), prefix_cache (11). invariants checks that no block is lost or freed twice.
+Read in this order: block_pool, block_table, block_memory, cache_slots and block_serving (lesson 03), paged_kv_cache
+(06), block_copies (10), block_hashes and prefix_cache (11). invariants checks that no block is lost or freed twice.
 """
 
-from lessons_lib.kv_cache.block_bytes import block_bytes, blocks_in_budget
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
+from lessons_lib.kv_cache.block_hashes import block_hash
+from lessons_lib.kv_cache.block_memory import block_bytes, blocks_in_budget
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import (
     AdmissionView,
@@ -18,7 +19,7 @@ from lessons_lib.kv_cache.block_serving import (
 )
 from lessons_lib.kv_cache.block_table import BlockTable, TableFull, slot_of
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
+from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool
 from lessons_lib.torch_installed import HAS_TORCH
 
 if HAS_TORCH:

@@ -73,11 +73,6 @@ class BlockPool:
         self.used.difference_update(blocks)
         self.free_queue.extend(reversed(blocks))
 
-    @property
-    def utilization(self) -> float:
-        """Fraction of the blocks that are allocated, 0 to 1."""
-        return len(self.used) / self.num_blocks if self.num_blocks else 0.0
-
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """Minimum number of blocks for `num_tokens` tokens.

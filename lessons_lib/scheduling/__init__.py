@@ -1,8 +1,9 @@
 """Which tokens of which sequences each step computes.
 
 Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption, swapping (10), shared_blocks and
-forks (11). The engine uses sequence, scheduler and preemption, and swapping if it has a swap space. simulator runs a scheduler without a model on the requests of arrivals;
-statistics says how the run went, and swap_cost what preemption costs (10).
+forks (11). The engine uses sequence, scheduler and preemption, and swapping if it has a swap space. simulator runs a
+scheduler without a model on the requests of arrivals; statistics says how the run went, and swap_cost what preemption
+costs (10).
 """
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy

@@ -2,10 +2,11 @@
 contents."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
+from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.scheduler import Admission, SchedulerBase, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Policy, Sequence
 
@@ -40,34 +41,32 @@ def preempt_sequence(scheduler: "PreemptiveScheduler", scheduler_output: Schedul
         victim.num_computed_tokens = 0
 
 
+@dataclass(eq=False, repr=False)
 class PreemptiveScheduler(SchedulerBase):
     """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks. If a block is
     missing, a victim loses its blocks and waits again; its tokens are computed once more.
 
     Attributes:
-        pool: a PrefixCache.
+        pool: a PrefixCache. The others from SchedulerBase count here too.
         choose_victim: function (candidates, policy) -> the sequence that loses its blocks; see `last_in_rank`.
         preempt_sequence: function (scheduler, scheduler_output, victim): takes its blocks; see `preempt_sequence`.
-        block_hash: function (parent, token_ids) -> the hash of a block; see `prefix_cache.block_hash`.
+        block_hash: function (parent, token_ids) -> the hash of a block; see `block_hashes.block_hash`.
         share_prefixes: whether sequences with the same beginning share blocks.
         num_preempted: how often it happened.
         swap_space: blocks in CPU memory; none here, see SwappingScheduler.
-
-    Args:
-        limits: see SchedulerBase.
     """
 
     pool: PrefixCache
-    choose_victim: Callable[[list[Sequence], Policy], Sequence] = staticmethod(last_in_rank)
-    preempt_sequence: Callable[..., None] = staticmethod(preempt_sequence)
-    block_hash: Callable[[bytes, list[int]], bytes] = staticmethod(block_hash)
+    _: KW_ONLY
+    admission: Admission = optimistic
+    choose_victim: Callable[[list[Sequence], Policy], Sequence] = last_in_rank
+    preempt_sequence: Callable[..., None] = preempt_sequence
+    block_hash: Callable[[bytes, list[int]], bytes] = block_hash
+    share_prefixes: bool = True
 
-    def __init__(
-        self, pool: PrefixCache, *, admission: Admission = optimistic, share_prefixes: bool = True, **limits: Any
-    ):
-        super().__init__(pool, admission=admission, **limits)
-        self.share_prefixes = share_prefixes
-        self.swap_space = BlockPool(0, pool.block_size)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.swap_space = BlockPool(0, self.pool.block_size)
         self.num_preempted = 0
 
     def schedule(self) -> SchedulerOutput:

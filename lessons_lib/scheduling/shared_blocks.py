@@ -4,11 +4,11 @@ The engine gets by without: there, sequences share full blocks only, and nothing
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.swapping import SwappingScheduler
@@ -54,29 +54,18 @@ def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> Bloc
     return BlockCopy(COPY, source, target)
 
 
+@dataclass(eq=False, repr=False)
 class CopyOnWriteScheduler(SwappingScheduler):
     """A scheduler whose sequences may share any block: forks, and sequences that find all their tokens in the cache.
 
-    Args:
-        block_hash: function (parent, token_ids) -> the hash of a block; see `prefix_cache.block_hash`.
+    Attributes:
         take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
         copy_before_write: function (pool, sequence, index) -> a block copy; see `copy_before_write`.
-        options: see SwappingScheduler.
     """
 
-    def __init__(
-        self,
-        pool: PrefixCache,
-        *,
-        block_hash: Callable[[bytes, list[int]], bytes] = block_hash,
-        take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached,
-        copy_before_write: Callable[[PrefixCache, Sequence, int], BlockCopy] = copy_before_write,
-        **options: Any,
-    ):
-        super().__init__(pool, **options)
-        self.block_hash = block_hash
-        self.take_cached = take_cached
-        self.copy_before_write = copy_before_write
+    _: KW_ONLY
+    take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached
+    copy_before_write: Callable[[PrefixCache, Sequence, int], BlockCopy] = copy_before_write
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
@@ -101,8 +90,8 @@ class CopyOnWriteScheduler(SwappingScheduler):
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         """Give a waiting sequence a batch slot, and all cached blocks that hold its tokens. The last token is computed
         in a copy of its block."""
-        if self.share_prefixes and not sequence.prompt_logits and not sequence.swapped:
-            if blocks := self.pool.match_prefix(self.hashes_of(sequence)):
-                self.take_cached(self.pool, sequence, blocks)
-                scheduler_output.cached[sequence] = sequence.num_computed_tokens
+        may_share = self.share_prefixes and not sequence.prompt_logits and not sequence.swapped
+        if may_share and (blocks := self.pool.match_prefix(self.hashes_of(sequence))):
+            self.take_cached(self.pool, sequence, blocks)
+            scheduler_output.cached[sequence] = sequence.num_computed_tokens
         super().admit(scheduler_output, sequence)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.scheduling.swapping import SwappingScheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.scheduling.swapping import SwappingScheduler
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Lesson 10: a scheduler that can copy a victim's cache to CPU memory, and back once the victim is admitted again."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, preempt_sequence
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
-from lessons_lib.scheduling.sequence import Policy, Sequence
+from lessons_lib.scheduling.sequence import Sequence
 
 
 def never_swap(scheduler: "SwappingScheduler", victim: Sequence) -> bool:
@@ -21,6 +20,7 @@ def always_swap(scheduler: "SwappingScheduler", victim: Sequence) -> bool:
     return True
 
 
+@dataclass(eq=False, repr=False)
 class SwappingScheduler(PreemptiveScheduler):
     """A PreemptiveScheduler whose victims may keep their cache, in the swap space.
 
@@ -28,28 +28,16 @@ class SwappingScheduler(PreemptiveScheduler):
         swap_space: blocks in CPU memory; an empty pool if there is none.
         should_swap: function (scheduler, victim) -> whether its cache is swapped out rather than dropped.
         num_swapped: how often it happened.
-
-    Args:
-        choose_victim, preempt_sequence: see PreemptiveScheduler; functions of your own can take their places.
-        options: see PreemptiveScheduler.
     """
 
-    def __init__(
-        self,
-        pool: PrefixCache,
-        *,
-        swap_space: BlockPool | None = None,
-        should_swap: Callable[["SwappingScheduler", Sequence], bool] = always_swap,
-        choose_victim: Callable[[list[Sequence], Policy], Sequence] = last_in_rank,
-        preempt_sequence: Callable[..., None] = preempt_sequence,
-        **options: Any,
-    ):
-        super().__init__(pool, **options)
-        self.swap_space = swap_space or self.swap_space
-        self.should_swap = should_swap
-        self.choose_victim = choose_victim
-        self.preempt_sequence = preempt_sequence
-        self.num_swapped = 0
+    _: KW_ONLY
+    swap_space: BlockPool | None = None  # type: ignore[assignment]  # an empty pool once it is made
+    should_swap: Callable[["SwappingScheduler", Sequence], bool] = always_swap
+
+    def __post_init__(self) -> None:
+        swap_space = self.swap_space
+        super().__post_init__()
+        self.swap_space, self.num_swapped = swap_space or self.swap_space, 0
 
     def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Preempt a victim: swap its cache out or drop it; see `preempt_sequence`."""

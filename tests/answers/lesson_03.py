@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from answers import Wrong
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.kv_cache.block_bytes import block_bytes
+from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_table import BlockTable, TableFull, slot_of
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.block_serving import may_admit, step_in_blocks

@@ -14,7 +14,7 @@ from lessons_lib.attention.score_terms import ScoreTerms, score_terms
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, compiled_logits
 from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.kv_cache.block_bytes import block_bytes
+from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape, UnsupportedModel, kv_shapes

@@ -57,7 +57,7 @@ def run_out(engine, most_steps=2000):
     for _ in range(most_steps):
         if not engine.has_unfinished():
             check_that_nothing_is_left(engine)
-            assert not engine.core.in_flight and not engine.core.need_host
+            assert not engine.core.in_flight
             return outputs
         for output in engine.step():
             assert output.request_id not in outputs, f"{output.request_id} has ended twice"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks, salt_root
+from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks, salt_root
 from lessons_lib.scheduling.sequence import Sequence
 
 PROMPT = list(range(10, 31))

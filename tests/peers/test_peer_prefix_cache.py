@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence

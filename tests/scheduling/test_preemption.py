@@ -9,10 +9,11 @@ import torch
 from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import StrictPriority

@@ -135,7 +135,7 @@ ANSWERS = {
     f"{KV}.block_pool:BlockPool": BlockPool,
     f"{KV}.cache_slots:slot_mapping": lesson_03.by_ranges,
     f"{KV}.paged_kv_cache:PagedKVCache": PagedKVCache,
-    f"{KV}.prefix_cache:block_hash": lesson_11.written_with_commas,
+    f"{KV}.block_hashes:block_hash": lesson_11.written_with_commas,
     f"{KV}.prefix_cache:SharedBlockPool": SharedBlockPool,
     f"{KV}.prefix_cache:PrefixCache": PrefixCache,
     f"{ATTENTION}.online_softmax:add_block": lesson_06.add_with_where,

@@ -79,7 +79,7 @@ EXERCISES = [
     Exercise(
         id="03.5",
         title="blocks in a budget (optional)",
-        reference="lessons_lib.kv_cache.block_bytes:blocks_in_budget",
+        reference="lessons_lib.kv_cache.block_memory:blocks_in_budget",
         test=check_blocks_in_budget,
         hints=(
             "How many times does one whole block fit in the budget?",
