@@ -1,9 +1,10 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, sampling_params, request, core, model_runner, input_batch, sampling, race,
-logits_processors, guided, grammar_process, detokenizer, request_checks, model_fit, input_processor, llm_engine,
-metrics, prometheus (lesson 12); then the GPU path: in_flight, cuda_graphs,
-input_buffers, joined_projections, equal_products, gpu_model_runner (13). fused_llama is a faster model runner for CPUs.
+Read in this order: request, core, model_runner, sampling (the path of a step, lesson 12); then what they call:
+config, sampling_params, outputs, output_processor, logprobs, detokenizer, logits_processors, guided, grammar_process,
+stateless_random, plain_sampling, input_batch, reentrancy, request_checks, model_fit, input_processor, llm_engine,
+metrics, prometheus; then the GPU path: cuda_graphs, input_buffers, joined_projections, equal_products,
+gpu_model_runner (13). greedy_loop is lesson 09's loop, and fused_llama a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig

@@ -52,7 +52,7 @@ class PreemptiveScheduler(SchedulerBase):
         preempt_sequence: function (scheduler, scheduler_output, victim): takes its blocks; see `preempt_sequence`.
         block_hash: function (parent, token_ids) -> the hash of a block; see `block_hashes.block_hash`.
         share_prefixes: whether sequences with the same beginning share blocks.
-        num_preempted: how often it happened.
+        num_preempted, num_swapped: how often it happened.
         swap_space: blocks in CPU memory; none here, see SwappingScheduler.
     """
 
@@ -67,7 +67,7 @@ class PreemptiveScheduler(SchedulerBase):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.swap_space = BlockPool(0, self.pool.block_size)
-        self.num_preempted = 0
+        self.num_preempted = self.num_swapped = 0
 
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.

@@ -27,7 +27,6 @@ class SwappingScheduler(PreemptiveScheduler):
     Attributes:
         swap_space: blocks in CPU memory; an empty pool if there is none.
         should_swap: function (scheduler, victim) -> whether its cache is swapped out rather than dropped.
-        num_swapped: how often it happened.
     """
 
     _: KW_ONLY
@@ -37,7 +36,7 @@ class SwappingScheduler(PreemptiveScheduler):
     def __post_init__(self) -> None:
         swap_space = self.swap_space
         super().__post_init__()
-        self.swap_space, self.num_swapped = swap_space or self.swap_space, 0
+        self.swap_space = swap_space or self.swap_space
 
     def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
         """Preempt a victim: swap its cache out or drop it; see `preempt_sequence`."""
