@@ -107,7 +107,7 @@ class LLMEngine:
             text_config(model.config).vocab_size,
         )
         self.generation_defaults = fit.defaults
-        swap = {}
+        swap: dict[str, Any] = {}
         if config.num_swap_blocks:
             swap["swap_space"] = BlockPool(config.num_swap_blocks, config.block_size)
         scheduler = (parts.scheduler or default_scheduler(config))(

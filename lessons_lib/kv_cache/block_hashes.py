@@ -43,7 +43,7 @@ def hash_full_blocks(
     Returns:
         `sequence.num_tokens // block_size` hashes.
     """
-    hashes = sequence.block_hashes
+    hashes: list[bytes] = sequence.block_hashes
     full = sequence.num_tokens // block_size
     if len(hashes) < full:
         # Look only at tokens that aren't hashed yet: this runs in every step, and sequences are long.

@@ -30,7 +30,7 @@ class SwappingScheduler(PreemptiveScheduler):
     """
 
     _: KW_ONLY
-    swap_space: BlockPool | None = None  # type: ignore[assignment]  # an empty pool once it is made
+    swap_space: BlockPool = None  # type: ignore[assignment]  # an empty pool once it is made
     should_swap: Callable[["SwappingScheduler", Sequence], bool] = always_swap
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from lessons_lib.engine import sampling as race
 from lessons_lib.engine.plain_sampling import draw, token_probabilities
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, race_on
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.engine.stateless_random import mixed, random_numbers
+from lessons_lib.engine.stateless_random import STEP, mixed, random_numbers
 
 few = settings(max_examples=60, deadline=None)
 NUM_DRAWS = 100_000
@@ -67,7 +67,7 @@ def test_numbers_are_those_of_splitmix(seed, position, tokens):
 def test_splitmix_is_the_published_one():
     """The first numbers of the generator whose state is 1234567, as the authors' C program prints them."""
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    steps = torch.arange(4) * race.STEP + 1234567
+    steps = torch.arange(4) * STEP + 1234567
     assert [number % 2**64 for number in mixed(steps).tolist()] == expected
     assert [race_oracle.splitmix((1234567 + step * 0x9E3779B97F4A7C15) % 2**64) for step in range(4)] == expected
 
