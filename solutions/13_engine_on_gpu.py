@@ -469,7 +469,7 @@ def serve_stories(next_tokens):
     ]
     with (
         patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
-        patch("lessons_lib.engine.model_runner.overlapped_step", overlapped_step),
+        patch("lessons_lib.engine.greedy_loop.overlapped_step", overlapped_step),
     ):
         answers = serve_greedily(runner, scheduler, stories, depth=1)
     graph_sizes = list(runner.store.graphs)

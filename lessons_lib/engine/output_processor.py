@@ -160,7 +160,7 @@ class TokenReader:
 
     @property
     def has_news(self) -> bool:
-        """Whether a token hasn't been read."""
+        """True if a token hasn't been read."""
         return any(self._num_readable(each) > num for each, num in zip(self.group.completions, self.num_read))
 
     def peek(self) -> list[NewToken]:

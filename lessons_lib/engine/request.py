@@ -63,7 +63,7 @@ class Request(Sequence):
 
 @dataclass(eq=False)
 class RequestGroup:
-    """What a caller asked for: a prompt, and `params.n` completions of it.
+    """A caller's request: a prompt, and `params.n` completions of it.
 
     Attributes:
         arrival: when it arrived, in seconds on the engine's clock.
@@ -98,10 +98,10 @@ class RequestGroup:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether log-probabilities are wanted."""
+        """True if log-probabilities are wanted."""
         return self.params.logprobs is not None or self.params.prompt_logprobs is not None
 
     @property
     def needs_host(self) -> bool:
-        """Whether no step can be launched before the host has the logits or the token of the one before."""
+        """True if the host must have the logits or the token of one step before it launches the next."""
         return self.needs_logits or self.params.needs_last_token

@@ -74,7 +74,7 @@ def choose_tokens(
 def settings_table(
     rows: ListOf[int], params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int], vocabulary: int
 ) -> torch.Tensor:
-    """What to draw from some rows of a step, in one tensor, so that one copy takes it to the device.
+    """Settings for the draws of a step in one tensor, so that one copy takes them to the device.
 
     Args:
         rows: which rows; they are sampled, not greedy.

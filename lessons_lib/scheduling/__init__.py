@@ -1,4 +1,4 @@
-"""Which tokens of which sequences each step computes.
+"""The scheduler: it decides before each step which tokens of which sequences to compute.
 
 Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption, swapping (10), shared_blocks and
 forks (11). The engine uses sequence, scheduler and preemption, and swapping if it has a swap space. simulator runs a

@@ -12,7 +12,7 @@ from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy, Sequen
 
 @dataclass
 class SchedulerOutput:
-    """What one step computes, and what happens to blocks before it.
+    """The work of one step, and the changes to blocks before it.
 
     Attributes:
         num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed
@@ -57,7 +57,7 @@ Admission = Callable[[Any, Sequence], bool]
 
 
 def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
-    """How many tokens of each running sequence the next step computes.
+    """Divide the token budget of the next step among the running sequences.
 
     A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
 
@@ -156,7 +156,7 @@ class SchedulerBase:
         self.waiting.add(sequence)
 
     def check(self, sequence: Sequence) -> None:
-        """Whether a sequence can be served.
+        """Refuse a sequence that can't be served.
 
         Raises:
             BadRequest: its prompt is empty, or its `max_new_tokens` is below 1.
@@ -176,7 +176,7 @@ class SchedulerBase:
         raise NotImplementedError
 
     def has_unfinished(self) -> bool:
-        """Whether a sequence is running, waiting, or getting its last token."""
+        """True if a sequence is running, waiting, or getting its last token."""
         return bool(self.running or self.leaving or len(self.waiting))
 
     def missing_blocks(self, sequence: Sequence) -> int:

@@ -88,7 +88,7 @@ class Sequence:
 
 
 class Policy(Protocol):
-    """What the waiting queue needs.
+    """Ranks waiting sequences.
 
     A policy with a `window` above 1 also has `choose(first_waiting, running)`; see `BalancedLengths`.
     """

@@ -11,7 +11,7 @@ from lessons_lib.scheduling.swapping import SwappingScheduler
 
 @dataclass(frozen=True)
 class PreemptionCost:
-    """What swapping and recomputing cost on one machine.
+    """Cost of swapping and of recomputing on one machine.
 
     Attributes:
         step: how long a step takes.
