@@ -29,8 +29,9 @@ from lessons_lib.scheduling.stalling import Scheduler
 class CopyOnWriteScheduler(LessonScheduler, Scheduler):
     """Lesson 11's scheduler, which admits sequences as lesson 09's does."""
 
-    def __init__(self, *args: Any, **limits: Any):
-        super().__init__(*args, **limits)
+    def __init__(self, pool: Any, **limits: Any):
+        Scheduler.__init__(self, pool)  # an attempt may set attributes of its own, which no dataclass calls
+        super().__init__(pool, **limits)
         admission = self.admission
         self.admission = lambda _, sequence: self.has_blocks_for(sequence) and admission(self, sequence)
 
