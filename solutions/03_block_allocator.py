@@ -148,7 +148,7 @@ refused call changes nothing. `free` takes a list or a tuple, in the order of th
 it. (Why the last block goes into the queue first is explained below.)
 """
 
-# %% exercise="03.1" given="__init__ reset utilization"
+# %% exercise="03.1" given="__init__ reset"
 from collections import deque
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
@@ -223,9 +223,9 @@ In all three cases nothing changes, neither the table nor the pool. If several a
 """
 
 # %% exercise="03.3" given="__init__ release"
-from lessons_lib.kv_cache.block_pool import TableFull
+from lessons_lib.kv_cache.block_table import TableFull
 
-from lessons_lib.kv_cache.block_pool import BlockTable
+from lessons_lib.kv_cache.block_table import BlockTable
 
 # %% [markdown]
 """
@@ -686,7 +686,7 @@ bytes, so 2 blocks fit in 300,000 bytes.
 """
 
 # %% exercise="03.5"
-from lessons_lib.kv_cache.block_pool import blocks_in_budget
+from lessons_lib.kv_cache.block_memory import blocks_in_budget
 
 # %%
 llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)

@@ -836,7 +836,7 @@ def two_passes(model):
             table.append(count)
         bounds = zip(tables, packed.cached_lens)
         slots = torch.cat([slot_mapping(table.blocks, BLOCK, start, table.num_tokens) for table, start in bounds])
-        logits = paged_forward(model, ForwardBatch.of(packed, slots, padded_tables(tables)), cache, my_backend)
+        logits = paged_forward(model, packed.with_tables(slots, padded_tables(tables)), cache, my_backend)
     return logits
 
 

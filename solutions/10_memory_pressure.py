@@ -35,6 +35,7 @@ from lessons_lib.scheduling import (
     ShortestJobFirst,
     StepCost,
     StrictPriority,
+    SwappingScheduler,
     always_swap,
     conservative,
     never_swap,
@@ -202,7 +203,8 @@ therefore finishes. Under strict priority or shortest job first one can starve.
 ## Build 2: preemption
 
 The library's `PreemptiveScheduler` works like lesson 09's `Scheduler`, but a running sequence that can't get its blocks
-doesn't stall: `allocate_slots` preempts a victim and tries again.
+doesn't stall: `allocate_slots` preempts a victim and tries again. (The cells below use its subclass `SwappingScheduler`,
+which takes your functions, and can save a victim's cache: see "Swap".)
 """
 
 # %%
@@ -250,7 +252,7 @@ def first_try(scheduler, scheduler_output, victim):
 
 
 trial = dict(choose_victim=last_in_rank, preempt_sequence=first_try, share_prefixes=False)
-scheduler, tried = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **trial, **LIMITS), six_stories()
+scheduler, tried = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **trial, **LIMITS), six_stories()
 serve(scheduler, tried)
 print(f"no deadlock, no error, {scheduler.num_preempted} preemptions. Wrong answers:")
 for sequence in tried:
@@ -302,7 +304,7 @@ step of the prediction, with your two functions:
 # %%
 yours = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence, share_prefixes=False)
 limits = dict(max_num_seqs=6, max_num_batched_tokens=6 * 2 * BLOCK)
-scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **yours, **limits)
+scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **yours, **limits)
 for arrival, name in enumerate("ABCDEF"):
     scheduler.add(Sequence(name, [5] * 2 * BLOCK, 9, arrival_time=arrival))
 scheduler.update(scheduler.schedule(), [5] * 6)
@@ -330,7 +332,7 @@ def under_pressure(**options):
     """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
     swap_space = BlockPool(NUM_BLOCKS, BLOCK)
     swap_cache = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
-    scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **yours, swap_space=swap_space, **options)
+    scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **yours, swap_space=swap_space, **options)
     sequences = six_stories()
     return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK), scheduler, sequences, swap_cache)
 
@@ -551,7 +553,7 @@ needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in re
 def in_96_blocks(cost, max_num_seqs=32, **options):
     """(scheduler, run); without a swap space, every victim is recomputed."""
     limits = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=256)
-    scheduler = PreemptiveScheduler(PrefixCache(96, BLOCK), **yours, **limits, **options)
+    scheduler = SwappingScheduler(PrefixCache(96, BLOCK), **yours, **limits, **options)
     return scheduler, simulate(scheduler, requests, cost)
 
 
@@ -628,7 +630,7 @@ def random_run(rng):
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
     sequences = [Sequence(str(i), p, rng.choice((12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
     num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1))
-    scheduler = PreemptiveScheduler(
+    scheduler = SwappingScheduler(
         PrefixCache(num_blocks, size), share_prefixes=False, policy=policy(), watermark=rng.choice((0, 1)),
         max_num_seqs=most, max_num_batched_tokens=most + rng.choice((0, 5, 60)), swap_space=BlockPool(rng.choice((8, 60)), size),
         choose_victim=rng.choice((last_in_rank, lambda candidates, policy: rng.choice(candidates))),
@@ -709,7 +711,7 @@ is half a second shorter, and the swaps take more than half of that back.
 """
 
 # %%
-for method in (PreemptiveScheduler.preempt, PreemptiveScheduler.swap_out):
+for method in (SwappingScheduler.preempt, SwappingScheduler.swap_out):
     show_source(method)
 
 # %% [markdown]
@@ -872,7 +874,7 @@ needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in re
 MANY = dict(max_num_seqs=32, max_num_batched_tokens=256)
 
 
-class CountingScheduler(PreemptiveScheduler):
+class CountingScheduler(SwappingScheduler):
     """Counts the block copies that it schedules."""
 
     num_block_copies = 0

@@ -35,8 +35,8 @@ from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_first_tok
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import queue_state, recorded_step, serve_recorded
 from lessons_lib.scheduling import (
+    CopyOnWriteScheduler,
     FirstComeFirstServed,
-    PreemptiveScheduler,
     SchedulerOutput,
     Sequence,
     ShortestJobFirst,
@@ -130,7 +130,7 @@ parent. After another parent, `[1, 2, 34, 5]` has a fourth.
 import hashlib
 from array import array
 
-from lessons_lib.kv_cache.prefix_cache import block_hash
+from lessons_lib.kv_cache.block_hashes import block_hash
 
 # %% [markdown]
 """
@@ -229,7 +229,7 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 
 The other methods are given. `allocate` evicts: new tokens will be written to its blocks, so it removes their old hashes
 from both tables. `cache_full_block` gives a block in use its hash, once the block is full and computed. `touch` also
-refuses a free block that has no hash, since it contains nothing to share. `forget_contents` is for lesson 12.
+refuses a free block that has no hash, since it contains nothing to share.
 
 **Exercise 11.3.** Write `match_prefix` and `is_writable`.
 
@@ -242,7 +242,7 @@ Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are 
 whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
 """
 
-# %% exercise="11.3" given="__init__ reset allocate touch cache_full_block forget_contents"
+# %% exercise="11.3" given="reset allocate touch cache_full_block"
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]
@@ -299,7 +299,7 @@ predict("11.a", ...)  # tokens
 
 # %%
 YOURS = dict(block_hash=block_hash)
-scheduler = PreemptiveScheduler(PrefixCache(8, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+scheduler = CopyOnWriteScheduler(PrefixCache(8, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
 runner = ModelRunner(model, 8, BLOCK)
 x, y = (Sequence(name, beginning[:48], 5) for name in "XY")
 x_steps = serve_recorded(runner, scheduler, [x])
@@ -353,7 +353,7 @@ soon = tokenizer(" Soon").input_ids
 
 def answers_with(block_hash):
     pool, runner = PrefixCache(12, BLOCK), ModelRunner(model, 12, BLOCK)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=64, block_hash=block_hash)
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=1, max_num_batched_tokens=64, block_hash=block_hash)
     sequences = [Sequence("one", prompt, 18, END) for prompt in (tom + rain + soon, lily + soon, lily + rain + soon)]
     for sequence in sequences:
         steps = serve_recorded(runner, scheduler, [sequence])
@@ -441,7 +441,7 @@ predict("11.b", ...)  # blocks
 
 # %%
 pool = PrefixCache(24, BLOCK)
-scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+scheduler = CopyOnWriteScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
 runner = ModelRunner(model, 24, BLOCK)
 b = six_stories()[1]
 b.max_new_tokens = 20
@@ -477,7 +477,7 @@ when it is admitted. **Guess first:** which of the six find the common beginning
 
 # %%
 def serve_stories(share, num_blocks=40, **options):
-    scheduler = PreemptiveScheduler(
+    scheduler = CopyOnWriteScheduler(
         PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS, **options
     )
     sequences, runner = six_stories(SYSTEM), ModelRunner(model, num_blocks, BLOCK)
@@ -539,7 +539,7 @@ def tokens_of_first_step(scheduler, prompt_ids):
 
 
 def tokens_found(order):
-    scheduler = PreemptiveScheduler(PrefixCache(200, BLOCK), max_num_seqs=1, max_num_batched_tokens=200, **YOURS)
+    scheduler = CopyOnWriteScheduler(PrefixCache(200, BLOCK), max_num_seqs=1, max_num_batched_tokens=200, **YOURS)
     prompts = [prompt_of(n, order) for n in range(12)]
     return sum(len(prompt) - tokens_of_first_step(scheduler, prompt) for prompt in prompts)
 
@@ -569,7 +569,7 @@ print(provenance)
 rows = []
 for row in recorded:
     pool = PrefixCache(blocks_for(row["beginning"] + 2 * 64, BLOCK), BLOCK)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=row["computed"], **YOURS)
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=1, max_num_batched_tokens=row["computed"], **YOURS)
     first, second = (tokens_of_first_step(scheduler, [*range(row["beginning"]), *[word] * 64]) for word in (1, 2))
     assert (first, second) == (row["computed"], row["computed_after_hit"]), "the recorded run computed other tokens"
     before, after = 1000 * row["first_token_s"], 1000 * row["first_token_after_hit_s"]
@@ -653,12 +653,14 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 """
 ### Before a write
 
-Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the
-answer is no, your `copy_before_write`. And `fork` only counts:
+The engine of lesson 12 doesn't look for the last known token in the cache, so its sequences share full blocks only, and
+nothing has to be copied. (vLLM does the same, and serves several samples as several requests.) Forks need a
+`CopyOnWriteScheduler`. Before a write it calls your `is_writable`, and if the answer is no, your `copy_before_write`.
+And `fork` only counts:
 """
 
 # %%
-show_source(PreemptiveScheduler.make_room, fork)
+show_source(CopyOnWriteScheduler.make_room, fork)
 
 # %% [markdown]
 """
@@ -698,7 +700,7 @@ told = " ".join(story.prompt + tokenizer.decode(one.output_ids, skip_special_tok
 
 def twelve_answers(before, share):
     pool = PrefixCache(240, BLOCK)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
     sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(before))]
     steps = serve_recorded(ModelRunner(model, 240, BLOCK), scheduler, sequences)
     return sum(sum(step.counts.values()) for step in steps)
@@ -845,7 +847,7 @@ def random_workload(rng):
     sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
     num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
     max_num_seqs = rng.choice((2, 4, 6))
-    scheduler = PreemptiveScheduler(
+    scheduler = CopyOnWriteScheduler(
         PrefixCache(num_blocks, size),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_seqs + rng.choice((0, 5, 60)),

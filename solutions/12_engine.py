@@ -185,7 +185,7 @@ token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0. With `top_p
 # %% exercise="12.1"
 import torch
 
-from lessons_lib.engine.sampling import token_probabilities
+from lessons_lib.engine.plain_sampling import token_probabilities
 
 # %% [markdown]
 """
@@ -683,7 +683,7 @@ from IPython.display import display
 from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
 from lessons_lib.engine.prometheus import prometheus_text
-from lessons_lib.engine.race import mixed
+from lessons_lib.engine.stateless_random import mixed
 from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, ways_table
 from lessons_lib.recording import count_operators
 from lessons_lib.viz.charts import draw_step_parts

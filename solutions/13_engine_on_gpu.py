@@ -348,7 +348,7 @@ reads the last token.
 # %% exercise="13.3"
 from typing import Any
 
-from lessons_lib.engine.in_flight import overlapped_step
+from lessons_lib.engine.core import overlapped_step
 
 # %% [markdown]
 """
@@ -469,7 +469,7 @@ def serve_stories(next_tokens):
     ]
     with (
         patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
-        patch("lessons_lib.engine.model_runner.overlapped_step", overlapped_step),
+        patch("lessons_lib.engine.greedy_loop.overlapped_step", overlapped_step),
     ):
         answers = serve_greedily(runner, scheduler, stories, depth=1)
     graph_sizes = list(runner.store.graphs)
@@ -621,7 +621,7 @@ positions.
 # %% exercise="13.7"
 from lessons_lib.engine import random_numbers
 
-from lessons_lib.engine.race import draw_on_device
+from lessons_lib.engine.plain_sampling import draw_on_device
 
 # %% [markdown]
 """

@@ -371,7 +371,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.serving.async_engine import RequestStream
 
 from lessons_lib.serving.http.leaving import stream_until_gone
@@ -676,7 +676,7 @@ reason, and `DONE`.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 
 from lessons_lib.serving.http.chat_events import sse_events
 

@@ -613,7 +613,7 @@ that all levels hold from the first minute, and replace one part at a time by yo
 of lessons 05 and 06, the cache and a pass over it are three calls:
 
     cache = PagedKVCache(model.config, num_blocks, block_size)  # once
-    batch = ForwardBatch.of(pack(new_tokens, cached_lens), slot_mapping, block_tables)
+    batch = pack(new_tokens, cached_lens).with_tables(slot_mapping, block_tables)
     logits = paged_forward(model, batch, cache)
 
 `slot_mapping` is a tensor with the cache slot of each new token in the row, and `block_tables` one with a row of blocks

@@ -26,14 +26,9 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling.policies import (
-    BalancedLengths,
-    FirstComeFirstServed,
-    PriorityWithAgeing,
-    ShortestJobFirst,
-    StrictPriority,
-)
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.scheduler import conservative, optimistic
+from lessons_lib.scheduling.sequence import FirstComeFirstServed
 
 FAMILIES = ("qwen2", "llama", "gpt2")
 END = 12

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.request import NewToken, RequestOutput
+from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit

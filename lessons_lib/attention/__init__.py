@@ -1,12 +1,12 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
 Read in this order: masks and varlen (lesson 04), packing (05), online_softmax, plain_attention, score_terms,
-paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is the only entry into a Hugging Face model.
+paged_attention, hf_backend (06), custom_op (13). hf_backend is the only entry into a Hugging Face model.
 """
 
 from lessons_lib.attention.custom_op import OperatorCache, attend_paged, write_kv
-from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import (
+    ForwardBatch,
     PagedPass,
     attention_of_layer,
     paged_attention_forward,
@@ -48,7 +48,7 @@ from lessons_lib.attention.packing import (
     scatter_cache,
     unpack,
 )
-from lessons_lib.attention.paged_attention import paged_attention, paged_attention_with_terms, plan_groups
+from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.attention.plain_attention import attention_in_place, attention_one_by_one
 from lessons_lib.attention.score_terms import ScoreTerms, score_terms, weights_with_terms
 from lessons_lib.attention.varlen import varlen_attention
@@ -87,7 +87,6 @@ __all__ = [
     "packed_mask",
     "paged_attention",
     "paged_attention_forward",
-    "paged_attention_with_terms",
     "paged_forward",
     "plan_attention",
     "plan_groups",

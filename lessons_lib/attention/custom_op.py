@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import PagedPass, logits_of
-from lessons_lib.attention.paged_attention import paged_attention, paged_attention_with_terms, plan_groups
+from lessons_lib.attention.hf_backend import ForwardBatch, PagedPass, logits_of
+from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
@@ -65,9 +64,7 @@ def attend_paged(
         )
         return out
     groups = plan_groups(cu_seqlens_q, context_lens, block_tables, k_cache.shape[1])
-    if terms is None:
-        return paged_attention(query.contiguous(), k_cache, v_cache, groups, scale)
-    return paged_attention_with_terms(query.contiguous(), k_cache, v_cache, groups, scale, terms)
+    return paged_attention(groups, query.contiguous(), k_cache, v_cache, scale, terms)
 
 
 @attend_paged.register_fake

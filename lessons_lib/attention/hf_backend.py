@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import score_terms
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -17,6 +16,50 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 PAGED = "paged"
 Attend = Callable[..., torch.Tensor]
 Backend = Callable[[Any, torch.Tensor, int], Attend]
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """The input of one forward pass: T new tokens of N sequences in one packed row, with the block tables of the
+    sequences.
+
+    Attributes:
+        input_ids: the new tokens, int64 [T]. A negative id, -1 - i, stands for token i of the step in flight (lesson
+            13).
+        positions: position of each token in its own sequence, int64 [T].
+        slot_mapping: the cache slot of each new token, block x block_size + offset, int64 [T].
+        cu_seqlens_q: cumulative lengths: the start of each sequence in the row and the end of the last, int32 [N + 1].
+            Any tokens after the last sequence are padding.
+        context_lens: tokens of each sequence after this pass, cached and new, int32 [N].
+        block_tables: blocks of each sequence, those of the new tokens included, int32 [N, M]; entries after its last
+            block are never read.
+        logits_index: row index of each sequence's last token, int64 [N], followed by those of any other tokens whose
+            logits are wanted.
+        max_lens: upper bounds of any sequence's new tokens and context, int64 [2]. Always on the CPU, so that reading
+            them doesn't synchronize with a GPU.
+    """
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    logits_index: torch.Tensor
+    max_lens: torch.Tensor
+
+    def to(self, device: torch.device) -> "ForwardBatch":
+        """Copy the batch to another device asynchronously, in stream order.
+
+        PyTorch doesn't reuse the pinned memory before the copies are done.
+        """
+        if device.type == "cpu":
+            return self
+        tensors = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "max_lens"}
+        if device.type == "cuda":
+            tensors = {name: tensor if tensor.is_cuda else tensor.pin_memory() for name, tensor in tensors.items()}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        return ForwardBatch(**moved, max_lens=self.max_lens)
 
 
 @dataclass(frozen=True)

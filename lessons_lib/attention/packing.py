@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 
 
@@ -46,6 +47,23 @@ class PackedBatch:
     def to(self, device: torch.device | str) -> "PackedBatch":
         """The same batch with its tensors on another device."""
         return PackedBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+    def with_tables(self, slot_mapping: torch.Tensor, block_tables: torch.Tensor) -> ForwardBatch:
+        """Build the input of a pass over a paged cache (lesson 06). There must be at least one sequence.
+
+        Args:
+            slot_mapping: int [T]. block_tables: int [N, M].
+        """
+        return ForwardBatch(
+            self.input_ids,
+            self.positions,
+            slot_mapping.long(),
+            self.cu_seqlens_q.int(),
+            self.context_lens.int(),
+            block_tables.int(),
+            self.logits_index,
+            torch.tensor([max(self.new_lens), int(self.context_lens.max())]),
+        )
 
 
 def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":

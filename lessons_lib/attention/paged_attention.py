@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.attention.score_terms import ScoreTerms, first_visible_key, weights_with_terms
+from lessons_lib.attention.score_terms import ScoreTerms, attention_with_terms
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,12 @@ class Group:
         is_query: bool [S, Q], False for padding.
         slots: cache slot of each key, int64 [S, K]; the sequence's first key for padding.
         mask: bool [S, 1, Q, K], True where the query may attend to the key. The 1 broadcasts over heads.
-        positions: position of each query in its sequence, int [S, Q]. Keys have positions 0 to K - 1.
     """
 
     rows: torch.Tensor
     is_query: torch.Tensor
     slots: torch.Tensor
     mask: torch.Tensor
-    positions: torch.Tensor
 
 
 def plan_groups(
@@ -94,27 +93,29 @@ def _group(
         is_query=is_query,
         slots=blocks.long() * block_size + key_or_first % block_size,
         mask=(key <= position[:, :, None])[:, None],
-        positions=position,
     )
 
 
 def paged_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: "list[Group]", scale: float
-) -> torch.Tensor:
+    groups: list[Group], query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float,
+    terms: ScoreTerms | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of the new tokens over their own sequences.
 
     Args:
+        groups: see `plan_groups`.
         query: [T, q_heads, head_dim], of the packed batch.
         keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already in them.
             Slots without a token are never used; they may hold NaN.
-        groups: see `plan_groups`.
         scale: factor of the scores.
+        terms: that a layer applies to its scores besides; None in most models.
 
     Returns:
         tensor [T, q_heads, head_dim of the values].
     """
     out = query.new_empty(*query.shape[:2], values.shape[-1])
     for group in groups:
+        own_query = query[group.rows].transpose(1, 2)
         own_keys, own_values = (
             # `index_select` copies whole rows; indexing with a tensor takes several times as long.
             cache.flatten(0, 1)
@@ -123,37 +124,12 @@ def paged_attention(
             .transpose(1, 2)
             for cache in (keys, values)
         )
-        attended = F.scaled_dot_product_attention(
-            query[group.rows].transpose(1, 2), own_keys, own_values, attn_mask=group.mask, scale=scale, enable_gqa=True
-        )
-        out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
-    return out
-
-
-def paged_attention_with_terms(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: list[Group], scale: float, terms: ScoreTerms
-) -> torch.Tensor:
-    """`paged_attention` with ScoreTerms, which PyTorch's attention function doesn't support.
-
-    Blocks outside a window are kept until the sequence ends: other layers may need them.
-    """
-    out = query.new_empty(*query.shape[:2], values.shape[-1])
-    q_heads, kv_heads = query.shape[1], keys.shape[2]
-    for group in groups:
-        own_keys, own_values = (
-            cache.flatten(0, 1)
-            .index_select(0, group.slots.flatten())
-            .unflatten(0, group.slots.shape)  # type: ignore[no-untyped-call]
-            .transpose(1, 2)
-            .repeat_interleave(q_heads // kv_heads, dim=1)
-            for cache in (keys, values)
-        )
-        key_positions = torch.arange(group.mask.shape[-1], device=query.device)
-        query_positions = group.positions[:, None, :, None]  # [S, 1, Q, 1]
-        mask = group.mask & (key_positions >= first_visible_key(query_positions, terms))
-        scores = query[group.rows].transpose(1, 2) @ own_keys.transpose(2, 3) * scale
-        weights = weights_with_terms(scores, mask, key_positions - query_positions, terms)
-        attended = weights.to(own_values.dtype) @ own_values
+        if terms is None:
+            attended = F.scaled_dot_product_attention(
+                own_query, own_keys, own_values, attn_mask=group.mask, scale=scale, enable_gqa=True
+            )
+        else:
+            attended = attention_with_terms(own_query, own_keys, own_values, group.mask, scale, terms)
         out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
     return out
 
@@ -168,13 +144,4 @@ def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Calla
     Returns:
         function (query, keys, values, scale, terms=None) -> tensor, see `paged_attention`.
     """
-    groups = plan_groups(batch.cu_seqlens_q, batch.context_lens, block_tables, block_size)
-
-    def attend(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, terms: ScoreTerms | None = None
-    ) -> torch.Tensor:
-        if terms is None:
-            return paged_attention(query, keys, values, groups, scale)
-        return paged_attention_with_terms(query, keys, values, groups, scale, terms)
-
-    return attend
+    return partial(paged_attention, plan_groups(batch.cu_seqlens_q, batch.context_lens, block_tables, block_size))

@@ -55,14 +55,13 @@ def attention_one_by_one(
         tensor [T, q_heads, head_dim].
     """
     out, block_size = [], keys.shape[1]
-    for index, (count, cached) in enumerate(zip(packed.new_lens, packed.cached_lens)):
-        blocks = block_tables[index, : -(-(cached + count) // block_size)]
-        own_keys, own_values = (
-            cache[blocks].flatten(0, 1)[: cached + count].transpose(0, 1) for cache in (keys, values)
-        )
-        own_query = query[sum(packed.new_lens[:index]) :][:count].transpose(0, 1)
-        position = torch.arange(cached + count, device=query.device)
-        may_see = position <= position[cached:, None]
+    starts, contexts = packed.cu_seqlens_q.tolist(), packed.context_lens.tolist()
+    for index, (start, end, context) in enumerate(zip(starts, starts[1:], contexts)):
+        blocks = block_tables[index, : -(-context // block_size)]
+        own_keys, own_values = (cache[blocks].flatten(0, 1)[:context].transpose(0, 1) for cache in (keys, values))
+        own_query = query[start:end].transpose(0, 1)
+        position = torch.arange(context, device=query.device)
+        may_see = position <= position[context - (end - start) :, None]
         attended = F.scaled_dot_product_attention(
             own_query[None], own_keys[None], own_values[None], attn_mask=may_see, scale=scale, enable_gqa=True
         )

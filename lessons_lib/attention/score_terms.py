@@ -94,6 +94,29 @@ def first_visible_key(query_positions: torch.Tensor, terms: ScoreTerms) -> torch
     return first
 
 
+def attention_with_terms(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float, terms: ScoreTerms
+) -> torch.Tensor:  # fmt: skip
+    """Attention with ScoreTerms, which PyTorch's attention function doesn't support.
+
+    Blocks outside a window are kept until the sequence ends: other layers may need them.
+
+    Args:
+        query: [S, q_heads, Q, head_dim].
+        keys, values: [S, kv_heads, K, head_dim], of positions 0 to K - 1.
+        mask: bool [S, 1, Q, K], True for the keys up to the query's own position.
+
+    Returns:
+        tensor [S, q_heads, Q, head_dim of the values].
+    """
+    keys, values = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (keys, values))
+    key_positions = torch.arange(mask.shape[-1], device=query.device)
+    query_positions = mask.sum(dim=-1, keepdim=True) - 1  # [S, 1, Q, 1]
+    mask = mask & (key_positions >= first_visible_key(query_positions, terms))
+    weights = weights_with_terms(query @ keys.mT * scale, mask, key_positions - query_positions, terms)
+    return weights.to(values.dtype) @ values
+
+
 def weights_with_terms(
     scores: torch.Tensor, mask: torch.Tensor, distance: torch.Tensor, terms: ScoreTerms
 ) -> torch.Tensor:

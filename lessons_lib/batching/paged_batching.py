@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_requests, ragged_step, serve
 from lessons_lib.batching.request import Request
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.validate import BadRequest
@@ -85,7 +85,7 @@ def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
         table.append(count)
         slots.append(slot_mapping(table.blocks, batch.pool.block_size, start, table.num_tokens))
     batch.packed = packed
-    forward_batch = ForwardBatch.of(packed, torch.cat(slots), padded_tables(tables))
+    forward_batch = packed.with_tables(torch.cat(slots), padded_tables(tables))
     return paged_forward(batch.model, forward_batch, batch.cache, batch.backend)
 
 

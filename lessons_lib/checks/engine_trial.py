@@ -23,6 +23,7 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.scheduling.policies import PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 
 MOST_STEPS = 1000
 
@@ -39,8 +40,11 @@ class Letters:
 def engine_of(
     linked: Linked, model: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float]
 ) -> LLMEngine:
-    """An engine of linked parts. Policy and admission rule of the config are linked, too. Without a GPU, a runner for
-    steps that overlap compiles nothing, and computes again where a graph would be replayed."""
+    """Build an engine of linked parts, with the scheduler that calls all exercises of lessons 09 to 11.
+
+    Policy and admission rule of the config are linked, too. Without a GPU, a runner for steps that overlap compiles
+    nothing, and computes again where a graph would be replayed.
+    """
     policy, make_runner = config.policy, config.make_runner
     if (own_policy := linked.get(type(policy))) is not type(policy):
         settings = inspect.signature(type(policy)).parameters
@@ -49,7 +53,7 @@ def engine_of(
         options = {} if model.device.type == "cuda" else dict(compiled=False, capture=rerun)
         make_runner = linked.get(gpu_model_runner)(**options)
     config = replace(config, policy=policy, admission=linked.get(config.admission), make_runner=make_runner)
-    parts = linked.get(Parts)(fit=linked.get(fit))
+    parts = linked.get(Parts)(scheduler=linked.get(CopyOnWriteScheduler), fit=linked.get(fit))
     return linked.get(LLMEngine)(model, tokenizer, config, clock, parts)
 
 

@@ -12,25 +12,26 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import PAGED, attention_of_layer
+from lessons_lib.attention.hf_backend import PAGED, ForwardBatch, attention_of_layer
 from lessons_lib.attention.paged_attention import plan_torch as plan_in_groups
 from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.input_batch import forward_batch as forward_batch_of_arrays
-from lessons_lib.engine.race import draw_on_device, random_numbers, times
-from lessons_lib.engine.sampling import token_probabilities
+from lessons_lib.engine.plain_sampling import draw_on_device, token_probabilities
+from lessons_lib.engine.sampling import times
+from lessons_lib.engine.stateless_random import random_numbers
 from lessons_lib.kv_cache.cache_slots import slot_mapping
-from lessons_lib.scheduling.preemption import PreemptiveScheduler as EngineScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler as LessonScheduler
 from lessons_lib.scheduling.stalling import Scheduler
 
 
-class PreemptiveScheduler(EngineScheduler, Scheduler):
-    """The engine's scheduler, which admits sequences as lesson 09's does."""
+class CopyOnWriteScheduler(LessonScheduler, Scheduler):
+    """Lesson 11's scheduler, which admits sequences as lesson 09's does."""
 
-    def __init__(self, *args: Any, **limits: Any):
-        super().__init__(*args, **limits)
+    def __init__(self, pool: Any, **limits: Any):
+        Scheduler.__init__(self, pool)  # an attempt may set attributes of its own, which no dataclass calls
+        super().__init__(pool, **limits)
         admission = self.admission
         self.admission = lambda _, sequence: self.has_blocks_for(sequence) and admission(self, sequence)
 

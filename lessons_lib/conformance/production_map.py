@@ -104,7 +104,7 @@ PARTS = [
         "cuda_graph_runner.py CUDAGraphRunner", "utils.py CudaGraphBuffer",
     ),
     _part(
-        "overlapped steps", "13", "engine/in_flight.py overlapped_step",
+        "overlapped steps", "13", "engine/core.py overlapped_step",
         "v1/core/sched/async_scheduler.py AsyncScheduler", "managers/scheduler.py event_loop_overlap",
         "py_executor.py _executor_loop_overlap", "input_outputs.py ContinuousBatchingAsyncIOs",
     ),

@@ -1,13 +1,14 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, sampling_params, request, core, model_runner, input_batch, sampling, race,
-logits_processors, guided, grammar_process, detokenizer, request_checks, model_fit, input_processor, llm_engine,
-metrics, prometheus (lesson 12); then the GPU path: in_flight, cuda_graphs,
-input_buffers, joined_projections, equal_products, gpu_model_runner (13). fused_llama is a faster model runner for CPUs.
+Read in this order: request, core, model_runner, sampling (the path of a step, lesson 12); then what they call:
+config, sampling_params, outputs, output_processor, logprobs, detokenizer, logits_processors, guided, grammar_process,
+stateless_random, plain_sampling, input_batch, reentrancy, request_checks, model_fit, input_processor, llm_engine,
+metrics, prometheus; then the GPU path: cuda_graphs, input_buffers, joined_projections, equal_products,
+gpu_model_runner (13). greedy_loop is lesson 09's loop, and fused_llama a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.core import EngineCore
+from lessons_lib.engine.core import EngineCore, overlapped_step
 from lessons_lib.engine.cuda_graphs import (
     GraphKey,
     GraphSize,
@@ -20,16 +21,17 @@ from lessons_lib.engine.cuda_graphs import (
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
-from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
+from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.logits_processors import NoTokenAllowed
-from lessons_lib.engine.model_runner import GreedyLoop, ModelRunner, serve_greedily
-from lessons_lib.engine.race import draw_on_device, random_numbers
-from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
+from lessons_lib.engine.plain_sampling import draw, draw_on_device, token_probabilities
+from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.stateless_random import random_numbers
 
 __all__ = [
     "FEW_TOKENS",

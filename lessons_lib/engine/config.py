@@ -10,11 +10,13 @@ import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend
-from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
+from lessons_lib.kv_cache.block_memory import block_bytes
+from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.models.validate import flag, is_real, must, shortened, whole
-from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, StrictPriority
+from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FirstComeFirstServed,

@@ -6,43 +6,28 @@ be repaired after an interrupt (Ctrl-C comes between any two lines): a step that
 and the next one begins again with the tokens that the requests have.
 """
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
-from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.metrics import EngineMetrics
-from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.request import NewToken, Request, RequestGroup, TokenReader
-from lessons_lib.engine.sampling import choose_tokens, token_logprobs, why_no_token
-from lessons_lib.engine.stopwatch import StopWatch
+from lessons_lib.engine.logits_processors import why_no_token
+from lessons_lib.engine.metrics import EngineMetrics, StopWatch
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.output_processor import OutputProcessor, TokenReader
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.reentrancy import refuse_inside
+from lessons_lib.engine.request import Request, RequestGroup
+from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
-
-
-def refuse_inside(method: Any, mistake: str) -> None:
-    """Refuse a call that a bound method makes, directly or not. The call stack tells: a flag could be left behind by an
-    interrupt.
-
-    Raises:
-        RuntimeError: with the mistake, and what to do.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    while frame:
-        if frame.f_code is method.__code__ and frame.f_locals["self"] is method.__self__:
-            raise RuntimeError(f"{mistake}; note what you want to do, and do it after the step.")
-        frame = frame.f_back
 
 
 @dataclass
@@ -53,12 +38,14 @@ class InFlightStep:
         tokens: `tokens.wait()` returns one for each scheduled request.
         logits: after each scheduled request, and those of prompts behind them; None if no request looks at them. Valid
             until the next step is launched.
+        needs_host: whether the host must see its tokens or logits before the next step is launched.
         watch: how long its parts took so far.
     """
 
     output: SchedulerOutput
     tokens: InFlightTokens
     logits: torch.Tensor | None
+    needs_host: bool
     watch: StopWatch
 
 
@@ -93,11 +80,31 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
     return core.count_launched(scheduler_output, in_flight, logits)
 
 
+def overlapped_step(loop: Any) -> None:
+    """One turn of a loop: launch the next step, then process all but the last `depth` of those in flight. With a depth
+    of 1, the device has its next step before the host turns to the tokens of the last one.
+
+    Args:
+        loop: an EngineCore or a GreedyLoop.
+    """
+    if loop.host_must_see_tokens():
+        loop.process(0)
+    scheduler_output = loop.schedule()
+    if any(victim.num_placeholders for victim in scheduler_output.preempted):
+        loop.process(0)  # a victim is computed again from its tokens, so all of them must be known
+        scheduler_output.drop_finished()
+    launched = loop.launch(scheduler_output)
+    if launched:
+        loop.in_flight.append(launched)
+    loop.process(loop.depth if launched else 0)
+
+
 class EngineCore:
     """Serves requests, a step at a time. Any thread may add, cancel and call `step`.
 
     Attributes:
         scheduler, runner: decide what a step computes, and compute it.
+        outputs: an OutputProcessor, which makes text and outputs of tokens.
         swap_cache: where block copies of the swap space go; None if there is none.
         sampler: function (logits, params, seeds, positions, processors) -> tokens, see `choose_tokens`.
         depth: how many steps may be in flight when `step` returns: 0, or 1 for a device that computes one step while
@@ -105,10 +112,8 @@ class EngineCore:
         inbox: id -> requests that the next step begins to serve.
         groups: id -> requests that have begun and have not ended.
         cancelled: requests that the next step ends.
-        need_host: those of `groups` whose tokens or logits the host must see before the next step is launched.
         ended: requests that have ended and that no call waits for, until their output is taken.
         in_flight: the steps that were launched and not processed, oldest first.
-        changed: requests that have got tokens in the current call of `step`.
         lock: one thread at a time changes anything.
         is_whole: whether the last change was finished.
     """
@@ -118,15 +123,14 @@ class EngineCore:
         metrics: EngineMetrics, clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
         sampler: Callable[..., torch.Tensor] = choose_tokens, depth: int = 0,
     ):  # fmt: skip
-        self.scheduler, self.runner, self.tokenizer, self.swap_cache = scheduler, runner, tokenizer, swap_cache
+        self.scheduler, self.runner, self.swap_cache = scheduler, runner, swap_cache
+        self.outputs = OutputProcessor(tokenizer)
         self.metrics, self.clock, self.sampler, self.depth = metrics, clock, sampler, depth
         self.inbox: dict[str, RequestGroup] = {}
         self.groups: dict[str, RequestGroup] = {}
         self.cancelled: deque[RequestGroup] = deque()
-        self.need_host: dict[RequestGroup, None] = {}
         self.ended: dict[RequestGroup, None] = {}
         self.in_flight: deque[InFlightStep] = deque()
-        self.changed: list[Request] = []
         self.lock = threading.RLock()
         self.is_whole = True
 
@@ -182,14 +186,11 @@ class EngineCore:
             self.is_whole = True
             return tokens
 
-    def step(self) -> list[Request]:
+    def step(self) -> None:
         """Launch the next step, and process all but the last `depth` of those in flight.
 
         If copying blocks, the model or the sampler fails, the requests of that step end with the error, and all others
         begin again from their tokens.
-
-        Returns:
-            the requests that may have new tokens.
 
         Raises:
             RuntimeError: it was called inside a step, by a logits processor or a model.
@@ -198,7 +199,6 @@ class EngineCore:
         with self.lock:
             self.begin_change()
             self.take_commands()
-            self.changed = []
             try:
                 overlapped_step(self)
                 if not self.groups:
@@ -208,7 +208,6 @@ class EngineCore:
                     self.end(group, "error", failed.__cause__)
                 self.rebuild()
             self.is_whole = True
-            return self.changed
 
     def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
         """See `run_step`."""
@@ -238,11 +237,11 @@ class EngineCore:
 
     def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
         """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
-        self.note_admitted(output, self.watch.start)
+        self.metrics.add_admitted(output.admitted, output.cached, self.watch.start)
         self.scheduler.update_after_launch(output)
-        requests: list[Request] = list(output.num_scheduled_tokens)  # type: ignore[arg-type]
-        has_reader = any(each.group.needs_logits for each in requests)
-        return InFlightStep(output, tokens, logits if has_reader else None, self.watch)
+        groups = [each.group for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
+        kept = logits if any(group.needs_logits for group in groups) else None
+        return InFlightStep(output, tokens, kept, any(group.needs_host for group in groups), self.watch)
 
     def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
@@ -256,7 +255,7 @@ class EngineCore:
                 raise StepFailed(scheduled) from error
             step.watch.lap("forward")
             if step.logits is not None:
-                self.add_logprobs(step, step.logits, tokens)
+                self.outputs.add_logprobs(step.output, step.logits, tokens)
             gets_token = [
                 (request, token) for request, token, gets in zip(scheduled, tokens, step.output.gets_token)
                 if gets and not request.finish_reason
@@ -267,23 +266,22 @@ class EngineCore:
             self.scheduler.update_from_output(step.output, tokens)
             new = [request for request, token in gets_token if token >= 0]
             self.take_in(new)
-            self.changed += new
             step.watch.lap("update")
-            waiting, pool = len(self.scheduler.waiting), self.scheduler.pool
-            self.metrics.add_output(step.output, step.watch, len(new), waiting, pool)
+            self.metrics.add_output(step.output, step.watch, len(new), self.scheduler)
 
     def take_in(self, requests: list[Request]) -> None:
         """The requests have a new token: add it to their texts, and end those that have finished."""
         self.metrics.add_new_tokens(requests, self.clock())
         for request in requests:
-            self.add_text(request)
+            if not request.group.output:
+                self.add_text(request)
         for request in requests:
             group = request.group
             if request.finish_reason in ("stop", "length"):
                 self.metrics.add_completion(request)
             if group.output:
                 continue  # by another of its completions
-            if group.is_finished:
+            if all(each.finish_reason for each in group.completions):
                 self.end(group, group.completions[-1].finish_reason or "error")
             elif request.index == 0 and len(request.output_ids) == 1:
                 for other in group.completions[1:]:
@@ -291,48 +289,22 @@ class EngineCore:
 
     def add_text(self, request: Request) -> None:
         """Add the last token to the text of a request, which a stop string may end."""
-        if request.detokenizer is None or request.group.output:
-            return
-        is_running = not request.finish_reason
         try:
-            request.read(request.output_ids[-1])
+            is_stopped = self.outputs.add_text(request, request.output_ids[-1])
         except Exception as error:  # of the tokenizer
             self.end(request.group, "error", error)
             return
-        if is_running and request.finish_reason:
+        if is_stopped:
             self.scheduler.remove(request)
 
-    def add_logprobs(self, step: InFlightStep, logits: torch.Tensor, tokens: list[int]) -> None:
-        """Note log-probabilities for the requests that asked for them.
-
-        Args:
-            logits: [requests + extra, vocabulary]: after the last token of each request, then after others of prompts.
-        """
-        scheduled: dict[Request, int] = step.output.num_scheduled_tokens  # type: ignore[assignment]
-        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
-        for row, ((request, count), end) in enumerate(zip(scheduled.items(), step.output.ends)):
-            extra = num_prompt_logits(request, end - count, count)
-            if request.prompt_logits and not request.finish_reason:
-                request.group.add_prompt_logprobs(end - count, torch.cat([others[:extra], own[row : row + 1]]))
-            wanted = request.params.logprobs
-            gets_token = step.output.gets_token[row] and tokens[row] >= 0 and not request.finish_reason
-            if gets_token and wanted is not None and request.logprobs is not None:
-                request.logprobs.append(token_logprobs(own[row], tokens[row], wanted))
-            others = others[extra:]
-
     def host_must_see_tokens(self) -> bool:
-        """Whether the steps in flight must be processed before the next one is launched: it may compute a request whose
-        log-probabilities are wanted, or whose rules look at its last token."""
-        if not self.need_host or not self.in_flight:
-            return False
-        has_batch_slot = len(self.scheduler.running) < self.scheduler.max_num_seqs
-        active: list[Any] = [*self.scheduler.running, *self.scheduler.leaving]
-        return has_batch_slot or any(each.group in self.need_host for each in active)
+        """True if the steps in flight must be processed before the next one is launched, for the requests in them."""
+        return any(step.needs_host for step in self.in_flight)
 
     def take_commands(self) -> None:
         """Begin to serve what was added, and end what was cancelled."""
-        cancelled = list(self.cancelled)  # first, so that none of them is added after its turn
-        self.carry_out(list(self.inbox.values()), cancelled)
+        # What was cancelled first, so that none of it is added after its turn.
+        self.carry_out(cancelled=list(self.cancelled), added=list(self.inbox.values()))
 
     def carry_out(self, added: list[RequestGroup], cancelled: list[RequestGroup]) -> None:
         """Carry out commands of other threads; more of them may come meanwhile."""
@@ -348,17 +320,16 @@ class EngineCore:
 
     def begin(self, group: RequestGroup) -> None:
         """Let the completions of a request wait for a step, with the tokens that they have."""
-        if group.needs_host:
-            self.need_host[group] = None
         try:
             for request in group.completions:
-                request.restart(self.tokenizer)
+                self.outputs.restart(request)
         except Exception as error:  # of the tokenizer
             self.end(group, "error", error)
             return
-        for request in group.begun:
+        has_prompt = bool(group.completions[0].output_ids)  # then all others find it in the cache
+        for request in group.completions if has_prompt else group.completions[:1]:
             self.serve(request)
-        if group.is_finished:
+        if all(each.finish_reason for each in group.completions):
             self.end(group, group.completions[-1].finish_reason or "error")
 
     def serve(self, request: Request) -> None:
@@ -375,16 +346,14 @@ class EngineCore:
                 if request.has_begun:
                     # What led to an error may be in its blocks, so no other request may find them.
                     (self.scheduler.discard if reason == "error" else self.scheduler.remove)(request)
-        group.end(error, self.tokenizer)
-        assert group.output
-        self.metrics.add_request("error" if group.output.error else reason, self.clock() - group.arrival)
+        output = self.outputs.end(group, error)
+        self.metrics.add_request("error" if output.error else reason, self.clock() - group.arrival)
         self.forget(group)
 
     def forget(self, group: RequestGroup) -> None:
         """A request has ended: keep its output until it is taken."""
         if not group.is_awaited:
             self.ended[group] = None
-        self.need_host.pop(group, None)
         self.groups.pop(group.id, None)
 
     def rebuild(self) -> None:
@@ -397,11 +366,3 @@ class EngineCore:
                 self.forget(group)
             else:
                 self.begin(group)
-
-    def note_admitted(self, output: SchedulerOutput, now: float) -> None:
-        """Count what a request has waited for, and found in the cache."""
-        for sequence in output.admitted:
-            group: RequestGroup = sequence.group  # type: ignore[attr-defined]
-            if group.num_cached_tokens is None:  # a preempted sequence is admitted once more
-                group.num_cached_tokens = output.cached.get(sequence, 0)
-                self.metrics.queue_time.add(now - group.arrival)

@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import Attend
+from lessons_lib.attention.hf_backend import Attend, ForwardBatch
 from lessons_lib.attention.masks import additive_mask
 from lessons_lib.attention.paged_attention import plan_groups
 

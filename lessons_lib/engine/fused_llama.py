@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import Attend, Backend, plan_attention
+from lessons_lib.attention.hf_backend import Attend, Backend, ForwardBatch, plan_attention
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.engine.input_batch import forward_batch

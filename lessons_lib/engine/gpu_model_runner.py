@@ -10,8 +10,7 @@ import torch.fx.experimental._config as shape_config
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.custom_op import OperatorCache, operator_logits
-from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import paged_attention_in
+from lessons_lib.attention.hf_backend import ForwardBatch, paged_attention_in
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import (
     Capture,
@@ -22,11 +21,10 @@ from lessons_lib.engine.cuda_graphs import (
     captured_token_counts,
     next_size,
 )
-from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections, separate
-from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessons_lib.attention.forward_batch import ForwardBatch
+from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 

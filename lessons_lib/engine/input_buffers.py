@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lessons_lib.attention.forward_batch import ForwardBatch
+from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.engine.cuda_graphs import GraphSize
 
 OF_TOKENS = ("input_ids", "positions", "slot_mapping")

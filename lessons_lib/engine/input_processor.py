@@ -10,10 +10,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.logits_processors import LogitsRules
+from lessons_lib.engine.logprobs import TokenLogprobs
 from lessons_lib.engine.model_fit import RequestDefaults
+from lessons_lib.engine.output_processor import OutputProcessor
 from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.request_checks import check_params
-from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import encode_within, token_ids_of
 from lessons_lib.models.validate import BadRequest
@@ -104,11 +105,12 @@ class InputProcessor:
             raise BadRequest(
                 f"output_ids is given, and n is {group.params.n}; one completion can go on, so n must be 1."
             )
-        request.restart(self.tokenizer)
+        outputs = OutputProcessor(self.tokenizer)
+        outputs.restart(request)
         for token in token_ids_of(self.tokenizer, "output_ids", output_ids, self.vocab_size, context=None):
             if not request.finish_reason:
                 request.append_token(token)
-                request.read(token)
+                outputs.add_text(request, token)
         if group.params.logprobs is not None:
             request.logprobs = [TokenLogprobs(token, NOT_KNOWN, ()) for token in request.output_ids]
         if request.finish_reason:

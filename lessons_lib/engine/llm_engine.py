@@ -15,12 +15,15 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
-from lessons_lib.engine.core import EngineCore, refuse_inside
+from lessons_lib.engine.core import EngineCore
 from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
+from lessons_lib.engine.output_processor import TokenReader
+from lessons_lib.engine.outputs import NewToken, OnToken, RequestOutput
+from lessons_lib.engine.reentrancy import refuse_inside
+from lessons_lib.engine.request import RequestGroup
 from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -49,14 +52,14 @@ class Parts:
     Attributes:
         core: an EngineCore class.
         scheduler: function (pool, **limits) -> PreemptiveScheduler, such as `partial(PreemptiveScheduler,
-            share_budget=mine)`.
+            share_budget=mine)`. If None, a SwappingScheduler if there is a swap space, else a PreemptiveScheduler.
         pool: function (num_blocks, block_size) -> PrefixCache.
         sampler: see `choose_tokens`.
         fit: function (model, tokenizer, config) -> ModelFit. It refuses models that the engine can't serve.
     """
 
     core: type[EngineCore] = EngineCore
-    scheduler: Callable[..., PreemptiveScheduler] = PreemptiveScheduler
+    scheduler: Callable[..., PreemptiveScheduler] | None = None
     pool: Callable[[int, int], PrefixCache] = PrefixCache
     sampler: Callable[..., torch.Tensor] = choose_tokens
     fit: Callable[[Any, Any, EngineConfig], ModelFit] = compatible_fit
@@ -104,12 +107,15 @@ class LLMEngine:
             text_config(model.config).vocab_size,
         )
         self.generation_defaults = fit.defaults
-        scheduler = parts.scheduler(
+        swap: dict[str, Any] = {}
+        if config.num_swap_blocks:
+            swap["swap_space"] = BlockPool(config.num_swap_blocks, config.block_size)
+        scheduler = (parts.scheduler or default_scheduler(config))(
             parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             policy=known_policy(config.policy), admission=config.admission,
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
-            swap_space=BlockPool(config.num_swap_blocks, config.block_size),
+            **swap,
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
         runner = make_runner(model, num_blocks, config)
@@ -183,7 +189,7 @@ class LLMEngine:
         group = self._new_group(prompt, params, request_id, on_token, output_ids, **options)
         if on_token:
             group.on_token, group.is_streamed = on_token, True
-            self._readers[group] = TokenReader(group, self.tokenizer)
+            self._readers[group] = TokenReader(group, self.core.outputs)
         self._add(group)
         return group.id
 
@@ -197,7 +203,7 @@ class LLMEngine:
         group = self._new_group(prompt, params, **options)
         group.is_awaited = group.is_streamed = True
         self._add(group)
-        return TokenReader(group, self.tokenizer)
+        return TokenReader(group, self.core.outputs)
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
@@ -330,7 +336,7 @@ class LLMEngine:
         return stream
 
     def _read(self, group: RequestGroup) -> Iterator[Any]:
-        reader = TokenReader(group, self.tokenizer)
+        reader = TokenReader(group, self.core.outputs)
         try:
             self._add(group)
             yield
@@ -359,9 +365,13 @@ class LLMEngine:
             RuntimeError: requests have blocks; finish or abort them first.
         """
         with self.core.lock:
-            if self.scheduler.swap_space.used:
-                raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
-            self.scheduler.pool.forget_contents()
+            pool, swapped = self.scheduler.pool, self.scheduler.swap_space.used
+            if pool.used or swapped:
+                raise RuntimeError(
+                    f"{len(pool.used)} of {pool.num_blocks} blocks and {len(swapped)} of the swap space are in use; "
+                    "finish or abort all requests first. Nothing changed."
+                )
+            pool.reset()
 
     def close(self) -> None:
         """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests
@@ -437,6 +447,15 @@ class LLMEngine:
                     listener(step)
                 except BaseException as error:
                     yield error
+
+
+def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
+    """The scheduler class of an engine whose parts name none."""
+    if config.num_swap_blocks:
+        from lessons_lib.scheduling.swapping import SwappingScheduler  # few engines swap
+
+        return SwappingScheduler
+    return PreemptiveScheduler
 
 
 def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:

@@ -296,3 +296,14 @@ def _checked(result: object, logits: torch.Tensor) -> torch.Tensor:
         what = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         raise TypeError(f"a logits processor returned {what}; it must return logits, a tensor {list(logits.shape)}.")
     return result
+
+
+def why_no_token(token: int, processor: LogitsProcessor | None) -> Exception:
+    """The error of a request whose `choose_tokens` is negative."""
+    if processor and processor.error:
+        return processor.error
+    if token == NO_TOKEN_ALLOWED:
+        return NoTokenAllowed(
+            "the request's rules leave no token that may be drawn, and no end token; loosen one of them."
+        )
+    return FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")

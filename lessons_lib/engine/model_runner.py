@@ -1,20 +1,36 @@
 """Lesson 09: computes a scheduled step: one packed batch of all its tokens, one forward pass, logits for every
 sequence."""
 
-from collections import deque
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend, paged_forward
-from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape
-from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+
+
+@dataclass(frozen=True)
+class InFlightTokens:
+    """The tokens of a step that was launched.
+
+    Attributes:
+        tokens: int64 [N], valid once `arrived` has happened.
+        arrived: torch.cuda.Event, or None if there is nothing to wait for.
+    """
+
+    tokens: torch.Tensor
+    arrived: Any = None
+
+    def wait(self) -> list[int]:
+        """Wait for the step, and return a token for each of its sequences."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.tokens.tolist()
 
 
 class ModelRunner:
@@ -62,61 +78,3 @@ class ModelRunner:
 
     def close(self) -> None:
         """Leave the model as it was before the runner was made."""
-
-
-class GreedyLoop:
-    """Drives a scheduler and a runner; the likeliest token comes next.
-
-    Attributes:
-        depth: how many steps may be in flight while the next one is scheduled (lesson 13).
-        copy_blocks: function (scheduler_output): carries out its block copies; None if there are none.
-        in_flight: (scheduler output, InFlightTokens) of each step that was launched and not processed, oldest first.
-    """
-
-    def __init__(
-        self, scheduler: SchedulerBase, runner: ModelRunner, depth: int = 0,
-        copy_blocks: Callable[[Any], None] | None = None,
-    ):  # fmt: skip
-        self.scheduler, self.runner, self.depth, self.copy_blocks = scheduler, runner, depth, copy_blocks
-        self.in_flight: deque[tuple[Any, InFlightTokens]] = deque()
-
-    def host_must_see_tokens(self) -> bool:
-        return False
-
-    def schedule(self) -> Any:
-        return self.scheduler.schedule()
-
-    def launch(self, scheduler_output: Any) -> tuple[Any, InFlightTokens] | None:
-        """Start a step. None if there is nothing to compute."""
-        if self.copy_blocks:
-            self.copy_blocks(scheduler_output)
-        if not scheduler_output.num_scheduled_tokens:
-            return None
-        tokens = self.runner.forward(scheduler_output).argmax(dim=-1)
-        step = scheduler_output, self.runner.keep_tokens(scheduler_output, tokens)
-        self.scheduler.update_after_launch(scheduler_output)
-        return step
-
-    def process(self, depth: int) -> None:
-        """Wait for the tokens of all steps in flight but the last `depth`, and append them to their sequences."""
-        while len(self.in_flight) > depth:
-            scheduler_output, tokens = self.in_flight.popleft()
-            self.scheduler.update_from_output(scheduler_output, tokens.wait())
-
-
-def serve_greedily(
-    runner: ModelRunner, scheduler: SchedulerBase, sequences: list[Sequence], depth: int = 0,
-    copy_blocks: Callable[[Any], None] | None = None,
-) -> list[list[int]]:  # fmt: skip
-    """Generate the completions of all sequences; see GreedyLoop.
-
-    Returns:
-        the completions, in the order of the sequences.
-    """
-    loop = GreedyLoop(scheduler, runner, depth, copy_blocks)
-    for sequence in sequences:
-        scheduler.add(sequence)
-    while scheduler.has_unfinished():
-        overlapped_step(loop)
-    loop.process(0)
-    return [sequence.output_ids for sequence in sequences]

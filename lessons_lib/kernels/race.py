@@ -1,4 +1,4 @@
-"""Lesson 12: the sampling of engine/race.py (exponential race, or Gumbel-max) in one kernel: one program per row, no
+"""Lesson 12: engine/sampling.py's race (exponential race, or Gumbel-max) in one kernel: one program per row, no
 sort, and only tokens are written.
 
 A program makes several passes over its row, tile by tile; after the first, most reads hit the GPU's cache. Rows are
@@ -15,7 +15,7 @@ import triton.language as tl
 
 TILE, NUM_WARPS = 8192, 32  # measured on an H100, see tools/gpu_bench/sampling.py
 
-# SplitMix64 and the table, see engine/race.py.
+# SplitMix64 and the table, see engine/sampling.py.
 STEP = tl.constexpr(0x9E3779B97F4A7C15)
 FIRST_FACTOR = tl.constexpr(0xBF58476D1CE4E5B9)
 SECOND_FACTOR = tl.constexpr(0x94D049BB133111EB)
@@ -132,7 +132,7 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
     Args:
         logits: pointer to [N, vocabulary], any floating-point dtype.
         highest: pointer to [N], the largest logit of each row; if it isn't finite, nothing is written.
-        table: pointer to int64 [programs, 7], see `settings_table` in engine/race.py.
+        table: pointer to int64 [programs, 7], see `settings_table` in engine/sampling.py.
         numbers: pointer to the same memory, as float64.
         tokens: pointer to int64 [N].
         stride: elements from the start of one row of logits to the start of the next.
@@ -169,7 +169,7 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
 
 
 def race(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Run `engine.race.race` as a kernel, asynchronously."""
+    """Run `engine.sampling.race` as a kernel, asynchronously."""
     if logits.stride(-1) != 1:
         logits = logits.contiguous()
     vocabulary = logits.shape[-1]

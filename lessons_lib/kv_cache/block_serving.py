@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_table import BlockTable
 
 
 @dataclass(eq=False)

@@ -1,19 +1,16 @@
 """Lesson 10: invariants of the pool: every block is either free or used by `ref_count` sequences."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lessons_lib.kv_cache.block_pool import blocks_for
-
-if TYPE_CHECKING:
-    from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
 
 class LostBlocks(AssertionError):
     """The pool, its sequences and its block hashes do not agree."""
 
 
-def audit(scheduler: "PreemptiveScheduler") -> None:
+def audit(scheduler: Any) -> None:
     """Compare a PreemptiveScheduler's pool with its sequences' blocks.
 
     Raises:

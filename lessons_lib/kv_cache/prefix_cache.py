@@ -1,64 +1,9 @@
 """Lesson 11: a block pool that tracks block contents, so that sequences with the same prefix share blocks."""
 
-import hashlib
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from lessons_lib.kv_cache.block_pool import BlockPool
-
-if TYPE_CHECKING:
-    from lessons_lib.scheduling.sequence import Sequence
-
-
-def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
-    """Hash a full block: its tokens, and the hash of the block before it.
-
-    Keys and values depend on all tokens before them, so the same tokens after another prefix are another block. Through
-    the chain, a hash identifies everything up to the end of its block.
-
-    Args:
-        parent: hash of the block before; `b""` for the first block.
-        token_ids: tokens of the block.
-
-    Returns:
-        32 bytes, by SHA-256: constructing a prompt with another prompt's hashes is infeasible.
-    """
-    return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-
-
-def salt_root(cache_salt: str | None) -> bytes:
-    """Parent of the first block: b"" without a salt.
-
-    Returns:
-        64 bytes, by SHA-512: longer than a block's hash, so that no block can be mistaken for a salt.
-    """
-    return b"" if cache_salt is None else hashlib.sha512(cache_salt.encode("utf-8", "surrogatepass")).digest()
-
-
-def hash_full_blocks(
-    sequence: "Sequence", block_size: int, block_hash: Callable[[bytes, list[int]], bytes] = block_hash
-) -> list[bytes]:
-    """Hash the full blocks of a sequence, and cache the hashes in `sequence.block_hashes`.
-
-    Args:
-        sequence: without placeholders, which have no token ids yet.
-        block_size: tokens per block.
-
-    Returns:
-        `sequence.num_tokens // block_size` hashes.
-    """
-    hashes = sequence.block_hashes
-    full = sequence.num_tokens // block_size
-    if len(hashes) < full:
-        # Look only at tokens that aren't hashed yet: this runs in every step, and sequences are long.
-        hashed = len(hashes) * block_size
-        token_ids = [*sequence.prompt_ids[hashed:], *sequence.output_ids[max(0, hashed - len(sequence.prompt_ids)) :]]
-        for start in range(0, full * block_size - hashed, block_size):
-            parent = hashes[-1] if hashes else salt_root(sequence.cache_salt)
-            hashes.append(block_hash(parent, token_ids[start : start + block_size]))
-    return hashes[:full]
 
 
 class LruQueue(OrderedDict[int, None]):
@@ -135,9 +80,7 @@ class PrefixCache(SharedBlockPool):
         evicted: number of cached blocks evicted so far.
     """
 
-    def __init__(self, num_blocks: int, block_size: int):
-        super().__init__(num_blocks, block_size)
-        self.evicted = 0
+    evicted = 0
 
     def reset(self) -> None:
         """Free all blocks and forget their contents."""
@@ -203,17 +146,3 @@ class PrefixCache(SharedBlockPool):
         if block_hash not in self.hash_to_block and block not in self.block_to_hash:
             self.block_to_hash[block] = block_hash
             self.hash_to_block[block_hash] = block
-
-    def forget_contents(self) -> None:
-        """Forget the contents of all blocks, so that none can be found.
-
-        Raises:
-            RuntimeError: a block is in use; nothing changes.
-        """
-        if self.used:
-            raise RuntimeError(
-                f"{len(self.used)} of {self.num_blocks} blocks are in use; finish or abort all requests first. "
-                "Nothing changed."
-            )
-        self.block_to_hash.clear()
-        self.hash_to_block.clear()

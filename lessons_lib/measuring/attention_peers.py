@@ -57,7 +57,7 @@ def gather_sdpa(inputs: Inputs) -> Calls | None:
         plans = [
             [replace(group, is_query=group.is_query.nonzero(as_tuple=True)) for group in groups] for groups in plans
         ]
-        return [lambda groups=groups: paged_attention(inputs.q, *caches, groups, inputs.scale) for groups in plans]
+        return [lambda groups=groups: paged_attention(groups, inputs.q, *caches, inputs.scale) for groups in plans]
     query = _rectangle(inputs)
 
     def attend(table):

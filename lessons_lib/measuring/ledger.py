@@ -16,8 +16,9 @@ from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache

@@ -6,16 +6,16 @@ from typing import Any
 
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.arrivals import traffic
-from lessons_lib.scheduling.policies import Policy, StrictPriority
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, never_swap
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.policies import StrictPriority
+from lessons_lib.scheduling.sequence import Policy, Sequence
 from lessons_lib.scheduling.simulator import StepCost, simulate
+from lessons_lib.scheduling.swapping import SwappingScheduler, never_swap
 
 Rule = Callable[[list[Sequence], Policy], Sequence]
 A_STEP = StepCost(base=1, per_token=0, per_context_token=0)  # the clock counts steps
 
 
-class _Watched(PreemptiveScheduler):
+class _Watched(SwappingScheduler):
     """A scheduler that remembers the sequence in need of a block."""
 
     needs_block: Sequence

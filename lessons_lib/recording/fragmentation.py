@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.trace import Trace
 
 if TYPE_CHECKING:

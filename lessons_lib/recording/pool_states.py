@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.fragmentation import tokens_held
 from lessons_lib.recording.trace import Trace
 

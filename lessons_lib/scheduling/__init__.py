@@ -1,8 +1,9 @@
-"""Which tokens of which sequences each step computes.
+"""The scheduler: it decides before each step which tokens of which sequences to compute.
 
-Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption (10), shared_blocks and forks (11).
-The engine doesn't use stalling and forks. simulator runs a scheduler without a model on the requests of arrivals;
-statistics says how the run went, and swap_cost what preemption costs (10).
+Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption, swapping (10), shared_blocks and
+forks (11). The engine uses sequence, scheduler and preemption, and swapping if it has a swap space. simulator runs a
+scheduler without a model on the requests of arrivals; statistics says how the run went, and swap_cost what preemption
+costs (10).
 """
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
@@ -10,27 +11,20 @@ from lessons_lib.scheduling.arrivals import Arrival, bursty_arrivals, reversed_e
 from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
-    FirstComeFirstServed,
     PriorityWithAgeing,
     ShortestJobFirst,
     ShortestWithAgeing,
     StrictPriority,
-    WaitingQueue,
 )
-from lessons_lib.scheduling.preemption import (
-    PreemptiveScheduler,
-    always_swap,
-    last_in_rank,
-    never_swap,
-    preempt_sequence,
-)
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, preempt_sequence
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
-from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence, WaitingQueue
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, copy_before_write, take_cached
 from lessons_lib.scheduling.simulator import StepCost, fit_cost, simulate, simulate_static
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, summary, times_of
 from lessons_lib.scheduling.swap_cost import PreemptionCost, swap_if_cheaper
+from lessons_lib.scheduling.swapping import SwappingScheduler, always_swap, never_swap
 
 __all__ = [
     "SWAP_IN",
@@ -38,6 +32,7 @@ __all__ = [
     "Arrival",
     "BalancedLengths",
     "BlockCopy",
+    "CopyOnWriteScheduler",
     "Deadlock",
     "FirstComeFirstServed",
     "PreemptionCost",
@@ -50,6 +45,7 @@ __all__ = [
     "ShortestWithAgeing",
     "StepCost",
     "StrictPriority",
+    "SwappingScheduler",
     "WaitingQueue",
     "always_swap",
     "bursty_arrivals",

@@ -33,7 +33,7 @@ class Arrival:
     is_interactive: bool = False
 
     def sequence(self) -> Sequence:
-        """What the scheduler gets. Its tokens are only counted, so a range stands for them."""
+        """The sequence for the scheduler. Its tokens are only counted, so a range stands for them."""
         return Sequence(
             self.id,
             range(self.prompt_tokens),

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 
 
-def fork(scheduler: PreemptiveScheduler, sequence: Sequence, id: str) -> Sequence:
+def fork(scheduler: CopyOnWriteScheduler, sequence: Sequence, id: str) -> Sequence:
     """Run a second sequence with all the tokens of a running one. They share every block until one of them writes.
 
     Args:

@@ -1,19 +1,18 @@
 """Lesson 09: which tokens of which sequences the next step computes. It runs before every forward pass."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, WaitingQueue
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.models.validate import must
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy, Sequence, WaitingQueue
 
 
 @dataclass
 class SchedulerOutput:
-    """What one step computes, and what happens to blocks before it.
+    """The work of one step, and the changes to blocks before it.
 
     Attributes:
         num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed
@@ -58,7 +57,7 @@ Admission = Callable[[Any, Sequence], bool]
 
 
 def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
-    """How many tokens of each running sequence the next step computes.
+    """Divide the token budget of the next step among the running sequences.
 
     A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
 
@@ -107,15 +106,17 @@ def optimistic(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
     return scheduler.missing_blocks(sequence) + reserve <= len(scheduler.pool.free_queue)
 
 
+@dataclass(eq=False, repr=False)
 class SchedulerBase:
     """The sequences that wait and run, the pool they take blocks from, and the limits of a step.
 
-    What isn't here is the decision: see `stalling.Scheduler` (lesson 09) and `PreemptiveScheduler` (lesson 10).
+    The decision isn't here: see `stalling.Scheduler` (lesson 09) and `PreemptiveScheduler` (lesson 10).
 
     Attributes:
         pool: where blocks come from.
         max_num_seqs: the most sequences that run at a time: the number of batch slots.
         max_num_batched_tokens: the most tokens of a step.
+        policy: ranks the waiting sequences; if None, in the order of arrival.
         admission: function (scheduler, sequence) -> bool: whether memory has room for one more.
         watermark: blocks that `optimistic` admission leaves free.
         share_budget: function (running, budget) -> sequence -> tokens; see `share_budget`.
@@ -127,31 +128,21 @@ class SchedulerBase:
         ValueError: there is no batch slot, the token budget is below `max_num_seqs`, or the watermark is negative.
     """
 
-    def __init__(
-        self,
-        pool: BlockPool,
-        *,
-        max_num_seqs: int = 8,
-        max_num_batched_tokens: int = 64,
-        policy: Policy | None = None,
-        admission: Admission = conservative,
-        watermark: int = 0,
-        share_budget: Callable[[list[Sequence], int], dict[Sequence, int]] = share_budget,
-    ):
-        if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
-            raise ValueError(
-                f"max_num_seqs is {max_num_seqs} and max_num_batched_tokens {max_num_batched_tokens}; there must be "
-                "room for 1 sequence or more, and for a token of each."
-            )
-        if watermark < 0:
-            raise ValueError(f"watermark is {watermark} blocks; it must be 0 or more.")
-        self.pool = pool
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.admission = admission
-        self.watermark = watermark
-        self.share_budget = share_budget
-        self.waiting = WaitingQueue(policy or FirstComeFirstServed())
+    pool: BlockPool
+    _: KW_ONLY
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 64
+    policy: Policy | None = None
+    admission: Admission = conservative
+    watermark: int = 0
+    share_budget: Callable[[list[Sequence], int], dict[Sequence, int]] = share_budget
+
+    def __post_init__(self) -> None:
+        must(self.max_num_seqs >= 1, "max_num_seqs", self.max_num_seqs, "at least 1", ValueError)
+        budget, wanted = self.max_num_batched_tokens, "at least max_num_seqs, a token for each sequence"
+        must(budget >= self.max_num_seqs, "max_num_batched_tokens", budget, wanted, ValueError)
+        must(self.watermark >= 0, "watermark", self.watermark, "0 blocks or more", ValueError)
+        self.waiting = WaitingQueue(self.policy or FirstComeFirstServed())
         self.running: list[Sequence] = []
         self.leaving: list[Sequence] = []
 
@@ -165,17 +156,14 @@ class SchedulerBase:
         self.waiting.add(sequence)
 
     def check(self, sequence: Sequence) -> None:
-        """Whether a sequence can be served.
+        """Refuse a sequence that can't be served.
 
         Raises:
             BadRequest: its prompt is empty, or its `max_new_tokens` is below 1.
             OutOfBlocks: it could not reach `max_new_tokens` even in an empty pool.
         """
-        if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
-            raise BadRequest(
-                f"sequence {sequence.id!r} has {len(sequence.prompt_ids)} prompt tokens and max_new_tokens "
-                f"{sequence.max_new_tokens}; both must be at least 1."
-            )
+        for what, length in (("prompt", len(sequence.prompt_ids)), ("max_new_tokens", sequence.max_new_tokens)):
+            must(length >= 1, f"{what} of sequence {sequence.id!r}", length, "at least 1 token")
         needed = blocks_for(sequence.most_tokens, self.pool.block_size)
         if needed > self.pool.num_blocks:
             raise OutOfBlocks(
@@ -188,7 +176,7 @@ class SchedulerBase:
         raise NotImplementedError
 
     def has_unfinished(self) -> bool:
-        """Whether a sequence is running, waiting, or getting its last token."""
+        """True if a sequence is running, waiting, or getting its last token."""
         return bool(self.running or self.leaving or len(self.waiting))
 
     def missing_blocks(self, sequence: Sequence) -> int:

@@ -1,7 +1,11 @@
-"""Lesson 09: a request as the scheduler sees it: the tokens it has, and how many of them are computed."""
+"""Lesson 09: a request as the scheduler sees it, and the queue in which it waits."""
 
+import bisect
+import itertools
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOrRange
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 
 @dataclass(eq=False)
@@ -81,3 +85,74 @@ class Sequence:
         if self.output_ids and self.output_ids[-1] in self.stop_token_ids:
             return "stop"
         return "length" if len(self.output_ids) >= self.max_new_tokens else None
+
+
+class Policy(Protocol):
+    """Ranks waiting sequences.
+
+    A policy with a `window` above 1 also has `choose(first_waiting, running)`; see `BalancedLengths`.
+    """
+
+    name: str
+
+    def rank(self, sequence: Sequence) -> Any:
+        """Anything that can be compared with the ranks of other sequences; the smallest is admitted first."""
+
+
+class FirstComeFirstServed:
+    """In the order of arrival."""
+
+    name = "first come, first served"
+
+    def rank(self, sequence: Sequence) -> float:
+        return sequence.arrival_time
+
+
+class WaitingQueue:
+    """The waiting sequences in the order of a policy. Of two with the same rank, the one added first is first, and
+    stays first if it is preempted and added again."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self._entries: list[tuple[Any, int, int, Sequence]] = []
+        self._order = itertools.count()
+
+    def add(self, sequence: Sequence) -> None:
+        order = next(self._order)  # no two entries have the same, so sequences are never compared
+        if sequence.queue_place is None:
+            sequence.queue_place = order
+        bisect.insort(self._entries, (self.policy.rank(sequence), sequence.queue_place, order, sequence))
+
+    def clear(self) -> None:
+        """Take all sequences out."""
+        self._entries.clear()
+
+    def next(self, running: list[Sequence]) -> Sequence:
+        """The sequence to admit next. It stays in the queue: whether there is room for it is another question.
+
+        Raises:
+            IndexError: the queue is empty.
+        """
+        window: int = getattr(self.policy, "window", 1)
+        if window == 1 or not self._entries:
+            return self._entries[0][-1]
+        first_waiting = [sequence for *_, sequence in self._entries[:window]]
+        return self.policy.choose(first_waiting, running)  # type: ignore[attr-defined, no-any-return]
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out.
+
+        Raises:
+            ValueError: it is not in the queue.
+        """
+        for index, (*_, other) in enumerate(self._entries):
+            if other is sequence:
+                del self._entries[index]
+                return
+        raise ValueError(f"sequence {sequence.id!r} does not wait in this queue of {len(self)}.")
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for *_, sequence in self._entries)

@@ -1,14 +1,23 @@
-"""Lesson 11: sequences that share blocks. One begins with cached blocks, or copies a block before it writes."""
+"""Lesson 11: sequences that share blocks they write to. Each copies a block before it writes.
+
+The engine gets by without: there, sequences share full blocks only, and nothing is written to a full block.
+"""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
+from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.swapping import SwappingScheduler
 
 
 def take_cached(pool: PrefixCache, sequence: Sequence, blocks: list[int]) -> None:
     """Let a sequence begin with blocks that hold its first tokens already.
 
-    The last token is computed all the same: its logits predict the next token.
+    The last token is always computed: its logits predict the next token.
 
     Args:
         pool: a PrefixCache.
@@ -43,3 +52,46 @@ def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> Bloc
     sequence.blocks[index] = target
     pool.free([source])
     return BlockCopy(COPY, source, target)
+
+
+@dataclass(eq=False, repr=False)
+class CopyOnWriteScheduler(SwappingScheduler):
+    """A scheduler whose sequences may share any block: forks, and sequences that find all their tokens in the cache.
+
+    Attributes:
+        take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
+        copy_before_write: function (pool, sequence, index) -> a block copy; see `copy_before_write`.
+    """
+
+    _: KW_ONLY
+    take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached
+    copy_before_write: Callable[[PrefixCache, Sequence, int], BlockCopy] = copy_before_write
+
+    def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
+        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
+            self.allocate_slots(scheduler_output, sequence, count)
+
+    def make_room(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> bool:
+        """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not
+        write to it.
+
+        Returns:
+            False if not enough blocks are free; then nothing changes.
+        """
+        size, blocks = self.pool.block_size, sequence.blocks
+        index = sequence.num_computed_tokens // size
+        if index < len(blocks) and not self.pool.is_writable(blocks[index]):
+            missing = blocks_for(sequence.num_computed_tokens + count, size) - len(blocks)
+            if missing + 1 > len(self.pool.free_queue):
+                return False
+            scheduler_output.block_copies.append(self.copy_before_write(self.pool, sequence, index))
+        return super().make_room(scheduler_output, sequence, count)
+
+    def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
+        """Give a waiting sequence a batch slot, and all cached blocks that hold its tokens. The last token is computed
+        in a copy of its block."""
+        may_share = self.share_prefixes and not sequence.prompt_logits and not sequence.swapped
+        if may_share and (blocks := self.pool.match_prefix(self.hashes_of(sequence))):
+            self.take_cached(self.pool, sequence, blocks)
+            scheduler_output.cached[sequence] = sequence.num_computed_tokens
+        super().admit(scheduler_output, sequence)

@@ -149,7 +149,7 @@ class SimulatedEngine:
         return scheduler_output
 
     def seconds(self, scheduler_output: SchedulerOutput) -> float:
-        """What the step costs that was scheduled."""
+        """Cost of a scheduled step."""
         context = sum([sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens])
         return self.cost.seconds(scheduler_output.num_tokens, context + scheduler_output.num_tokens)
 

@@ -60,14 +60,14 @@ def seconds_alone(request: Arrival, cost: StepCost) -> float:
 
 
 def slowdowns(run: Simulation, requests: Iterable[Arrival], cost: StepCost) -> list[float]:
-    """How many times longer each finished request took than alone, in the order of `requests`."""
+    """Slowdown of each finished request compared with being served alone, in the order of `requests`."""
     return [
         run.times[request.id].latency / seconds_alone(request, cost) for request in requests if request.id in run.times
     ]
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """How fair a distribution is: (sum)² / (count × sum of squares).
+    """Fairness of a distribution: (sum)² / (count × sum of squares).
 
     1 if all values are equal; 1 / count if one has everything.
 

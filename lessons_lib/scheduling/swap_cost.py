@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.scheduling.swapping import SwappingScheduler
 
 
 @dataclass(frozen=True)
 class PreemptionCost:
-    """What swapping and recomputing cost on one machine.
+    """Cost of swapping and of recomputing on one machine.
 
     Attributes:
         step: how long a step takes.
@@ -49,7 +49,7 @@ class PreemptionCost:
         return self.step.seconds(num_tokens, num_tokens) - self.step.base
 
 
-def swap_if_cheaper(recorded: list[dict[str, float]]) -> Callable[[PreemptiveScheduler, Sequence], bool]:
+def swap_if_cheaper(recorded: list[dict[str, float]]) -> Callable[[SwappingScheduler, Sequence], bool]:
     """The choice between swapping and recomputing, on a machine where both were measured.
 
     Args:
@@ -68,7 +68,7 @@ def swap_if_cheaper(recorded: list[dict[str, float]]) -> Callable[[PreemptiveSch
     # The step runs anyway, so its base isn't counted: what matters is how much longer each token makes it.
     recompute_per_token = (last["recompute_s"] - first["recompute_s"]) / tokens
 
-    def should_swap(scheduler: PreemptiveScheduler, victim: Sequence) -> bool:
+    def should_swap(scheduler: SwappingScheduler, victim: Sequence) -> bool:
         size, computed = scheduler.pool.block_size, victim.num_computed_tokens
         copied = size * blocks_for(computed, size)  # a block is copied whole
         return swap_base + swap_per_token * copied < recompute_per_token * computed

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.admission import AdmissionControl, Admitted

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request import NewToken, TokenReader
+from lessons_lib.engine.output_processor import TokenReader
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
     AbortRequest,

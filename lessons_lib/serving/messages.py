@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from lessons_lib.engine.logprobs import TokenLogprobs
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.sampling import TokenLogprobs
+from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.stream_text import TextRules
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lessons_lib.kv_cache.prefix_cache import block_hash, salt_root
+from lessons_lib.kv_cache.block_hashes import block_hash, salt_root
 
 
 def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | None = None) -> list[bytes]:

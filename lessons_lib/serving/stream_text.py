@@ -10,7 +10,7 @@ from typing import Any
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request import CompletionOutput, NewToken
+from lessons_lib.engine.outputs import CompletionOutput, NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 
 

@@ -9,15 +9,9 @@ import torch
 from transformers import LlamaConfig
 
 from answers import Wrong
-from lessons_lib.kv_cache.block_pool import (
-    BlockPool,
-    BlockTable,
-    OutOfBlocks,
-    TableFull,
-    block_bytes,
-    blocks_for,
-    slot_of,
-)
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_memory import block_bytes
+from lessons_lib.kv_cache.block_table import BlockTable, TableFull, slot_of
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.block_serving import may_admit, step_in_blocks
 from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size

@@ -13,7 +13,8 @@ import numpy as np
 from answers import Wrong
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
-from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
+from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool
+from lessons_lib.kv_cache.block_hashes import block_hash
 from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
 # 11.1 block_hash

@@ -7,7 +7,7 @@ import torch
 from answers import Wrong
 from lessons_lib.engine.core import StepFailed
 from lessons_lib.engine.detokenizer import releasable
-from lessons_lib.engine.sampling import token_probabilities
+from lessons_lib.engine.plain_sampling import token_probabilities
 
 NONE = float("-inf")
 

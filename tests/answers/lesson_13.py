@@ -12,8 +12,9 @@ from answers import Wrong
 from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.engine.cuda_graphs import Graph, GraphKey, GraphStore
 from lessons_lib.engine.input_batch import next_tokens
-from lessons_lib.engine.in_flight import overlapped_step
-from lessons_lib.engine.race import draw_on_device, random_numbers
+from lessons_lib.engine.core import overlapped_step
+from lessons_lib.engine.stateless_random import random_numbers
+from lessons_lib.engine.plain_sampling import draw_on_device
 from lessons_lib.measuring.step_sizes import least_padding
 from lessons_lib.measuring.tuning import largest_that_fits
 from lessons_lib.scheduling.scheduler import SchedulerOutput

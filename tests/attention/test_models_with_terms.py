@@ -12,8 +12,10 @@ from transformers import masking_utils
 from lessons_lib.attention.hf_backend import PAGED, PagedPass, attention_of_layer, paged_attention_in
 from lessons_lib.attention.score_terms import ScoreTerms, score_terms
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, compiled_logits
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
-from lessons_lib.kv_cache.block_pool import BlockPool, block_bytes
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.kv_cache.block_memory import block_bytes
+from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape, UnsupportedModel, kv_shapes
 from lessons_lib.models.tiny_models import tiny_model

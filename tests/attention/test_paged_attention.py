@@ -20,7 +20,7 @@ from lessons_lib.attention.online_softmax import (
 )
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.fused_attention import plan_fused
-from lessons_lib.kv_cache.block_pool import slot_of
+from lessons_lib.kv_cache.block_table import slot_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_attention_in, paged_forward
 from lessons_lib.attention.packing import pack
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
@@ -27,7 +27,7 @@ def one_pass(model, cache, tables, new_tokens):
     )
     longest = max(len(tables[name].blocks) for name in names)
     block_tables = torch.tensor([tables[name].blocks + [0] * (longest - len(tables[name].blocks)) for name in names])
-    return dict(zip(names, paged_forward(model, ForwardBatch.of(packed, slots, block_tables), cache)))
+    return dict(zip(names, paged_forward(model, packed.with_tables(slots, block_tables), cache)))
 
 
 @torch.inference_mode()

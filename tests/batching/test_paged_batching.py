@@ -14,7 +14,8 @@ from lessons_lib.attention.plain_attention import attention_one_by_one
 from lessons_lib.batching.paged_batching import PagedBatch, blocks_at_most, paged_generate, paged_step
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.request import Request, RequestState
-from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for, slot_of
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_table import slot_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest

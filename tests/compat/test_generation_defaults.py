@@ -21,7 +21,8 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling import SamplingParams, token_probabilities
+from lessons_lib.engine.plain_sampling import token_probabilities
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 

@@ -150,10 +150,11 @@ def test_several_answers_of_one_prompt_share_it():
     assert all(
         len(completion.token_ids) == 15 and completion.finish_reason == "length" for completion in output.completions
     )
-    # The prompt is computed once, its last token by each of the others, and each answer but its last token.
-    assert engine.metrics.tokens == len(prompt) + 3 + 4 * 14
-    assert engine.metrics.new_tokens == 60 and engine.metrics.prefill_tokens == len(prompt) - 1
-    assert engine.metrics.cached_tokens == 3 * (len(prompt) - 1)
+    # The prompt is computed once, its last block by each of the others, and each answer but its last token.
+    size = engine.config.block_size
+    assert len(prompt) % size == 0 and engine.metrics.tokens == len(prompt) + 3 * size + 4 * 14
+    assert engine.metrics.new_tokens == 60 and engine.metrics.prefill_tokens == len(prompt) - 1 + 3 * (size - 1)
+    assert engine.metrics.cached_tokens == 3 * (len(prompt) - size)
     for index in range(4):
         assert an_engine().generate([prompt], sampled(5 + index))[0].token_ids == output.completions[index].token_ids
     check_that_nothing_is_left(engine)

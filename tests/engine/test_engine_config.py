@@ -11,8 +11,9 @@ from engine_cases import a_model, alone, an_engine, greedy
 from lessons_lib.engine import config as engine_config
 from lessons_lib.engine.config import EngineConfig, available_memory, checked_num_blocks
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_pool import block_bytes
-from lessons_lib.scheduling.policies import BalancedLengths, FirstComeFirstServed, StrictPriority
+from lessons_lib.kv_cache.block_memory import block_bytes
+from lessons_lib.scheduling.policies import BalancedLengths, StrictPriority
+from lessons_lib.scheduling.sequence import FirstComeFirstServed
 
 WRONG = [
     *[("max_num_seqs", value) for value in (0, -1, 2.0, True, "8", None, math.nan)],

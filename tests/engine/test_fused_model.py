@@ -5,7 +5,8 @@ import torch
 from oracle import END, generate_alone, ragged_requests
 
 from lessons_lib.engine.fused_llama import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import tiny_model

@@ -8,8 +8,8 @@ from overlap_cases import answers, mover, ragged, sharing_scheduler
 from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.model_runner import serve_greedily
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model

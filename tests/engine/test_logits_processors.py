@@ -28,13 +28,9 @@ from lessons_lib.engine.logits_processors import (
     last_tokens_of_bad_words,
     process_logits,
     tokens_of_bad_words,
-)
-from lessons_lib.engine.sampling import (
-    NO_TOKEN,
-    NO_TOKEN_ALLOWED,
-    choose_tokens,
     why_no_token,
 )
+from lessons_lib.engine.sampling import NO_TOKEN, NO_TOKEN_ALLOWED, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.sequence import Sequence

@@ -6,10 +6,10 @@ from overlap_cases import BLOCK, answers, mover, ragged, sharing_scheduler
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.model_runner import serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.kv_cache.prefix_cache import hash_full_blocks
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Scheduler

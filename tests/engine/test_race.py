@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lessons_lib.engine import race
-from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, draw, race_on, token_probabilities
+from lessons_lib.engine import sampling as race
+from lessons_lib.engine.plain_sampling import draw, token_probabilities
+from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, race_on
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.stateless_random import STEP, mixed, random_numbers
 
 few = settings(max_examples=60, deadline=None)
 NUM_DRAWS = 100_000
@@ -57,7 +59,7 @@ def chance_of(counts, expected):
 @few
 def test_numbers_are_those_of_splitmix(seed, position, tokens):
     seed_on_device = race.settings_table([0], [SamplingParams(temperature=1)], [seed], [position], 9)[0, 1]
-    found = race.random_numbers(seed_on_device, torch.tensor(position), torch.tensor(tokens))
+    found = random_numbers(seed_on_device, torch.tensor(position), torch.tensor(tokens))
     expected = [race_oracle.number(seed, position, token) for token in tokens]
     assert found.tolist() == pytest.approx(expected, rel=2**-23, abs=0)
 
@@ -65,8 +67,8 @@ def test_numbers_are_those_of_splitmix(seed, position, tokens):
 def test_splitmix_is_the_published_one():
     """The first numbers of the generator whose state is 1234567, as the authors' C program prints them."""
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    steps = torch.arange(4) * race.STEP + 1234567
-    assert [number % 2**64 for number in race.mixed(steps).tolist()] == expected
+    steps = torch.arange(4) * STEP + 1234567
+    assert [number % 2**64 for number in mixed(steps).tolist()] == expected
     assert [race_oracle.splitmix((1234567 + step * 0x9E3779B97F4A7C15) % 2**64) for step in range(4)] == expected
 
 
@@ -74,7 +76,7 @@ def test_splitmix_is_the_published_one():
 def test_numbers_are_even_and_independent_along_every_argument(varied):
     many, one = torch.arange(-500, NUM_DRAWS - 500), torch.tensor(3)
     seeds, positions, tokens = (many if varied in (name, "all") else one for name in ("seeds", "positions", "tokens"))
-    numbers = race.random_numbers(seeds, positions.abs(), tokens.abs())
+    numbers = random_numbers(seeds, positions.abs(), tokens.abs())
     assert numbers.min() > 0 and numbers.max() < 1
     expected = torch.full((100,), NUM_DRAWS / 100)
     assert chance_of((numbers * 100).long().bincount(minlength=100), expected) > 1e-4
@@ -84,9 +86,9 @@ def test_numbers_are_even_and_independent_along_every_argument(varied):
 
 def test_numbers_of_different_seeds_and_positions_are_different():
     seeds, positions = torch.arange(200)[:, None, None], torch.arange(50)[:, None]
-    numbers = race.random_numbers(seeds, positions, torch.arange(7))
+    numbers = random_numbers(seeds, positions, torch.arange(7))
     assert numbers.shape == (200, 50, 7) and len(numbers.unique()) > 0.99 * numbers.numel()
-    assert len(race.mixed(race.mixed(seeds) + positions).unique()) == 10_000
+    assert len(mixed(mixed(seeds) + positions).unique()) == 10_000
 
 
 def test_times_are_exponential_down_to_the_smallest():

@@ -8,14 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.engine.sampling import (
-    NO_TOKEN,
-    SamplingParams,
-    choose_tokens,
-    draw,
-    token_logprobs,
-    token_probabilities,
-)
+from lessons_lib.engine.logprobs import token_logprobs
+from lessons_lib.engine.plain_sampling import draw, token_probabilities
+from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
 
 numbers = st.floats(-20, 20, width=32)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks, salt_root
+from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks, salt_root
 from lessons_lib.scheduling.sequence import Sequence
 
 PROMPT = list(range(10, 31))
@@ -166,15 +166,3 @@ def test_a_reset_is_refused_while_requests_have_blocks(config):
     for n in range(3):
         assert answers[str(n)].token_ids == alone("qwen2", PROMPT[n : n + 9], 16, ignore_eos=True)
     engine.reset_prefix_cache()
-
-
-def test_the_pool_refuses_too():
-    pool = PrefixCache(3, 4)
-    (block,) = pool.allocate(1)
-    pool.cache_full_block(block, b"x")
-    with pytest.raises(RuntimeError, match="1 of 3 blocks are in use"):
-        pool.forget_contents()
-    assert pool.hash_to_block == {b"x": block}
-    pool.free([block])
-    pool.forget_contents()
-    assert not pool.hash_to_block and not pool.block_to_hash and len(pool.free_queue) == 3

@@ -12,7 +12,8 @@ from term_models import term_model
 
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kernels.launch import has_hopper_kernel, launch_prefill, varlen
 from lessons_lib.kernels.paged_flash import prefill_kernel
 from lessons_lib.kv_cache.block_pool import BlockPool

@@ -80,7 +80,7 @@ CASES = {
 
 def by_pytorch(case):
     groups = plan_groups(case.cu_seqlens_q, case.context_lens, case.block_tables, case.k_cache.shape[1])
-    return paged_attention(case.q, case.k_cache, case.v_cache, groups, case.scale)
+    return paged_attention(groups, case.q, case.k_cache, case.v_cache, case.scale)
 
 
 def by_launching(case, rows, keys, split):

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lessons_lib.engine import race as plain
+from lessons_lib.engine import sampling as plain
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, race_on
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kernels import race as kernel

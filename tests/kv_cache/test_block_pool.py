@@ -9,16 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from lessons_lib.kv_cache.block_pool import (
-    BlockPool,
-    BlockTable,
-    OutOfBlocks,
-    TableFull,
-    block_bytes,
-    blocks_for,
-    blocks_in_budget,
-    slot_of,
-)
+from lessons_lib.kv_cache.block_memory import block_bytes, blocks_in_budget
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_table import BlockTable, TableFull, slot_of
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
@@ -107,8 +100,6 @@ class PoolAgainstModel(RuleBasedStateMachine):
                 range(self.pool.num_blocks)
             )
             assert self.pool.used == {block for blocks in self.held for block in blocks}
-            share = len(self.pool.used) / self.pool.num_blocks if self.pool.num_blocks else 0
-            assert self.pool.utilization == pytest.approx(share)
 
 
 TestPoolAgainstModel = PoolAgainstModel.TestCase

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
 LONG = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

@@ -19,7 +19,10 @@ from engine_cases import (
 
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
-from lessons_lib.engine.sampling import SamplingParams, choose_tokens, token_logprobs, token_probabilities
+from lessons_lib.engine.logprobs import token_logprobs
+from lessons_lib.engine.plain_sampling import token_probabilities
+from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
 
 PROMPT = [5, 6, 7]

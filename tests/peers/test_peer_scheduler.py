@@ -8,15 +8,15 @@ import torch
 from overlap_cases import BLOCK
 from scheduling_cases import a_scheduler, a_sequence, by_name, names
 
-from lessons_lib.engine.in_flight import overlapped_step
-from lessons_lib.engine.model_runner import GreedyLoop
+from lessons_lib.engine.core import overlapped_step
+from lessons_lib.engine.greedy_loop import GreedyLoop
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.swapping import SwappingScheduler
 
 TOKEN = 90
 
@@ -24,7 +24,7 @@ TOKEN = 90
 def preemptive(num_blocks=100, *, block_size=4, swap_blocks=0, **limits):
     limits = dict(max_num_seqs=8, max_num_batched_tokens=64, share_prefixes=False) | limits
     pool, swap_space = PrefixCache(num_blocks, block_size), BlockPool(swap_blocks, block_size)
-    return PreemptiveScheduler(pool, swap_space=swap_space, **limits)
+    return SwappingScheduler(pool, swap_space=swap_space, **limits)
 
 
 def step(scheduler):

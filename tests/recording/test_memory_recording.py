@@ -12,8 +12,9 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
 from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, never_swap
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.swapping import never_swap
 
 COMMON = list(range(20, 28))
 
@@ -22,7 +23,7 @@ def machine(num_blocks=14, num_swap_blocks=8, **limits):
     """A scheduler over blocks of 4, a runner, and the cache of the swap space."""
     model = tiny_model("qwen2", seed=3)
     limits = dict(max_num_seqs=4, max_num_batched_tokens=20) | limits
-    scheduler = PreemptiveScheduler(PrefixCache(num_blocks, 4), swap_space=BlockPool(num_swap_blocks, 4), **limits)
+    scheduler = CopyOnWriteScheduler(PrefixCache(num_blocks, 4), swap_space=BlockPool(num_swap_blocks, 4), **limits)
     return ModelRunner(model, num_blocks, 4), scheduler, PagedKVCache(model.config, max(num_swap_blocks, 1), 4)
 
 

@@ -16,8 +16,9 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, always_swap, never_swap
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.swapping import always_swap, never_swap
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 
@@ -32,7 +33,7 @@ class Machine:
 
     def __init__(self, family, num_blocks, block_size=4, swap_blocks=0, **limits):
         limits = dict(max_num_seqs=4, max_num_batched_tokens=40) | limits
-        self.scheduler = PreemptiveScheduler(
+        self.scheduler = CopyOnWriteScheduler(
             PrefixCache(num_blocks, block_size), swap_space=BlockPool(swap_blocks, block_size), **limits
         )
         model = tiny_model(family, seed=3)
@@ -139,7 +140,7 @@ def test_can_append_looked_at_the_wrong_token_at_a_block_boundary(prompt, block_
     """A step takes a block if, and only if, the token that it computes is the first of a block; with none free, only
     then is anybody preempted."""
     pool = PrefixCache(2 * blocks_for(prompt + 9, block_size), block_size)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=False)
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=False)
     early, late = Sequence("A", list(range(prompt)), 10), Sequence("B", list(range(prompt)), 10, arrival_time=1.0)
     for sequence in (early, late):
         scheduler.add(sequence)

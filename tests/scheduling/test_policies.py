@@ -10,14 +10,13 @@ from scheduling_cases import POLICIES, a_sequence, names
 
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
-    FirstComeFirstServed,
     PriorityWithAgeing,
     ShortestJobFirst,
     ShortestWithAgeing,
     StrictPriority,
-    WaitingQueue,
     expected_length,
 )
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, WaitingQueue
 
 # Whole seconds: sums of them are exact, and many are alike.
 customers = st.lists(

@@ -6,25 +6,28 @@ import random
 import pytest
 import torch
 
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, never_swap
+from lessons_lib.scheduling.policies import StrictPriority
+from lessons_lib.scheduling.preemption import last_in_rank
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
-from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, copy_before_write, take_cached
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
+from lessons_lib.scheduling.swapping import never_swap
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):
     limits = dict(max_num_seqs=4, max_num_batched_tokens=64) | limits
-    return PreemptiveScheduler(
+    return CopyOnWriteScheduler(
         PrefixCache(num_blocks, block_size), swap_space=BlockPool(swap_blocks, block_size), **limits
     )
 
@@ -219,7 +222,7 @@ def test_a_watermark_keeps_blocks_for_those_who_run():
 
 def served(pool, prompt, max_tokens=1):
     """Let a scheduler serve a prompt in a pool, so that its blocks can be found. Returns the scheduler."""
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
     scheduler.add(Sequence("first", list(prompt), max_tokens))
     run_out(scheduler)
     return scheduler
@@ -273,7 +276,7 @@ def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():
 
 def test_what_others_hold_counts_as_nothing_for_admission():
     pool = PrefixCache(5, 4)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
     scheduler.add(Sequence("A", list(range(13)), 3))
     go(scheduler)
     assert len(pool.free_queue) == 1
@@ -616,7 +619,7 @@ def test_nothing_is_admitted_while_a_sequence_that_leaves_has_the_blocks():
 
 
 def test_a_preempted_sequence_keeps_its_place_among_equals():
-    scheduler = PreemptiveScheduler(PrefixCache(8, 2), max_num_seqs=2, max_num_batched_tokens=16)
+    scheduler = CopyOnWriteScheduler(PrefixCache(8, 2), max_num_seqs=2, max_num_batched_tokens=16)
     sequences = [Sequence(name, range(4), 9) for name in "abcd"]  # all arrived at once
     for sequence in sequences:
         scheduler.add(sequence)

@@ -8,10 +8,11 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring import recorded_swaps, recorded_victims
 from lessons_lib.scheduling.arrivals import traffic
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
+from lessons_lib.scheduling.preemption import last_in_rank
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost, simulate
 from lessons_lib.scheduling.swap_cost import PreemptionCost, swap_if_cheaper
+from lessons_lib.scheduling.swapping import SwappingScheduler
 
 STEP = StepCost(base=5e-3, per_token=2e-5, per_context_token=2e-7)
 MIB = 2**20
@@ -91,7 +92,7 @@ def test_what_lesson_10_says_about_the_second_recording(run):
 
 @pytest.mark.parametrize("swap, swaps", [(1e-7, True), (1e-2, False)])
 def test_it_decides_for_a_scheduler(swap, swaps):
-    scheduler = PreemptiveScheduler(
+    scheduler = SwappingScheduler(
         PrefixCache(40, 16),
         swap_space=BlockPool(200, 16),
         choose_victim=last_in_rank,

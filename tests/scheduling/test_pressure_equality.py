@@ -20,16 +20,12 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.policies import (
-    BalancedLengths,
-    FirstComeFirstServed,
-    PriorityWithAgeing,
-    ShortestJobFirst,
-    StrictPriority,
-)
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, always_swap, last_in_rank, never_swap
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
 from lessons_lib.scheduling.scheduler import conservative, optimistic
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.swapping import always_swap, never_swap
 
 MOST_WORKLOADS = 102
 WORKLOADS = by_day(34, MOST_WORKLOADS)  # of each family
@@ -87,9 +83,8 @@ def make_scheduler(rng, needed, block_size):
     """A scheduler whose pool holds the largest sequence, and seldom much more."""
     pool = PrefixCache(needed + rng.choice([0, 0, 1, 2, 4]), block_size)
     max_num_seqs = rng.choice([1, 3, 8, 8, 8, 8])
-    return PreemptiveScheduler(
-        pool,
-        swap_space=BlockPool(rng.choice([0, 5, 30, 30]), block_size),
+    swap_space = BlockPool(rng.choice([0, 5, 30, 30]), block_size)
+    limits = dict(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_seqs + rng.choice([0, 1, 3, 8, 60]),
         policy=rng.choice(
@@ -104,9 +99,12 @@ def make_scheduler(rng, needed, block_size):
         admission=conservative if rng.random() < 0.3 else optimistic,
         watermark=rng.choice([0, 0, 0, 1]),
         choose_victim=rng.choice([last_in_rank, lambda candidates, policy: rng.choice(candidates)]),
-        should_swap=rng.choice([always_swap, never_swap, lambda scheduler, victim: rng.random() < 0.5]),
         share_prefixes=rng.random() < 0.75,
     )
+    should_swap = rng.choice([always_swap, never_swap, lambda scheduler, victim: rng.random() < 0.5])
+    if rng.random() < 0.2:
+        return PreemptiveScheduler(pool, **limits)  # the engine's, which neither swaps nor copies
+    return CopyOnWriteScheduler(pool, swap_space=swap_space, should_swap=should_swap, **limits)
 
 
 def make_sequences(rng):
@@ -151,7 +149,8 @@ class Workload:
         sequences = [*self.scheduler.running, *self.scheduler.waiting]
         parent, victim = self.rng.choice(sequences), self.rng.choice(sequences)
         has_slot = parent in self.scheduler.running and len(self.scheduler.running) < self.scheduler.max_num_seqs
-        if self.rng.random() < self.forks and len(self.sequences) < 14 and has_slot:
+        can_fork = isinstance(self.scheduler, CopyOnWriteScheduler) and has_slot
+        if self.rng.random() < self.forks and len(self.sequences) < 14 and can_fork:
             self.sequences.append(fork(self.scheduler, parent, f"{len(self.sequences)} of {parent.id}"))
             self.happened["forks"] += 1
         if self.rng.random() < self.aborts:

@@ -6,7 +6,7 @@ import pytest
 from engine_cases import check_that_nothing_is_left, greedy
 from fronts import Dead, counted, counting_engine, dying_engine, tiny_engine
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.engine_loop import EngineLoop

@@ -14,7 +14,7 @@ import zmq
 from engine_cases import greedy
 from fronts import LIMIT, counting_engine, dying_engine, engine_once, no_engine, read, stuck_engine, until
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving import engine_process

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lessons_lib.kv_cache.prefix_cache import hash_full_blocks
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.serving.router import (
     PrefixAffinity,

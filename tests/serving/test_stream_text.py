@@ -7,7 +7,7 @@ from fronts import counting_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.serving.engine_loop import EngineLoop

@@ -2,14 +2,15 @@
 
 import random
 
-from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Scheduler
+from lessons_lib.scheduling.swapping import SwappingScheduler
 
 BLOCK = 4
 
@@ -35,7 +36,7 @@ def answers(model, sequences, max_num_seqs=5, num_blocks=200, block_size=BLOCK):
 
 def sharing_scheduler(num_blocks, block_size=BLOCK, swap_blocks=0, max_num_seqs=5, **options):
     limits = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=24) | options
-    return PreemptiveScheduler(
+    return SwappingScheduler(
         PrefixCache(num_blocks, block_size), swap_space=BlockPool(swap_blocks, block_size), **limits
     )
 

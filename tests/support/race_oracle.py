@@ -5,7 +5,7 @@ from unittest import mock
 
 import torch
 
-from lessons_lib.engine import race
+from lessons_lib.engine import sampling as race
 
 WORD = 2**64
 LEAST = 1e-30

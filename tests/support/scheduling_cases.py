@@ -3,13 +3,12 @@
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
-    FirstComeFirstServed,
     PriorityWithAgeing,
     ShortestJobFirst,
     ShortestWithAgeing,
     StrictPriority,
 )
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 from lessons_lib.scheduling.stalling import Scheduler
 
 POLICIES = [

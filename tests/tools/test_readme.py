@@ -63,7 +63,7 @@ def test_the_architecture_page_names_what_exists():
 def test_the_architecture_page_s_step_is_that_of_the_code():
     page = (LIBRARY / "ARCHITECTURE.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```\nLLMEngine\.step\(\)\n(.*?)```", page, re.DOTALL)
-    files = ("engine/llm_engine.py", "engine/core.py", "engine/in_flight.py", "attention/hf_backend.py")
+    files = ("engine/llm_engine.py", "engine/core.py", "engine/model_runner.py", "attention/hf_backend.py")
     sources = "".join((LIBRARY / "lessons_lib" / file).read_text(encoding="utf-8") for file in files)
     for line in block.splitlines():
         for code in line.strip().partition("  ")[0].split(", "):

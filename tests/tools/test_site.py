@@ -17,7 +17,7 @@ import pytest
 from accessibility import axe_faults, axe_source
 from browser import ROOT, start_chromium, why_no_browser
 
-from lessons_lib.kv_cache import block_pool
+from lessons_lib.kv_cache import block_table
 from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
 from tools.site import doors
@@ -60,11 +60,11 @@ def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
 
 
 def test_shown_source_links_to_its_definition_on_the_page_of_its_file():
-    things = block_pool.BlockTable.append, block_pool.BlockTable  # the second one is folded
+    things = block_table.BlockTable.append, block_table.BlockTable  # the second one is folded
     shown = to_code_pages("".join(source_of(thing)._repr_html_() for thing in things))
-    file = "lessons_lib/kv_cache/block_pool.py"
-    assert 'href="lessons_lib/kv_cache/block_pool.html#BlockTable.append"' in shown and linked_files(shown) == {file}
-    assert 'href="lessons_lib/kv_cache/block_pool.html#BlockTable"' in shown
+    file = "lessons_lib/kv_cache/block_table.py"
+    assert 'href="lessons_lib/kv_cache/block_table.html#BlockTable.append"' in shown and linked_files(shown) == {file}
+    assert 'href="lessons_lib/kv_cache/block_table.html#BlockTable"' in shown
     code = code_page(file, (ROOT / file).read_text(encoding="utf-8"))
     line = next(line for line in code.splitlines() if 'id="BlockTable.append"' in line)
     assert "append" in re.sub("<[^>]+>", "", line) and 'id="line-1"' in code

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from svg_reading import SVG, assert_sound, elements, texts
 
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.pool_states import PoolState, TableState, named_blocks, pool_state
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.pool.grid import draw_pool

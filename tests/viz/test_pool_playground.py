@@ -4,7 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.pool_states import pool_state
 from lessons_lib.viz.drawing.picture import live_html
 from lessons_lib.viz.pool.grid import draw_pool

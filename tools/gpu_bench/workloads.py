@@ -33,7 +33,8 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
+from lessons_lib.kv_cache.block_memory import block_bytes
+from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
 from tools.gpu_bench.facts import facts_of
 from tools.gpu_bench.models import NoWords, random_model

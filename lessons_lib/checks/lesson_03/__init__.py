@@ -48,7 +48,7 @@ EXERCISES = [
     Exercise(
         id="03.3",
         title="the block table",
-        reference="lessons_lib.kv_cache.block_pool:BlockTable",
+        reference="lessons_lib.kv_cache.block_table:BlockTable",
         test=check_block_table,
         hints=(
             "Don't think about when a block gets full. Compute how many blocks *all* the tokens need, the stored ones "
@@ -79,7 +79,7 @@ EXERCISES = [
     Exercise(
         id="03.5",
         title="blocks in a budget (optional)",
-        reference="lessons_lib.kv_cache.block_pool:blocks_in_budget",
+        reference="lessons_lib.kv_cache.block_memory:blocks_in_budget",
         test=check_blocks_in_budget,
         hints=(
             "How many times does one whole block fit in the budget?",

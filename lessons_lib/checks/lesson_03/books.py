@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.kv_cache.block_table import TableFull
 
 REFUSALS = (OutOfBlocks, TableFull, ValueError, LookupError, ArithmeticError, AssertionError, TypeError, AttributeError)
 

@@ -2,7 +2,7 @@
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_tensor, is_whole, refused
-from lessons_lib.kv_cache.block_pool import block_bytes, blocks_in_budget
+from lessons_lib.kv_cache.block_memory import block_bytes, blocks_in_budget
 from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, reached, short
 from lessons_lib.checks.lesson_03.books import counted, own_refusal
-from lessons_lib.kv_cache.block_pool import slot_of
+from lessons_lib.kv_cache.block_table import slot_of
 
 # (blocks, block size, start, end), smallest first.
 CASES = [

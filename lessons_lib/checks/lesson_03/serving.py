@@ -6,8 +6,9 @@ from traceback import walk_tb
 
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_03.books import counted
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import CachedRequest, step_in_blocks
+from lessons_lib.kv_cache.block_table import BlockTable
 
 
 class _Scene:

@@ -6,7 +6,8 @@ from random import Random
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
 from lessons_lib.checks.lesson_03.table_reasons import WHY_REFUSED, why_count
-from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, TableFull, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_table import TableFull
 
 
 def check_block_table(attempt) -> None:

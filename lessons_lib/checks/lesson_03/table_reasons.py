@@ -1,7 +1,8 @@
 """Why an answer to 03.3 is wrong: a refusal without a reason, or a wrong number of blocks."""
 
 from lessons_lib.checks.lesson_03.books import counted
-from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull, blocks_for
+from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_table import TableFull
 
 WHY_REFUSED = {
     TableFull: "The table may hold up to `max_blocks` blocks, whatever the number of tokens. Refuse only if *more* are "

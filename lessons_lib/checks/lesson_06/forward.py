@@ -11,7 +11,8 @@ from lessons_lib.attention.packing import pack
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching.paged_batching import padded_tables
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import kv_head_size

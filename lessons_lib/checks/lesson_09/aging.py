@@ -7,7 +7,8 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.aging_words import why
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
 from lessons_lib.checks.lesson_09.ranks import is_before, refuse_no_number
-from lessons_lib.scheduling.policies import PriorityWithAgeing, WaitingQueue
+from lessons_lib.scheduling.policies import PriorityWithAgeing
+from lessons_lib.scheduling.sequence import WaitingQueue
 
 INTERACTIVE = True
 # patience, head start, then (arrival, tier, interactive) of the sequence that goes first, and of the other

@@ -1,17 +1,13 @@
 """How many tokens and blocks an attempt and the reference gave each sequence in one step."""
 
-from typing import TYPE_CHECKING
-
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.made_up import listed, names_of
+from lessons_lib.checks.lesson_09.pair import Pair
 from lessons_lib.kv_cache.block_pool import blocks_for
-
-if TYPE_CHECKING:
-    from lessons_lib.checks.lesson_09.twins import Twins
-    from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.sequence import Sequence
 
 
-def compare_counts(twins: "Twins", got, want) -> None:
+def compare_counts(twins: Pair, got, want) -> None:
     mine = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
     theirs = {sequence.id: count for sequence, count in want.num_scheduled_tokens.items()}
     if mine == theirs:
@@ -80,7 +76,7 @@ def compare_counts(twins: "Twins", got, want) -> None:
     raise Mistake(what, case=twins.now(), idea=idea)
 
 
-def _compare_order(twins: "Twins", sequence: "Sequence") -> None:
+def _compare_order(twins: Pair, sequence: Sequence) -> None:
     before = twins.held[sequence]
     if sequence.blocks[: len(before)] != before:
         raise Mistake(
@@ -91,7 +87,7 @@ def _compare_order(twins: "Twins", sequence: "Sequence") -> None:
         )
 
 
-def compare_blocks(twins: "Twins", got) -> None:
+def compare_blocks(twins: Pair, got) -> None:
     size = twins.mine.pool.block_size
     theirs = {sequence.id: sequence for sequence in twins.want.running}
     for sequence in twins.mine.running:

@@ -1,17 +1,13 @@
 """What an attempt and the reference decided in one step: computed tokens, errors, and which sequences run."""
 
-from typing import TYPE_CHECKING
-
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.amounts import compare_blocks, compare_counts
 from lessons_lib.checks.lesson_09.made_up import listed, names_of
+from lessons_lib.checks.lesson_09.pair import Pair
 from lessons_lib.scheduling.sequence import Sequence
 
-if TYPE_CHECKING:
-    from lessons_lib.checks.lesson_09.twins import Twins
 
-
-def compare_computed(twins: "Twins", before: dict) -> None:
+def compare_computed(twins: Pair, before: dict) -> None:
     for sequence, computed in before.items():
         if sequence.num_computed_tokens != computed:
             what = (
@@ -28,7 +24,7 @@ def compare_computed(twins: "Twins", before: dict) -> None:
             )
 
 
-def compare_errors(twins: "Twins", raised, expected, want) -> None:
+def compare_errors(twins: Pair, raised, expected, want) -> None:
     if bool(raised) == bool(expected):
         return
     if expected:
@@ -83,7 +79,7 @@ def compare_errors(twins: "Twins", raised, expected, want) -> None:
     )
 
 
-def compare_outputs(twins: "Twins", got, want) -> None:
+def compare_outputs(twins: Pair, got, want) -> None:
     for field in ("num_scheduled_tokens", "admitted", "stalled"):
         if not hasattr(got, field):
             raise Mistake(
@@ -118,7 +114,7 @@ def compare_outputs(twins: "Twins", got, want) -> None:
         raise Mistake(what, case=twins.now(), idea=idea)
 
 
-def _compare_admitted(twins: "Twins", got, want) -> None:
+def _compare_admitted(twins: Pair, got, want) -> None:
     mine, theirs = names_of(got.admitted), names_of(want.admitted)
     runs, should = names_of(twins.mine.running), names_of(twins.want.running)
     waits = names_of(twins.mine.waiting)
@@ -176,7 +172,7 @@ def _compare_admitted(twins: "Twins", got, want) -> None:
     )
 
 
-def _too_many(twins: "Twins", extra, got, missing) -> str:
+def _too_many(twins: Pair, extra, got, missing) -> str:
     if len(twins.mine.running) > twins.mine.max_num_seqs:
         return (
             f"Now {len(twins.mine.running)} sequences run, and max_num_seqs is {twins.mine.max_num_seqs}. "
@@ -220,7 +216,7 @@ def _too_many(twins: "Twins", extra, got, missing) -> str:
     )
 
 
-def _too_few(twins: "Twins", mine, want) -> str:
+def _too_few(twins: Pair, mine, want) -> str:
     first = next(sequence for sequence in want.admitted if sequence.id not in mine)
     wants, gets = first.num_tokens - first.num_computed_tokens, want.num_scheduled_tokens.get(first, 0)
     chunk = (

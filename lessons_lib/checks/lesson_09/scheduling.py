@@ -4,8 +4,9 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.twins import Twins, random_requests
-from lessons_lib.scheduling.policies import BalancedLengths, FirstComeFirstServed, PriorityWithAgeing
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative, optimistic
+from lessons_lib.scheduling.sequence import FirstComeFirstServed
 
 
 def check_scheduler(attempt) -> None:

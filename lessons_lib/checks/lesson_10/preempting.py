@@ -1,6 +1,6 @@
 """Judges 10.2, `preempt_sequence`: the victim leaves the step and the batch, gives up its blocks, and waits again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call
@@ -9,9 +9,10 @@ from lessons_lib.checks.lesson_10.pressed import Pressed, listed
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptSequence, never_swap, preempt_sequence
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.policies import StrictPriority
+from lessons_lib.scheduling.preemption import preempt_sequence
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.swapping import SwappingScheduler, never_swap
 
 
 def check_preempt_sequence(attempt) -> None:
@@ -147,9 +148,9 @@ def _check_run(attempt, seed: int) -> None:
 
 
 def _served(
-    preempt: PreemptSequence, shapes: Iterable[tuple[int, int, float]], num_blocks: int, limits: dict, policy, case: str
+    preempt: Callable, shapes: Iterable[tuple[int, int, float]], num_blocks: int, limits: dict, policy, case: str
 ) -> list[dict[str, int]]:
-    scheduler = PreemptiveScheduler(
+    scheduler = SwappingScheduler(
         PrefixCache(num_blocks, 4),
         preempt_sequence=lambda *args: call(lambda: preempt(*args), case=case),
         should_swap=never_swap,

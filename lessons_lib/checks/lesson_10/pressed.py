@@ -9,9 +9,9 @@ from lessons_lib.checks.lesson_09.made_up import names_of
 from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, never_swap
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.swapping import SwappingScheduler, never_swap
 
 SIZE = 4  # of a block
 
@@ -29,7 +29,7 @@ class Pressed:
 
     def __init__(self, attempt, case: str, *, num_blocks: int, **limits):
         self.attempt, self.case = attempt, case
-        self.scheduler = PreemptiveScheduler(
+        self.scheduler = SwappingScheduler(
             PrefixCache(num_blocks, SIZE),
             swap_space=BlockPool(4, SIZE),
             preempt_sequence=attempt,

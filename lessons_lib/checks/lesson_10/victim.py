@@ -5,8 +5,8 @@ candidate.
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.scheduling.policies import FirstComeFirstServed, ShortestJobFirst, StrictPriority
-from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.policies import ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 
 
 class LastComeFirstServed:

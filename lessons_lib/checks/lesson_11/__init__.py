@@ -16,7 +16,7 @@ EXERCISES = [
     Exercise(
         id="11.1",
         title="the hash of a block",
-        reference="lessons_lib.kv_cache.prefix_cache:block_hash",
+        reference="lessons_lib.kv_cache.block_hashes:block_hash",
         test=check_block_hash,
         hints=(
             "SHA-256 takes bytes, and you have 32 bytes and a list of ints. How can ints become bytes so that [1, 12] "

@@ -2,7 +2,8 @@
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
 SIZE = 16

@@ -14,7 +14,7 @@ EXERCISES = [
     Exercise(
         id="12.1",
         title="what to draw from",
-        reference="lessons_lib.engine.sampling:token_probabilities",
+        reference="lessons_lib.engine.plain_sampling:token_probabilities",
         test=check_token_probabilities,
         hints=(
             "Sort each row first. Then both cuts keep a beginning of it, so each cut is one comparison per rank: of "

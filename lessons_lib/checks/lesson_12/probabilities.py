@@ -4,7 +4,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_12.guessing import likeliest_idea
-from lessons_lib.engine.sampling import token_probabilities
+from lessons_lib.engine.plain_sampling import token_probabilities
 from lessons_lib.viz.words import START, marked
 
 HALVES = [0.5, 0.3, 0.15, 0.05]

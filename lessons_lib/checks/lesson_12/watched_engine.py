@@ -15,10 +15,9 @@ from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_12.step_cases import Case
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, StepFailed
-from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
-from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.request import Request
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.invariants import LostBlocks, audit

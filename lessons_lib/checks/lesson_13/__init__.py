@@ -50,7 +50,7 @@ EXERCISES = [
     Exercise(
         id="13.3",
         title="steps that overlap",
-        reference="lessons_lib.engine.in_flight:overlapped_step",
+        reference="lessons_lib.engine.core:overlapped_step",
         test=check_overlapped_step,
         hints=(
             "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
@@ -115,7 +115,7 @@ EXERCISES = [
     Exercise(
         id="13.7",
         title="a draw that the CPU doesn't wait for (optional)",
-        reference="lessons_lib.engine.race:draw_on_device",
+        reference="lessons_lib.engine.plain_sampling:draw_on_device",
         test=check_draw_on_device,
         hints=(
             "Draw for every row, whatever its temperature is, and look for the likeliest token of every row. Which of "

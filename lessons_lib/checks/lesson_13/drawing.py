@@ -7,7 +7,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call, current_case, short
 from lessons_lib.checks.lesson_13.launches import NoReads, names_of_launches
-from lessons_lib.engine.race import random_numbers
+from lessons_lib.engine.stateless_random import random_numbers
 
 NUM_DRAWS = 20_000
 LEAST_CHANCE = 1e-7  # a right answer is further from the probabilities once in ten million times

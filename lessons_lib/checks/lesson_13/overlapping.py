@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lessons_lib.checks.exercise import Mistake, current_case, short
-from lessons_lib.engine.in_flight import overlapped_step
-from lessons_lib.engine.model_runner import GreedyLoop
+from lessons_lib.engine.core import overlapped_step
+from lessons_lib.engine.greedy_loop import GreedyLoop
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic

@@ -12,7 +12,7 @@ from lessons_lib.checks.lesson_14.event_reading import (
     reasons_of,
     tokens,
 )
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 
 
 class ModelFailed(RuntimeError):

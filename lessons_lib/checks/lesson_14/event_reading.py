@@ -3,7 +3,7 @@
 import json
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "lessons-bundled"}
 ROLE = {"role": "assistant", "content": ""}

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 
 DONE = b"data: [DONE]\n\n"
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from lessons_lib.engine.request import CompletionOutput, NewToken
-from lessons_lib.engine.sampling import TokenLogprobs
+from lessons_lib.engine.logprobs import TokenLogprobs
+from lessons_lib.engine.outputs import CompletionOutput, NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine

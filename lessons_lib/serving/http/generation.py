@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lessons_lib import __version__
-from lessons_lib.engine.request import NewToken
+from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream

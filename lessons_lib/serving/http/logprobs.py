@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from lessons_lib.engine.sampling import TokenLogprobs
+from lessons_lib.engine.logprobs import TokenLogprobs
 from lessons_lib.serving.http.served_model import ServedModel
 
 LEAST = -9999.0  # JSON has no -inf

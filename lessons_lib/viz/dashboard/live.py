@@ -10,7 +10,7 @@ from html import escape
 import ipywidgets as widgets
 
 from lessons_lib.engine.detokenizer import HALF_A_CHARACTER
-from lessons_lib.engine.request import RequestOutput
+from lessons_lib.engine.outputs import RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.recording.engine_lanes import LaneRecorder, pool_use
 from lessons_lib.viz.dashboard.picture import draw_dashboard

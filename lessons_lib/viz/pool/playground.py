@@ -8,7 +8,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from lessons_lib.kv_cache.block_pool import BlockTable
+from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.pool_states import named_blocks, pool_state
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
 from lessons_lib.viz.pool.grid import draw_pool

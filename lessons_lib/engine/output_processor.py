@@ -1,0 +1,191 @@
+"""Lesson 12: from a request's tokens to what its caller gets: text, log-probabilities, and the output.
+
+Stop strings end a completion here, since they are found in its text.
+"""
+
+import traceback
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
+from lessons_lib.engine.input_batch import num_prompt_logits
+from lessons_lib.engine.logprobs import rows_of_logprobs, token_logprobs
+from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
+from lessons_lib.engine.request import Request, RequestGroup
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+
+
+class OutputProcessor:
+    """Makes what callers get of the tokens that requests have."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+
+    def restart(self, request: Request) -> None:
+        """Make everything again that follows from the tokens of a request; see `Request.restart`."""
+        request.restart()
+        params = request.params
+        request.detokenizer = request.texts = None
+        if params.detokenize and (params.stop or request.group.is_streamed):
+            request.texts = []
+            request.detokenizer = IncrementalDetokenizer(
+                self.tokenizer, params.stop, options=self._decode_options(params),
+                min_tokens=params.min_tokens, include_stop=params.include_stop_str_in_output,
+            )  # fmt: skip
+        if params.logprobs is not None:
+            request.logprobs = (request.logprobs or [])[: len(request.output_ids)]
+        request.finish_reason = request.stop_reason = None
+        for place, token in enumerate(request.output_ids, 1):
+            request.finish_reason = request.reason_to_finish() if place == len(request.output_ids) else None
+            self.add_text(request, token)
+
+    def add_text(self, request: Request, token: int) -> bool:
+        """Append a new token to the text. A stop string in it ends the completion.
+
+        Returns:
+            True if one ends a completion that had not finished.
+        """
+        detokenizer, texts = request.detokenizer, request.texts
+        if detokenizer is None or texts is None:
+            return False
+        is_running = not request.finish_reason
+        is_shown = token not in request.stop_token_ids or request.params.include_stop_str_in_output
+        text = detokenizer.add(token) if is_shown else ""
+        if request.finish_reason:
+            text += detokenizer.finish()
+        if detokenizer.stopped:
+            request.finish_reason, request.stop_reason = "stop", detokenizer.stop_string
+        texts.append(text)
+        return is_running and detokenizer.stopped
+
+    def add_logprobs(self, output: SchedulerOutput, logits: torch.Tensor, tokens: list[int]) -> None:
+        """Note log-probabilities for the requests that asked for them.
+
+        Args:
+            output: of the step, once it is launched.
+            logits: [requests + extra, vocabulary]: after the last token of each request, then after others of prompts.
+        """
+        scheduled: dict[Request, int] = output.num_scheduled_tokens  # type: ignore[assignment]
+        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
+        for row, ((request, count), end) in enumerate(zip(scheduled.items(), output.ends)):
+            extra = num_prompt_logits(request, end - count, count)
+            if request.prompt_logits and not request.finish_reason:
+                of_prompt = torch.cat([others[:extra], own[row : row + 1]])
+                self._add_prompt_logprobs(request.group, end - count, of_prompt)
+            wanted = request.params.logprobs
+            gets_token = output.gets_token[row] and tokens[row] >= 0 and not request.finish_reason
+            if gets_token and wanted is not None and request.logprobs is not None:
+                request.logprobs.append(token_logprobs(own[row], tokens[row], wanted))
+            others = others[extra:]
+
+    def _add_prompt_logprobs(self, group: RequestGroup, start: int, logits: torch.Tensor) -> None:
+        """Note the log-probabilities of tokens of the prompt. After a preemption they may be there already, and are the
+        same.
+
+        Args:
+            start: position of the first token that was computed.
+            logits: [count, vocabulary], after each token that was computed.
+        """
+        if group.prompt_logprobs is not None and group.params.prompt_logprobs is not None:
+            tokens = group.prompt_ids[start + 1 : start + 1 + len(logits)]
+            found = rows_of_logprobs(logits[: len(tokens)], tokens, group.params.prompt_logprobs)
+            group.prompt_logprobs[start + 1 : start + 1 + len(tokens)] = found
+
+    def new_token(self, request: Request, place: int) -> NewToken:
+        """A token as a reader gets it.
+
+        Args:
+            place: of the token in the completion, from 0.
+        """
+        is_last = request.finish_reason and place == len(request.output_ids) - 1
+        return NewToken(
+            request.group.id, request.index, request.output_ids[place],
+            "" if request.texts is None else request.texts[place],
+            request.finish_reason if is_last else None, request.logprobs[place] if request.logprobs else None,
+            self._stop_reason(request) if is_last else None,
+        )  # fmt: skip
+
+    def end(self, group: RequestGroup, error: BaseException | None) -> RequestOutput:
+        """Set the output, and return it. A completion whose text can't be decoded keeps its tokens, and the request has
+        the error."""
+        completions = []
+        for each in group.completions:
+            try:
+                completions.append(self._completion(each))
+            except Exception as failure:  # of the tokenizer
+                error = error or failure
+                completions.append(CompletionOutput(each.index, list(each.output_ids), "", each.finish_reason))
+        if error:
+            drop_frames(error)
+        found = group.prompt_logprobs, group.num_cached_tokens or 0
+        group.output = output = RequestOutput(group.id, group.prompt_ids, completions, error, *found)
+        return output
+
+    def _completion(self, request: Request) -> CompletionOutput:
+        params, tokens = request.params, list(request.output_ids)
+        if request.detokenizer:
+            text = request.detokenizer.text
+        else:
+            hides_last = tokens and tokens[-1] in request.stop_token_ids and not params.include_stop_str_in_output
+            shown = tokens[:-1] if hides_last else tokens
+            text = text_of(self.tokenizer, shown, self._decode_options(params)) if params.detokenize else ""
+        reason = self._stop_reason(request)
+        return CompletionOutput(request.index, tokens, text, request.finish_reason, request.logprobs, reason)
+
+    def _stop_reason(self, request: Request) -> str | int | None:
+        """The stop string, or the one of `stop_token_ids`, that ended it."""
+        last = request.output_ids[-1] if request.output_ids else None
+        if request.stop_reason is None and request.finish_reason == "stop" and last in request.params.stop_token_ids:
+            return last if request.params.ignore_eos or last != self.tokenizer.eos_token_id else None
+        return request.stop_reason
+
+    def _decode_options(self, params: SamplingParams) -> dict[str, bool]:
+        return decode_options(self.tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
+
+
+class TokenReader:
+    """The tokens of a request as they come: everything behind a cursor.
+
+    Attributes:
+        num_read: for each completion, how many tokens have been read.
+        is_read: whether the reader is done with the token that it was given.
+    """
+
+    def __init__(self, group: RequestGroup, outputs: OutputProcessor):
+        self.group, self.outputs = group, outputs
+        self.num_read = [len(each.output_ids) for each in group.completions]
+        self.is_read = True
+
+    @property
+    def has_news(self) -> bool:
+        """True if a token hasn't been read."""
+        return any(self._num_readable(each) > num for each, num in zip(self.group.completions, self.num_read))
+
+    def peek(self) -> list[NewToken]:
+        """The tokens that haven't been read, in the order of the completions."""
+        return [
+            self.outputs.new_token(each, place)
+            for each, start in zip(self.group.completions, self.num_read)
+            for place in range(start, self._num_readable(each))
+        ]
+
+    @staticmethod
+    def _num_readable(request: Request) -> int:
+        # Those whose text is known. The last token has none if the tokenizer failed.
+        return len(request.output_ids if request.texts is None else request.texts)
+
+    def move_on(self, token: NewToken) -> None:
+        """The token has been read."""
+        self.num_read[token.index] += 1
+        self.is_read = True
+
+
+def drop_frames(error: BaseException) -> None:
+    """Replace the traceback of an error by its text, in `error.__notes__`."""
+    if error.__traceback__ is not None:
+        text = "".join(traceback.format_exception(error))
+        notes: list[str] = getattr(error, "__notes__", [])
+        error.__dict__["__notes__"] = [*notes, text]
+    error.__traceback__ = error.__cause__ = error.__context__ = None
