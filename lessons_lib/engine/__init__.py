@@ -29,7 +29,8 @@ from lessons_lib.engine.model_runner import GreedyLoop, ModelRunner, serve_greed
 from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 
 __all__ = [
     "FEW_TOKENS",

@@ -14,21 +14,20 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, refuse_inside
-from lessons_lib.engine.input_processor import InputProcessor
+from lessons_lib.engine.input_processor import InputProcessor, check_options
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
-from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.configuration import text_config
-from lessons_lib.models.prompts import HasToList, checked_context
+from lessons_lib.models.prompts import HasToList
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
@@ -97,17 +96,13 @@ class LLMEngine:
         fit = parts.fit(model, tokenizer, config)
         self.config = config = replace(config, layer_shapes=fit.layer_shapes)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
-        num_blocks = checked_num_blocks(config, model)
-        # Looked up once: an attribute of a Hugging Face configuration takes microseconds, and a request needs several.
-        self.context, self.vocab_size = (
-            checked_context(model, config.max_model_len),
-            text_config(model.config).vocab_size,
-        )
+        num_blocks, self.context = fit.num_blocks, fit.context
+        self.vocab_size = text_config(model.config).vocab_size
         self.generation_defaults = fit.defaults
         scheduler = parts.scheduler(
             parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            policy=known_policy(config.policy), admission=config.admission,
+            policy=config.policy, admission=config.admission,
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
         )  # fmt: skip
@@ -175,7 +170,7 @@ class LLMEngine:
 
         Raises:
             BadRequest: the id is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for
-                the context, or a value makes no sense or exceeds a limit; see `request_checks`.
+                the context, or a value makes no sense or exceeds a limit.
             OutOfBlocks: the pool could not hold it, even alone. In both cases nothing has changed.
             RuntimeError: the engine is closed.
         """

@@ -114,11 +114,8 @@ class LogitsRules:
             )
         if not params.changes_logits:
             return None
-        grammar = None
-        if params.structured_outputs:
-            from lessons_lib.engine.guided import Grammar  # only those who use it need it
-
-            grammar = Grammar.of(params.structured_outputs, tokenizer, vocab_size)
+        rules = params.structured_outputs
+        grammar = rules.compiled(tokenizer, vocab_size) if rules else None
         takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
         bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
         return cls(params, bad_words, grammar, takes_prompt, getattr(tokenizer, "eos_token_id", None))
@@ -134,19 +131,8 @@ class LogitsRules:
             BadRequest: names the fields.
         """
         params = self.params
-        outputs = params.structured_outputs
-        if outputs and outputs.choice:
-            longest = max(len(text.encode("utf-8", "replace")) for text in outputs.choice)
-            if params.min_tokens > longest:  # no token is shorter than a byte
-                raise BadRequest(
-                    f"min_tokens is {params.min_tokens}, but the longest text of structured_outputs.choice has "
-                    f"{longest} bytes, so at most {longest} tokens; lower min_tokens."
-                )
-            if all(any(word.strip() in text for word in params.bad_words) for text in outputs.choice):
-                raise BadRequest(
-                    "bad_words contains a part of each text of structured_outputs.choice, so none can be written; "
-                    "leave out one of them."
-                )
+        if params.structured_outputs:
+            params.structured_outputs.check_with(params)
         begin: dict[str, torch.Tensor] = {}  # field -> which tokens it lets a completion begin with
         if params.allowed_token_ids is not None:
             begin["allowed_token_ids"] = mask_of(params.allowed_token_ids, vocab_size)

@@ -1,4 +1,4 @@
-"""Lesson 12: what an engine must know of a model before it serves it. `compat.fit` finds it out."""
+"""Lesson 12: facts about a model that an engine needs before it serves it. `compat.fit` finds them out."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,10 +29,14 @@ class ModelFit:
 
     Attributes:
         defaults: what every request takes from the model.
+        num_blocks: size of the engine's pool.
+        context: the most tokens of a prompt and its completion together; None if there is no limit.
         layer_shapes: of each layer's keys and values, as measured; None for those of the configuration.
         make_runner: takes the place of the config's; None if the model needs no runner of its own.
     """
 
     defaults: RequestDefaults
+    num_blocks: int
+    context: int | None = None
     layer_shapes: list[KVShape] | None = None
     make_runner: MakeRunner | None = None

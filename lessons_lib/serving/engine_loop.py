@@ -114,9 +114,7 @@ class EngineLoop:
         rules = getattr(command.params, "structured_outputs", None)
         if rules is None:
             return False
-        from lessons_lib.engine.guided import Grammar  # only those who use it need it
-
-        soon = Grammar.soon(rules, self.engine.tokenizer, self.engine.vocab_size)
+        soon = rules.compiled_soon(self.engine.tokenizer, self.engine.vocab_size)
         self.compiling[command.request_id] = command, soon
         return True
 

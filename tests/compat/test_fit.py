@@ -25,7 +25,7 @@ def test_an_engine_takes_what_its_fit_says():
 
     def told(model, tokenizer, config):
         asked.append((model, tokenizer, config))
-        return ModelFit(GenerationDefaults(frozenset([3]), ("x",)), shapes, make_own)
+        return ModelFit(GenerationDefaults(frozenset([3]), ("x",)), 8, None, shapes, make_own)
 
     model, tokenizer, config = a_model(), LetterTokenizer(), EngineConfig(num_blocks=8, num_swap_blocks=2)
     with LLMEngine(model, tokenizer, config, parts=Parts(fit=told)) as engine:

@@ -14,7 +14,8 @@ from engine_cases import (
 )
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.validate import BadRequest
 

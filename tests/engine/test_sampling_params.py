@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.engine.logits_processors import LogitsRules
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400
