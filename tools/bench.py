@@ -12,6 +12,7 @@ import torch
 from lessons_lib.batching.paged_batching import paged_step
 from lessons_lib.batching.ragged_batching import ragged_step
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
 from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
@@ -33,8 +34,8 @@ def own_time(repeats: int) -> Table:
     rows = []
     for _ in range(repeats):
         engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=64, max_num_batched_tokens=256))
+        metrics = EngineMetrics(engine)
         engine.generate(load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens])
-        metrics = engine.metrics
         rows.append(
             [
                 metrics.steps,

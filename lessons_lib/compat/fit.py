@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,9 +12,10 @@ from lessons_lib.compat.generation_defaults import GenerationDefaults
 from lessons_lib.compat.pool_size import checked_num_blocks
 from lessons_lib.compat.probe import GATHERED, probe
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.models.configuration import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.support import check_context, checked_context
 
 
@@ -34,7 +36,8 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
     num_blocks = checked_num_blocks(replace(config, layer_shapes=measured.get("layer_shapes")), model)
     context = checked_context(model, config.max_model_len)
     defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
-    return ModelFit(defaults, num_blocks, context, **measured)
+    make_rules = partial(rules_of, tokenizer=tokenizer, vocab_size=text_config(model.config).vocab_size)
+    return ModelFit(defaults, num_blocks, make_rules, context, **measured)
 
 
 def make_gathered(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:

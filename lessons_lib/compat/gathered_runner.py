@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from lessons_lib.engine.input_batch import tokens_of
+from lessons_lib.engine.input_batch import next_tokens
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -41,7 +41,7 @@ class GatheredRunner(ModelRunner):
         """
         start = sequence.num_computed_tokens
         gathered = gather(self.cache, sequence.blocks, start)
-        logits = forward_with_cache(self.model, tokens_of(sequence, count), start, gathered)
+        logits = forward_with_cache(self.model, next_tokens(SchedulerOutput({sequence: count}), {}), start, gathered)
         slots = slot_mapping(sequence.blocks, self.cache.block_size, start, start + count).to(self.model.device)
         if (held := gathered.get_seq_length()) != start + count:
             raise UnsupportedModel(f"its cache has {held} entries for {start + count} tokens")

@@ -6,7 +6,7 @@ from typing import Any
 
 from lessons_lib.attention.hf_backend import Backend
 from lessons_lib.models.configuration import KVShape
-from lessons_lib.models.validate import flag, is_real, must, shortened, whole
+from lessons_lib.models.validate import check_fields, flag, function, must, number, shortened, whole
 from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic
 
@@ -15,17 +15,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "priority": StrictPriority,
 }  # by their names in vLLM
 MakeRunner = Callable[[Any, int, Any], Any]
-# The smallest value of each field that is a whole number, and whether it may be None.
-WHOLE_NUMBERS = {
-    "max_num_seqs": (1, False),
-    "max_num_batched_tokens": (1, False),
-    "max_model_len": (2, True),
-    "block_size": (1, False),
-    "num_blocks": (1, True),
-    "cache_bytes": (1, False),
-    "num_swap_blocks": (0, False),
-    "max_logprobs": (-1, False),
-}
 
 
 @dataclass(frozen=True)
@@ -82,29 +71,15 @@ class EngineConfig:
     layer_shapes: list[KVShape] | None = None
 
     def __post_init__(self) -> None:
-        for name, (least, may_be_none) in WHOLE_NUMBERS.items():
-            value, or_none = getattr(self, name), ", or None" if may_be_none else ""
-            if value is not None or not may_be_none:
-                wanted = f"a whole number from {least} on{or_none}"
-                object.__setattr__(self, name, whole(name, value, wanted, least, 2**63 - 1, ValueError))
+        check_fields(self, CHECKS, MAY_BE_NONE)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs {self.max_num_seqs}; a step "
                 "must have room for a token of each sequence. Raise the first or lower the second."
             )
-        if not (is_real(self.watermark) and 0 <= self.watermark <= 1):
-            raise ValueError(f"watermark is {shortened(self.watermark)}; it is a share of the blocks, 0 to 1.")
-        for name in ("share_prefixes", "overlap", "generation_config"):
-            flag(name, getattr(self, name), ValueError)
-        wanted = "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"
-        must(callable(self.admission), "admission", self.admission, wanted, ValueError)
-        wanted = "a function (model, num_blocks, config) -> ModelRunner, or None"
-        is_maker = self.make_runner is None or callable(self.make_runner)
-        must(is_maker, "make_runner", self.make_runner, wanted, ValueError)
-        object.__setattr__(self, "policy", known_policy(self.policy))
 
 
-def known_policy(policy: Any) -> Policy:
+def known_policy(name: str, policy: Any) -> Policy:
     """A policy, or the one of that name.
 
     Raises:
@@ -119,6 +94,27 @@ def known_policy(policy: Any) -> Policy:
         return POLICIES[policy]()
     can_rank = not isinstance(policy, type) and callable(getattr(policy, "rank", None))
     wanted = "an object with a method `rank(sequence)`, such as `FirstComeFirstServed()`"
-    must(can_rank, "policy", policy, wanted, ValueError)
+    must(can_rank, name, policy, wanted)
     checked: Policy = policy
     return checked
+
+
+MOST = 2**63 - 1
+CHECKS: dict[str, tuple[Any, ...]] = {
+    "max_num_seqs": (whole, "a whole number from 1 on", 1, MOST),
+    "max_num_batched_tokens": (whole, "a whole number from 1 on", 1, MOST),
+    "max_model_len": (whole, "a whole number from 2 on, or None", 2, MOST),
+    "block_size": (whole, "a whole number from 1 on", 1, MOST),
+    "num_blocks": (whole, "a whole number from 1 on, or None", 1, MOST),
+    "cache_bytes": (whole, "a whole number from 1 on", 1, MOST),
+    "num_swap_blocks": (whole, "a whole number from 0 on", 0, MOST),
+    "watermark": (number, "a share of the blocks, 0 to 1", lambda value: 0 <= value <= 1),
+    "share_prefixes": (flag,),
+    "policy": (known_policy,),
+    "admission": (function, "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"),
+    "overlap": (flag,),
+    "make_runner": (function, "a function (model, num_blocks, config) -> ModelRunner, or None"),
+    "max_logprobs": (whole, "a whole number from -1 on", -1, MOST),
+    "generation_config": (flag,),
+}
+MAY_BE_NONE = {"max_model_len", "num_blocks", "make_runner"}

@@ -8,7 +8,7 @@ and the next one begins again with the tokens that the requests have.
 
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.in_flight import InFlightTokens, overlapped_step
 from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.request import NewToken, Request, RequestGroup, TokenReader
 from lessons_lib.engine.sampling import choose_tokens, token_logprobs, why_no_token
@@ -109,17 +108,20 @@ class EngineCore:
         ended: requests that have ended and that no call waits for, until their output is taken.
         in_flight: the steps that were launched and not processed, oldest first.
         changed: requests that have got tokens in the current call of `step`.
+        observers: functions (step, requests), called for each step once its tokens are processed; the requests have got
+            one each. They run inside `step`, so they must not call the engine.
+        num_ended: finish reason -> how many requests have ended with it.
         lock: one thread at a time changes anything.
         is_whole: whether the last change was finished.
     """
 
     def __init__(
         self, scheduler: PreemptiveScheduler, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase,
-        metrics: EngineMetrics, clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
+        clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
         sampler: Callable[..., torch.Tensor] = choose_tokens, depth: int = 0,
     ):  # fmt: skip
         self.scheduler, self.runner, self.tokenizer, self.swap_cache = scheduler, runner, tokenizer, swap_cache
-        self.metrics, self.clock, self.sampler, self.depth = metrics, clock, sampler, depth
+        self.clock, self.sampler, self.depth = clock, sampler, depth
         self.inbox: dict[str, RequestGroup] = {}
         self.groups: dict[str, RequestGroup] = {}
         self.cancelled: deque[RequestGroup] = deque()
@@ -127,6 +129,8 @@ class EngineCore:
         self.ended: dict[RequestGroup, None] = {}
         self.in_flight: deque[InFlightStep] = deque()
         self.changed: list[Request] = []
+        self.observers: list[Callable[[InFlightStep, list[Request]], None]] = []
+        self.num_ended: Counter[str] = Counter()
         self.lock = threading.RLock()
         self.is_whole = True
 
@@ -238,7 +242,7 @@ class EngineCore:
 
     def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
         """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
-        self.note_admitted(output, self.watch.start)
+        self.note_admitted(output)
         self.scheduler.update_after_launch(output)
         requests: list[Request] = list(output.num_scheduled_tokens)  # type: ignore[arg-type]
         has_reader = any(each.group.needs_logits for each in requests)
@@ -269,18 +273,17 @@ class EngineCore:
             self.take_in(new)
             self.changed += new
             step.watch.lap("update")
-            waiting, pool = len(self.scheduler.waiting), self.scheduler.pool
-            self.metrics.add_output(step.output, step.watch, len(new), waiting, pool)
+            for observer in self.observers:
+                observer(step, new)
 
     def take_in(self, requests: list[Request]) -> None:
         """The requests have a new token: add it to their texts, and end those that have finished."""
-        self.metrics.add_new_tokens(requests, self.clock())
+        now = self.clock()
         for request in requests:
+            request.token_times.append(now)
             self.add_text(request)
         for request in requests:
             group = request.group
-            if request.finish_reason in ("stop", "length"):
-                self.metrics.add_completion(request)
             if group.output:
                 continue  # by another of its completions
             if group.is_finished:
@@ -377,7 +380,7 @@ class EngineCore:
                     (self.scheduler.discard if reason == "error" else self.scheduler.remove)(request)
         group.end(error, self.tokenizer)
         assert group.output
-        self.metrics.add_request("error" if group.output.error else reason, self.clock() - group.arrival)
+        self.num_ended["error" if group.output.error else reason] += 1
         self.forget(group)
 
     def forget(self, group: RequestGroup) -> None:
@@ -398,10 +401,10 @@ class EngineCore:
             else:
                 self.begin(group)
 
-    def note_admitted(self, output: SchedulerOutput, now: float) -> None:
-        """Count what a request has waited for, and found in the cache."""
+    def note_admitted(self, output: SchedulerOutput) -> None:
+        """Note how many tokens of a prompt were in the cache."""
         for sequence in output.admitted:
             group: RequestGroup = sequence.group  # type: ignore[attr-defined]
             if group.num_cached_tokens is None:  # a preempted sequence is admitted once more
                 group.num_cached_tokens = output.cached.get(sequence, 0)
-                self.metrics.queue_time.add(now - group.arrival)
+                group.admitted_at = self.watch.start

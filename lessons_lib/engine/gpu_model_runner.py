@@ -1,7 +1,7 @@
 """Lesson 13: computes a scheduled step on a GPU without waiting for it: compiled, all but the largest from CUDA graphs,
 tokens kept on the device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,12 +23,10 @@ from lessons_lib.engine.cuda_graphs import (
     next_size,
 )
 from lessons_lib.engine.in_flight import InFlightTokens
-from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
+from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections, separate
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -36,7 +34,6 @@ from lessons_lib.scheduling.sequence import Sequence
 
 # Launching a step's kernels takes the host many milliseconds, whatever they compute. Many tokens take the GPU longer.
 MAX_CAPTURED_TOKENS = 2048
-Step = tuple[GraphSize | None, SchedulerOutput]  # (its graph, what it computes)
 
 
 class GPUModelRunner(ModelRunner):
@@ -53,6 +50,7 @@ class GPUModelRunner(ModelRunner):
 
     cache: OperatorCache
     cache_type = OperatorCache
+    can_overlap = True
 
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, *, max_num_seqs: int,
@@ -88,40 +86,6 @@ class GPUModelRunner(ModelRunner):
         self.store = GraphStore(capture or CudaCapture()) if graphs else None
         self._previous_rows: dict[Sequence, int] = {}
         self._parameters = [module._parameters for module in model.modules() if module._parameters]
-
-    def warm_up(self, progress: Callable[[list[Step]], Iterable[Step]] = iter) -> None:
-        """Compile and capture everything that will be needed, on sequences without a request, so that no request waits
-        for it. What the compiler made is in its cache on disk afterwards, for the next process.
-
-        Args:
-            progress: function (list) -> its items, such as `tqdm`, which shows how far it is. The first item is
-                compiled, which takes the longest by far.
-        """
-        for size, scheduler_output in progress(self.steps_to_warm_up()):
-            logits = self.forward_with(size, scheduler_output)
-        for each in (logits, logits.float()):  # rules make them float32
-            choose_tokens(each[:1], [SamplingParams(temperature=1.0)], [0], [0])
-
-    def steps_to_warm_up(self) -> list[Step]:
-        """A step for everything that is compiled or captured on its own."""
-        room, max_num_seqs = self.tables.width * self.cache.block_size, self.tables.max_num_seqs or 1
-
-        def sequence(context: int, computed: int) -> Sequence:
-            blocks = [self.null_block] * blocks_for(context, self.cache.block_size)
-            return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
-
-        steps: list[Step] = [
-            (GraphSize(self.sizes[-1], num_tokens), SchedulerOutput({sequence(2, 0): 2}))
-            for num_tokens in reversed(self.token_counts)
-        ]
-        for num_seqs in reversed(self.sizes):
-            others = {sequence(1, 0): 1 for _ in range(min(num_seqs, max_num_seqs) - 1)}
-            # The kernels are compiled for each number of splits of a context.
-            for context in sorted({rounded_up(length, room) for length in range(1, room + 1, 512)}):
-                steps.append((None, SchedulerOutput({sequence(context, context - 2): 2} | others)))
-            if self.store:
-                steps.append((GraphSize(num_seqs), SchedulerOutput({sequence(1, 0): 1} | others)))
-        return steps
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """Compute the tokens of a scheduled step.

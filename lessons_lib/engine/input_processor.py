@@ -9,8 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.logits_processors import LogitsRules
-from lessons_lib.engine.model_fit import RequestDefaults
+from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -29,17 +28,15 @@ class InputProcessor:
     """Makes requests that can be served.
 
     Attributes:
-        context: the most tokens of a prompt and its completion together; None if there is no limit.
+        fit: facts about the model.
         vocab_size: token ids are below it.
-        defaults: taken from the model's generation_config.
         max_logprobs: see EngineConfig.
         scheduler: says whether the pool could hold a sequence.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    context: int | None
+    fit: ModelFit
     vocab_size: int
-    defaults: RequestDefaults
     max_logprobs: int
     scheduler: PreemptiveScheduler
     clock: Callable[[], float]
@@ -58,11 +55,11 @@ class InputProcessor:
         Raises:
             BadRequest, OutOfBlocks: see `LLMEngine.add_request`.
         """
-        params, defaults = self.checked(params), self.defaults
+        params, defaults = self.checked(params), self.fit.defaults
         if defaults.stop:
             params = replace(params, stop=tuple(dict.fromkeys([*params.stop, *defaults.stop])))
-        prompt_ids = token_ids_of(self.tokenizer, label, prompt, self.vocab_size, self.context)
-        max_tokens = token_limit(label, len(prompt_ids), params.max_tokens, self.context)
+        prompt_ids = token_ids_of(self.tokenizer, label, prompt, self.vocab_size, self.fit.context)
+        max_tokens = token_limit(label, len(prompt_ids), params.max_tokens, self.fit.context)
         if params.max_tokens is None:
             pool = self.scheduler.pool
             room = pool.num_blocks * pool.block_size + 1 - len(prompt_ids)
@@ -71,9 +68,7 @@ class InputProcessor:
         if not params.ignore_eos:
             stop_token_ids |= defaults.end_token_ids
         params = defaults.applied_to(params, max_tokens)
-        rules = LogitsRules.of(params, self.tokenizer, self.vocab_size)
-        if rules:
-            rules.check(stop_token_ids, self.vocab_size)
+        rules = self.fit.make_rules(params, stop_token_ids)
         group = RequestGroup(name, prompt_ids, params, self.clock(), rules)
         seed = random.getrandbits(63) if params.seed is None else params.seed
         for index in range(params.n):
@@ -136,9 +131,8 @@ class InputProcessor:
                 f"output_ids has {len(output_ids)} tokens, and the completion ends with number "
                 f"{len(request.output_ids)} of them, by {request.finish_reason!r}; nothing is left to generate."
             )
-        state = request.processor and request.processor.grammar_state
-        if state and not state.allowed(request.output_ids, self.vocab_size).any():
-            raise BadRequest("output_ids don't match the request's structured_outputs; leave out one of them.")
+        if request.processor:
+            request.processor.check(self.vocab_size)
 
 
 def check_options(

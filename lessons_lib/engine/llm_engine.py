@@ -17,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, refuse_inside
 from lessons_lib.engine.input_processor import InputProcessor, check_options
-from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.request import NewToken, OnToken, RequestGroup, RequestOutput, TokenReader
@@ -75,13 +74,11 @@ class LLMEngine:
     Attributes:
         core: an EngineCore, which serves the requests.
         scheduler, runner: the core's.
-        metrics: EngineMetrics.
         requests: id -> the requests that have not ended, each a RequestGroup.
         context: the most tokens of a prompt and its answer together; None if there is no limit.
         vocab_size: token ids are below it.
         inputs: InputProcessor, which makes requests.
         generation_defaults: what requests take from the model's generation_config, see `compat.generation_defaults`.
-        listeners: called with the EngineStep of each step, after the step. If one raises, `step` does.
     """
 
     def __init__(
@@ -108,22 +105,23 @@ class LLMEngine:
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
         runner = make_runner(model, num_blocks, config)
+        if config.overlap and not runner.can_overlap:
+            raise ValueError(
+                f"overlap is True, and {type(runner).__name__} needs the tokens of a step before it launches the next. "
+                "Leave out overlap, or use a GPUModelRunner."
+            )
         swap_cache = None
         if config.num_swap_blocks:
             swap_cache = PagedKVCache(
                 model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=fit.layer_shapes
             )
-        self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
         self.core = parts.core(
-            scheduler, runner, tokenizer, self.metrics, clock,
+            scheduler, runner, tokenizer, clock,
             swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
         )  # fmt: skip
-        limits = self.context, self.vocab_size, self.generation_defaults, config.max_logprobs
-        self.inputs = InputProcessor(tokenizer, *limits, scheduler, clock)
-        self.listeners: list[Callable[[EngineStep], None]] = []
+        self.inputs = InputProcessor(tokenizer, fit, self.vocab_size, config.max_logprobs, scheduler, clock)
         self._readers: dict[RequestGroup, TokenReader] = {}
         self._passing_on = threading.RLock()
-        self._num_passed_on = 0  # steps that the listeners know
         self._num_added = count()
         self._is_closed = False
 
@@ -199,17 +197,6 @@ class LLMEngine:
         core = self.core
         return bool(core.groups or core.inbox or core.ended or self._readers)
 
-    def gauges(self) -> EngineGauges:
-        """What the engine is doing now. If another thread calls the engine, this waits until that call has returned."""
-        with self.core.lock:
-            scheduler, pool, waiting = self.scheduler, self.scheduler.pool, self.scheduler.waiting
-            return EngineGauges(
-                running=len(scheduler.running) + len(scheduler.leaving), waiting=len(waiting),
-                # Most of the time none is, and looking at all that wait would take time.
-                swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
-                used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
-            )  # fmt: skip
-
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
         more."""
@@ -236,7 +223,7 @@ class LLMEngine:
             the requests that have ended, without those that `generate` and `stream` wait for.
 
         Raises:
-            RuntimeError: it was called by an `on_token` or a listener.
+            RuntimeError: it was called by an `on_token`.
         """
         self.advance()
         ended: list[RequestGroup] = []
@@ -250,12 +237,11 @@ class LLMEngine:
             raise
 
     def advance(self) -> None:
-        """One step, and the calls of `on_token` and of the listeners that follow it, without the return value of
-        `step`."""
-        refuse_inside(self.advance, "step() was called by an on_token or a listener")
+        """One step, and the calls of `on_token` that follow it, without the return value of `step`."""
+        refuse_inside(self.advance, "step() was called by an on_token or an observer")
         self.core.step()
         with self._passing_on:
-            late = [*self._call_back(), *self._call_listeners()]
+            late = list(self._call_back())
         if late:
             raise late[0]
 
@@ -422,16 +408,6 @@ class LLMEngine:
                 reader.move_on(token)
             if group.output and not reader.has_news:
                 self._readers.pop(group, None)
-
-    def _call_listeners(self) -> Iterator[BaseException]:
-        new = self.metrics.steps - self._num_passed_on
-        for step in list(self.metrics.recent)[-new:] if new else []:
-            self._num_passed_on += 1
-            for listener in self.listeners:
-                try:
-                    listener(step)
-                except BaseException as error:
-                    yield error
 
 
 def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:

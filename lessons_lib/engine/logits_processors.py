@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lessons_lib.engine.sampling import NEVER, NO_TOKEN_ALLOWED, to_device
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.sequence import Sequence
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lessons_lib.engine.guided import Grammar, GrammarState
-
-NEVER = float("-inf")
-NO_TOKEN_ALLOWED = -2
-
-
-class NoTokenAllowed(RuntimeError):
-    """The rules of a request leave no token that could be drawn."""
 
 
 def penalize_repetition(logits: torch.Tensor, token_ids: ListOf[int], penalty: float) -> None:
@@ -68,12 +62,6 @@ def allow_only(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
 def last_tokens_of_bad_words(output_ids: ListOf[int], bad_words: ListOf[ListOf[int]]) -> list[int]:
     """The tokens that would complete a bad word. Words are looked for in the completion, not in the prompt."""
     return [word[-1] for word in bad_words if len(word) == 1 or list(output_ids[-(len(word) - 1) :]) == list(word[:-1])]
-
-
-def to_device(values: list[Any], logits: torch.Tensor) -> torch.Tensor:
-    """A tensor beside the logits. The host doesn't wait for the copy: it comes from page-locked memory."""
-    tensor = torch.tensor(values, dtype=torch.float64 if values and isinstance(values[0], float) else torch.int64)
-    return tensor.pin_memory().to(logits.device, non_blocking=True) if logits.is_cuda else tensor
 
 
 @dataclass(frozen=True)
@@ -153,6 +141,20 @@ class LogitsRules:
         return LogitsProcessor(self, sequence)
 
 
+def rules_of(
+    params: SamplingParams, stop_token_ids: Collection[int], *, tokenizer: "PreTrainedTokenizerBase", vocab_size: int
+) -> LogitsRules | None:
+    """The rules of a request; None if it has none.
+
+    Raises:
+        BadRequest: see `LogitsRules.of` and `LogitsRules.check`.
+    """
+    rules = LogitsRules.of(params, tokenizer, vocab_size)
+    if rules:
+        rules.check(stop_token_ids, vocab_size)
+    return rules
+
+
 def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
     """bool tensor [vocabulary]: whether a token is one of these."""
     mask = torch.zeros(vocab_size, dtype=torch.bool)
@@ -213,6 +215,16 @@ class LogitsProcessor:
             return self.rules.end_token
         return min(self.sequence.stop_token_ids, default=NO_TOKEN_ALLOWED)
 
+    def check(self, vocab_size: int) -> None:
+        """Refuse a completion that another engine began and that doesn't match the grammar.
+
+        Raises:
+            BadRequest: nothing can follow it.
+        """
+        output_ids = self.sequence.output_ids
+        if self.grammar_state and not self.grammar_state.allowed(output_ids, vocab_size).any():
+            raise BadRequest("output_ids don't match the request's structured_outputs; leave out one of them.")
+
     def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
         """Apply the rules, in vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,
         penalties. The grammar comes last, so that nothing overrules it. Temperature and cuts follow in
@@ -241,29 +253,6 @@ class LogitsProcessor:
             allowed = self.grammar_state.allowed(output_ids, len(logits))
             logits.masked_fill_(~allowed.to(logits.device), NEVER)
         return logits
-
-
-def process_logits(
-    logits: torch.Tensor, processors: ListOf[LogitsProcessor | None], positions: ListOf[int]
-) -> torch.Tensor:
-    """The logits of a step after the rules of each sequence; the argument stays as it is.
-
-    A rule that raises leaves its own sequence without a token, and says why in `processor.error`.
-
-    Args:
-        logits: [N, vocabulary].
-        processors: None for sequences without rules.
-        positions: see `choose_tokens`.
-    """
-    logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
-    for row, processor in enumerate(processors):
-        if processor is not None:
-            try:
-                logits[row] = processor(logits[row], positions[row])
-            except Exception as error:
-                processor.error = error
-                logits[row] = NEVER
-    return logits
 
 
 def _takes_prompt(function: Callable[..., Any]) -> bool:

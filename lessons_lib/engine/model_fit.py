@@ -1,9 +1,11 @@
 """Lesson 12: facts about a model that an engine needs before it serves it. `compat.fit` finds them out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from lessons_lib.engine.config import MakeRunner
+from lessons_lib.engine.sampling import Rules
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import KVShape
 
@@ -30,6 +32,8 @@ class ModelFit:
     Attributes:
         defaults: what every request takes from the model.
         num_blocks: size of the engine's pool.
+        make_rules: function (params, stop_token_ids) -> the rules of a request, in tokens of the model; None if it has
+            none. It refuses rules that leave no token to begin with.
         context: the most tokens of a prompt and its completion together; None if there is no limit.
         layer_shapes: of each layer's keys and values, as measured; None for those of the configuration.
         make_runner: takes the place of the config's; None if the model needs no runner of its own.
@@ -37,6 +41,7 @@ class ModelFit:
 
     defaults: RequestDefaults
     num_blocks: int
+    make_rules: Callable[[SamplingParams, frozenset[int]], Rules | None]
     context: int | None = None
     layer_shapes: list[KVShape] | None = None
     make_runner: MakeRunner | None = None

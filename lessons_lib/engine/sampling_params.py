@@ -6,6 +6,7 @@ from typing import Any
 
 from lessons_lib.models.validate import (
     BadRequest,
+    check_fields,
     flag,
     is_real,
     is_whole,
@@ -183,10 +184,7 @@ class SamplingParams:
     typical_p: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, (check, *arguments) in CHECKS.items():
-            value = getattr(self, name)
-            if value is not None or name not in MAY_BE_NONE:
-                object.__setattr__(self, name, check(name, value, *arguments))
+        check_fields(self, CHECKS, MAY_BE_NONE)
         for name, most in MAX_VALUES.items():
             if len(getattr(self, name) or ()) > most:
                 raise BadRequest(f"{name} has {len(getattr(self, name))} values; a request may have {most}.")

@@ -93,9 +93,12 @@ def noting_engine(log: str) -> Any:
         return name
 
     engine.add_request = noted  # type: ignore[method-assign]
-    engine.listeners.append(
-        lambda step: print(json.dumps(["step", step.start, step.start + step.total_seconds]), file=lines)
-    )
+
+    def note(step: Any, requests: Any) -> None:
+        start = step.watch.start
+        print(json.dumps(["step", start, start + sum(step.watch.laps.values())]), file=lines)
+
+    engine.core.observers.append(note)
     return engine
 
 

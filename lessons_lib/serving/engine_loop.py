@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges, EngineMetrics
 from lessons_lib.engine.request import NewToken, TokenReader
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
@@ -35,12 +36,15 @@ class EngineLoop:
 
     Attributes:
         engine: an LLMEngine.
+        metrics: of the engine. Loops that share an engine share them.
         open: id -> reader, of the requests that it has added, and whose end it hasn't told.
         compiling: requests whose grammars are being compiled in another thread, which no step waits for.
     """
 
-    def __init__(self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic):
-        self.engine, self.clock = engine, clock
+    def __init__(
+        self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic, metrics: EngineMetrics | None = None
+    ):
+        self.engine, self.clock, self.metrics = engine, clock, metrics or EngineMetrics(engine)
         self.open: dict[str, TokenReader] = {}
         self.compiling: dict[str, tuple[AddRequest, Future[Any]]] = {}
         self._next_metrics = clock()
@@ -94,8 +98,8 @@ class EngineLoop:
         """The gauges, and now and then the metrics. They are complete whenever the engine has become idle."""
         metrics, now = None, self.clock()
         if now >= self._next_metrics or not self.engine.has_unfinished():
-            metrics, self._next_metrics = self.engine.metrics.snapshot(), now + METRICS_INTERVAL
-        return EngineStatus(self.engine.gauges(), metrics)
+            metrics, self._next_metrics = self.metrics.snapshot(), now + METRICS_INTERVAL
+        return EngineStatus(EngineGauges.of(self.engine), metrics)
 
     def close(self) -> None:
         """Abort what is left. The engine itself stays as it is, and may have died."""

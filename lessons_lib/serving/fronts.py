@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.serving.engine_loop import COMPILER_MILLISECONDS, EngineLoop
 from lessons_lib.serving.messages import (
     EngineInfo,
@@ -67,7 +68,7 @@ class Fronts:
 
     def __init__(self, engine: LLMEngine, socket: "zmq.Socket[bytes]"):
         self.engine, self.sides, self._poller = engine, dict[int, EngineSide](), zmq.Poller()
-        self._context = socket.context
+        self._context, self._metrics = socket.context, EngineMetrics(engine)
         self._add(PARENT, socket)
 
     def received(self, wait: bool) -> Commands | None:
@@ -130,7 +131,7 @@ class Fronts:
 
     def _add(self, number: int, socket: "zmq.Socket[bytes]") -> None:
         self._poller.register(socket, zmq.POLLIN)
-        side = self.sides[number] = EngineSide(socket, EngineLoop(self.engine))
+        side = self.sides[number] = EngineSide(socket, EngineLoop(self.engine, metrics=self._metrics))
         side.send([EngineReady(EngineInfo.of(self.engine)), side.loop.status()])
 
     def _leave(self, number: int) -> None:

@@ -11,6 +11,7 @@ from engine_cases import a_model, alone, an_engine, greedy
 from lessons_lib.compat import pool_size
 from lessons_lib.compat.pool_size import available_memory, checked_num_blocks
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import block_bytes
 from lessons_lib.scheduling.policies import BalancedLengths, FirstComeFirstServed, StrictPriority
@@ -70,6 +71,14 @@ def test_integers_may_be_those_of_numpy():
 def test_a_policy_of_ones_own_is_kept():
     policy = BalancedLengths(target=30)
     assert EngineConfig(policy=policy).policy is policy
+
+
+def test_overlap_needs_a_runner_that_can():
+    def make_runner(model, num_blocks, config):
+        return ModelRunner(model, num_blocks, config.block_size)
+
+    with pytest.raises(ValueError, match="overlap is True, and ModelRunner needs the tokens of a step"):
+        an_engine(overlap=True, make_runner=make_runner)
 
 
 # With a model

@@ -24,15 +24,15 @@ from transformers import (
 from lessons_lib.engine.logits_processors import (
     LogitsProcessor,
     LogitsRules,
-    NoTokenAllowed,
     last_tokens_of_bad_words,
-    process_logits,
     tokens_of_bad_words,
 )
 from lessons_lib.engine.sampling import (
     NO_TOKEN,
     NO_TOKEN_ALLOWED,
+    NoTokenAllowed,
     choose_tokens,
+    process_logits,
     why_no_token,
 )
 from lessons_lib.engine.sampling_params import SamplingParams

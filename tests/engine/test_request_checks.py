@@ -44,8 +44,7 @@ def at_work(engine):
 def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
-    metrics = engine.metrics
-    return list(engine.requests), places, engine._num_added, metrics.requests, metrics.steps
+    return list(engine.requests), places, engine._num_added, dict(engine.core.num_ended)
 
 
 BAD_ARGUMENTS = {

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, serve, serve_by_engine
 from tools.gpu_bench.facts import facts_of
@@ -52,11 +53,11 @@ def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
     captured = MAX_CAPTURED_TOKENS if mode.whole else 0
     runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options, max_captured_tokens=captured)
     began = time.perf_counter()
-    runner.warm_up()
+    warm_up(runner)
     run = serve_by_engine if mode.whole else partial(serve, overlapped=mode.overlapped)
     run(runner, benchmark_requests(count=40, longest=110))
-    warm_up = time.perf_counter() - began
-    say(f"{mode.name}: warmed up in {warm_up:.0f} s")
+    warm_up_s = time.perf_counter() - began
+    say(f"{mode.name}: warmed up in {warm_up_s:.0f} s")
     runs = []
     for _ in range(mode.repeat):
         requests = benchmark_requests()
@@ -72,7 +73,7 @@ def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
         "seconds": seconds,
         "tokens_per_s": output_tokens / seconds,
         "all_tokens_per_s": [output_tokens / each for each, _ in runs],
-        "warm_up_s": warm_up,
+        "warm_up_s": warm_up_s,
         "num_steps": len(times.steps),
         "decode_ms": times.of_full_decodes(),
         "first_tokens": requests[0].output_ids[:8],

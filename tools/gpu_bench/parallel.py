@@ -66,14 +66,15 @@ def requests(count: int, vocab_size: int) -> list[list[int]]:
 def served(engine: LLMEngine, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> dict:
     """Serve all prompts: tokens per second of the whole run, and of its decodes alone."""
     steps: list[Any] = []
-    engine.listeners = [steps.append]
+    engine.core.observers[:] = [lambda step, requests: steps.append(step)]
     began = time.perf_counter()
     outputs = engine.generate(prompts, SamplingParams(max_tokens=new_tokens, ignore_eos=True))
     seconds = time.perf_counter() - began
     for output in outputs:
         if output.error:
             raise output.error
-    starts = [step.start for step in steps if step.prefill_tokens == 0 and step.running == len(prompts)]
+    decodes = [step for step in steps if list(step.output.num_scheduled_tokens.values()) == [1] * len(prompts)]
+    starts = [step.watch.start for step in decodes]
     gaps = sorted(later - earlier for earlier, later in pairwise(starts))
     return {
         "tokens": [output.token_ids for output in outputs],

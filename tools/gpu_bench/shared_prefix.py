@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
@@ -51,7 +52,7 @@ def results() -> dict[str, Any]:
     model = random_model(SHAPE, LONGEST)
     num_blocks = blocks_for(LONGEST, BLOCK_SIZE) + blocks_for(OWN, BLOCK_SIZE)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=1, max_model_len=LONGEST)
-    runner.warm_up()
+    warm_up(runner)
     return {"shape": SHAPE, "own": OWN, "rows": [with_and_without(runner, beginning) for beginning in BEGINNINGS]}
 
 

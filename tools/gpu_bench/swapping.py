@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -98,7 +99,7 @@ def main() -> None:
     num_blocks = blocks_for(longest, BLOCK_SIZE) + OTHERS * blocks_for(CONTEXT, BLOCK_SIZE)
     model = random_model(SHAPE, longest)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=OTHERS + 1, max_model_len=longest)
-    runner.warm_up()
+    warm_up(runner)
     facts = facts_of("tools.gpu_bench.swapping") | {"shape": SHAPE, "others": OTHERS, "context": CONTEXT}
     if options.runs > 1:
         facts["command"] += f" --runs {options.runs}"

@@ -31,6 +31,7 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
 from tools.gpu_bench.engine import MODES
@@ -215,11 +216,11 @@ def results_of(wanted: list[Workload], bytes_per_s: float, small: bool) -> Itera
             max_model_len=max_model_len, **options,
         )  # fmt: skip
         if not small:
-            runner.warm_up()
-        warm_up = time.perf_counter() - began
-        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up:.0f} s", flush=True)
+            warm_up(runner)
+        warm_up_s = time.perf_counter() - began
+        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up_s:.0f} s", flush=True)
         for workload, requests in loads:
-            yield result_of(runner, workload, requests, bytes_per_s) | {"warm_up_s": warm_up}
+            yield result_of(runner, workload, requests, bytes_per_s) | {"warm_up_s": warm_up_s}
         runner.close()
         del runner, model
         gc.collect()
