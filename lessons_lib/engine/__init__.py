@@ -1,6 +1,6 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, sampling_params, request, core, model_runner, input_batch, sampling, race,
+Read in this order: config, sampling_params, request, core, model_runner, input_batch, sampling, race, rules,
 logits_processors, structured_outputs, guided, grammar_process, detokenizer, model_fit, input_processor, llm_engine,
 metrics, prometheus (lesson 12); then the GPU path: in_flight, cuda_graphs, input_buffers, joined_projections,
 equal_products, gpu_model_runner, warm_up (13). fused_llama is a faster model runner for CPUs.
@@ -28,7 +28,8 @@ from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import GreedyLoop, ModelRunner, serve_greedily
 from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.sampling import NoTokenAllowed, choose_tokens, draw, token_probabilities
+from lessons_lib.engine.rules import NoTokenAllowed
+from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 

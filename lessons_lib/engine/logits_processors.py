@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lessons_lib.engine.sampling import NEVER, NO_TOKEN_ALLOWED, to_device
+from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, to_device
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.sequence import Sequence

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lessons_lib.engine.config import MakeRunner
-from lessons_lib.engine.sampling import Rules
+from lessons_lib.engine.rules import Rules
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import KVShape
 

@@ -13,7 +13,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
-from lessons_lib.engine.sampling import Processor, Rules, TokenLogprobs, rows_of_logprobs
+from lessons_lib.engine.rules import Processor, Rules
+from lessons_lib.engine.sampling import TokenLogprobs, rows_of_logprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.sequence import Sequence
 

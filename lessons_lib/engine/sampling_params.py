@@ -146,7 +146,6 @@ class SamplingParams:
         logits_processors: functions (output_ids, logits) or (prompt_ids, output_ids, logits) -> logits, called for each
             token before all other rules; logits are float32 [vocabulary] and may be changed in place.
         structured_outputs: a StructuredOutputsParams, the form that the text must have.
-        best_of, typical_p: not offered; refused by name.
 
     Rules that leave no token to begin with are refused when the request is added. If they leave none later, the
     completion gets the end token: it has the text so far, and finish reason "stop" (with `ignore_eos`, it goes on).
@@ -180,8 +179,6 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logits_processors: tuple[Callable[..., Any], ...] = ()
     structured_outputs: Any = None
-    best_of: int | None = None
-    typical_p: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self, CHECKS, MAY_BE_NONE)
@@ -201,13 +198,6 @@ class SamplingParams:
                 "structured_outputs is given, and ignore_eos is True; a text that is complete can only go on with the "
                 "end token. Leave out one of them."
             )
-        if self.best_of not in (None, self.n) or isinstance(self.best_of, bool):
-            raise BadRequest(
-                f"best_of is {shortened(self.best_of)}; it isn't offered. Ask for n completions with logprobs=0, and "
-                "keep those whose log-probabilities have the largest sum."
-            )
-        if self.typical_p not in (None, 1):
-            raise BadRequest(f"typical_p is {shortened(self.typical_p)}; it isn't offered. Use min_p or top_p.")
 
     @property
     def needs_last_token(self) -> bool:

@@ -27,12 +27,10 @@ from lessons_lib.engine.logits_processors import (
     last_tokens_of_bad_words,
     tokens_of_bad_words,
 )
+from lessons_lib.engine.rules import NO_TOKEN_ALLOWED, NoTokenAllowed, process_logits
 from lessons_lib.engine.sampling import (
     NO_TOKEN,
-    NO_TOKEN_ALLOWED,
-    NoTokenAllowed,
     choose_tokens,
-    process_logits,
     why_no_token,
 )
 from lessons_lib.engine.sampling_params import SamplingParams

@@ -406,4 +406,4 @@ def test_the_runner_of_an_engine_can_be_chosen():
     made = []
     config = EngineConfig(num_blocks=9, make_runner=lambda *args: made.append(args))
     engine = LLMEngine(engine_cases.a_model(), engine_cases.LetterTokenizer(), config)
-    assert made == [(engine.model, 9, config)] and engine.runner is None
+    assert made == [(engine.model, 9, engine.config)] and engine.runner is None

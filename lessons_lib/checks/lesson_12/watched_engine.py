@@ -265,6 +265,7 @@ class Watched(LLMEngine):
 class Scripted(ModelRunner):
     """Predicts tokens without a model: the next one follows from the number of tokens."""
 
+    can_overlap = True
     num_rows = 0
 
     def forward(self, scheduler_output: Any) -> torch.Tensor:
