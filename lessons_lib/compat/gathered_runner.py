@@ -74,9 +74,9 @@ def forward_with_cache(
 
     Args:
         token_ids: the new tokens.
-        start: how many tokens the cache has.
+        start: number of tokens in the cache.
         cache: a Hugging Face cache, which the pass appends to; None for a pass without one.
-        logits_to_keep: how many logits are wanted, from the end; 0 for all.
+        logits_to_keep: number of logits that are wanted, from the end; 0 for all.
 
     Returns:
         tensor [at least logits_to_keep, vocabulary]: the last rows are those after the last tokens.
@@ -97,5 +97,5 @@ def forward_with_cache(
 
 @cache
 def parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """What a function takes by name."""
+    """Parameters that a function takes by name."""
     return frozenset(inspect.signature(function).parameters)

@@ -31,18 +31,18 @@ class EngineConfig:
         cache_bytes: memory of the KV cache, in bytes.
         num_swap_blocks: size of the swap space; without one, preempted sequences are recomputed.
         watermark: share of the blocks that admission leaves free for running sequences, 0 to 1.
-        share_prefixes: whether sequences with the same beginning share blocks.
-        policy: which request is served next, see `policies`; or "fcfs" or "priority".
+        share_prefixes: sequences with the same beginning share blocks.
+        policy: decides which request is served next, see `policies`; or "fcfs" or "priority".
         admission: see `scheduler.optimistic`.
-        backend: how attention is computed, see `hf_backend.plan_attention`.
-        probe: whether the engine compares its own logits with those of `generate` before the first request, see
+        backend: computes attention, see `hf_backend.plan_attention`.
+        probe: the engine compares its own logits with those of `generate` before the first request, see
             `compat.probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't
             support gives wrong tokens.
-        overlap: whether a step is launched before the tokens of the last one are read, so that a GPU never waits for
+        overlap: each step is launched before the tokens of the last one are read, so that a GPU never waits for
             the host (lesson 13).
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine chooses one.
         max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
-        generation_config: whether the model's `generation_config` counts, see `compat.generation_defaults`; without it,
+        generation_config: the model's `generation_config` counts, see `compat.generation_defaults`; without it,
             only the tokenizer's end token ends a completion.
         layer_shapes: of each layer's keys and values. The engine fills in what the probe measured, for runners; None
             for those of the model's configuration.

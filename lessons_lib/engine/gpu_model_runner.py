@@ -61,8 +61,8 @@ class GPUModelRunner(ModelRunner):
         Args:
             max_num_seqs: as the scheduler's.
             max_model_len: the most tokens of a sequence; if None, as many as the model has positions for.
-            compiled: whether the model is compiled, once for batches of any length.
-            graphs: whether steps are captured and replayed.
+            compiled: the model is compiled, once for batches of any length.
+            graphs: steps are captured and replayed.
             max_captured_tokens: larger steps are launched kernel by kernel. With 0, all steps that aren't decodes only.
             capture: see GraphStore; if None, CUDA graphs.
             layer_shapes: see PagedKVCache.
@@ -162,7 +162,7 @@ class GPUModelRunner(ModelRunner):
         return store.key_of(tensors, self.weights(), (self.compiled, inputs.max_lens.tolist(), self.cache.block_size))
 
     def read_by_graph(self, inputs: ForwardBatch) -> tuple[Any, ...]:
-        """What a graph reads, to be kept alive with it."""
+        """The tensors that a graph reads, to be kept alive with it."""
         # `detach`: a parameter may get other memory, and this must hold on to what it has now.
         weights = [weight.detach() for weight in self.weights()]
         return inputs, self.previous_tokens, *self.cache.keys, *self.cache.values, *weights

@@ -32,7 +32,7 @@ MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.25, 0.01
 
 
 class Vocabulary:
-    """What the parser knows of a tokenizer, which takes a second to build, and what it has compiled for it.
+    """The parser's knowledge of a tokenizer, which takes a second to build, and the grammars compiled for it.
 
     Attributes:
         parsers: a llguidance.LLTokenizer.
@@ -124,7 +124,7 @@ class Grammar:
 
 
 class GrammarState:
-    """How far one completion is in its grammar."""
+    """The place in its grammar that a completion has reached."""
 
     def __init__(self, grammar: Grammar):
         self.grammar = grammar
@@ -133,7 +133,7 @@ class GrammarState:
         self._seconds = 0.0
 
     def allowed(self, output_ids: ListOf[int], size: int) -> torch.Tensor:
-        """Which tokens can follow a completion.
+        """Find the tokens that can follow a completion.
 
         Args:
             output_ids: all its tokens.

@@ -87,8 +87,8 @@ def forward_batch(
     Args:
         tables: keys and values of the padding are written to its null block.
         previous_rows: sequence -> its index in the step in flight; see `next_tokens`.
-        num_seqs: how many sequences the batch is to have, at least those of the step; if None, no padding.
-        num_tokens: how many tokens it is to have, at least those of the step. Those that are too many belong to no
+        num_seqs: number of sequences of the batch, at least those of the step; if None, no padding.
+        num_tokens: number of tokens of the batch, at least those of the step. Those that are too many belong to no
             sequence, and sequences that are too many have no token. If None, each of them has one.
     """
     scheduled = scheduler_output.num_scheduled_tokens
@@ -128,14 +128,14 @@ def _filled_up(numbers: Any, length: int, filling: int) -> np.ndarray[Any, Any]:
 
 
 def num_prompt_logits(sequence: Sequence, start: int, count: int) -> int:
-    """How many logits a step returns for a sequence besides those after the last of the `count` tokens that it
-    computes, from position `start` on."""
+    """Number of logits that a step returns for a sequence, in addition to those after the last of the `count` tokens
+    that it computes from position `start` on."""
     missing = len(sequence.prompt_ids) - 1 - start
     return max(0, min(count - 1, missing)) if sequence.prompt_logits else 0
 
 
 def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Where these tokens are in the packed row, of all sequences that have any.
+    """Indices of these tokens in the packed row, of all sequences that have any.
 
     Args:
         ends: where each sequence ends in the packed row.

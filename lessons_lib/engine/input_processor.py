@@ -48,7 +48,7 @@ class InputProcessor:
         """A request that arrives now and can be served.
 
         Args:
-            label: what error messages call the request.
+            label: name of the request in error messages.
             output_ids: tokens that another engine has computed for its completion.
             options: attributes of its sequences, such as `tier` and `cache_salt`.
 

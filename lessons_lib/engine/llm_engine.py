@@ -42,7 +42,7 @@ def compatible_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, c
 
 @dataclass(frozen=True)
 class Parts:
-    """What an engine is made of. Each part can be replaced, such as by a learner's own.
+    """The parts of an engine. Each can be replaced, such as by a learner's own.
 
     Attributes:
         core: an EngineCore class.
@@ -78,7 +78,7 @@ class LLMEngine:
         context: the most tokens of a prompt and its answer together; None if there is no limit.
         vocab_size: token ids are below it.
         inputs: InputProcessor, which makes requests.
-        generation_defaults: what requests take from the model's generation_config, see `compat.generation_defaults`.
+        generation_defaults: taken by each request from the model's generation_config, see `compat.generation_defaults`.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class LLMEngine:
         return TokenReader(group, self.tokenizer)
 
     def has_unfinished(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         core = self.core
         return bool(core.groups or core.inbox or core.ended or self._readers)
 

@@ -70,8 +70,8 @@ class LogitsRules:
 
     Attributes:
         bad_words: each a list of tokens.
-        grammar: what the text must look like, or None.
-        end_token: what ends a completion whose rules leave no other token; None if the tokenizer has none.
+        grammar: the form that the text must have, or None.
+        end_token: ends a completion whose rules leave no other token; None if the tokenizer has none.
         takes_prompt: for each of `params.logits_processors`, whether it wants the prompt, too.
     """
 
@@ -113,7 +113,7 @@ class LogitsRules:
         leave no token gets the end token, whatever they say.
 
         Args:
-            stop_token_ids: what `min_tokens` keeps away.
+            stop_token_ids: tokens that `min_tokens` keeps away.
 
         Raises:
             BadRequest: names the fields.
@@ -192,8 +192,8 @@ class LogitsProcessor:
 
     Attributes:
         sequence: the prompt, and the completion as it grows.
-        grammar_state: how far the text is in the grammar.
-        error: why no token could be chosen.
+        grammar_state: the place in the grammar that the text has reached.
+        error: the reason why no token could be chosen.
     """
 
     rules: LogitsRules
@@ -206,7 +206,7 @@ class LogitsProcessor:
 
     @property
     def end_token(self) -> int:
-        """What to choose where the rules leave no token: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
+        """The token to choose where the rules leave none: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
         completion."""
         # A user's function that leaves nothing has a fault, which its author should see.
         if self.error or self.rules.params.logits_processors:
@@ -232,7 +232,7 @@ class LogitsProcessor:
 
         Args:
             logits: float32 [vocabulary]; may be changed in place.
-            position: how many tokens the completion has. Some of them may be in flight, if no rule needs their ids.
+            position: number of tokens of the completion. Some of them may be in flight, if no rule needs their ids.
         """
         params, prompt_ids, output_ids = self.rules.params, self.sequence.prompt_ids, self.sequence.output_ids
         for function, takes_prompt in zip(params.logits_processors, self.rules.takes_prompt):

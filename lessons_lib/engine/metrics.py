@@ -17,7 +17,7 @@ BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1
 
 @dataclass
 class Histogram:
-    """How many values fell between each two bounds: a distribution in constant memory.
+    """Number of values between each two bounds: a distribution in constant memory.
 
     Attributes:
         counts: values up to each of BOUNDS, and one more count for those above all.
@@ -93,7 +93,7 @@ class EngineStep:
 
 @dataclass(frozen=True)
 class EngineGauges:
-    """What an engine is doing at one moment.
+    """The state of an engine at one moment.
 
     Attributes:
         running, waiting, swapped: sequences in a batch slot, sequences without one, and how many of those are in the
@@ -137,7 +137,7 @@ class EngineMetrics:
     Attributes:
         max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilization is relative to.
         requests: finish reason -> how many requests ended with it: "stop", "length", "abort", "error".
-        steps, busy_seconds: how many steps, and how long they took together.
+        steps, busy_seconds: number of steps, and the time that they took together.
         tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
         prompt_tokens: of the prompts that are computed, each counted once, with what was in the cache.
         part_seconds: part of a step -> its sum.

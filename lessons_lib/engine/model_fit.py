@@ -11,7 +11,7 @@ from lessons_lib.models.configuration import KVShape
 
 
 class RequestDefaults(Protocol):
-    """What every request takes from its model."""
+    """Everything that a request takes from its model."""
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -22,15 +22,15 @@ class RequestDefaults(Protocol):
         """Strings that end a completion."""
 
     def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
-        """The parameters of a request with the model's own rules in front of its rules."""
+        """The parameters of a request, with the rules of the model in front of its rules."""
 
 
 @dataclass(frozen=True)
 class ModelFit:
-    """How a model is served.
+    """Facts about a model that an engine serves.
 
     Attributes:
-        defaults: what every request takes from the model.
+        defaults: taken by each request from the model.
         num_blocks: size of the engine's pool.
         make_rules: function (params, stop_token_ids) -> the rules of a request, in tokens of the model; None if it has
             none. It refuses rules that leave no token to begin with.

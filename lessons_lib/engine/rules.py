@@ -1,5 +1,5 @@
-"""Lesson 12: how rules change logits before tokens are chosen. The rules of sampling parameters are in
-`logits_processors`; a request without rules has none of them."""
+"""Lesson 12: rules that change logits before tokens are chosen, as the sampler and a request see them. Those of the
+sampling parameters are in `logits_processors`; a request without rules never touches them."""
 
 from collections.abc import Sequence as ListOf
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ class Processor(Protocol):
     """The rules of a completion that change its logits, such as a LogitsProcessor.
 
     Attributes:
-        error: why no token could be chosen.
+        error: the reason why no token could be chosen.
         end_token: the token to choose where the rules leave none; NO_TOKEN_ALLOWED if there is none.
     """
 

@@ -122,11 +122,11 @@ class SamplingParams:
         top_p: only the likeliest tokens that together have this probability may be drawn; 1 for all.
         seed: the same seed draws the same completion; None for another one every time.
         stop: strings that end the completion. They are not part of it.
-        stop_token_ids: tokens that end the completion, besides the model's end token.
+        stop_token_ids: tokens that end the completion, in addition to the model's end token.
         ignore_eos: go on after the end token.
-        logprobs: None, or for how many of the likeliest tokens log-probabilities are returned, besides those of the
-            chosen ones; -1 for all tokens.
-        n: how many completions are drawn for the prompt.
+        logprobs: number of the likeliest tokens that log-probabilities are returned for, in addition to those of the
+            chosen ones; -1 for all tokens, None for no log-probabilities.
+        n: number of completions drawn for the prompt.
         min_p: only tokens that are at least this many times as likely as the likeliest may be drawn; 0 for all.
         presence_penalty: subtracted from the logit of each token that the completion contains.
         frequency_penalty: subtracted from the logit of a token each time that the completion contains it.
@@ -138,7 +138,7 @@ class SamplingParams:
         min_tokens: no stop token before the completion has this many tokens, and no stop string that ends in them.
             A text that is complete by `structured_outputs` ends nevertheless.
         include_stop_str_in_output: the stop string, or the text of the stop token, is part of the text.
-        detokenize: whether completions have a text at all.
+        detokenize: completions have a text.
         skip_special_tokens: leave special tokens, such as the end token, out of the text.
         spaces_between_special_tokens: for tokenizers that can leave out these spaces; most never write them.
         prompt_logprobs: None, or as `logprobs`, for the tokens of the prompt. Its whole prompt is computed then, and

@@ -102,7 +102,7 @@ def carry_out(engine: LLMEngine, added: list[dict[str, Any]], cancelled: list[tu
     """Let the next step begin and end the requests that it begins and ends in the first process.
 
     Args:
-        added: what `InputProcessor.process` takes, when the request arrived, and whether it is streamed.
+        added: the arguments of `InputProcessor.process`, the time of arrival, and `is_streamed`.
         cancelled: ids, and whether they end with an error.
     """
     for options in added:

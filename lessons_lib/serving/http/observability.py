@@ -26,7 +26,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class InFlight(Protocol):
-    """What observability asks of an AdmissionControl, or of a WholeServer."""
+    """The part of an AdmissionControl, or of a WholeServer, that observability reads."""
 
     max_requests: Any
     num_requests: Any
@@ -35,7 +35,7 @@ class InFlight(Protocol):
 
 
 class Whole(InFlight, Protocol):
-    """What it asks of a WholeServer, if the server has several API processes."""
+    """The part of a WholeServer that it reads, if the server has several API processes."""
 
     num_dropped: Any
 
@@ -43,7 +43,7 @@ class Whole(InFlight, Protocol):
 
 
 class Front(Protocol):
-    """What observability asks of an AsyncEngine, of either kind."""
+    """The part of an AsyncEngine, of either kind, that observability reads."""
 
     gauges: EngineGauges
     error: str | None
@@ -63,7 +63,7 @@ def health(front: Front) -> tuple[int, dict[str, Any]]:
 
 
 def cockpit(front: Front, whole: InFlight | None = None) -> dict[str, Any]:
-    """What the page draws: what the engine is doing now, and sums whose differences are rates."""
+    """Everything that the page draws: the state of the engine, and sums whose differences are rates."""
     gauges, metrics, admission = front.gauges, front.metrics(), whole or front.admission
     return {
         **health(front)[1],
