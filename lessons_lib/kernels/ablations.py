@@ -1,12 +1,14 @@
 """Lesson 08: variants of the fast kernels, each without one idea, to measure its benefit.
 
 If an idea is a separate function, `with_functions` builds the kernel with another function in its place. If it is part
-of the kernel's loop, the kernel is written out again. All variants compute the same results as the originals.
+of the kernel's loop, `with_lines` replaces those lines. All variants compute the same results as the originals.
 """
 
 import difflib
 import functools
 import inspect
+import itertools
+import linecache
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -14,24 +16,11 @@ from typing import Any
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
-
-# isort: split
 import triton
 import triton.language as tl
 
 from lessons_lib.kernels import paged_flash
-from lessons_lib.kernels.paged_flash import (
-    cache_offsets,
-    decode_kernel,
-    first_visible_key,
-    merge_if_last,
-    online_softmax,
-    prefill_kernel,
-    start_with_sink,
-    store_part,
-    value_offset,
-    with_terms,
-)
+from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
 
 
 @dataclass(frozen=True)
@@ -41,7 +30,7 @@ class Variant:
     Attributes:
         idea: the missing idea.
         kernel: the changed kernel, with the arguments of the original.
-        changed: (original, changed) for each function that differs; the kernel itself if it is written out again.
+        changed: (original, changed) for each function that differs; the kernel itself if its own lines do.
     """
 
     idea: str
@@ -66,6 +55,32 @@ def with_functions(kernel, **functions):
     return triton.jit(functools.update_wrapper(own, fn))
 
 
+_files = itertools.count()
+
+
+def with_lines(kernel, *pairs: tuple[str, str]):
+    """Copy a kernel with pieces of its source replaced.
+
+    Args:
+        pairs: (old, new); each old piece stands in the source at least once.
+    """
+    source = inspect.getsource(kernel.fn)
+    for old, new in pairs:
+        if old not in source:
+            raise ValueError(f"{kernel.fn.__name__} has no {old!r} to replace.")
+        source = source.replace(old, new)
+    return from_source(source, kernel.fn.__name__, kernel.fn.__globals__)
+
+
+def from_source(source: str, name: str, names: dict[str, Any]):
+    """The function `name` of a source text, which uses `names`. Triton and `inspect` find it as if in a file."""
+    file = f"<source {next(_files)} of {name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = dict(names)
+    exec(compile(source, file, "exec"), namespace)  # noqa: S102
+    return namespace[name]
+
+
 def _diff(original, changed) -> str:
     """Diff of the two bodies; names and docstrings always differ."""
     old, new = (inspect.getsource(function).split('"""', 2)[2].splitlines() for function in (original, changed))
@@ -78,243 +93,9 @@ def _replacing(idea: str, kernel, **functions) -> Variant:
     return Variant(idea, with_functions(kernel, **functions), pairs)
 
 
-# --- decode_kernel written out again, with other lines in its loop
-
-
-@triton.jit
-def decode_per_query_head(
-    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
-    stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
-    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
-):  # fmt: skip
-    """One program per query head, GROUP = 1.
-
-    For cache views with one KV head per query head, four of which share the same memory.
-    """
-    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
-    start = split * SPLIT_SIZE
-    context_len = tl.load(context_lens + seq)
-    if start >= context_len:
-        return
-    end = tl.minimum(start + SPLIT_SIZE, context_len)
-    if WINDOW is not None:
-        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
-
-    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
-    head = kv_head * GROUP + row
-    value_dim = tl.arange(0, BLOCK_V)
-    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
-    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
-    token = token.to(tl.int64)
-    queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
-    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-    if sinks is not None:
-        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
-
-    table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * VALUE_DIM
-    for first in range(start, end, BLOCK_N):
-        position = first + key
-        is_key = position < end
-        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
-        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
-        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
-        scores = tl.dot(queries, keys, input_precision="ieee") * scale
-        # The loop begins at the window, so it needs no mask.
-        scores = with_terms(
-            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
-        )
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
-        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
-        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
-
-    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
-        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
-    result = acc / row_sum[:, None]
-    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-    if NUM_SPLITS == 1:
-        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
-    else:
-        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        store_part(
-            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
-            VALUE_DIM,
-        )  # fmt: skip
-        if finished is not None:
-            merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
-                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
-            )  # fmt: skip
-
-
-@triton.jit
-def decode_without_tensor_cores(
-    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
-    stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
-    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
-):  # fmt: skip
-    """Multiply and sum float32 elements, without `tl.dot`.
-
-    Without tensor cores no padding is needed: the tile has GROUP rows, a power of two.
-    """
-    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
-    start = split * SPLIT_SIZE
-    context_len = tl.load(context_lens + seq)
-    if start >= context_len:
-        return
-    end = tl.minimum(start + SPLIT_SIZE, context_len)
-    if WINDOW is not None:
-        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
-
-    row, dim, key = tl.arange(0, GROUP), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
-    head = kv_head * GROUP + row
-    value_dim = tl.arange(0, BLOCK_V)
-    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
-    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
-    token = token.to(tl.int64)
-    queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
-    row_max = tl.full([GROUP], float("-inf"), tl.float32)
-    row_sum = tl.zeros([GROUP], tl.float32)
-    acc = tl.zeros([GROUP, BLOCK_V], tl.float32)
-    if sinks is not None:
-        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
-
-    table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)
-    for first in range(start, end, BLOCK_N):
-        position = first + key
-        is_key = position < end
-        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
-        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
-        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
-        scores = tl.sum(queries[:, :, None].to(tl.float32) * keys[None].to(tl.float32), axis=1) * scale
-        # The loop begins at the window, so it needs no mask.
-        scores = with_terms(
-            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
-        )
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
-        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
-        acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)
-
-    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
-        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
-    result = acc / row_sum[:, None]
-    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-    if NUM_SPLITS == 1:
-        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
-    else:
-        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        store_part(
-            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
-            VALUE_DIM,
-        )  # fmt: skip
-        if finished is not None:
-            merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
-                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
-            )  # fmt: skip
-
-
-@triton.jit
-def decode_with_early_table_read(
-    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
-    stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
-    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
-):  # fmt: skip
-    """Read the block table one iteration ahead: an idea that was tried and not kept."""
-    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
-    start = split * SPLIT_SIZE
-    context_len = tl.load(context_lens + seq)
-    if start >= context_len:
-        return
-    end = tl.minimum(start + SPLIT_SIZE, context_len)
-    if WINDOW is not None:
-        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
-
-    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
-    head = kv_head * GROUP + row
-    value_dim = tl.arange(0, BLOCK_V)
-    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
-    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
-    token = token.to(tl.int64)
-    queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
-    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-    if sinks is not None:
-        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
-
-    table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)
-    blocks = tl.load(table + (start + key) // BLOCK_SIZE, mask=start + key < end, other=0)
-    for first in range(start, end, BLOCK_N):
-        position = first + key
-        is_key = position < end
-        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
-        upcoming = position + BLOCK_N
-        blocks = tl.load(table + upcoming // BLOCK_SIZE, mask=upcoming < end, other=0)
-        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
-        scores = tl.dot(queries, keys, input_precision="ieee") * scale
-        # The loop begins at the window, so it needs no mask.
-        scores = with_terms(
-            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
-        )
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
-        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
-        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
-
-    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
-        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
-    result = acc / row_sum[:, None]
-    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-    if NUM_SPLITS == 1:
-        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
-    else:
-        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        store_part(
-            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
-            VALUE_DIM,
-        )  # fmt: skip
-        if finished is not None:
-            merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
-                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
-            )  # fmt: skip
+def _rewriting(idea: str, kernel, *pairs: tuple[str, str]) -> Variant:
+    changed = with_lines(kernel, *pairs)
+    return Variant(idea, changed, ((kernel, changed),))
 
 
 # --- functions of prefill_kernel without their idea
@@ -358,19 +139,48 @@ def never(q_len):
     return False
 
 
+_LOOP = "    for first in range(start, end, BLOCK_N):\n"
+_READ_TABLE = "        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
+_OFFSETS = "        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)\n"
+
 VARIANTS = {
-    "one program per query head": Variant(
+    # GROUP = 1, for cache views with one KV head per query head, four of which share the same memory.
+    "one program per query head": _rewriting(
         "one program for all query heads of a KV head: its keys are read once",
-        decode_per_query_head,
-        ((decode_kernel, decode_per_query_head),),
+        decode_kernel,
+        (
+            "k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)",
+            "k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * VALUE_DIM",
+        ),
     ),
-    "no tensor cores": Variant(
-        "tensor cores", decode_without_tensor_cores, ((decode_kernel, decode_without_tensor_cores),)
+    # float32 products and sums need no padding: the tile has GROUP rows, a power of two.
+    "no tensor cores": _rewriting(
+        "tensor cores",
+        decode_kernel,
+        ("tl.arange(0, BLOCK_M)", "tl.arange(0, GROUP)"),
+        ("[BLOCK_M", "[GROUP"),
+        (
+            'tl.dot(queries, keys, input_precision="ieee")',
+            "tl.sum(queries[:, :, None].to(tl.float32) * keys[None].to(tl.float32), axis=1)",
+        ),
+        (
+            'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")',
+            "acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)",
+        ),
     ),
-    "table read one iteration early": Variant(
+    "table read one iteration early": _rewriting(
         "a block table read when it is needed",
-        decode_with_early_table_read,
-        ((decode_kernel, decode_with_early_table_read),),
+        decode_kernel,
+        (
+            _LOOP,
+            f"    blocks = tl.load(table + (start + key) // BLOCK_SIZE, mask=start + key < end, other=0)\n{_LOOP}",
+        ),
+        (_READ_TABLE, ""),
+        (
+            _OFFSETS,
+            f"{_OFFSETS}        upcoming = position + BLOCK_N\n"
+            "        blocks = tl.load(table + upcoming // BLOCK_SIZE, mask=upcoming < end, other=0)\n",
+        ),
     ),
     "natural exponentials": _replacing(
         "exponentials in base 2",

@@ -15,7 +15,7 @@ import triton.language as tl
 from compiled import Compiled
 from paged_cases import error
 
-from lessons_lib.kernels.ablations import VARIANTS, with_functions
+from lessons_lib.kernels.ablations import VARIANTS, with_functions, with_lines
 from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
@@ -58,6 +58,11 @@ def test_without_an_idea_the_kernel_is_still_right(ablation):
     check(ablation.calls(inputs), inputs)
 
 
+def test_lines_that_a_kernel_does_not_have_are_refused():
+    with pytest.raises(ValueError, match="decode_kernel has no 'no such line' to replace"):
+        with_lines(decode_kernel, ("no such line", ""))
+
+
 def test_every_variant_is_timed_and_in_a_case_that_exists():
     timed = {ablation.without for ablation in ablations()}
     assert VARIANTS.keys() <= timed
@@ -67,7 +72,6 @@ def test_every_variant_is_timed_and_in_a_case_that_exists():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_diff_of_a_variant_is_its_idea_and_nothing_else(name):
-    """The variants repeat most of the original: changing one kernel and forgetting the other shows here."""
     variant = VARIANTS[name]
     assert variant.idea and variant.kernel is not variant.changed[0][0]
     diff = variant.diff().splitlines()

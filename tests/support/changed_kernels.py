@@ -1,24 +1,15 @@
 """Kernels with pieces of their source replaced: learners' mistakes, as data for the tests of the checks."""
 
 import inspect
-import itertools
-import linecache
 
 from source_text import unwrapped
 
-_count = itertools.count()
+from lessons_lib.kernels.ablations import from_source
 
 
 def with_source(source, name, **names):
-    """The function `name` of some source text, which `inspect` finds as if it stood in a file.
-
-    `names`: what the source uses.
-    """
-    file = f"<kernel {next(_count)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = {**names, "__name__": __name__}
-    exec(compile(source, file, "exec"), namespace)  # noqa: S102
-    return namespace[name]
+    """The function `name` of some source text; `names`: what the source uses."""
+    return from_source(source, name, {**names, "__name__": __name__})
 
 
 def changed(kernel, *pairs):
