@@ -23,9 +23,8 @@ from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.my_engine import by_lesson, my_engine
-from lessons_lib.engine import (
-    EngineConfig, EngineCore, EngineMetrics, LLMEngine, ModelRunner, Parts, SamplingParams, random_numbers,
-)  # fmt: skip
+from lessons_lib.engine import EngineConfig, EngineCore, LLMEngine, ModelRunner, Parts, SamplingParams, random_numbers
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, skewed_workload
 from lessons_lib.models import load_model
