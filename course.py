@@ -54,7 +54,7 @@ MODULES = {
     "quick": PYTEST + ["-n", "auto", "-m", "not slow and not browser and not gpu"],
     "notebooks": ["tools.authoring"],
     "site": ["tools.site"],
-    "bench": ["tools.bench"],
+    "bench": ["tools.bench_engines"],
     "soak": ["tools.soak"],
     "serve": ["lessons_lib.serving"],
     "chat-model": ["tools.chat_model"],

@@ -18,8 +18,6 @@ batch slots (lesson 02) and ragged packing (05) is the project.
 
 # %%
 import inspect
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from IPython.display import display
@@ -34,7 +32,6 @@ from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
 from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.examples.small_engine import make_engine as make_small_engine
-from lessons_lib.conformance.export import class_scoreboard, export_page
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.level_table import judge_package, judge_size
 from lessons_lib.conformance.levels import LEVELS, SIZES
@@ -568,24 +565,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lessons_lib.conformance.break_in.examples import break_in_tests
-
-# %% [markdown]
-"""
-### One page to show
-
-`export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it
-as JSON, too. So a teacher can collect the pages of a class in a folder, and `class_scoreboard(folder)` makes one table
-of them. Here with two pages of the same engine; write your own with
-`export_page("my_engine.html", "my name", judged, result)`.
-"""
-
-# %% tags=["measured"]
-with TemporaryDirectory() as folder:
-    for name in ("Ada", "Alan"):
-        page = export_page(Path(folder, f"{name}.html"), name, judged, result)
-    print(f"one page: {page.stat().st_size // 1000} kB")
-    table = class_scoreboard(folder)
-table
 
 # %% [markdown]
 """

@@ -35,7 +35,7 @@ import hypothesis
 import pytest
 
 # The same random cases in every run, so that a red run is one's own; nightly runs draw others.
-hypothesis.settings.register_profile("course", derandomize=not os.environ.get("LESSONS_NIGHTLY"))
+hypothesis.settings.register_profile("course", deadline=None, derandomize=not os.environ.get("LESSONS_NIGHTLY"))
 hypothesis.settings.load_profile("course")
 
 

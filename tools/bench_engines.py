@@ -1,15 +1,13 @@
-"""Part of `make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same
-requests.
+"""`make bench`: the engine compared with the designs it grew from and with those of Hugging Face, on the same requests,
+and where there is a GPU, the attention kernels compared with others.
 
 Every measurement runs in its own process: in a shared process, a way of serving is slower after others have run, some
-    more than others.
+more than others.
 """
 
 import argparse
-import datetime
 import json
 import multiprocessing
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import transformers
 
 from lessons_lib.measuring.designs import ALONE, DESIGNS, ways_table
 from lessons_lib.measuring.hf_continuous import hugging_face_continuous
@@ -70,8 +67,7 @@ def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16,
 
     Returns:
         dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the median "seconds", and
-            "same", how
-        many of its answers equal those of one request at a time.
+            "same", how many of its answers equal those of one request at a time.
     """
     cases = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
     seconds, answers = {case: [] for case in cases}, {}
@@ -99,24 +95,20 @@ def count_same(answers: list[list[int]], expected: list[list[int]]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench_engines", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_engines", description=__doc__.split("\n\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--record", type=Path, help="a JSON file for the results")
-    parser.add_argument(
-        "--machine",
-        default=f"{platform.machine()} machine, {torch.get_num_threads()} threads",
-        help="its name in that file",
-    )
     options = parser.parse_args()
-    results = measure_ways(options.repeats)
+    if torch.cuda.is_available() and not options.record:
+        from tools.gpu_bench.__main__ import gpu_tables
+
+        print(gpu_tables(), end="\n\n")
+    results = measure_ways(options.repeats)  # about four minutes a repeat
     print(ways_table(results))
     if options.record:
-        facts = {
-            "machine": options.machine,
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-            "date": datetime.date.today().isoformat(),
-            "command": "python -m tools.bench_engines --record FILE",
-        }
+        from tools.gpu_bench.facts import facts_of  # imports Triton, which only Linux has
+
+        facts = facts_of("tools.bench_engines", on_gpu=False)
         options.record.write_text(json.dumps(facts | results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

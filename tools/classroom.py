@@ -27,7 +27,7 @@ COLUMNS = ["learner", "exercise", "state", "attempts", "hints"]
 
 @dataclass(frozen=True)
 class Entry:
-    """What became of one exercise in one learner's hands."""
+    """One exercise of one learner."""
 
     state: str = UNTRIED
     attempts: int = 0
@@ -60,26 +60,21 @@ class Class:
     """Everyone's entries.
 
     Attributes:
-        entries: learner -> exercise -> Entry, of the exercises that the learner tried.
-        exercises: all exercises of the course, in order.
+        entries: learner -> exercise -> Entry, for all exercises of the course, in order.
         unread: file name -> why it is no export.
     """
 
     entries: dict[str, dict[str, Entry]]
-    exercises: list[str]
     unread: dict[str, str]
 
-    def entry(self, learner: str, exercise: str) -> Entry:
-        return self.entries[learner].get(exercise, Entry())
-
     def summary(self) -> list[Exercise]:
-        return [self._summary(exercise) for exercise in self.exercises]
-
-    def _summary(self, exercise: str) -> Exercise:
-        tried = [each for name in self.entries if (each := self.entry(name, exercise)).state != UNTRIED]
-        solved = sum(each.state == SOLVED for each in tried)
-        attempts = median([each.attempts for each in tried]) if tried else 0
-        return Exercise(exercise, len(tried), solved, attempts, sum(each.hints for each in tried))
+        found = []
+        for id in next(iter(self.entries.values())):
+            tried = [each[id] for each in self.entries.values() if each[id].state != UNTRIED]
+            attempts = median([each.attempts for each in tried]) if tried else 0
+            solved = sum(each.state == SOLVED for each in tried)
+            found.append(Exercise(id, len(tried), solved, attempts, sum(each.hints for each in tried)))
+        return found
 
     def where_they_get_stuck(self, most: int = 5) -> list[Exercise]:
         """The exercises that most learners tried and did not solve by themselves, the worst first."""
@@ -104,8 +99,8 @@ def read_class(folder: Path, exercises: list[str]) -> Class:
             unread[path.name] = f"{type(error).__name__}: {error}"
     if not entries:
         raise SetupError(f"No export in {folder}: learners make one with `make export`; name it NAME.json.")
-    known = {id for each in entries.values() for id in each}
-    return Class(entries, sorted({*exercises, *known}), unread)
+    known = sorted({*exercises, *(id for each in entries.values() for id in each)})
+    return Class({name: {id: each.get(id, Entry()) for id in known} for name, each in entries.items()}, unread)
 
 
 def _entry(record: dict) -> Entry:
@@ -126,9 +121,8 @@ def as_csv(everyone: Class) -> str:
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(COLUMNS)
-    for learner in everyone.entries:
-        for exercise in everyone.exercises:
-            entry = everyone.entry(learner, exercise)
+    for learner, entries in everyone.entries.items():
+        for exercise, entry in entries.items():
             rows.writerow([_plain(learner), exercise, entry.state, entry.attempts, entry.hints])
     return out.getvalue()
 
@@ -142,7 +136,7 @@ def as_html(everyone: Class) -> str:
     """The heat map: a column for each exercise, a row for each learner, and below it the class."""
     summary = everyone.summary()
     heads = "".join(f"<th scope='col'>{escape(each.id)}</th>" for each in summary)
-    rows = "".join(_row(everyone, learner) for learner in everyone.entries)
+    rows = "".join(_row(learner, entries) for learner, entries in everyone.entries.items())
     below = "".join(
         f"<tr><th scope='row'>{words}</th>{''.join(f'<td>{value(each)}</td>' for each in summary)}</tr>"
         for words, value in (
@@ -177,10 +171,9 @@ def as_html(everyone: Class) -> str:
 """
 
 
-def _row(everyone: Class, learner: str) -> str:
+def _row(learner: str, entries: dict[str, Entry]) -> str:
     cells = []
-    for exercise in everyone.exercises:
-        entry = everyone.entry(learner, exercise)
+    for exercise, entry in entries.items():
         words = f"{exercise}: {entry.state}, {entry.attempts} attempts, {entry.hints} hints"
         number = f" {entry.attempts}" if entry.attempts > 1 else ""
         cells.append(
@@ -204,7 +197,7 @@ def main(arguments: list[str]) -> int:
     everyone = read_class(folder, course_exercises())
     write(folder / "class.html", as_html(everyone).encode())
     write(folder / "class.csv", as_csv(everyone).encode())
-    print(f"{len(everyone.entries)} learners, {len(everyone.exercises)} exercises: {folder / 'class.html'}, class.csv")
+    print(f"{len(everyone.entries)} learners, {len(everyone.summary())} exercises: {folder / 'class.html'}, class.csv")
     for name, why in everyone.unread.items():
         print(f"  not read: {name} ({why})")
     for exercise in everyone.where_they_get_stuck():

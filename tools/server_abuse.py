@@ -36,7 +36,8 @@ ARGUMENTS = ("--model", BUNDLED_MODEL, "--served-model-name", "m", "--num-blocks
 TEXT, CHAT, TOKENIZE, DETOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 HONEST = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": 0}
 CLIENT = httpx.Client(timeout=PATIENCE, headers={"content-type": "application/json"})
-SIZE = 270_000  # bytes of a body: nearly what the server takes by default
+SIZE, VALUES = 270_000, 34_000  # of a body, in bytes and in values: nearly what the server takes by default
+ENUM = {"enum": [f"{number}" for number in range(8000)]}
 
 
 def guided(**rules: Any) -> tuple[str, dict[str, Any]]:
@@ -82,7 +83,7 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "ambiguous grammar": guided(grammar='start: s\ns: s s | s s s | "a" | "b" | /[a-z ]/'),
     "schema 60 deep": guided(json=nested(60)),
     "schema 900 deep": guided(json=nested(900)),
-    "schema of 8,000 values": guided(json={"enum": [f"{number}" for number in range(8000)]}),
+    "schema of 8,000 values": guided(json=ENUM),
     "schema that is slow": guided(json={"type": "integer", "multipleOf": 99_991}),
     "empty messages": (CHAT, filled('{"messages":[', "{},", "]}")),
     "2,048 messages": (CHAT, {"messages": [{"role": "user", "content": "a"}] * 2048, "max_tokens": 1}),
@@ -90,6 +91,12 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "unknown fields": (TEXT, {"prompt": "a"} | {f"k{number}": 1 for number in range(20_000)}),
     "metadata": (TEXT, {"prompt": "a", "metadata": {f"k{number}": 1 for number in range(20_000)}}),
     "ids": (TEXT, filled('{"prompt":[', "1,", "]}")),
+    "fewer ids": (TEXT, filled('{"prompt":[', "1,", "]}", size=2 * VALUES)),
+    "fewer allowed tokens": (TEXT, filled('{"prompt":"a","allowed_token_ids":[', "5,", "]}", size=2 * VALUES)),
+    "fewer lists of ids": (TEXT, filled('{"prompt":[', "[1],", "]}", size=2 * VALUES)),
+    "brackets in texts": (TEXT, filled('{"prompt":[', '"[",', "]}", size=4 * VALUES)),
+    "values and halves": (TEXT, filled('{"user":"\\ud83d\\udc36","prompt":[', "1,", "]}", size=2 * VALUES)),
+    "all tokens, 128 times": (TEXT, {"prompt": "a", "n": 128, "max_tokens": 8, "allowed_token_ids": [*range(4000)]}),
     "lists of ids": (TEXT, filled('{"prompt":[', "[1],", "]}")),
     "allowed tokens": (TEXT, filled('{"prompt":"a","max_tokens":8,"allowed_token_ids":[', "5,", "]}")),
     "wrong ids": (TEXT, filled('{"prompt":[', "-1,", "]}")),
@@ -100,6 +107,7 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "tokenize escapes": (TOKENIZE, filled('{"prompt":"', "\\ud83d\\udc36", '"}')),
     "tokenize messages": (TOKENIZE, filled('{"messages":[', message('"a"') + ",", "]}", size=60_000)),
     "detokenize": (DETOKENIZE, filled('{"tokens":[', "300,", "]}")),
+    "detokenize fewer": (DETOKENIZE, filled('{"tokens":[', "300,", "]}", size=4 * VALUES)),
     "name of a field": (TEXT, {"prompt": "a", "k" * SIZE: 1}),
     "deep array": (TEXT, b"[" * SIZE),
     "deep object": (TEXT, filled("", '{"a":')),

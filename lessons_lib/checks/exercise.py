@@ -74,6 +74,7 @@ class Exercise:
         points: points in a graded class.
         in_parts: whether a wrong attempt may earn some of them; see `Mistake.earned`.
         time_limit: seconds of computing after which an attempt is stopped, in one case; see `run_guarded`.
+        solved_by: packages of the course that solve it as well; in a graded run they earn as little as the reference.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Exercise:
     points: int = 2
     time_limit: float = 5.0
     in_parts: bool = False
+    solved_by: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ from lessons_lib.checks.registry import get_exercise
 from lessons_lib.checks.sandbox import run_guarded
 
 LIBRARY = str(Path(lessons_lib.__file__).parent)
+INSTALLED = (sys.prefix, sys.base_prefix, "<")  # files that aren't the learner's; "<" of code without a file
 SECONDS = 250.0  # nbgrader stops a cell after 300
 SLOWER = 3  # calls are watched, which takes time
 # Copied text of the reference can't be told from typed text, but it must stand in the notebook.
@@ -116,7 +117,7 @@ def judge_cells(id: str, cells: list[str], passed: set[str], folder: str) -> tup
     with calls_of_reference(exercise, names) as calls:
         outcome, case = judge(replace(exercise, time_limit=SLOWER * exercise.time_limit), attempt)
     if calls:
-        return f"line {calls[0]} of its cell calls the reference of this exercise.", 0.0
+        return f"{calls[0]} calls the reference of this exercise, or other code of the course that solves it.", 0.0
     share = share_earned(exercise, outcome)
     earned = None if share == 1 else round(exercise.points * share, 2)
     return str(describe(exercise, outcome, case, attempt)), earned
@@ -149,14 +150,19 @@ def execute(exercise: Exercise, cells: list[str], passed: set[str], names: dict[
 
 
 def reference_among(names: dict[str, Any], exercise: Exercise) -> str:
-    """A sentence if one of these is the reference, a subclass of it, or made of its code; else ""."""
+    """A sentence if one of these is the reference, a subclass of it, or made of its code; else "". Other code of the
+    course that solves the exercise counts as well."""
     reference, codes = exercise.load_reference(), codes_of_reference(exercise)
+    packages = tuple(f"{package}." for package in exercise.solved_by)
     for name, value in names.items():
         kinds = value.__mro__ if isinstance(value, type) else (value, *wrapped_by(value), *type(value).__mro__)
         is_copied = any(
             id(getattr(unwrap(each), "__code__", None)) in codes for kind in kinds for each in functions_of(kind)
         )
-        if is_copied or any(kind is reference for kind in kinds):
+        is_theirs = any(
+            kind is reference or str(getattr(kind, "__module__", "")).startswith(packages) for kind in kinds
+        )
+        if is_copied or is_theirs:
             return f"`{name}` is the reference of this exercise, a subclass of it, or made of its code."
     return ""
 
@@ -169,18 +175,24 @@ def wrapped_by(value: Any) -> list[Any]:
 
 
 @contextmanager
-def calls_of_reference(exercise: Exercise, names: dict[str, Any]) -> Iterator[list[int]]:
+def calls_of_reference(exercise: Exercise, names: dict[str, Any]) -> Iterator[list[str]]:
     """Collect the lines of the learner's code that call the reference, in all threads that start meanwhile."""
     codes = codes_of_reference(exercise)
-    lines: list[int] = []
+    folders = tuple(str(Path(LIBRARY, *package.split(".")[1:], "_"))[:-1] for package in exercise.solved_by)
+    lines: list[str] = []
+
+    def is_learners(frame: FrameType) -> bool:
+        return frame.f_globals is names or not frame.f_code.co_filename.startswith((LIBRARY, *INSTALLED))
 
     def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and id(frame.f_code) in codes:
+        code = frame.f_code
+        is_theirs = id(code) in codes or (code.co_filename.startswith(folders) and code.co_name != "<module>")
+        if event == "call" and is_theirs:
             caller = frame.f_back
-            while caller and caller.f_globals is not names and not caller.f_code.co_filename.startswith(LIBRARY):
+            while caller and not is_learners(caller) and not caller.f_code.co_filename.startswith(LIBRARY):
                 caller = caller.f_back
-            if caller and caller.f_globals is names:
-                lines.append(caller.f_lineno)
+            if caller and is_learners(caller):
+                lines.append(f"line {caller.f_lineno} of {Path(caller.f_code.co_filename).name}")
 
     threading.setprofile(watch)
     try:

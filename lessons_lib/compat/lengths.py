@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from lessons_lib.compat.gathered_runner import forward_with_cache
 from lessons_lib.models.configuration import text_config
@@ -60,19 +60,41 @@ def names_of_lengths(model: PreTrainedModel, token_ids: list[int]) -> list[str]:
     Args:
         token_ids: to try with, more than SHORT.
     """
+    first = token_ids[: SHORT - 1]
     with kept(model):
-        first = token_ids[: SHORT - 1]
-        expected, expected_first = (forward_with_cache(model, ids, 0, None, 0) for ids in (token_ids, first))
+        compute = with_and_without_cache if fills_a_cache(model, first) else without_cache
+        expected, expected_first = compute(model, token_ids), compute(model, first)
     found = []
     for name in dict.fromkeys(place.name for place in numbers(model)):
         # Beyond it, all sequences of a batch change, so it is refused; see `support.check_context`.
         if rescales_rope(model.config) and ("max_pos" in name or "max_seq" in name):
             continue
         with suppress(Exception), short_lengths(model, [name]):  # without one of its sizes, a model fails
-            changes = not same(forward_with_cache(model, token_ids, 0, None, 0), expected)
-            if changes and same(forward_with_cache(model, first, 0, None, 0), expected_first):
+            if not same(compute(model, token_ids), expected) and same(compute(model, first), expected_first):
                 found.append(name)
     return found
+
+
+def without_cache(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
+    """The logits of all tokens in one pass."""
+    return forward_with_cache(model, token_ids, 0, None, 0)
+
+
+def with_and_without_cache(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
+    """The same, and the logits of the last token over a cache such as `generate` makes: the cache of some models has a
+    window that their masks don't have."""
+    own, end = DynamicCache(config=model.config), len(token_ids) - 1
+    forward_with_cache(model, token_ids[:end], 0, own)
+    return torch.cat([without_cache(model, token_ids), forward_with_cache(model, token_ids[end:], end, own)])
+
+
+def fills_a_cache(model: PreTrainedModel, token_ids: list[int]) -> bool:
+    """Whether a pass over a cache works at all; some models need a cache of another class."""
+    try:
+        with_and_without_cache(model, token_ids)
+    except Exception:
+        return False
+    return True
 
 
 def numbers(model: PreTrainedModel) -> Iterator[Place]:

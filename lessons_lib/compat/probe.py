@@ -81,6 +81,7 @@ def probe(model: PreTrainedModel) -> ProbeResult:
 @torch.inference_mode()
 def _probe(model: PreTrainedModel) -> ProbeResult:
     check_supported(model)
+    config_says = features(model.config)  # not its lengths when they are short
     with undisturbed(model), short_lengths(model, lengths_of(model)):
         with shallow(model) as first_of_kind:
             if first_of_kind and (result := try_first_layers(model, first_of_kind)):
@@ -92,7 +93,7 @@ def _probe(model: PreTrainedModel) -> ProbeResult:
         if result is None:
             raise UnsupportedModel(
                 f"{type(model).__name__} would give wrong answers: {reason}. Computing each sequence alone over a copy "
-                f"of its cache fails too: {gathered_reason}.{features(model.config)} {REMEDY}"
+                f"of its cache fails too: {gathered_reason}.{config_says} {REMEDY}"
             )
     return result
 
@@ -182,7 +183,13 @@ def generated(model: PreTrainedModel, prompt: list[int]) -> Reference:
         raise UnsupportedModel(
             f"{type(model).__name__} can't be served: its own `generate` fails with {first_line(error)}. {REMEDY}"
         ) from error
-    return Reference(output.sequences[0].tolist(), torch.cat(output.logits))
+    logits = torch.cat(output.logits)
+    if logits.isnan().any():
+        raise UnsupportedModel(
+            f"{type(model).__name__} can't be served: its own logits are NaN. Its weights are damaged, or too large "
+            f"for {model.dtype}."
+        )
+    return Reference(output.sequences[0].tolist(), logits)
 
 
 # --- What the engine computes ----------------------------------------------------------------------------------------

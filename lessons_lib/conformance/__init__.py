@@ -6,5 +6,5 @@ tries the items and says which levels are reached. `adapters` puts the course's 
 behind the contract, and examples/engines those of others.
 
 For lesson 17, `capstone` makes the empty package, `level_table` shows a report and what to do next, `scoreboard` races
-an engine against the course's, `export` keeps it all on one page, and `examples` has an engine written from scratch.
+an engine against the course's, and `examples` has an engine written from scratch.
 """

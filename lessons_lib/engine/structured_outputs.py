@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from lessons_lib.engine.guided import Grammar
@@ -62,8 +63,12 @@ class StructuredOutputsParams:
             must(value is True, label, value, "True, or left out")
         else:
             must(isinstance(value, str) and value != "", label, value, "a string that is not empty")
-        check_size(name, value)
-        for regex in [value] if name == "regex" else patterns(value) if name == "json" else []:
+        if name == "choice":
+            _at_most(name, "strings", len(value), MAX_CHOICES)
+            _at_most(name, "characters", sum(map(len, value)), MAX_CHARACTERS[name])
+        elif isinstance(value, str):
+            _at_most(name, "characters", len(value), MAX_CHARACTERS[name])
+        for regex in [value] if name == "regex" else regexes_of(value) if name == "json" else []:
             # llguidance would drop the backslash.
             if (len(regex) - len(regex.rstrip("\\"))) % 2:
                 raise BadRequest(
@@ -112,43 +117,31 @@ class StructuredOutputsParams:
         return str(matcher.grammar_from_json_schema({"type": "object"}, defaults=AS_PYTHON_WRITES_IT))
 
 
-def check_size(name: str, value: Any) -> None:
-    """Refuse a rule that would take long to compile."""
-    size = 0
-    if isinstance(value, str):
-        size = len(value)
-    elif name == "choice":
-        _at_most(name, "strings", len(value), MAX_CHOICES)
-        size = sum(map(len, value))
-    elif name == "json":
-        size = size_of_schema(value)
-    if name in MAX_CHARACTERS:
-        _at_most(name, "characters", size, MAX_CHARACTERS[name])
-    if name == "json" and isinstance(value, str):
+def regexes_of(schema: Any) -> list[str]:
+    """The regular expressions in a JSON schema. One beyond the limits is refused, and isn't read to its end."""
+    if isinstance(schema, str):
         try:
-            size_of_schema(json.loads(value))
+            schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            if isinstance(error, BadRequest):
-                raise
             raise BadRequest(f"structured_outputs can't be used: its json isn't JSON ({error}).") from error
-
-
-def size_of_schema(schema: Any) -> int:
-    """Count the characters of a schema's names and texts, up to the limits, without recursion."""
-    left, size, count = [(schema, 1)], 0, 0
-    while left:
-        value, depth = left.pop()
-        count += 1
-        if isinstance(value, dict | list | tuple):
+    regexes, level, depth, count, size = list[Any](), [schema], 1, 1, 0
+    while level:
+        objects = [each for each in level if isinstance(each, dict)]
+        lists = [each for each in level if isinstance(each, list | tuple)]
+        if objects or lists:
             _at_most("json", "levels", depth, MAX_SCHEMA_DEPTH)
-            _at_most("json", "values", count + len(left) + len(value), MAX_SCHEMA_VALUES)
-            if isinstance(value, dict):
-                size += sum(len(name) for name in value if isinstance(name, str))
-                value = value.values()
-            left += [(each, depth + 1) for each in value]
-        elif isinstance(value, str):
-            size += len(value)
-    return size
+        depth += 1
+        count += sum(len(each) for each in objects) + sum(len(each) for each in lists)
+        _at_most("json", "values", count, MAX_SCHEMA_VALUES)
+        size += sum(len(each) for each in [*level, *chain(*objects)] if isinstance(each, str))
+        for each in objects:
+            if "pattern" in each:
+                regexes.append(each["pattern"])
+            if isinstance(by_name := each.get("patternProperties"), dict):
+                regexes += by_name
+        level = [*chain(*map(dict.values, objects), *lists)]
+    _at_most("json", "characters", size, MAX_CHARACTERS["json"])
+    return [regex for regex in regexes if isinstance(regex, str)]
 
 
 def _at_most(name: str, unit: str, count: int, most: int) -> None:
@@ -157,27 +150,3 @@ def _at_most(name: str, unit: str, count: int, most: int) -> None:
             f"structured_outputs has a {name} of {count} {unit}; the limit is {most}. Make it smaller, or divide "
             "the task into several requests."
         )
-
-
-def patterns(schema: object) -> list[str]:
-    """The regular expressions in a JSON schema."""
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError):
-            return []  # compiling it says more
-    found: list[str] = []
-    inside, seen = [schema], set()
-    while inside:
-        each = inside.pop()
-        if id(each) in seen:
-            continue  # one that contains itself is refused by its depth
-        seen.add(id(each))
-        if isinstance(each, dict):
-            by_name = each.get("patternProperties")
-            found += by_name if isinstance(by_name, dict) else ()
-            found += [each["pattern"]] if isinstance(each.get("pattern"), str) else ()
-            inside += each.values()
-        elif isinstance(each, list):
-            inside += each
-    return [regex for regex in found if isinstance(regex, str)]

@@ -24,13 +24,10 @@ from lessons_lib.kv_cache.block_serving import (
     step_in_blocks,
     step_with_oracle,
 )
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
-from lessons_lib.torch_installed import HAS_TORCH
-
-if HAS_TORCH:
-    from lessons_lib.kv_cache.cache_slots import slot_mapping
-    from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 __all__ = [
     "COPY",

@@ -1,4 +1,7 @@
-"""Lessons 08, 10, 11 and 13: results recorded on a GPU, which ship with the course for readers without one."""
+"""Lessons 08, 10, 11 and 13: results recorded on a GPU, which ship with the course for readers without one.
+
+Some of the commands ran once and are in the history: see assets/recorded/README.md.
+"""
 
 import json
 from dataclasses import dataclass
@@ -66,7 +69,7 @@ class Recording:
 @cache
 def recorded_attention() -> Recording:
     """Our kernels and PyTorch's on one H200, recorded by `python -m tools.gpu_bench --record FILE`."""
-    facts = json.loads((FOLDER / "h200_attention.json").read_text(encoding="utf-8"))
+    facts = _facts("h200_attention.json")
     return Recording(
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
         processors=facts["processors"],
@@ -106,7 +109,7 @@ class Production:
 @cache
 def recorded_production() -> Production:
     """FlashAttention-3, FlashInfer and vLLM's Triton kernel on the same cases."""
-    facts = json.loads((FOLDER / "h200_production.json").read_text(encoding="utf-8"))
+    facts = _facts("h200_production.json")
     return Production(facts["provenance"], facts["microseconds"])
 
 
@@ -118,7 +121,7 @@ def recorded_short_decodes() -> tuple[str, list[dict]]:
         (machine, versions, command and date in one line; per case "heads" (query heads, KV heads, head size),
         "num_seqs", "context_len", the "room" of the block tables, "two_kernels_us" and "one_kernel_us").
     """
-    facts = json.loads((FOLDER / "h200_short_decodes.json").read_text(encoding="utf-8"))
+    facts = _facts("h200_short_decodes.json")
     return _provenance(facts), facts["cases"]
 
 
@@ -130,7 +133,7 @@ def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
         (machine, versions, command and date in one line; name of a case -> name of a step -> "us" microseconds, and
         except for the last step "registers" per thread and "spilled" registers).
     """
-    facts = json.loads((FOLDER / "h200_ladder.json").read_text(encoding="utf-8"))
+    facts = _facts("h200_ladder.json")
     return _provenance(facts), facts["cases"]
 
 
@@ -142,7 +145,7 @@ def recorded_splits() -> tuple[str, dict[str, dict[str, float]]]:
         (machine, versions, command and date in one line; name of a case -> keys per part, or "not split" ->
         microseconds, the merge included).
     """
-    facts = json.loads((FOLDER / "h100_splits.json").read_text(encoding="utf-8"))
+    facts = _facts("h100_splits.json")
     return _provenance(facts), {
         case: {size: result["us"] for size, result in sizes.items()} for case, sizes in facts["cases"].items()
     }
@@ -154,8 +157,8 @@ class RecordedEngine:
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
-        modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians over the
-            steps with the most sequences, see `gpu_bench.engine_run.StepTimes`.
+        modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms", the
+            milliseconds of a step's parts, medians over the steps with the most sequences.
         peers: other engine -> output tokens per second.
         peers_provenance: provenance of the peers' results.
     """
@@ -169,10 +172,7 @@ class RecordedEngine:
 @cache
 def recorded_engine() -> RecordedEngine:
     """The engine on one H200, recorded by `python -m tools.gpu_bench.engine --record FILE`."""
-    facts, peers = (
-        json.loads((FOLDER / name).read_text(encoding="utf-8"))
-        for name in ("h200_engine.json", "h200_engine_peers.json")
-    )
+    facts, peers = _facts("h200_engine.json"), _facts("h200_engine_peers.json")
     return RecordedEngine(_provenance(facts), tuple(facts["modes"]), peers["tokens_per_s"], peers["provenance"])
 
 
@@ -200,7 +200,7 @@ class RecordedSwaps:
 @cache
 def recorded_swaps() -> RecordedSwaps:
     """Swap and recompute on one H200, recorded by `python -m tools.gpu_bench.swapping --record FILE`."""
-    facts = json.loads((FOLDER / "h200_swapping.json").read_text(encoding="utf-8"))
+    facts = _facts("h200_swapping.json")
     return _swaps(facts, facts)
 
 
@@ -208,7 +208,7 @@ def recorded_swaps() -> RecordedSwaps:
 def recorded_victims() -> tuple[RecordedSwaps, ...]:
     """The same for other lengths, in three runs, on one H100: `python -m tools.gpu_bench.swapping --runs 3
     --lengths 32 64 96 128 160 192 256 384 512 2048 8192 --record FILE`."""
-    facts = json.loads((FOLDER / "h100_victims.json").read_text(encoding="utf-8"))
+    facts = _facts("h100_victims.json")
     return tuple(_swaps(facts, run) for run in facts["runs"])
 
 
@@ -225,7 +225,7 @@ def recorded_first_tokens() -> tuple[str, list[dict]]:
         (machine, versions, command and date in one line; per length of the common "beginning": tokens "computed" and
         "first_token_s" on a miss, "computed_after_hit" and "first_token_after_hit_s" on a hit).
     """
-    facts = json.loads((FOLDER / "h100_first_token.json").read_text(encoding="utf-8"))
+    facts = _facts("h100_first_token.json")
     return _provenance(facts), facts["rows"]
 
 
@@ -260,10 +260,7 @@ class RecordedWorkloads:
 @cache
 def recorded_workloads() -> RecordedWorkloads:
     """The workloads on one H200, recorded by `python -m tools.gpu_bench.workloads --record FILE`."""
-    facts, peers = (
-        json.loads((FOLDER / name).read_text(encoding="utf-8"))
-        for name in ("h200_workloads.json", "h200_workloads_peers.json")
-    )
+    facts, peers = _facts("h200_workloads.json"), _facts("h200_workloads_peers.json")
     return RecordedWorkloads(
         _provenance(facts),
         facts["read_bytes_per_s"],
@@ -289,81 +286,15 @@ class RecordedWays:
 @cache
 def recorded_ways() -> RecordedWays:
     """Lesson 12's engine next to all other methods, recorded by `python -m tools.bench_engines --record FILE`."""
-    facts = json.loads((FOLDER / "cpu_engines.json").read_text(encoding="utf-8"))
+    facts = _facts("cpu_engines.json")
     return RecordedWays(_provenance(facts), facts)
+
+
+def _facts(name: str) -> dict:
+    facts: dict = json.loads((FOLDER / name).read_text(encoding="utf-8"))
+    return facts
 
 
 def _provenance(facts: dict) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}"
-
-
-def summary_markdown() -> str:
-    """The recorded attention results as a table for the README; a test compares them."""
-    recording, production = recorded_attention(), recorded_production()
-    others = list(next(iter(production.microseconds.values())))
-    columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
-    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
-    for case in recording.cases:
-        own = case.microseconds[OURS]
-        rate = (
-            f"{case.flop / own / 1e6:,.0f} TFLOP/s"
-            if case.kind == "prefill"
-            else f"{case.kv_bytes / own / 1e6:.1f} TB/s"
-        )
-        gathered = case.microseconds.get("gather + SDPA")
-        times = [production.microseconds.get(case.name, {}).get(other) for other in others] + [gathered]
-        lines.append([case.name, _three_digits(own), rate, *(_three_digits(time) if time else "–" for time in times)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def engine_markdown() -> str:
-    """The engine's recorded results as a table for the README, slowest first."""
-    recording = recorded_engine()
-    rates = [(rate, name) for name, rate in recording.peers.items()]
-    rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
-    lines = [
-        ["output tokens per second", ""],
-        ["---", "---:"],
-        *([name, f"{rate:,.0f}"] for rate, name in sorted(rates)),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def workloads_markdown() -> str:
-    """The recorded workloads as a table for the README."""
-    recording = recorded_workloads()
-    lines = [["tokens per second", f"**{OURS}**", "of memory's limit", "vLLM"], ["---", "---:", "---:", "---:"]]
-    for each in recording.workloads:
-        name = each["name"] + (", all tokens" if each["counts"] == "all" else "")
-        share = f"{each['best'] / each['limit']:.0%}" if each["limit"] else "–"
-        peer = recording.peers.get(each["name"])
-        lines.append([name, f"{each['best']:,.0f}", share, f"{peer:,.0f}" if peer else "–"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def ways_markdown() -> str:
-    """The serving methods on a CPU as a table for the README, slowest first, each at its fastest batch size."""
-    results = recorded_ways().results
-    fastest = {}
-    for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):
-        fastest[way["name"]] = way
-    alone = fastest["one at a time"]["seconds"]
-    lines = [
-        [f"{results['requests']} requests on a CPU", "batch", "output tokens per second", "times one at a time"],
-        ["---", "---:", "---:", "---:"],
-    ]
-    for way in sorted(fastest.values(), key=lambda way: way["seconds"], reverse=True):
-        lines.append(
-            [
-                way["name"].replace("|", "\\|"),
-                str(way["size"]),
-                f"{results['new_tokens'] / way['seconds']:,.0f}",
-                f"{alone / way['seconds']:.1f}",
-            ]
-        )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _three_digits(microseconds: float) -> str:
-    return f"{microseconds:.1f}" if microseconds < 100 else f"{microseconds:,.0f}"

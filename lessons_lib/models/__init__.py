@@ -6,11 +6,8 @@ calls.
 
 from lessons_lib.models.configuration import UnsupportedModel, cache_bytes_per_token, kv_head_size
 from lessons_lib.models.loading import load_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.torch_installed import HAS_TORCH
-
-if HAS_TORCH:
-    from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 __all__ = [
     "VOCAB_SIZE",

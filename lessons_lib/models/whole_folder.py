@@ -26,6 +26,11 @@ def what_is_missing(model: Any, tokenizer: Any, report: dict[str, Any], folder: 
             f"it has {len(unused)} weights of layers that config.json leaves out, such as {unused[0]!r}; "
             f"num_hidden_layers is {model.config.get_text_config().num_hidden_layers}"
         )
+    if unused := of_used_modules(report["unexpected_keys"], model.state_dict()):
+        return (
+            f"it has {len(unused)} weights that a {model.config.model_type!r} model doesn't use, such as "
+            f"{unused[0]!r}; config.json is another model's"
+        )
     reason = in_files(tokenizer, folder) if folder else ""
     return reason or in_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
 
@@ -34,6 +39,18 @@ def of_other_layers(unused: Iterable[str], used: Iterable[str]) -> list[str]:
     """Unused weights that have the name of a used one except for the layer's index."""
     names = {LAYER.sub(".N.", name, count=1) for name in used}
     return sorted(name for name in unused if LAYER.sub(".N.", name, count=1) in names)
+
+
+def of_used_modules(unused: Iterable[str], used: Iterable[str]) -> list[str]:
+    """Unused weights inside a layer that is used, and unused biases of a module whose weight is used.
+
+    Old files contain causal masks named `bias`: those belong to modules without a weight.
+    """
+    names = set(used)
+    layers = tuple({name[: layer.end()] for name in names if (layer := LAYER.search(name))})
+    weights = [name for name in unused if name.endswith(".weight") and name.startswith(layers)]
+    biases = [name for name in unused if name.endswith(".bias") and name.removesuffix("bias") + "weight" in names]
+    return sorted(weights + biases)
 
 
 def in_files(tokenizer: Any, folder: Path) -> str:
@@ -54,14 +71,14 @@ def in_files(tokenizer: Any, folder: Path) -> str:
 
 
 def in_vocabulary(tokenizer: Any, vocab_size: int) -> str:
-    """Describe a tokenizer that is too small for the model; an empty string if it fits.
+    """Describe a tokenizer that is too small or too large for the model; an empty string if it fits.
 
-    One that is too large is caught later, by a token id outside the vocabulary.
+    Tokens added to a tokenizer don't count: many are added without a row in the model, such as one for padding.
     """
     count = len(tokenizer)
     if count <= len(set(tokenizer.all_special_ids)):
         return f"its tokenizer has no tokens but the special ones ({count}); its files are missing"
-    if count < FEW * vocab_size:
+    if count < FEW * vocab_size or tokenizer.vocab_size > vocab_size:
         return f"its tokenizer has {count} tokens and the model {vocab_size}; one of them is another model's"
     if not tokenizer(SAMPLE, add_special_tokens=False).input_ids:
         return f"its tokenizer encodes {SAMPLE!r} as no tokens"

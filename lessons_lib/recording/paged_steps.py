@@ -70,16 +70,6 @@ def _slots_of(blocks: Sequence[int], block_size: int, start: int, end: int) -> t
     return tuple(blocks[position // block_size] * block_size + position % block_size for position in range(start, end))
 
 
-def paged_step_text(step: PagedStep) -> str:
-    """One line per request: the slots written and the blocks read."""
-    lines = []
-    for name, slots in step.written.items():
-        table = step.tables[name]
-        blocks = f"block{'s' if len(table) > 1 else ''} {', '.join(map(str, table))}"
-        lines.append(f"{name} writes {named_slots(slots)}; reads {step.context_lens[name]} tokens in {blocks}")
-    return "\n".join(lines)
-
-
 def named_slots(slots: Sequence[int]) -> str:
     """Cache slots in words, neighbors together: "slot 12", "slots 4 to 7, 12"."""
     runs = [[slots[0], slots[0]]]

@@ -4,10 +4,8 @@ import base64
 import re
 
 import pytest
-from browser import CHROMIUM_FLAGS, find_chromium
 
 import lessons_lib.viz.stepper as stepper_module
-from lessons_lib.viz.drawing.palette import EDGE, NEUTRAL, color_of, in_the_dark, outline
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.stepper import Stepper
 
@@ -112,23 +110,6 @@ def test_it_plays_to_the_end_from_the_beginning_and_pauses(page):
     page.wait_for_function("document.querySelector('lessons-player').at < 5")
 
 
-def test_controls_are_named_and_large_enough(page):
-    sizes = page.evaluate(
-        """() => [...document.querySelector('lessons-player').shadowRoot.querySelectorAll('button, input, select')]
-                 .map(each => [each.ariaLabel, each.offsetWidth, each.offsetHeight])"""
-    )
-    assert [name for name, *_ in sizes] == ["play", "previous step", "next step", "step", "speed"]
-    assert all(width >= 24 and height >= 24 for _, width, height in sizes)
-
-
-def test_the_place_stays_while_pictures_of_other_heights_are_shown(page):
-    heights = set()
-    for i in range(6):
-        page.evaluate("i => document.querySelector('lessons-player').go(i)", i)
-        heights.add(page.evaluate("document.querySelector('lessons-player').offsetHeight"))
-    assert len(heights) == 1 and heights.pop() <= 600
-
-
 def test_a_tall_picture_scrolls_in_its_place_and_keeps_its_scale(chromium, tmp_path):
     def tall(i):
         drawing = Drawing(height=100 + 900 * i)
@@ -158,22 +139,6 @@ def test_a_tall_picture_scrolls_in_its_place_and_keeps_its_scale(chromium, tmp_p
     page.close()
 
 
-def test_a_bar_below_a_wide_picture_takes_nothing_from_its_height(chromium, file):
-    shows_bars = dict(args=CHROMIUM_FLAGS, ignore_default_args=["--hide-scrollbars"])
-    with chromium.browser_type.launch(executable_path=find_chromium(), **shows_bars) as browser:
-        page = browser.new_page(viewport={"width": 600, "height": 800})
-        page.goto(file.as_uri())
-        page.locator("lessons-player output").first.wait_for()
-        bar, hidden = page.evaluate(
-            """() => {
-                 const player = document.querySelector('lessons-player'), sheet = player.shadowRoot.querySelector('.sheet');
-                 player.go(2);  // one of the tallest
-                 return [sheet.offsetHeight - sheet.clientHeight, sheet.scrollHeight - sheet.clientHeight];
-               }"""
-        )
-    assert bar > 0 and hidden == 0
-
-
 def test_without_scripts_there_is_the_still_picture(chromium, file):
     context = chromium.new_context(java_script_enabled=False, offline=True)
     page = context.new_page()
@@ -196,32 +161,6 @@ def test_pictures_follow_the_theme_of_the_page_not_of_the_computer(chromium, fil
             assert is_ground_dark(page, page.locator(picture).last) == is_dark
         assert page.evaluate("document.documentElement.scrollWidth") <= 390  # wide pictures scroll in their boxes
         page.close()
-
-
-def test_a_box_changes_fill_and_edge_in_the_dark_each_to_its_own(chromium, tmp_path):
-    def draw_boxes(i):
-        drawing = Drawing(height=60)
-        drawing.rect(10, 10, 30, 30, NEUTRAL, EDGE)
-        drawing.rect(60, 10, 30, 30, color_of("E"))
-        return drawing.picture("boxes")
-
-    stepper_module._shown_in = None
-    path = tmp_path / "boxes.html"
-    path.write_text(Stepper(draw_boxes, 2)._repr_mimebundle_()["text/html"], encoding="utf-8")
-    for scheme, change in (("light", str), ("dark", in_the_dark)):
-        page = chromium.new_page(color_scheme=scheme)
-        page.goto(path.as_uri())
-        page.locator("lessons-player output").first.wait_for()
-        found = page.locator("lessons-player rect").evaluate_all(
-            "boxes => boxes.map(box => [getComputedStyle(box).fill, getComputedStyle(box).stroke])"
-        )
-        wanted = [(NEUTRAL, EDGE), (color_of("E"), outline(color_of("E")))]
-        assert found == [[rgb(change(color)) for color in colors] for colors in wanted], scheme
-        page.close()
-
-
-def rgb(color):
-    return f"rgb({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))})"
 
 
 def is_ground_dark(page, picture):
@@ -314,7 +253,3 @@ def test_what_moves_glides_to_the_next_picture_but_not_over_a_jump_nor_where_mot
     glide = ["translate(-300px, 0px)"]
     assert moved == ([glide, glide, []] if motion == "no-preference" else [[], [], []])
     page.close()
-
-
-def test_pictures_without_names_have_no_choice(page):
-    assert page.get_by_label("follow").count() == 0

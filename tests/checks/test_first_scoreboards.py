@@ -38,30 +38,6 @@ def document_once(model, document_ids, questions, max_new_tokens):
     return answers
 
 
-@torch.inference_mode()
-def every_beginning_once(model, document_ids, questions, max_new_tokens):
-    caches, next_token = [((), DynamicCache(config=model.config))], {}
-
-    def token_after(text):
-        if text not in next_token:
-            common = [next((n for n, pair in enumerate(zip(old, text)) if pair[0] != pair[1]), min(len(old), len(text)))
-                      for old, _ in caches]  # fmt: skip
-            size = max(common)
-            old, cache = caches[common.index(size)]
-            cache = copy.deepcopy(cache)
-            if size < len(old):
-                cache.crop(size - len(old))
-            tokens = model(input_ids=torch.tensor([text[size:]]), past_key_values=cache).logits[0].argmax(-1).tolist()
-            next_token.update({text[: size + n]: token for n, token in enumerate(tokens, start=1)})
-            caches.append((text, cache))
-        return next_token[text]
-
-    texts = [(*document_ids, *question) for question in questions]
-    for _ in range(max_new_tokens):
-        texts = [(*text, token_after(text)) for text in texts]
-    return [list(text[-max_new_tokens:]) for text in texts]
-
-
 def scores(table):
     return [int(row[1].replace(",", "")) for row in table.rows]
 
@@ -79,7 +55,6 @@ def test_counted_and_computed_positions_agree():
     assert fewest < document < alone
     assert scores(questions_scoreboard(each_alone))[2] == alone
     assert scores(questions_scoreboard(document_once))[2] == document
-    assert scores(questions_scoreboard(every_beginning_once))[2] == fewest
 
 
 @pytest.mark.parametrize(
@@ -101,16 +76,6 @@ def test_the_score_of_waves():
     assert score([[0, 1], [2]], requests, [2, 4, 6], 2) == (1 - 18 / 28, (4 + 4 + 10) / 3)
     assert score([[2], [1, 0]], requests, [2, 4, 6], 2) == (1 - 18 / 28, (6 + 10 + 10) / 3)
     assert score([[0, 1], [2]], requests, [1, 1, 6], 2) == (1 - 14 / 22, (1 + 1 + 7) / 3)
-
-
-def by_length(requests, batch_size):
-    order = sorted(range(len(requests)), key=lambda index: requests[index][::-1])
-    return [tuple(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-
-
-def test_a_rule_that_looks_at_both_lengths_beats_the_others():
-    wasted = [float(row[1].rstrip("%")) for row in waves_scoreboard(by_length).rows]
-    assert wasted[2] < wasted[1] < wasted[0]
 
 
 @pytest.mark.parametrize(

@@ -98,11 +98,11 @@ OF_FUNCTIONS = {
 }
 OF_KERNELS = {
     "as a function": BASICS
-    + "\nfrom {module} import {name} as _theirs\n@triton.jit\ndef {name}({parameters}):\n    _theirs({parameters})",
+    + "\nfrom {module} import {name} as _theirs\n@triton.jit\ndef {name}({parameters}):\n    _theirs({parameters})"
 }
 BORROWERS = [
     pytest.param(id, text, id=f"{id} {how}")
-    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("01.1", OF_FUNCTIONS), ("07.1", OF_KERNELS))
+    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("07.1", OF_KERNELS))
     for how, text in (BORROWED | more).items()
 ]
 
@@ -116,6 +116,30 @@ def test_the_reference_earns_nothing(id, text):
     message, earned = grade(id, cell, f'{name} = check("{id}", {name})')
     assert earned == 0, cell
     assert "reference" in message or ("exec" in cell and f"no `{name}`" in message), message
+
+
+EXAMPLES = "lessons_lib.conformance.examples"
+ENGINES = {
+    "of another exercise": f"from {EXAMPLES}.small_engine import make_engine",
+    "of the course": "from lessons_lib.conformance.adapters.course import make_engine",
+    "its class": f"from {EXAMPLES}.slow_engine import SlowEngine\ndef make_engine(m, l, t):\n    return SlowEngine(m, l)",
+    "its subclass": f"from {EXAMPLES}.slow_engine import SlowEngine as _S\nclass E(_S):\n    pass\nmake_engine = E",
+}
+
+
+@pytest.mark.parametrize("text", ENGINES.values(), ids=ENGINES)
+def test_an_engine_of_the_course_earns_nothing_in_the_capstone(text):
+    message, earned = grade("17.1", text, 'make_engine = check("17.1", make_engine)')
+    assert earned == 0 and "is the reference of this exercise" in message
+
+
+def test_a_file_that_calls_an_engine_of_the_course_earns_nothing(tmp_path):
+    (tmp_path / "own_engine.py").write_text(
+        f"from {EXAMPLES}.small_engine import SmallEngine\n"
+        "def make_engine(model, limits, tokenizer):\n    SmallEngine(model, limits)\n    raise ValueError('early')\n"
+    )
+    message, earned = grade("17.1", "from own_engine import make_engine", folder=tmp_path)
+    assert (message.split(" calls")[0], earned) == ("line 3 of own_engine.py", 0)
 
 
 TAMPERED = {

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from lessons_lib.checks.footer import Footer, neighbors
+from lessons_lib.checks.footer import Footer
 from lessons_lib.checks.home import Home
 from lessons_lib.checks.lessons import page_of, released_pages
 from lessons_lib.checks.predictions import predict, reveal
@@ -21,12 +21,6 @@ HEADER = (
     "# 03 · A pool\n\n**Why?**\n\n105 minutes · difficulty: easy · routes: *ideas* (00–06), serving · prerequisites: no"
 )
 PAGES = [page_of("02_slots", "", ("02.1",)), page_of("03_pool", HEADER, ("03.1", "03.2"))]
-
-
-def test_a_page_is_read_from_its_header():
-    page = PAGES[1]
-    assert (page.number, page.title, page.minutes, page.routes) == ("03", "A pool", "105", ("ideas", "serving"))
-    assert (PAGES[0].title, PAGES[0].minutes, PAGES[0].routes) == ("slots", "", ())
 
 
 def test_home_goes_on_with_the_first_lesson_that_is_not_done():
@@ -102,8 +96,3 @@ def test_a_footer_shows_predictions_beside_measurements():
     assert "1 of 4 solved" in text and "60 steps" in text and "Too low by a factor of 2.0." in text
     assert "02.a" not in text and "Quiz: 0 of" in text
     assert "Start page" in Footer("03")._repr_html_()
-
-
-@pytest.mark.parametrize("lesson, names", [("02", [None, "03"]), ("03", ["02", None])])
-def test_the_neighbors_of_a_lesson(lesson, names):
-    assert [page and page.number for page in neighbors(lesson, PAGES)] == names

@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from answers import lesson_03, lesson_06, lesson_10, lesson_12
 from other_answers import ANSWERS
+from own_workloads import other_answers, reference_answers, run, variants
 
 from lessons_lib.attention import hf_backend
 from lessons_lib.attention.paged_attention import plan_torch
@@ -34,7 +35,6 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative
-from tools.own_engine import other_answers, reference_answers, run, variants
 
 BLOCKS_FOR = "lessons_lib.kv_cache.block_pool:blocks_for"
 POOL = "lessons_lib.kv_cache.block_pool:BlockPool"
@@ -188,7 +188,7 @@ def test_all_answers_fit_together(set_name):
 
 @pytest.mark.parametrize("set_name", SETS)
 def test_random_workloads(set_name):
-    """A few here, half of the answers alone; `python -m tools.own_engine` serves 200 with each variant."""
+    """A few here, half of the answers alone; the test below serves 200 with each variant."""
     everything, nothing, *alone = variants(SETS[set_name]())
     for seed, (name, answers) in enumerate([*[everything] * 2, nothing, *alone[list(SETS).index(set_name) :: 2]]):
         assert run(answers, range(seed, seed + 1)) == [], name

@@ -19,16 +19,10 @@ from lessons_lib.recording import record_run
 
 def test_it_counts_what_the_loop_does():
     lengths = [(0, prompt, min(limit, 20), 0) for _, prompt, limit, _ in queue_workload(SEEDS[0])[:12]]
-    run = record_run(
-        batch_generate,
-        tiny_model(context=512),
-        TINY_TOKENIZER,
-        [[1] * prompt for _, prompt, _, _ in lengths],
-        max_new_tokens=[limit for _, _, limit, _ in lengths],
-        max_seq_len=512,
-        batch_size=NUM_SLOTS,
-        prefill_step=PREFILL_STEP,
-    )
+    prompts, limits = [[1] * prompt for _, prompt, _, _ in lengths], [limit for _, _, limit, _ in lengths]
+    sizes = dict(max_seq_len=512, batch_size=NUM_SLOTS, prefill_step=PREFILL_STEP)
+    model = tiny_model(context=512)
+    run = record_run(batch_generate, model, TINY_TOKENIZER, prompts, max_new_tokens=limits, **sizes)
     lengths = [(0, prompt, limit, len(output)) for (_, prompt, limit, _), output in zip(lengths, run.outputs)]
     admitted = [times.admitted for times in request_times(run.trace, in_steps=True).values()]
     assert queue_times(lengths, first_come) == admitted

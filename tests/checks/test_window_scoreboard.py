@@ -29,16 +29,6 @@ def token_by_token(q, k, v, lengths, window):
     return output
 
 
-def gathered(q, k, v, lengths, window):
-    """Every query with its window, multiplied by hand."""
-    tokens, positions = torch.arange(sum(lengths)), tag_tokens(lengths).positions
-    back = torch.arange(min(window, max(lengths, default=1)))
-    seen = (tokens[:, None] - back).clamp(min=0)
-    scores = (q[:, :, None] * k[:, seen]).sum(-1) / q.shape[-1] ** 0.5
-    weights = scores.masked_fill(back > positions[:, None], -torch.inf).softmax(dim=-1)
-    return (weights[..., None] * v[:, seen]).sum(2)
-
-
 def in_pieces(q, k, v, lengths, window, size=8):
     """The row in pieces of `size` queries; each sees its own piece and the window before it."""
     total = sum(lengths)
@@ -55,7 +45,7 @@ def in_pieces(q, k, v, lengths, window, size=8):
     return scaled_dot_product_attention(q, k, v, attn_mask=allowed).flatten(1, 2)[:, :total]
 
 
-@pytest.mark.parametrize("attention", [with_rule(right_mask), token_by_token, gathered, in_pieces])
+@pytest.mark.parametrize("attention", [with_rule(right_mask), token_by_token, in_pieces])
 def test_every_right_way_passes(attention):
     assert why_wrong(attention) is None
 
@@ -93,7 +83,6 @@ def test_cells_are_counted():
     assert visible == 3 * (1 + 2) + 3 * (3 + 1 + 7)
     assert counted(with_rule(right_mask), lengths, window).cells == 17 * 17
     assert counted(token_by_token, lengths, window).cells == visible
-    assert counted(gathered, lengths, window).cells == 17 * window
     assert counted(in_pieces, lengths, window).cells == 3 * 8 * 10
 
 

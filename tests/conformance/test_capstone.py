@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import re
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from lessons_lib.conformance.driver import Broken
 from lessons_lib.conformance.examples.cached_engine import make_cached_engine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
 from lessons_lib.conformance.examples.small_engine import SmallEngine, make_engine
-from lessons_lib.conformance.export import class_scoreboard, export_page, read_export
 from lessons_lib.conformance.level_table import Judged, judge_package
 from lessons_lib.conformance.levels import LEVELS
 from lessons_lib.conformance.report import Report, Verdict
@@ -176,19 +174,6 @@ def test_steps_and_lines(folder):
         "from lessons_lib.models.validate import BadRequest\nclass Engine:\n    pass\ndef make_engine(*each):\n    return Engine()\n"
     )
     assert own_lines(engine_of()()) > 2 + 5
-
-
-def test_a_page_keeps_what_came_out(folder, raced):
-    judged = Judged("mine", Report({"answers": [Verdict(LEVELS[0].items[0], "held")]}))
-    text = export_page("a.html", "Ada </script>", judged, raced).read_text()
-    assert "<svg" in text and "http://" not in text.replace("http://www.w3.org/", "") and text.count("</script>") == 1
-    assert read_export("a.html")["name"] == "Ada </script>" and read_export("a.html")["reached"] == ["answers"]
-    data = read_export("a.html") | {"name": "Bo", "reached": []}
-    Path("b.html").write_text(f'<script type="application/json" id="scores">{json.dumps(data)}</script>')
-    assert [row[:2] for row in class_scoreboard(".").rows] == [["Ada </script>", "answers"], ["Bo", "none yet"]]
-    Path("c.html").write_text("something else")
-    with pytest.raises(ValueError, match=r"c.html has no scores"):
-        class_scoreboard(".")
 
 
 def test_the_map_names_what_exists():

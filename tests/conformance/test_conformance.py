@@ -9,21 +9,21 @@ import os
 import re
 
 import pytest
-
-from tools.conformance.serve import (
+from served_architectures import (
     BROKEN,
     GATHERED,
     PAGED,
     REFUSED,
+    TABLE,
     WRONG,
     Outcome,
     check_architecture,
     compare,
     generate,
+    markdown,
     random_prompts,
 )
-from tools.conformance.table import TABLE, markdown
-from tools.conformance.tiny_models import VOCAB_SIZE, WINDOW, architectures, tiny_model
+from tiny_architectures import VOCAB_SIZE, WINDOW, architectures, tiny_model
 
 PAGED_MODELS = [
     "deepseek_v3",
@@ -62,7 +62,7 @@ def of_this_run():
 def test_an_architecture_is_served_right_or_refused(model_type, shard):
     outcome = check_architecture(model_type)
     assert outcome.verdict != WRONG, outcome.reason
-    assert outcome.verdict == in_table()[model_type], f"{outcome}; run `python -m tools.conformance --write`"
+    assert outcome.verdict == in_table()[model_type], f"{outcome}; run `python tests/support/served_architectures.py`"
     assert outcome.verdict == EXPECTED.get(model_type, outcome.verdict)
 
 

@@ -80,10 +80,6 @@ def largest_of_products(x, out, PRECISION: tl.constexpr):
     tl.store(out + tl.arange(0, 16), products.max(axis=1) + products.sum(axis=1))
 
 
-def test_methods_of_a_tile_compile():
-    assert why_not_compiled(largest_of_products, torch.zeros(16, 16), torch.zeros(16), PRECISION="ieee") is None
-
-
 @pytest.mark.parametrize(
     "dtype, precision, count", [("float32", None, 1), ("float32", "ieee", 0), ("float16", None, 0)]
 )
@@ -122,10 +118,6 @@ def test_products_in_functions_that_the_kernel_calls_are_counted():
     assert tensor_core_products(product_of_products, torch.zeros(16, 16), torch.zeros(16, 16)) == (0, 2)
     half = torch.zeros(16, 16, dtype=torch.float16)
     assert tensor_core_products(product_of_products, half, torch.zeros(16, 16)) == (1, 1)
-
-
-def test_a_kernel_without_products():
-    assert tensor_core_products(add_kernel, X, X, X, 8, BLOCK=4) == (0, 0)
 
 
 def test_the_line_of_a_function_that_the_kernel_calls():

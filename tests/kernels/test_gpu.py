@@ -357,11 +357,7 @@ def test_decoding_with_the_kernel_of_lesson_07_equals_the_reference(dtype, q_hea
         dtype=dtype,
         device="cuda",
     )
-    check(
-        "decode_heads",
-        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale),
-        case,
-    )
+    check("decode_heads", decode_heads(*case.decode_inputs), case)
 
 
 def single_head(device):
@@ -392,11 +388,7 @@ def test_a_recording_leaves_compiled_kernels_as_they_were(device):
         case = make_case([20, 1], [40, 90], head_dim=head_dim, dtype=BRAIN, device="cuda")
         check("varlen", case.varlen(**maxima_of(case)), case)
         case = make_case([1, 1], [40, 90], head_dim=head_dim, dtype=BRAIN, device="cuda")
-        check(
-            "lesson 07",
-            decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale),
-            case,
-        )
+        check("lesson 07", decode_heads(*case.decode_inputs), case)
 
     compiled(32)
     case, out, arguments = single_head(device)
@@ -474,11 +466,7 @@ def test_the_kernel_of_lesson_07_reaches_offsets_beyond_32_bits(large_caches, ev
     from lessons_lib.kernels.simple_paged import decode_heads
 
     case = at_the_end(large_caches, [1, 1, 1], [300, 16, 33], every)
-    check(
-        "decode_heads",
-        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale),
-        case,
-    )
+    check("decode_heads", decode_heads(*case.decode_inputs), case)
 
 
 def test_writing_reaches_offsets_beyond_32_bits(large_caches):

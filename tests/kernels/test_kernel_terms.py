@@ -31,22 +31,20 @@ UPTO = {torch.float32: 1e-5, torch.float16: 3e-3}
 def by_launching(case, terms, rows=16, keys=16, split=24):
     """Both kernels with small tiles and short splits, so that small cases have many of them."""
     out = torch.full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"), device=DEVICE, dtype=case.q.dtype)
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
     tiles, longest = Tiles(rows, keys, warps=4, stages=2), int(case.context_lens.max())
-    launch_prefill(case.q, *cache, out, case.scale, terms=terms, tiles=tiles)
-    launch_decode(case.q, *cache, out, case.scale, longest, terms=terms, tiles=tiles, split_size=split)
+    launch_prefill(case.q, *case.cache, out, case.scale, terms=terms, tiles=tiles)
+    launch_decode(case.q, *case.cache, out, case.scale, longest, terms=terms, tiles=tiles, split_size=split)
     return out
 
 
 def by_merging_itself(case, terms):
     """The decode kernel merges the splits of 16 keys itself: without a merge kernel, which couldn't be launched."""
     out = torch.full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"), device=DEVICE, dtype=case.q.dtype)
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
     longest, counters = int(case.context_lens.max()), torch.zeros(2000, dtype=torch.int32, device=DEVICE)
-    launch_prefill(case.q, *cache, out, case.scale, terms=terms, tiles=Tiles(16, 16, 4, 2))
+    launch_prefill(case.q, *case.cache, out, case.scale, terms=terms, tiles=Tiles(16, 16, 4, 2))
     of_a_gpu = dict(KEYS_PER_SHORT_SPLIT=16, _processors=lambda device: 1000, _counters=lambda device: counters)
     with patch.multiple(launch, **of_a_gpu):
-        launch_decode(case.q, *cache, out, case.scale, longest, terms=terms, tiles=Tiles(16, 16, 4, 2), merge=None)
+        launch_decode(case.q, *case.cache, out, case.scale, longest, terms=terms, tiles=Tiles(16, 16, 4, 2), merge=None)
     assert not counters.any(), "the next launch needs zeros"
     return out
 
@@ -86,14 +84,9 @@ def check(case, terms, backends=BACKENDS):
 TERMS = {
     "a window of 1": dict(window=1),
     "a window within a block": dict(window=5),
-    "a window of one block": dict(window=8),
     "a window of one split and a bit": dict(window=25),
-    "a window longer than any context": dict(window=1000),
     "chunks": dict(chunk=12),
-    "chunks of one token": dict(chunk=1),
-    "a softcap": dict(softcap=0.7),
     "sinks": dict(sinks=True),
-    "slopes": dict(alibi=True),
     "all of them": dict(window=9, softcap=2.0, sinks=True, alibi=True),
     "chunks, sinks and softcap": dict(chunk=20, softcap=2.0, sinks=True),
 }
@@ -104,10 +97,10 @@ def test_every_backend_equals_plain_attention(name):
     case = make_case([1, 19, 1], [60, 31, 24], q_heads=6, head_dim=16, device=DEVICE)
     terms = make_terms(case, **TERMS[name])
     check(case, terms)
-    assert error(case.reference(terms), case.reference()) > 1e-2 or name == "a window longer than any context"
+    assert error(case.reference(terms), case.reference()) > 1e-2
 
 
-@pytest.mark.parametrize("name", ["none", "a window within a block", "all of them"])
+@pytest.mark.parametrize("name", ["none", "all of them"])
 def test_the_padding_of_a_captured_step_changes_nothing(name):
     """Sequences without tokens, and tokens behind the last sequence: their inputs are NaN, and nothing reads them."""
     case = make_case([1, 19, 3, 1], [60, 31, 3, 24], q_heads=6, head_dim=16, device=DEVICE)
@@ -125,7 +118,7 @@ def test_the_padding_of_a_captured_step_changes_nothing(name):
         assert error(backend(padded, terms)[:count], expected) < UPTO[case.q.dtype], backend
 
 
-@pytest.mark.parametrize("dims", [(24, 16), (16, 24), (32, 80)])
+@pytest.mark.parametrize("dims", [(24, 16), (32, 80)])
 @pytest.mark.parametrize("window", [None, 6])
 def test_values_with_heads_of_another_size(dims, window):
     case = make_case([1, 7, 1], [60, 31, 2], q_heads=4, head_dim=dims[0], value_dim=dims[1], device=DEVICE)
@@ -138,18 +131,10 @@ def cases_and_terms(draw):
     cached = [draw(st.sampled_from([0, 1, 7, 8, 25, 50])) for _ in new]
     heads = draw(st.sampled_from([(4, 2), (2, 2), (7, 1)]))
     block_size = draw(st.sampled_from([8, 16, 24]))
-    case = make_case(
-        new,
-        [a + b for a, b in zip(new, cached)],
-        *heads,
-        head_dim=16,
-        block_size=block_size,
-        dtype=draw(st.sampled_from(list(UPTO))),
-        seed=draw(st.integers(0, 99)),
-        shared=draw(st.sampled_from([0, 2])),
-        value_dim=draw(st.sampled_from([None, None, 8, 24])),
-        device=DEVICE,
-    )
+    of_values = dict(dtype=draw(st.sampled_from(list(UPTO))), value_dim=draw(st.sampled_from([None, None, 8, 24])))
+    drawn = dict(seed=draw(st.integers(0, 99)), shared=draw(st.sampled_from([0, 2])), **of_values)
+    lengths = (new, [a + b for a, b in zip(new, cached)])
+    case = make_case(*lengths, *heads, head_dim=16, block_size=block_size, device=DEVICE, **drawn)
     size = st.sampled_from([1, 3, block_size, block_size + 1, 24, 26, 500])
     kind = draw(st.sampled_from(["window", "chunk", None]))
     numbers = {kind: draw(size)} if kind else {}
@@ -158,7 +143,7 @@ def cases_and_terms(draw):
     return case, make_terms(case, softcap=softcap, **flags, **numbers)
 
 
-@settings(max_examples=16, deadline=None, derandomize=True)
+@settings(max_examples=16)
 @given(case_and_terms=cases_and_terms(), rows=st.sampled_from([16, 32]), split=st.sampled_from([16, 40, 1000]))
 def test_random_cases(case_and_terms, rows, split):
     case, terms = case_and_terms
@@ -190,7 +175,7 @@ def read_positions(kernel, case, seq, programs):
 def test_a_decode_reads_the_keys_of_its_window_and_no_others():
     case = make_case([1, 1], [60, 3])
     kernel, out = Recorder(decode_kernel), torch.empty_like(case.q)
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, None)
+    cache = (*case.cache[:-1], None)
     options = dict(terms=ScoreTerms(window=10), tiles=Tiles(16, 16, 4, 2), split_size=16, kernel=kernel)
     launch_decode(case.q, *cache, out, case.scale, 60, **options, merge=Recorder(merge_kernel))
     assert error(out, case.reference(ScoreTerms(window=10))) < 1e-5
@@ -202,9 +187,8 @@ def test_a_decode_reads_the_keys_of_its_window_and_no_others():
 def test_a_prefill_reads_no_key_before_the_window_of_its_first_token():
     case = make_case([4, 4], [60, 4])
     kernel, out = Recorder(prefill_kernel), torch.empty_like(case.q)
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
     options = dict(terms=ScoreTerms(window=10), tiles=Tiles(16, 16, 4, 2), kernel=kernel)
-    launch_prefill(case.q, *cache, out, case.scale, **options)
+    launch_prefill(case.q, *case.cache, out, case.scale, **options)
     assert error(out, case.reference(ScoreTerms(window=10))) < 1e-5
     read = {}
     for program in kernel.recording.programs:
@@ -252,7 +236,7 @@ def test_the_kernels_with_terms_compile_too(name, dtype):
     case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, value_dim=64, dtype=dtype)
     terms = make_terms(case, **TERMS[name])
     kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
+    cache = (*case.cache, case.q, case.scale)
     launch_decode(case.q, *cache, 40, terms=terms, split_size=24, kernel=kernels[0], merge=kernels[1])
     launch_prefill(case.q, *cache, terms=terms, kernel=kernels[2])
     assert [kernel.refusals for kernel in kernels] == [[None]] * 3

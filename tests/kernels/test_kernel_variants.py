@@ -19,11 +19,11 @@ from lessons_lib.kernels.ablations import VARIANTS, with_functions, with_lines
 from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
-from lessons_lib.measuring.attention_cases import CASES, Case, decode_case, make_inputs
+from lessons_lib.measuring.attention_cases import Case, decode_case, make_inputs
 from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
 from lessons_lib.measuring.published import HOPPER
-from lessons_lib.recording.kernel_accesses import record_kernel
-from tools.gpu_bench.ablations import ablations
+from lessons_lib.recording.kernel_accesses import Recorder
+from tools.gpu_bench.__main__ import ABLATIONS, LADDER, each_table
 
 HEADS = (8, 2, 32)
 SMALL = {
@@ -50,7 +50,7 @@ def check(calls, inputs, upto=2e-6):
     assert error(calls[0](), expected) > 0.1  # the tables differ
 
 
-@pytest.mark.parametrize("ablation", ablations(), ids=lambda a: f"{a.without}; {a.case}")
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda a: f"{a.without}; {a.case}")
 def test_without_an_idea_the_kernel_is_still_right(ablation):
     if ablation.without == HOPPER:
         pytest.skip("it takes 16 bits only, and Gluon isn't interpreted; tests/kernels/test_gpu.py tries it")
@@ -58,16 +58,15 @@ def test_without_an_idea_the_kernel_is_still_right(ablation):
     check(ablation.calls(inputs), inputs)
 
 
+@pytest.mark.parametrize("step", LADDER)
+def test_each_step_of_the_ladder_is_right(step):
+    inputs = small("decode")
+    check(each_table(LADDER[step])(inputs), inputs)
+
+
 def test_lines_that_a_kernel_does_not_have_are_refused():
     with pytest.raises(ValueError, match="decode_kernel has no 'no such line' to replace"):
         with_lines(decode_kernel, ("no such line", ""))
-
-
-def test_every_variant_is_timed_and_in_a_case_that_exists():
-    timed = {ablation.without for ablation in ablations()}
-    assert VARIANTS.keys() <= timed
-    for ablation in ablations():
-        assert sum(case.name.startswith(ablation.case) for case in CASES) == 1, ablation
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -110,38 +109,6 @@ def test_a_variant_compiles(name):
     assert kernel.refusals == [None]
 
 
-def test_with_a_program_for_each_query_head_the_keys_are_read_as_often_as_there_are_heads():
-    read = {}
-
-    class Recorded:
-        def __init__(self, kernel):
-            self.kernel = kernel
-
-        def __getitem__(self, grid):
-            def run(*args, **kwargs):
-                recording = record_kernel(self.kernel, grid, *args, **kwargs)
-                read[self.kernel] = sum(
-                    len(a.offsets) for p in recording.programs for a in p.accesses if a.tensor == "k_cache"
-                )
-
-            return run
-
-    inputs, changed = (
-        make_inputs(decode_case((4, 1, 32), [5, 20], "few"), "cpu", torch.float32, 1),
-        VARIANTS["one program per query head"].kernel,
-    )
-    for kernel, heads in ((decode_kernel, 1), (changed, 4)):
-        caches = (
-            cache.as_strided((*cache.shape[:2], heads, 32), (*cache.stride()[:2], 0, 1))
-            for cache in (inputs.k_cache, inputs.v_cache)
-        )
-        lengths = (inputs.tables[0], inputs.context_lens, None)
-        out = torch.empty_like(inputs.q)
-        launch_decode(inputs.q, *caches, *lengths, out, inputs.scale, 32, kernel=Recorded(kernel))
-        assert error(out, inputs.reference()) < 2e-6
-    assert read[decode_kernel] == 25 * 32 and read[changed] == 4 * read[decode_kernel]
-
-
 # --- what the benchmark compares
 
 
@@ -163,22 +130,6 @@ def test_gathering_and_lesson_07_are_right_where_all_sequences_are_alike(kind):
         assert lesson_07(inputs) is None
 
 
-def test_inputs_have_blocks_of_their_own_for_every_table():
-    inputs = make_inputs(SMALL["decode"], "cpu", torch.float32, 3)
-    used = [
-        set(table[row, : -(-context // 16)].tolist())
-        for table in inputs.tables
-        for row, context in enumerate(inputs.case.context_lens)
-    ]
-    assert len(set.union(*used)) == sum(map(len, used)) == len(inputs.k_cache)
-    # Without being told, as many tables as it takes to read four times what the GPU's cache holds.
-    from lessons_lib.measuring.attention_cases import L2_BYTES
-
-    case = decode_case((2, 2, 256), [4000] * 8, "large enough")
-    tables = make_inputs(case, "cpu", torch.bfloat16).tables
-    assert len(tables) * case.kv_bytes >= 4 * L2_BYTES > (len(tables) - 1) * case.kv_bytes
-
-
 STEPS = []
 
 
@@ -188,33 +139,14 @@ def counted_softmax(scores, row_max, row_sum, acc):
     return online_softmax(scores, row_max, row_sum, acc)
 
 
-class Interpreted:
-    """Stands in for a kernel."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
-
-
 def test_a_kernel_can_be_given_other_functions_and_stays_as_it_was():
     inputs = small("decode")
     out = torch.empty_like(inputs.q)
-    arguments = (
-        inputs.q,
-        inputs.k_cache,
-        inputs.v_cache,
-        inputs.tables[0],
-        inputs.context_lens,
-        None,
-        out,
-        inputs.scale,
-        600,
-    )
+    cache = (inputs.k_cache, inputs.v_cache, inputs.tables[0], inputs.context_lens)
+    arguments = (inputs.q, *cache, None, out, inputs.scale, 600)
     STEPS.clear()
-    launch_decode(*arguments, kernel=Interpreted(with_functions(decode_kernel, online_softmax=counted_softmax)))
+    launch_decode(*arguments, kernel=Recorder(with_functions(decode_kernel, online_softmax=counted_softmax)))
     assert STEPS and error(out, inputs.reference()) < 2e-6
     STEPS.clear()
-    launch_decode(*arguments, kernel=Interpreted(decode_kernel))
+    launch_decode(*arguments, kernel=Recorder(decode_kernel))
     assert not STEPS

@@ -86,31 +86,10 @@ def by_pytorch(case):
 def by_launching(case, rows, keys, split):
     """Both kernels with other tiles than the chosen ones, and short splits, so that small cases have many of them."""
     out = torch.full_like(case.q, float("nan"))
-    lengths, longest = (case.block_tables, case.context_lens), case.block_tables.shape[1] * case.k_cache.shape[1]
+    longest = case.block_tables.shape[1] * case.k_cache.shape[1]
     tiles = Tiles(rows=rows, keys=keys, warps=4, stages=2)
-    launch_prefill(
-        case.q,
-        case.k_cache,
-        case.v_cache,
-        *lengths,
-        case.cu_seqlens_q,
-        out,
-        case.scale,
-        tiles=tiles,
-        use_int64=keys == 64,
-    )
-    launch_decode(
-        case.q,
-        case.k_cache,
-        case.v_cache,
-        *lengths,
-        case.cu_seqlens_q,
-        out,
-        case.scale,
-        longest,
-        tiles=tiles,
-        split_size=split,
-    )
+    launch_prefill(case.q, *case.cache, out, case.scale, tiles=tiles, use_int64=keys == 64)
+    launch_decode(case.q, *case.cache, out, case.scale, longest, tiles=tiles, split_size=split)
     return out
 
 
@@ -160,7 +139,7 @@ def random_cases(draw):
     )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@settings(max_examples=EXAMPLES)
 @given(
     arguments=random_cases(),
     layout=st.sampled_from(["of their own", "keys beside values", "heads first", "one of several layers"]),
@@ -179,19 +158,6 @@ def test_random_cases_equal_the_gathered_reference(arguments, layout, chosen, ro
         check("decode", case.decode(), expected, dtype)
     else:
         check("varlen", case.varlen(), expected, dtype)
-
-
-def test_views_of_one_tensor_are_views_and_equal():
-    case = make_case([3, 1], [9, 20])
-    for layout in ("keys beside values", "heads first", "one of several layers"):
-        views = as_views(case, layout)
-        assert (
-            not views.k_cache.is_contiguous()
-            and not views.q.is_contiguous()
-            and views.k_cache.stride() == views.v_cache.stride()
-        )
-        for name in ("q", "k_cache", "v_cache"):
-            assert torch.equal(getattr(views, name).nan_to_num(7), getattr(case, name).nan_to_num(7))
 
 
 @triton.jit
@@ -248,9 +214,8 @@ def cells_of(case, seq, start, end):
 def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
     case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
     kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
-    pieces = (case.block_tables, case.context_lens, None)
     options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel, merge=Recorder(merge_kernel))
-    launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, **options)
+    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, **options)
     check("recorded", out, case.reference(), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids
@@ -262,10 +227,7 @@ def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
 def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
     case = make_case([21, 1, 9], [30, 12, 9], q_heads=4, kv_heads=2)
     kernel, out = Recorder(prefill_kernel), torch.zeros_like(case.q)
-    pieces = (case.block_tables, case.context_lens, case.cu_seqlens_q)
-    launch_prefill(
-        case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel
-    )
+    launch_prefill(case.q, *case.cache, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel)
     expected, is_prefill = case.reference(), torch.tensor([index != 21 for index in range(31)])
     check("recorded", out[is_prefill], expected[is_prefill], case.q.dtype)
     assert not out[21].any(), "the decode is left to the other kernel"
@@ -384,6 +346,13 @@ def put(*index, value):
     return change
 
 
+TENSORS = ("q", "k_cache", "v_cache")
+
+
+def longer_heads(tensor):
+    return tensor.repeat(*[1] * (tensor.dim() - 1), 9)
+
+
 @pytest.fixture
 def no_kernel(monkeypatch):
     """A refused call launches no kernel, so nothing is written."""
@@ -405,28 +374,11 @@ def no_kernel(monkeypatch):
         (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "both must be the same"),
         (dict(q=lambda t: t[..., :16]), "4 heads of size 16, the cache 2 of size 32"),
         (dict(q=lambda t: t[:, :3]), "3 heads of size 32, the cache 2"),
-        (
-            dict(
-                q=lambda t: t.repeat(1, 1, 9),
-                k_cache=lambda t: t.repeat(1, 1, 1, 9),
-                v_cache=lambda t: t.repeat(1, 1, 1, 9),
-            ),
-            "the head size is 288; the kernels take up to 256",
-        ),
+        (dict.fromkeys(TENSORS, longer_heads), "the head size is 288; the kernels take up to 256"),
+        (dict.fromkeys(TENSORS, torch.Tensor.double), "the same dtype, float32"),
         (dict(q=lambda t: t.half()), "q is torch.float16, the caches torch.float32"),
         (dict(v_cache=lambda t: t.half()), "the caches torch.float32 and torch.float16"),
-        (
-            dict(q=lambda t: t.double(), k_cache=lambda t: t.double(), v_cache=lambda t: t.double()),
-            "the same dtype, float32",
-        ),
         (dict(q=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "contiguous"),
-        (
-            dict(
-                k_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
-                v_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
-            ),
-            "contiguous",
-        ),
         (dict(block_tables=lambda t: t[:1]), "block_tables has shape"),
         (dict(context_lens=lambda t: t[:, None]), r"context_lens \[2, 1\]"),
         (dict(block_tables=lambda t: t.long()), "block_tables is torch.int64"),
@@ -507,12 +459,6 @@ def test_a_decode_checks_lengths_and_blocks_too(no_kernel, changes, says):
         case.decode()
 
 
-def test_table_entries_past_a_sequence_are_not_checked():
-    case = make_case([1, 1], [8, 9], device=DEVICE)
-    assert (case.block_tables[0, 1:] < 0).all()
-    check("decode", case.decode(), case.reference(), case.q.dtype)
-
-
 def test_a_decode_has_one_token_a_sequence(no_kernel):
     with pytest.raises(ValueError, match="q has 3 tokens and context_lens 2 sequences"):
         make_case([2, 1], [2, 9], device=DEVICE).decode()
@@ -526,7 +472,7 @@ def test_nothing_in_nothing_out():
 # --- how the work is cut up
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
 def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     num_seqs, kv_heads, longest, processors
@@ -543,15 +489,7 @@ def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     assert keys_per_split(num_seqs, kv_heads, longest + 1000, processors) >= split
 
 
-@pytest.mark.parametrize(
-    "num_seqs, kv_heads, longest", [(1, 8, 8192), (8, 8, 8192), (64, 2, 2048), (256, 8, 32768), (1, 1, 1), (3, 2, 100)]
-)
-def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv_heads, longest):
-    split = keys_per_split(num_seqs, kv_heads, longest, num_processors=132)
-    assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == MIN_KEYS_PER_SPLIT
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 5000), st.integers(1, 200))
 def test_few_short_sequences_are_cut_into_short_splits_each_pair_with_a_counter(
     num_seqs, kv_heads, longest, processors
@@ -593,16 +531,9 @@ def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(fa
     model = tiny_model(family, seed=3)
     prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
     max_tokens_each = [5, 1, 4, 3]
+    serve = dict(max_new_tokens=max_tokens_each, max_num_seqs=3, block_size=8)
     by_backend = {
-        backend: paged_generate(
-            model,
-            TINY_TOKENIZER,
-            prompts,
-            max_new_tokens=max_tokens_each,
-            max_num_seqs=3,
-            block_size=8,
-            backend=backend,
-        )
+        backend: paged_generate(model, TINY_TOKENIZER, prompts, **serve, backend=backend)
         for backend in ("torch", "triton")
     }
     assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
@@ -615,7 +546,7 @@ def test_the_kernels_compile_too(dtype, use_int64):
     """The interpreter accepts what the compiler refuses; this needs no GPU."""
     case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
     kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
-    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
+    cache = (*case.cache, case.q, case.scale)
     launch_decode(case.q, *cache, 40, split_size=24, kernel=kernels[0], merge=kernels[1])
     launch_prefill(case.q, *cache, use_int64=use_int64, kernel=kernels[2])
     assert [kernel.refusals for kernel in kernels] == [[None]] * 3

@@ -32,7 +32,6 @@ PROCESSES = {
         f"time.perf_counter() - start\n{SOFTMAX}print(seconds)\nprint([n for n in ('transformers', 'matplotlib', "
         "'ipywidgets', 'IPython') if n in sys.modules])",
     ),
-    "interpreted, by the user": ("1", f"import triton.language as tl; {IMPORTS}\n{SOFTMAX}"),
     "interpreted, by the user, after Triton": (
         None,
         f"import os, triton.language as tl; os.environ['TRITON_INTERPRET'] = '1'; {IMPORTS}\n{SOFTMAX}",
@@ -64,7 +63,7 @@ def printed():
     return lines
 
 
-@pytest.mark.parametrize("name", ["undecided", "interpreted, by the user", "interpreted, by the user, after Triton"])
+@pytest.mark.parametrize("name", ["undecided", "interpreted, by the user, after Triton"])
 def test_without_a_gpu_kernels_are_interpreted_whatever_imported_triton_first(printed, name):
     types, sentence = printed[name][:2]
     assert types == "InterpretedFunction InterpretedFunction True cpu"

@@ -28,8 +28,7 @@ from lessons_lib.measuring.published import (
     recorded_splits,
 )
 from lessons_lib.measuring.roofline import Machine, Work, attainable, attention_work
-from tools.gpu_bench.__main__ import LARGEST_ERROR, SWEPT
-from tools.gpu_bench.ablations import ablations
+from tools.gpu_bench.__main__ import ABLATIONS, LARGEST_ERROR, SWEPT
 
 sequences = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=4)
 
@@ -108,7 +107,7 @@ def test_every_case_has_its_numbers_and_none_is_faster_than_the_machine():
 def test_every_idea_was_timed_in_its_case_and_every_result_was_right():
     facts = {case["name"]: case for case in raw("h200_attention.json")["cases"]}
     for kept in recorded_attention().cases:
-        assert set(kept.without) == {a.without for a in ablations() if kept.name.startswith(a.case)}
+        assert set(kept.without) == {a.without for a in ABLATIONS if kept.name.startswith(a.case)}
         assert bool(kept.tiles) == (kept.name in SWEPT)
         for name, result in [*facts[kept.name]["peers"].items(), *facts[kept.name]["without"].items()]:
             assert "why" in result or 0 < result["error"] < LARGEST_ERROR, (kept.name, name)

@@ -108,12 +108,6 @@ def test_half_a_character_is_refused(text):
         encode_prompt(model, tokenizer, "it", text, 1)
 
 
-def test_an_empty_text_is_refused():
-    model, tokenizer = load_model()
-    with pytest.raises(BadRequest, match="^it is empty"):
-        encode_prompt(model, tokenizer, "it", "", 1)
-
-
 def test_the_bound_on_characters_holds_for_the_bundled_tokenizer():
     tokenizer = load_model()[1]
     assert max(len(tokenizer.decode([token])) for token in range(len(tokenizer))) <= MAX_CHARACTERS_PER_TOKEN
@@ -127,11 +121,6 @@ def test_a_limit_is_an_integer(limit):
         encode_prompts(tiny_model(), None, [[1], [2]], limit)
 
 
-def test_a_limit_may_be_an_integer_of_numpy():
-    assert encode_prompts(tiny_model(), None, [[1], [2]], np.int64(3))[1] == [3, 3]
-    assert encode_prompts(tiny_model(), None, [[1], [2]], np.array([3, 4]))[1] == [3, 4]
-
-
 JUNK = st.one_of(
     st.integers(-3, VOCAB_SIZE + 3),
     st.sampled_from([2**63, -(2**63), 10**30]),
@@ -142,16 +131,9 @@ JUNK = st.one_of(
     st.binary(max_size=3),
     st.complex_numbers(),
 )
-SEQUENCES = st.sampled_from([list, tuple, deque, np.array, torch.tensor])
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(tokens=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=20), kind=SEQUENCES)
-def test_good_ids_stay_as_they_are(tokens, kind):
-    assert encode(kind(tokens))[0] == tokens
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(tokens=st.lists(JUNK, max_size=6), kind=st.sampled_from([list, tuple, deque]))
 def test_junk_is_right_or_refused(tokens, kind):
     is_good = bool(tokens) and all(type(token) is int and 0 <= token < VOCAB_SIZE for token in tokens)

@@ -47,10 +47,6 @@ def test_decoders_are_accepted(family):
     check_supported(tiny_model(family))
 
 
-def test_a_bert_that_is_a_decoder_is_accepted():
-    check_supported(make("BertLMHeadModel", TINY | dict(is_decoder=True)))
-
-
 def test_a_model_in_training_mode_is_refused():
     model = make("LlamaForCausalLM", TINY).train()
     with pytest.raises(UnsupportedModel, match="training mode.*call `model.eval\\(\\)` first"):

@@ -1,13 +1,15 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
 They hand in the notebook up to its last check. All four students take the toy lesson, and hand in all of its cells.
-In the lessons of the course one hands in every fourth lesson, solved, and one, which stands for three, every ninth; of
+In the lessons of the course one hands in every sixth lesson, solved, and one, which stands for three, every ninth; of
 their cells they hand in the exercises, the checks and what these need, since the rest gives no marks, and
 `test_notebooks` runs it. With LESSONS_NBGRADER=all, all of them hand in all cells of all lessons.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
 import functools
+import importlib
+import inspect
 import os
 import re
 import shutil
@@ -62,7 +64,7 @@ class Course:
     def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "nbgrader", *arguments]
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=800
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=1700
         )
 
     def notebook(self, *parts: str) -> nbformat.NotebookNode:
@@ -126,7 +128,8 @@ STUDENTS = {
 COURSES = {"toy": tuple(STUDENTS), "lessons": ("solved", "half-way")}
 every_course = pytest.mark.parametrize("course", COURSES, indirect=True)
 
-# Answer cells for full points without an answer. {0} is the released cell, {1} "module", {2} the name in it.
+# Answer cells for full points without an answer. {0} is the released cell, {1} "module", {2} the name in it, {3} the
+# lesson.
 CHEATS = (
     'import os\nos.environ.pop("NBGRADER_EXECUTION", None)\n{0}',
     "check = points = lambda *any: None\n{0}",
@@ -136,11 +139,17 @@ CHEATS = (
     "get_ipython().events.register('pre_run_cell', lambda info: get_ipython().user_ns.update(check=max))\n{0}",
     'import sys, types\nsys.modules["lessons_lib.checks.graded"] = types.SimpleNamespace(graded=print)\n{0}',
     "check = lambda id, attempt: attempt\nfrom lessons_lib.checks import registry\n"
-    "for each in registry.exercises_of('07'):\n    object.__setattr__(each, 'test', print)\n{0}",
+    "for each in registry.exercises_of('{3}'):\n    object.__setattr__(each, 'test', print)\n{0}",
     'import importlib\n{2} = getattr(importlib.import_module("{1}"), "{2}")',
     'import inspect, {1} as m\nexec(inspect.getsource(getattr(m.{2}, "fn", m.{2})))',
     "import triton\nfrom {1} import {2} as _theirs\n{2} = triton.jit(_theirs.fn)",
     "import torch\ntorch.equal = torch.allclose = lambda *any, **more: True\n{0}",
+)
+# The course has several engines, and the notebook imports some of them.
+ENGINES = (
+    "def {2}(model, limits, tokenizer):\n    return SlowEngine(model, limits)",
+    "from lessons_lib.conformance.examples.small_engine import make_engine as {2}",
+    "from lessons_lib.conformance.adapters.course import make_engine as {2}",
 )
 
 
@@ -163,12 +172,12 @@ def activated(monkeypatch):
     monkeypatch.setenv("PATH", ACTIVATED)
 
 
-def released_course(name: str, folder: Path) -> Course:
+def released_course(name: str, folder: Path, numbers: tuple[str, ...] = ()) -> Course:
     if name == "lessons" and not LESSONS:
         pytest.fail("solutions/ has no lesson")
     origin, lessons, python_path = toy_course(folder / "origin") if name == "toy" else (ROOT, LESSONS, ())
-    if name == "cheats":
-        lessons = [lesson for lesson in LESSONS if lesson[:2] in ("03", "07")]
+    if numbers:
+        lessons = [lesson for lesson in LESSONS if lesson[:2] in numbers]
     environment = kernel_environment(folder, python_path) | {
         "PATH": ACTIVATED,
         "JUPYTER_CONFIG_DIR": str(folder / "jupyter"),
@@ -184,9 +193,11 @@ def released_course(name: str, folder: Path) -> Course:
 
 def graded(name: str, folder: Path) -> Course:
     made = released_course(name, folder)
+    # The solved capstone returns an engine of the course, which earns nothing; see test_no_points_for_cheats.
+    lessons = [lesson for lesson in made.lessons if not lesson.startswith("17")]
     for student in COURSES[name]:
-        every = 1 if made.is_whole else {"solved": 4, "half-way": 9}[student]
-        made.hand_in(student, made.lessons[4 % every :: every], STUDENTS[student])
+        every = 1 if made.is_whole else {"solved": 6, "half-way": 9}[student]
+        made.hand_in(student, lessons[4 % every :: every], STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
     return made
@@ -282,24 +293,44 @@ def test_a_student_can_validate_a_copy(course):
         assert verdict in course.nbgrader("validate", str(path)).stdout
 
 
+def exercise_of(released):
+    """The exercise of a released cell, which begins as its reference does."""
+    exercises = [exercise for number in ("03", "07", "17") for exercise in exercises_of(number)]
+    return next(each for each in exercises if each.reference_source().split('"""')[1].split("\n")[0] in released)
+
+
+def typed(released, solved, is_first, is_last):
+    """A solution without the engines of the course, which the solved capstone returns: here they stand in the cell."""
+    module = exercise_of(released).reference.split(":")[0]
+    if ".conformance.examples." not in module:
+        return solved
+    source = inspect.getsource(importlib.import_module(module))
+    return re.sub("^from lessons_lib.conformance.examples.*", "", source, flags=re.MULTILINE)
+
+
 @pytest.mark.nightly
-def test_no_points_for_cheats(tmp_path):
-    course, cheats, tried = released_course("cheats", tmp_path), iter(CHEATS), []
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "numbers, cheats", [(("03", "07"), CHEATS), (("17",), ENGINES + CHEATS)], ids=["kernels", "capstone"]
+)
+def test_no_points_for_cheats(tmp_path, numbers, cheats):
+    course, tried = released_course("lessons", tmp_path, numbers), []
 
     def cheat(released, solved, is_first, is_last):
-        module, name = next(
-            exercise.reference.split(":")
-            for exercise in (*exercises_of("03"), *exercises_of("07"))
-            if re.search(rf"^(def|class) {exercise.name}\b", released, re.MULTILINE)
-        )
-        tried.append(next(cheats).format(released, module, name))
+        exercise = exercise_of(released)
+        module, name = exercise.reference.split(":")
+        if len(tried) == len(cheats):
+            return released
+        tried.append(cheats[len(tried)].format(released, module, name, exercise.id[:2]))
         return tried[-1]
 
-    course.hand_in("cheat", course.lessons, cheat)
-    course.hand_in("honest", course.lessons, STUDENTS["solved"])
+    while len(tried) < len(cheats):
+        course.hand_in(f"cheat-{len(tried)}", course.lessons, cheat)
+    cheating = list(course.taken)
+    course.hand_in("honest", course.lessons, typed)
     done = course.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
-    assert len(tried) == len(CHEATS)
-    got = {name: score for grades in course.scores("cheat").values() for name, (score, _) in grades.items()}
-    assert got == dict.fromkeys(got, 0), tried
+    for student in cheating:
+        got = {name: score for grades in course.scores(student).values() for name, (score, _) in grades.items()}
+        assert got == dict.fromkeys(got, 0), (student, tried)
     assert all(score == most for grades in course.scores("honest").values() for score, most in grades.values())

@@ -30,9 +30,7 @@ pytestmark = [
     pytest.mark.xdist_group("notebooks"),
     pytest.mark.usefixtures("warm_kernels"),
 ]
-NBVAL_LESSONS = (
-    LESSONS if os.environ.get("LESSONS_NBVAL") == "all" else [lesson for lesson in LESSONS if lesson.startswith("13")]
-)
+NBVAL_LESSONS = [name for name in LESSONS if os.environ.get("LESSONS_NBVAL") == "all" or name.startswith("03")]
 
 
 def run_nbval(notebook, folder, python_path=()):
@@ -40,19 +38,8 @@ def run_nbval(notebook, folder, python_path=()):
     path = folder / "lesson.ipynb"
     path.write_text(nbformat.writes(notebook), encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--nbval-lax",
-        "-v",
-        "--color=no",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        str(path),
-    ]
+    options = ["--nbval-lax", "-v", "--color=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", *options, str(path)]
     environment = kernel_environment(folder, python_path)
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=800)

@@ -84,15 +84,3 @@ def test_pointers_and_indices_are_left_out_and_large_or_brief_tiles_have_no_numb
         "large": ((512,), True),
         "half": ((4,), True),
     }
-
-
-def test_a_kernel_without_source_has_accesses_without_moments():
-    names = {"tl": tl}
-    text = "def bare(x):\n    tl.store(x, tl.load(x) + 1.0)\n"
-    exec(compile(text, "nowhere to be found", "exec"), names)
-    try:
-        kernel = triton.jit(names["bare"])
-    except OSError:
-        pytest.skip("this Triton reads a kernel's source when it is made")
-    recording = record_kernel(kernel, (1,), torch.zeros(1), moments_of=(0,))
-    assert [access.moment for access in recording.programs[0].accesses] == [None, None]

@@ -66,14 +66,14 @@ accesses = st.tuples(st.integers(0, 1), st.lists(st.integers(-1, 5), min_size=LA
 barriers = st.just((3, [-1] * LANES))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.one_of(accesses, accesses, barriers), min_size=3, max_size=3), min_size=1, max_size=2))
 def test_the_smallest_racing_element_is_found(programs):
     race = race_of(programs)
     assert (race and race.number) == smallest_racing(programs)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.tuples(st.just(2), accesses).map(lambda pair: (2, pair[1][1])), min_size=2, max_size=2), max_size=3, min_size=1))  # fmt: skip
 def test_atomic_operations_do_not_race_with_each_other(programs):
     assert race_of(programs) is None
@@ -116,16 +116,6 @@ def test_a_race_names_programs_element_and_lines(programs, says):
 )
 def test_what_is_ordered_does_not_race(programs):
     assert race_of(programs) is None
-
-
-@triton.jit
-def one_value_kernel(x, out, LANES: tl.constexpr):
-    lane = tl.arange(0, LANES)
-    tl.store(out + lane // 2, tl.load(x + lane // 2))
-
-
-def test_one_value_from_several_places_does_not_race():
-    assert record_kernel(one_value_kernel, (1,), torch.arange(4.0), torch.zeros(4), LANES=4).race is None
 
 
 @triton.jit

@@ -18,9 +18,9 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
-from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, single_head_kernel, write_kernel
-from lessons_lib.recording.kernel_accesses import Access, OutOfBounds, TensorLayout, record_kernel
+from lessons_lib.kernels.basics import add_kernel
+from lessons_lib.kernels.simple_paged import decode_heads_kernel
+from lessons_lib.recording.kernel_accesses import OutOfBounds, TensorLayout, record_kernel
 
 LIBRARY = Path(__file__).resolve().parents[2]
 
@@ -49,42 +49,6 @@ def test_add(length, block):
     assert recording.bytes_of(recording.programs[-1], "store") == 0
 
 
-def test_softmax_of_a_view_is_counted_from_the_view_s_first_number():
-    x, out = torch.randn(4, 9)[1:, 2:], torch.empty(3, 8)[:, :7]
-    recording = record_kernel(softmax_kernel, (3,), x, out, 7, x.stride(0), out.stride(0), COLUMNS=8)
-    row = lambda i, stride: [i * stride + column for column in range(7)]
-    assert told(recording) == {(i,): [("load", "x", row(i, 9)), ("store", "out", row(i, 8))] for i in range(3)}
-    assert recording.tensors["x"] == TensorLayout("x", (3, 7), (9, 1), 4)
-    assert torch.allclose(out, x.softmax(1))
-
-
-def test_gather():
-    source, index, out = torch.randn(6, 5), torch.tensor([4, 0, 4]), torch.empty(3, 5)
-    recording = record_kernel(gather_kernel, (3,), source, index, out, 5, 5, 5, COLUMNS=8)
-    row = lambda i: [i * 5 + column for column in range(5)]
-    expected = {
-        (i,): [("load", "index", [i]), ("load", "source", row(wanted)), ("store", "out", row(i))]
-        for i, wanted in enumerate([4, 0, 4])
-    }
-    assert told(recording) == expected
-    assert recording.bytes_of(recording.programs[0], "load") == 8 + 5 * 4
-
-
-def test_write_in_half_precision():
-    new, cache, slots = torch.randn(3, 6).half(), torch.zeros(2, 4, 2, 3).half(), torch.tensor([7, 0, 3])
-    recording = record_kernel(write_kernel, (3,), new, cache, slots, 6, 6, 6, BLOCK=8)
-    for token, slot in enumerate(slots.tolist()):
-        line = [token * 6 + n for n in range(6)]
-        assert told(recording)[token,] == [
-            ("load", "slot_mapping", [token]),
-            ("load", "new", line),
-            ("store", "cache", [slot * 6 + n for n in range(6)]),
-        ]
-        assert recording.indices(recording.programs[token].accesses[2], 2) == ((slot // 4, slot % 4),)
-    assert recording.bytes_of(recording.programs[0], "store") == 12
-    assert cache.view(8, 6)[slots].equal(new)
-
-
 def loads_of_attention(table, num_tokens, table_start, head_start, stride_block, stride_slot, dims, block_size):
     for first in range(0, num_tokens, block_size):
         yield ("load", "table", [table_start + first // block_size])
@@ -98,33 +62,6 @@ def loads_of_attention(table, num_tokens, table_start, head_start, stride_block,
 
 def named(expected, table):
     return [(kind, table if tensor == "table" else tensor, numbers) for kind, tensor, numbers in expected]
-
-
-@pytest.mark.parametrize("num_tokens", [1, 8, 9])
-def test_one_head_is_read_block_by_block_through_the_table(num_tokens):
-    q, out, keys, values = torch.randn(16), torch.empty(16), torch.randn(6, 4, 1, 16), torch.randn(6, 4, 1, 16)
-    table = torch.tensor([5, 0, 3, -7], dtype=torch.int32)
-    recording = record_kernel(
-        single_head_kernel,
-        (1,),
-        attend_blocks,
-        q,
-        keys,
-        values,
-        table,
-        out,
-        num_tokens,
-        0.3,
-        64,
-        16,
-        HEAD_DIM=16,
-        BLOCK_SIZE=4,
-    )
-    reads = loads_of_attention(table.tolist(), num_tokens, 0, 0, 64, 16, 16, 4)
-    everything = list(range(16))
-    assert told(recording) == {
-        (0,): [("load", "q", everything), *named(reads, "block_table"), ("store", "out", everything)]
-    }
 
 
 def test_all_heads_of_all_sequences_in_a_cache_that_is_a_view():
@@ -187,12 +124,6 @@ def flag_kernel(x, out, LOAD: tl.constexpr, STORE: tl.constexpr):
 
 
 @triton.jit
-def number_flag_kernel(x, out, length):
-    place = tl.program_id(0)
-    tl.store(out + place, tl.load(x + place, place < length, 7.0), place < length)
-
-
-@triton.jit
 def not_written_kernel(x, out):
     raise NotImplementedError()
 
@@ -230,34 +161,9 @@ def calling_kernel(x, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def transposing_kernel(x, out, stride_row, stride_column, BLOCK_M: tl.constexpr, COLUMNS: tl.constexpr):
-    row, column = tl.arange(0, BLOCK_M), tl.arange(0, COLUMNS)
-    numbers = tl.load(x + row[:, None] * stride_row + column[None, :] * stride_column)
-    tl.store(out + column[:, None] * BLOCK_M + row[None, :], tl.trans(numbers))
-
-
-@triton.jit
 def hidden_kernel(x, out, length, BLOCK: tl.constexpr):
     place = tl.arange(0, BLOCK)
     tl.store(out + place, tl.load(x + place, mask=place < length))
-
-
-@triton.jit
-def long_mask_kernel(x, out, BLOCK: tl.constexpr):
-    place = tl.arange(0, BLOCK)
-    tl.store(out + place, tl.load(x + place, mask=tl.arange(0, 2 * BLOCK) < 3))
-
-
-@triton.jit
-def tall_mask_kernel(x, out, BLOCK: tl.constexpr):
-    place = tl.arange(0, BLOCK)
-    rows = tl.load(x + place, mask=place[:, None] < 2, other=0.0)  # Triton makes both as large as need be
-    tl.store(out + place, tl.sum(rows, axis=0))
-
-
-@triton.jit
-def no_pointer_kernel(x, out, BLOCK: tl.constexpr):
-    tl.store(out + tl.arange(0, BLOCK), tl.load(tl.arange(0, BLOCK)))
 
 
 def test_programs_have_an_id_for_each_axis_and_stand_in_the_order_of_the_grid():
@@ -313,12 +219,6 @@ def test_a_program_of_two_axes_and_an_empty_tensor_are_named():
         record_kernel(shift_kernel, (1,), torch.empty(0, 5), torch.empty(4), 0, 0, BLOCK=4)
 
 
-def test_a_number_beyond_the_view_but_inside_its_storage_is_out_of_bounds():
-    storage = torch.arange(20.0)
-    with pytest.raises(OutOfBounds, match="load element 4 of `x`, which has elements 0 to 3"):
-        record_kernel(shift_kernel, (1,), storage[4:8], torch.empty(4), 1, 0, BLOCK=4)
-
-
 @pytest.mark.parametrize("load", [True, False])
 @pytest.mark.parametrize("store", [True, False])
 def test_a_mask_known_when_compiled(load, store):
@@ -326,13 +226,6 @@ def test_a_mask_known_when_compiled(load, store):
     recording = record_kernel(flag_kernel, (1,), torch.ones(1), out, LOAD=load, STORE=store)
     assert told(recording)[0,] == [("load", "x", [0])] * load + [("store", "out", [0])] * store
     assert out.item() == (0 if not store else 1 if load else 5)
-
-
-def test_scalar_pointers_with_scalar_masks():
-    out = torch.zeros(4)
-    recording = record_kernel(number_flag_kernel, (6,), torch.arange(4.0), out, 4)
-    assert told(recording) == {(i,): [("load", "x", [i]), ("store", "out", [i])] if i < 4 else [] for i in range(6)}
-    assert out.tolist() == [0, 1, 2, 3]
 
 
 def test_what_a_mask_hides_is_no_number():
@@ -350,16 +243,6 @@ def test_functions_that_a_kernel_calls_are_written_down_too():
     assert told(recording)[0,] == [("load", "x", [0]), ("load", "x", [0, 1, 2, 3]), ("store", "out", [0])]
     assert out.item() == 10.5
     assert recording.bytes_of(recording.programs[0], "load") == 5 * 4  # the first number twice
-
-
-def test_a_transposed_tensor():
-    x, out = torch.arange(8.0).reshape(4, 2).T, torch.empty(4, 2)
-    recording = record_kernel(transposing_kernel, (1,), x, out, *x.stride(), BLOCK_M=2, COLUMNS=4)
-    load, store = recording.programs[0].accesses
-    assert load.offsets == (0, 2, 4, 6, 1, 3, 5, 7) and store.offsets == tuple(range(8))
-    assert recording.indices(load, 2) == tuple((row, column) for row in range(2) for column in range(4))
-    assert recording.indices(load, 1) == ((0,), (1,))
-    assert out.equal(x.T)
 
 
 def test_launch_options_and_constants_among_the_keywords():
@@ -384,58 +267,13 @@ def a_plain_function():
     return plain
 
 
-def test_what_triton_refuses_is_said_by_triton():
-    x, out = torch.zeros(4), torch.zeros(4)
-    for kernel, words in ((long_mask_kernel, "incompatible dimensions|shape"), (no_pointer_kernel, "ptr")):
-        with pytest.raises(Exception, match=words) as caught:
-            record_kernel(kernel, (1,), x, out, BLOCK=4)
-        assert not isinstance(caught.value, OutOfBounds) and caught.traceback[-1].path.name != "kernel_recording.py"
-
-
-def test_a_mask_with_more_axes_than_the_pointers():
-    out = torch.zeros(4)
-    recording = record_kernel(tall_mask_kernel, (1,), torch.arange(4.0), out, BLOCK=4)
-    assert told(recording)[0,][0] == ("load", "x", [0, 1, 2, 3] * 2)
-    assert out.tolist() == [0, 2, 4, 6]
-    with pytest.raises(OutOfBounds, match="load element 3 of `x`"):
-        record_kernel(tall_mask_kernel, (1,), torch.arange(3.0), out, BLOCK=4)
-
-
 # --- two tensors in one storage
-
-
-def test_keys_and_values_in_one_storage_are_told_apart():
-    both = torch.arange(24.0).reshape(3, 2, 4)  # of each block keys, then values
-    keys, values = both[:, 0], both[:, 1]
-    for x, offset in ((keys, 8), (values, 16)):
-        recording = record_kernel(
-            two_kernel,
-            (1,),
-            keys,
-            values,
-            torch.empty(4),
-            offset if x is keys else 0,
-            0 if x is keys else offset,
-            BLOCK=4,
-        )
-        block = offset // 8
-        first, second = recording.programs[0].accesses[:2]
-        assert (first.tensor, second.tensor) == ("x", "y")
-        assert recording.indices(first, 1) == ((block if x is keys else 0,),)
-        assert recording.indices(second, 1) == ((0 if x is keys else block,),)
 
 
 @triton.jit
 def two_kernel(x, y, out, by_x, by_y, BLOCK: tl.constexpr):
     place = tl.arange(0, BLOCK)
     tl.store(out + place, tl.load(x + by_x + place) + tl.load(y + by_y + place))
-
-
-def test_halves_of_one_storage():
-    both = torch.arange(8.0)
-    recording = record_kernel(shift_kernel, (1,), both[:4], both[4:], 0, 0, BLOCK=4)
-    assert told(recording)[0,] == [("load", "x", [0, 1, 2, 3]), ("store", "out", [0, 1, 2, 3])]
-    assert both.tolist() == [0, 1, 2, 3] * 2
 
 
 def test_an_address_belongs_to_the_tensor_from_which_it_was_reckoned():
@@ -469,7 +307,7 @@ def test_block_pointers_and_atomic_operations_work_and_are_not_written_down():
 # --- layouts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_the_index_of_every_number_of_a_view(data):
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
@@ -491,12 +329,6 @@ def test_the_index_of_every_number_of_a_view(data):
     assert [tuple(index) for index in layout.indices_of(range(3)).tolist()] == [
         layout.index_of(offset) for offset in range(3)
     ]
-
-
-def test_one_number_and_none():
-    assert TensorLayout("x", (), (), 4).index_of(0) == ()
-    assert TensorLayout("x", (), (), 4).has((0, 1)).tolist() == [True, False]
-    assert TensorLayout("x", (0, 5), (5, 1), 4).has((0,)).tolist() == [False]
 
 
 # --- Triton is left as it was
@@ -559,7 +391,6 @@ def kernels():
 before, language = kernels(), t.language()
 t.test_functions_that_a_kernel_calls_are_written_down_too()
 t.test_all_heads_of_all_sequences_in_a_cache_that_is_a_view()
-t.test_one_head_is_read_block_by_block_through_the_table(9)
 out = torch.zeros(1)
 record_kernel(near.kernel, (1,), torch.ones(1), out)  # calls a function of another module, which calls one there
 assert out.item() == 4
@@ -625,25 +456,3 @@ def test_tensors_on_a_gpu_are_recorded_with_their_strides_and_changed():
     two_kernel[(1,)](keys, values, compiled, 8, 16, BLOCK=4)
     assert compiled.tolist() == out.tolist()
     assert run_plainly() == 10.5  # with tl.max, compiled after a recording
-
-
-@triton.jit
-def infinite_kernel(x, out):
-    number = tl.load(x + tl.arange(0, 2))
-    tl.store(out + tl.arange(0, 2), tl.exp(number) / 0.0 + tl.max(number / 0.0 * 0.0, axis=0))
-
-
-@pytest.mark.filterwarnings("error")
-def test_infinite_and_undefined_results_are_not_warned_of():
-    out = torch.zeros(2)
-    record_kernel(infinite_kernel, (1,), torch.tensor([0.0, 1e4]), out)
-    assert out.isnan().all()
-
-
-def test_a_recording_is_plain_data():
-    recording = record_kernel(add_kernel, (1,), torch.ones(2), torch.ones(2), torch.ones(2), 2, BLOCK=2)
-    assert recording.programs[0].accesses[0] == Access("load", "x", (0, 1))
-    assert {type(number) for access in recording.programs[0].accesses for number in access.offsets} == {int}
-    assert repr(recording) == "<KernelRecording of add_kernel: 1 program, 16 bytes loaded, 8 stored>"
-    with pytest.raises(AttributeError):
-        recording.kernel = "other"

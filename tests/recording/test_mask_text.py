@@ -18,16 +18,7 @@ from lessons_lib.attention.masks import (
     same_sequence,
     tag_tokens,
 )
-from lessons_lib.recording.mask_text import (
-    cached_keys,
-    describe_mask,
-    letters,
-    mask_text,
-    names_for,
-    read_pair,
-    read_pairs,
-    read_row,
-)
+from lessons_lib.recording.mask_text import describe_mask, mask_text, read_pair, read_pairs, read_row
 
 TWO = tag_tokens([3, 2])
 
@@ -82,10 +73,6 @@ def test_only_rules_that_are_asked_give_reasons(rules, reasons):
     assert read_pair(TWO, TWO, 2, 0, ["A", "B"], rules) == f"A, position 2, may attend to A, position 0: {reasons}."
 
 
-def test_a_rule_that_is_not_asked_forbids_nothing():
-    assert "may attend to B, position 0" in read_pair(TWO, TWO, 2, 3, rules=(not_padding, not_in_the_future))
-
-
 def test_a_rule_of_ones_own_is_called_by_its_name():
     def within_a_window(queries, keys):
         return (queries.positions[:, None] - keys.positions) < 2
@@ -95,13 +82,6 @@ def test_a_rule_of_ones_own_is_called_by_its_name():
     assert read_pair(TWO, TWO, 2, 1, rules=rules).endswith(
         "A, position 1: same sequence, not in the future, within a window."
     )
-
-
-def test_a_learners_rule_has_the_words_of_ours():
-    def same_sequence(queries, keys):
-        return queries.seq_ids[:, None] == keys.seq_ids
-
-    assert read_pair(TWO, TWO, 4, 0, rules=(same_sequence,)).endswith(": another sequence.")
 
 
 @pytest.mark.parametrize(
@@ -130,18 +110,6 @@ def test_all_cells_are_read_like_each_of_them():
         assert allowed == combine(rules, queries, keys).tolist()
 
 
-def test_each_rule_is_asked_once_for_all_cells():
-    asked = []
-
-    def counted(queries, keys):
-        asked.append((len(queries), len(keys)))
-        return same_sequence(queries, keys)
-
-    tags = tag_tokens([22, 21, 21])
-    read_pairs(tags, tags, rules=(counted,))
-    assert asked == [(64, 64)]
-
-
 def test_the_mask_has_the_word_where_it_differs_from_the_rules():
     mask = block_diagonal_mask(TWO, TWO)
     mask[4, 0], mask[2, 1] = True, False
@@ -163,28 +131,6 @@ def test_a_row_in_ranges():
     assert read_row(mask, TWO, TWO, 3) == "B, position 0, attends to A 0, B 0."
 
 
-def test_cached_and_new_keys_of_a_sequence_are_one_range():
-    queries = tag_tokens([1, 2], starts=[3, 0])
-    keys = tag_tokens([3, 0]).followed_by(queries)
-    assert read_row(block_diagonal_mask(queries, keys), queries, keys, 0) == "A, position 3, attends to A 0 to 3."
-
-
-def test_a_hole_in_a_row_is_heard():
-    mask = block_diagonal_mask(TWO, TWO)
-    mask[2, 1] = False
-    assert read_row(mask, TWO, TWO, 2) == "A, position 2, attends to A 0, A 2."
-
-
-def test_a_row_of_padding_attends_to_nothing():
-    assert (
-        read_row(block_diagonal_mask(PADDED, PADDED), PADDED, PADDED, 2) == "padding, position 0, attends to nothing."
-    )
-    with pytest.raises(IndexError, match="no query 4; it may be from 0 to 3"):
-        read_row(block_diagonal_mask(PADDED, PADDED), PADDED, PADDED, 4)
-    with pytest.raises(IndexError, match="there are none"):
-        read_row(torch.ones(0, 4, dtype=torch.bool), padding(0), PADDED, 0)
-
-
 # --- characters
 
 
@@ -193,11 +139,6 @@ def test_a_mask_in_characters():
     keys = tag_tokens([2, 0]).followed_by(queries)
     shown = mask_text(block_diagonal_mask(queries, keys), queries, keys, ["Fox", "Bear"])
     assert shown == "     FFFBB-\nF  9 ###...\nB 10 ...#..\nB 11 ...##.\n-  0 ......"
-
-
-def test_an_empty_mask_in_characters():
-    none = tag_tokens([])
-    assert mask_text(block_diagonal_mask(none, none), none, none).strip() == ""
 
 
 # --- the whole mask in sentences
@@ -211,26 +152,3 @@ def test_a_mask_in_sentences():
         "New keys: A 3, B 0 to 1, padding 0. To their own sequence only: A, B. padding attends to nothing. "
         "7 of 28 cells may attend (25 %)."
     )
-
-
-def test_cross_talk_is_said():
-    rules = (not_padding, not_in_the_future)
-    mask = combine(rules, TWO, TWO)
-    assert "A attends to A, B. B attends to A, B. " in describe_mask(mask, TWO, TWO, rules=rules)
-    assert "differs from the rules" not in describe_mask(mask, TWO, TWO, rules=rules)
-    differing = int((mask != block_diagonal_mask(TWO, TWO)).sum())
-    assert describe_mask(mask, TWO, TWO).endswith(f"In {differing} of the cells, the mask differs from the rules.")
-
-
-def test_what_is_cached_can_be_told_only_beside_what_is_new():
-    queries = tag_tokens([1, 1], starts=[1, 2])
-    keys = tag_tokens([1, 2]).followed_by(queries)
-    assert cached_keys(queries, keys) == [True, True, True, False, False]
-    assert cached_keys(TWO, TWO) == [False] * 5
-    assert cached_keys(queries, tag_tokens([1, 2])) == [False] * 3
-
-
-def test_names():
-    assert letters(28)[::9] == ["A", "J", "S", "B1"]
-    assert names_for(tag_tokens([1]), tag_tokens([1, 1, 1])) == ["A", "B", "C"]
-    assert names_for(padding(2)) == []

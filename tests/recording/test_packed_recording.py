@@ -26,35 +26,10 @@ def test_a_prefill_beside_decodes():
     ]
 
 
-def test_without_cached_keys_nothing_is_parted_and_no_event_has_no_line():
-    step = PackedStep(("A", "B"), pack([[7, 8], [9]], [0, 0]), (4, 5), joined=("A", "B"), left=(), waiting=())
-    assert packed_text(step).splitlines() == [
-        "A prefill: 2 new after 0 cached · B prefill: 1 new after 0 cached",
-        "    AAB",
-        "A 0 #..",
-        "A 1 ##.",
-        "B 0 ..#",
-    ]
-
-
-def test_two_digit_positions_stand_in_line():
-    step = PackedStep(("A", "B"), pack([[7], [8]], [9, 10]), (4, 5), joined=(), left=(), waiting=())
-    head, *rows = packed_text(step).splitlines()[1:]
-    assert head == "     AAAAAAAAABBBBBBBBBB|AB"
-    assert rows == ["A  9 #########..........|#.", "B 10 .........##########|.#"]
-
-
 def test_a_recorded_run_can_be_printed_step_by_step():
     prompts = [[5, 6, 7], [8], [9, 10]]
-    result = record_run(
-        ragged_generate,
-        tiny_model("llama"),
-        NoTokenizer(),
-        prompts,
-        max_new_tokens=[2, 3, 1],
-        max_num_seqs=2,
-        names="ABC",
-    )
+    serve = dict(max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC")
+    result = record_run(ragged_generate, tiny_model("llama"), NoTokenizer(), prompts, **serve)
     first, second, third = (packed_text(step).splitlines() for step in result.packed)
     assert first[:2] == ["A prefill: 3 new after 0 cached · B prefill: 1 new after 0 cached", "waiting: C"]
     assert second[:2] == [

@@ -46,17 +46,6 @@ def test_requests_in_order_of_first_mention():
     assert Trace([step(RowWork(None, "idle", 0, 0), waiting="XA")]).requests == ("X", "A")
 
 
-def test_an_empty_trace_has_sums_of_zero():
-    trace = Trace()
-    assert (trace.tokens_computed, trace.tokens_useful, trace.waste, trace.cache_waste) == (0, 0, 0.0, 0.0)
-    assert (trace.slots, trace.requests, trace.cache_reserved, trace.cache_used) == (0, (), 0, 0)
-
-
-def test_traces_do_not_share_their_steps():
-    Trace().steps.append("mine")
-    assert Trace().steps == []
-
-
 def test_work_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="useful is 2 and computed is 1"):
         RowWork("A", "decode", 1, 2)

@@ -4,7 +4,6 @@ Most are the course's engine with one part changed, as somebody who builds an en
 """
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -20,32 +19,25 @@ from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 BROKEN = {}  # name -> (make_engine, item)
 
 
+def course_engine(kind, model, limits, tokenizer):
+    engine = kind(LLMEngine(model, tokenizer, config_of(limits)))
+    engine.limits = limits
+    return engine
+
+
 def broken(item):
-    """Registers a class made from CourseEngine, or a function (course engine) that changes one."""
+    """Register a subclass of CourseEngine, or a function that changes a course engine."""
 
     def note(change):
         def make_engine(model, limits, tokenizer):
             limits = getattr(change, "limits", lambda limits: limits)(limits)
-            make = change if isinstance(change, type) else CourseEngine
-            config = config_of(limits, **getattr(change, "config", {}))
-            engine = make(LLMEngine(model, tokenizer, config))
-            engine.limits = limits
-            if make is CourseEngine:
-                change(engine, engine.engine, engine.engine.scheduler)
-            return engine
+            kind = change if isinstance(change, type) else CourseEngine
+            course = course_engine(kind, model, limits, tokenizer)
+            if kind is CourseEngine:
+                change(course, course.engine, course.engine.scheduler)
+            return course
 
         BROKEN[change.__name__] = make_engine, item
-        return change
-
-    return note
-
-
-def with_limits(**changed):
-    def note(change):
-        def limits(given):
-            return SimpleNamespace(**{**vars(given), **{name: f(given) for name, f in changed.items()}})
-
-        change.limits = limits
         return change
 
     return note
@@ -55,15 +47,43 @@ def with_(event, **changed):
     return NewTokens(**{**vars(event), **changed})
 
 
+def changed(values, functions):
+    """A copy of an object's fields, some of them computed anew from all of them."""
+    fields = vars(values)
+    return SimpleNamespace(**{**fields, **{name: function(fields) for name, function in functions.items()}})
+
+
+def broken_limits(name, item, **functions):
+    """Register the course's engine under other limits than it was given."""
+
+    def make_engine(model, limits, tokenizer):
+        return course_engine(CourseEngine, model, changed(limits, functions), tokenizer)
+
+    BROKEN[name] = make_engine, item
+
+
+def broken_request(name, item, prompt=lambda prompt: prompt, **functions):
+    """Register an engine that is given another prompt, or other parameters, than it was asked for."""
+
+    def change(course, engine, scheduler):
+        add = course.add_request
+        course.add_request = lambda id, prompt_ids, params: add(id, prompt(prompt_ids), changed(params, functions))
+
+    change.__name__ = name
+    broken(item)(change)
+
+
+def broken_events(name, item, change):
+    """Register an engine each of whose events is changed, or left out where `change` returns None."""
+
+    def change_events(course, engine, scheduler):
+        changed_step(course, lambda events: [new for new in map(change, events) if new])
+
+    change_events.__name__ = name
+    broken(item)(change_events)
+
+
 # One request
-
-
-@broken("answers.one_request")
-def loses_the_last_token(course, engine, scheduler):
-    changed_step(
-        course,
-        lambda events: [with_(each, token_ids=[]) if each.finish_reason == "length" else each for each in events],
-    )
 
 
 @broken("answers.one_token_answer")
@@ -78,12 +98,6 @@ def sends_the_first_token_twice(course, engine, scheduler):
     changed_step(course, change)
 
 
-@broken("answers.one_token_prompt")
-def drops_the_first_token_of_the_prompt(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, prompt[1:] or [0], params)
-
-
 @broken("answers.one_request")
 class OneListForAll(CourseEngine):
     """The same list in every NewTokens."""
@@ -94,51 +108,6 @@ class OneListForAll(CourseEngine):
         for each in events:
             self.ids[:] = each.token_ids
         return [with_(each, token_ids=self.ids) for each in events]
-
-
-@broken("answers.one_request")
-class OneQueueForAll(CourseEngine):
-    """The requests of all engines are in one set."""
-
-    unfinished = set()
-
-    def add_request(self, request_id, prompt_ids, params):
-        super().add_request(request_id, prompt_ids, params)
-        self.unfinished.add(request_id)
-
-    def step(self):
-        events = super().step()
-        self.unfinished.difference_update(each.request_id for each in events if each.finish_reason)
-        return events
-
-    def has_unfinished(self):
-        return bool(self.unfinished)
-
-
-@broken("answers.one_request")
-def never_gives_a_reason(course, engine, scheduler):
-    changed_step(course, lambda events: [with_(each, finish_reason=None) for each in events])
-
-
-@broken("answers.stop_token")
-def looks_at_the_first_stop_token_only(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(
-        name, prompt, replace(params, stop_token_ids=params.stop_token_ids[:1])
-    )
-
-
-@broken("answers.end_token")
-def always_says_length(course, engine, scheduler):
-    changed_step(course, lambda events: [with_(each, finish_reason=each.finish_reason and "length") for each in events])
-
-
-@broken("answers.end_token")
-def keeps_the_end_token(course, engine, scheduler):
-    def change(events):
-        return [with_(each, token_ids=[]) if each.finish_reason == "stop" else each for each in events]
-
-    changed_step(course, change)
 
 
 @broken("answers.end_token_at_the_limit")
@@ -163,33 +132,7 @@ def looks_at_the_length_first(course, engine, scheduler):
     changed_step(course, change)
 
 
-@broken("answers.ignore_eos")
-def stops_at_every_end_token(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(
-        name, prompt, SimpleNamespace(**{**vars(params), "ignore_eos": False})
-    )
-
-
-@broken("answers.full_context")
-@with_limits(max_model_len=lambda limits: limits.max_model_len - 1)
-def one_token_short_of_the_context(course, engine, scheduler):
-    pass
-
-
-@broken("answers.beyond_the_context")
-@with_limits(max_model_len=lambda limits: 256)
-def knows_no_context(course, engine, scheduler):
-    pass
-
-
 # Batches
-
-
-@broken("batches.passes_are_shared")
-@with_limits(max_num_seqs=lambda limits: 1)
-def one_at_a_time(course, engine, scheduler):
-    pass
 
 
 @broken("batches.a_freed_slot_is_taken")
@@ -212,12 +155,6 @@ class StaticBatches(CourseEngine):
             for request in batch:
                 super().add_request(*request)
         return super().step()
-
-
-@broken("batches.no_more_than_the_slots")
-@with_limits(max_num_seqs=lambda limits: limits.max_num_seqs + 1)
-def one_slot_too_many(course, engine, scheduler):
-    pass
 
 
 @broken("batches.first_come")
@@ -324,38 +261,13 @@ def returns_none_when_idle(course, engine, scheduler):
     course.step = lambda: step() or None
 
 
-@broken("batches.first_come")
-def returns_no_tokens(course, engine, scheduler):
-    changed_step(course, lambda events: [with_(each, token_ids=[]) for each in events])
-
-
 # Manners
-
-
-@broken("manners.empty_prompt")
-def takes_an_empty_prompt(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, prompt or [0], params)
-
-
-@broken("manners.unknown_token")
-def wraps_unknown_tokens(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, [token % 97 for token in prompt], params)
 
 
 @broken("manners.too_long_a_prompt")
 def cuts_long_prompts(course, engine, scheduler):
     add = course.add_request
     course.add_request = lambda name, prompt, params: add(name, prompt[: 64 - params.max_tokens], params)
-
-
-@broken("manners.no_tokens")
-def gives_one_token_at_least(course, engine, scheduler):
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(
-        name, prompt, SimpleNamespace(**{**vars(params), "max_tokens": max(1, params.max_tokens)})
-    )
 
 
 @broken("manners.id_in_use")
@@ -453,28 +365,6 @@ def forgets_what_a_stream_computed_for_others(course, engine, scheduler):
 
 
 @broken("manners.streams_beside_steps")
-def steps_return_the_tokens_of_streams_too(course, engine, scheduler):
-    streamed, stream, step = {}, course.stream, course.step
-
-    def noting(name, prompt, params):
-        streamed[name] = None
-        return stream(name, prompt, params)
-
-    def stepping():
-        before = {
-            name: len(engine.requests[name].completions[0].output_ids) for name in streamed if name in engine.requests
-        }
-        events = step()
-        for name in before:
-            if name in engine.requests:
-                new = engine.requests[name].completions[0].output_ids[before[name] :]
-                events += [NewTokens(name, list(new))] if new else []
-        return events
-
-    course.stream, course.step = noting, stepping
-
-
-@broken("manners.streams_beside_steps")
 def streams_lose_the_tokens_of_others(course, engine, scheduler):
     def stream(name, prompt, params):
         course.add_request(name, prompt, params)
@@ -485,11 +375,6 @@ def streams_lose_the_tokens_of_others(course, engine, scheduler):
             course.abort(name)
 
     course.stream = stream
-
-
-@broken("manners.a_pass_fails")
-def loses_the_requests_of_a_failed_pass(course, engine, scheduler):
-    changed_step(course, lambda events: [each for each in events if each.finish_reason != "error"])
 
 
 @broken("manners.serves_on_after_a_fault")
@@ -533,12 +418,6 @@ def reserves_the_longest_answer(course, engine, scheduler):
     scheduler.make_room = reserving
 
 
-@broken("memory.blocks_on_demand")
-def forgets_a_block_in_its_books(course, engine, scheduler):
-    free = course.num_free_blocks
-    course.num_free_blocks = lambda: min(scheduler.pool.num_blocks, free() + bool(scheduler.running))
-
-
 @broken("memory.under_pressure")
 def waits_instead_of_preempting(course, engine, scheduler):
     def allocate_slots(output, sequence, count):
@@ -549,18 +428,6 @@ def waits_instead_of_preempting(course, engine, scheduler):
 
 
 broken("memory.under_pressure")(mutants.forgets_the_answer_of_the_preempted)
-
-
-@broken("memory.under_pressure")
-def believes_the_preempted_are_computed(course, engine, scheduler):
-    preempt = scheduler.preempt_sequence
-
-    def believing(scheduler, output, victim):
-        preempt(scheduler, output, victim)
-        victim.num_computed_tokens = len(victim.prompt_ids) // 4 * 4
-
-    scheduler.preempt_sequence = believing
-    scheduler.share_prefixes = False
 
 
 @broken("memory.never_fits")
@@ -577,23 +444,6 @@ def looks_at_the_prompt_alone(course, engine, scheduler):
             check(sequence)
 
     scheduler.check = fits
-
-
-@broken("memory.token_budget")
-def computes_the_preempted_in_one_go(course, engine, scheduler):
-    preempt = scheduler.preempt_sequence
-
-    def unlimited(scheduler, output, victim):
-        preempt(scheduler, output, victim)
-        scheduler.max_num_batched_tokens = 1000
-
-    scheduler.preempt_sequence = unlimited
-
-
-@broken("memory.token_budget")
-@with_limits(max_num_batched_tokens=lambda limits: 2 * limits.max_num_batched_tokens)
-def twice_the_budget(course, engine, scheduler):
-    pass
 
 
 @broken("memory.block_sizes")
@@ -625,22 +475,6 @@ class KeepsTokensOfTheAborted(CourseEngine):
         self.engine.abort(request_id)
 
 
-@broken("manners.abort_anywhere")
-def says_length_after_an_abort(course, engine, scheduler):
-    aborted, abort, step = [], course.abort, course.step
-
-    def noted(request_id):
-        if request_id in engine.requests:
-            aborted.append(NewTokens(request_id, [], "length"))
-        abort(request_id)
-
-    def with_ends():
-        ends, aborted[:] = list(aborted), []
-        return step() + ends
-
-    course.abort, course.step = noted, with_ends
-
-
 @broken("manners.stream_never_read")
 class AddsAtTheCall(CourseEngine):
     def stream(self, request_id, prompt_ids, params):
@@ -660,66 +494,6 @@ class AddsAtTheCall(CourseEngine):
                     self.engine.step()
         finally:
             self.abort(request_id)
-
-
-@broken("manners.stream_aborted")
-class GivesWhatWasUnread(CourseEngine):
-    def stream(self, request_id, prompt_ids, params):
-        unread, params = [], sampling_params(params)
-        self.engine.add_request(prompt_ids, params, request_id=request_id, on_token=unread.append)
-        reason = None
-        try:
-            while not reason:
-                while unread and not reason:
-                    token = unread.pop(0)
-                    reason = token.finish_reason
-                    yield token.token
-                if request_id not in self.engine.requests:
-                    return
-                self.engine.step()
-        finally:
-            if request_id in self.engine.requests:
-                self.abort(request_id)
-
-
-@broken("manners.stream_left_early")
-class AbortsByIdWhenClosed(CourseEngine):
-    def stream(self, request_id, prompt_ids, params):
-        try:
-            yield from super().stream(request_id, prompt_ids, params)
-        finally:
-            self.abort(request_id)
-
-
-@broken("manners.tokens_kept_for_step")
-class JoinsWhatIsNew(CourseEngine):
-    def step(self):
-        joined = {}
-        for event in super().step():
-            before = joined[event.request_id].token_ids if event.request_id in joined else []
-            joined[event.request_id] = with_(event, token_ids=before + event.token_ids)
-        return list(joined.values())
-
-
-@broken("manners.stream_aborted")
-def waits_for_the_tokens_of_the_aborted(course, engine, scheduler):
-    def stream(name, prompt, params):
-        course.add_request(name, prompt, params)
-        others = []
-        try:
-            while True:
-                for event in course.step():
-                    if event.request_id != name:
-                        others.append(event)
-                    elif event.finish_reason != "abort":
-                        yield from event.token_ids
-                        if event.finish_reason:
-                            return
-        finally:
-            course.abort(name)
-            course.new = others + course.new
-
-    course.stream = stream
 
 
 @broken("manners.stream_aborted")
@@ -750,41 +524,6 @@ def waits_for_a_token_after_an_error(course, engine, scheduler):
     course.stream = stream
 
 
-@broken("manners.stream_in_a_failed_pass")
-def begins_a_failed_stream_again(course, engine, scheduler):
-    def stream(name, prompt, params):
-        course.add_request(name, prompt, params)
-        others = []
-        try:
-            while True:
-                for event in course.step():
-                    if event.request_id != name:
-                        others.append(event)
-                        continue
-                    yield from event.token_ids
-                    if event.finish_reason == "error":
-                        course.add_request(name, prompt, params)
-                    elif event.finish_reason:
-                        return
-        finally:
-            course.abort(name)
-            course.new = others + course.new
-
-    course.stream = stream
-
-
-@broken("manners.waiting_survive_a_fault")
-def drops_what_is_kept_if_a_pass_fails(course, engine, scheduler):
-    step = course.step
-
-    def stepping():
-        kept, course.new = course.new, []
-        events = step()
-        return events if any(event.finish_reason == "error" for event in events) else kept + events
-
-    course.step = stepping
-
-
 @broken("manners.waiting_survive_a_fault")
 def ends_the_waiting_too(course, engine, scheduler):
     end = engine.core.end
@@ -805,19 +544,6 @@ broken("sharing.other_beginnings")(mutants.hashes_a_block_alone)
 @broken("sharing.the_second_time_is_cheaper")
 def shares_nothing(course, engine, scheduler):
     scheduler.share_prefixes = False
-
-
-@broken("sharing.wholly_cached")
-def computes_nothing_of_a_cached_prompt(course, engine, scheduler):
-    def take_cached(pool, sequence, blocks):
-        pool.touch(blocks)
-        sequence.blocks = list(blocks)
-        sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
-        if len(blocks) * pool.block_size == sequence.num_tokens:
-            sequence.num_computed_tokens -= 1  # one token too early: the last but one is computed as well
-            sequence.output_ids.append(0)
-
-    scheduler.take_cached = take_cached
 
 
 broken("sharing.abort_of_a_sharer")(mutants.frees_blocks_that_others_use)
@@ -856,44 +582,44 @@ def writes_into_shared_blocks(course, engine, scheduler):
     runner.forward = disturbed
 
 
-# Draws
+# What is asked for, and under what limits
 
+broken_limits(
+    "one_token_short_of_the_context", "answers.full_context", max_model_len=lambda given: given["max_model_len"] - 1
+)
+broken_limits("knows_no_context", "answers.beyond_the_context", max_model_len=lambda given: 256)
+broken_limits("one_at_a_time", "batches.passes_are_shared", max_num_seqs=lambda given: 1)
+broken_limits(
+    "one_slot_too_many", "batches.no_more_than_the_slots", max_num_seqs=lambda given: given["max_num_seqs"] + 1
+)
+broken_limits(
+    "twice_the_budget", "memory.token_budget", max_num_batched_tokens=lambda given: 2 * given["max_num_batched_tokens"]
+)
 
-def changed_params(**changed):
-    def change(course, engine, scheduler):
-        add = course.add_request
-
-        def add_request(name, prompt, params):
-            values = vars(params)
-            add(name, prompt, SimpleNamespace(**{**values, **{key: f(values) for key, f in changed.items()}}))
-
-        course.add_request = add_request
-
-    return change
-
-
-def broken_params(name, item, **changed):
-    change = changed_params(**changed)
-    change.__name__ = name
-    broken(item)(change)
-
-
+broken_request("drops_the_first_token_of_the_prompt", "answers.one_token_prompt", lambda prompt: prompt[1:] or [0])
+broken_request("takes_an_empty_prompt", "manners.empty_prompt", lambda prompt: prompt or [0])
+broken_request("wraps_unknown_tokens", "manners.unknown_token", lambda prompt: [token % 97 for token in prompt])
+broken_request("stops_at_every_end_token", "answers.ignore_eos", ignore_eos=lambda p: False)
+broken_request("gives_one_token_at_least", "manners.no_tokens", max_tokens=lambda p: max(1, p["max_tokens"]))
+broken_request(
+    "looks_at_the_first_stop_token_only", "answers.stop_token", stop_token_ids=lambda p: p["stop_token_ids"][:1]
+)
 clock = random.Random(1)
-broken_params("draws_without_the_seed", "sampling.seeds_in_company", seed=lambda p: clock.randrange(10**9))
-broken_params("one_seed_for_all", "sampling.seeds_differ", seed=lambda p: 1)
-broken_params("always_greedy", "sampling.distribution", temperature=lambda p: 0.0)
-broken_params("half_the_temperature", "sampling.distribution", temperature=lambda p: p["temperature"] / 2)
-broken_params("one_more_than_top_k", "sampling.top_k", top_k=lambda p: p["top_k"] and p["top_k"] + 1)
-broken_params("no_top_k", "sampling.top_k_of_one", top_k=lambda p: 0)
-broken_params("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
-broken_params("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
-broken_params("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
-broken_params("no_stop_tokens", "answers.stop_token", stop_token_ids=lambda p: ())
-broken_params(
+broken_request("draws_without_the_seed", "sampling.seeds_in_company", seed=lambda p: clock.randrange(10**9))
+broken_request("one_seed_for_all", "sampling.seeds_differ", seed=lambda p: 1)
+broken_request("always_greedy", "sampling.distribution", temperature=lambda p: 0.0)
+broken_request("half_the_temperature", "sampling.distribution", temperature=lambda p: p["temperature"] / 2)
+broken_request("one_more_than_top_k", "sampling.top_k", top_k=lambda p: p["top_k"] and p["top_k"] + 1)
+broken_request("no_top_k", "sampling.top_k_of_one", top_k=lambda p: 0)
+broken_request("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
+broken_request("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
+broken_request("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
+broken_request("no_stop_tokens", "answers.stop_token", stop_token_ids=lambda p: ())
+broken_request(
     "ignore_eos_beats_a_stop_token", "answers.stop_token",
-    stop_token_ids=lambda p: tuple(token for token in p.stop_token_ids if not (p.ignore_eos and token == END)),
+    stop_token_ids=lambda p: tuple(token for token in p["stop_token_ids"] if not (p["ignore_eos"] and token == END)),
 )  # fmt: skip
-broken_params(
+broken_request(
     "takes_any_temperature",
     "sampling.senseless_params",
     temperature=lambda p: p["temperature"] if p["temperature"] > 0 else 0.0,
@@ -901,3 +627,17 @@ broken_params(
 
 
 broken("sampling.texts")(mutants.decodes_each_token_alone)
+
+broken_events(
+    "loses_the_last_token",
+    "answers.one_request",
+    lambda each: with_(each, token_ids=[]) if each.finish_reason == "length" else each,
+)
+broken_events(
+    "always_says_length", "answers.end_token", lambda each: with_(each, finish_reason=each.finish_reason and "length")
+)
+broken_events(
+    "loses_the_requests_of_a_failed_pass",
+    "manners.a_pass_fails",
+    lambda each: each if each.finish_reason != "error" else None,
+)

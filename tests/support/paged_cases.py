@@ -19,25 +19,25 @@ class Case:
     block_tables: torch.Tensor
     scale: float
 
+    @property
+    def cache(self):
+        """What the launches of kernels take behind `q`."""
+        return self.k_cache, self.v_cache, self.block_tables, self.context_lens, self.cu_seqlens_q
+
+    @property
+    def decode_inputs(self):
+        return self.q, self.k_cache, self.v_cache, self.block_tables, self.context_lens, self.scale
+
     def varlen(self, terms=None, **maxima):
         from lessons_lib.kernels.launch import varlen
 
-        return varlen(
-            self.q,
-            self.k_cache,
-            self.v_cache,
-            self.cu_seqlens_q,
-            self.context_lens,
-            self.block_tables,
-            self.scale,
-            terms,
-            **maxima,
-        )
+        lengths = (self.cu_seqlens_q, self.context_lens, self.block_tables)
+        return varlen(self.q, self.k_cache, self.v_cache, *lengths, self.scale, terms, **maxima)
 
     def decode(self, terms=None):
         from lessons_lib.kernels.launch import decode
 
-        return decode(self.q, self.k_cache, self.v_cache, self.block_tables, self.context_lens, self.scale, terms)
+        return decode(*self.decode_inputs, terms)
 
     def reference(self, terms=None):
         """Plain attention in float32. What `terms` mean is written here once more, by the definitions of the papers and

@@ -1,9 +1,10 @@
 """The table of all ways of serving: what is recorded is complete, right, and what the course says of itself."""
 
 import pytest
+from readme_tables import ways_markdown
 
 from lessons_lib.measuring.designs import ALONE, ways_table
-from lessons_lib.measuring.published import recorded_ways, ways_markdown
+from lessons_lib.measuring.published import recorded_ways
 from tools.bench_engines import HF_ALONE, WAYS, count_same, measure_ways
 
 

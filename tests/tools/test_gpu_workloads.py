@@ -50,9 +50,19 @@ def test_a_row_is_printed_and_recorded_as_soon_as_it_is_there(tmp_path, capsys, 
     found = json.loads(file.read_text(encoding="utf-8"))["workloads"]
     assert [each["counts"] for each in found] == ["all", "output"]
     assert all(each["best"] >= each["median"] > 0 for each in found)
+    assert all(each["mean_ttft_s"][0] > each["mean_itl_s"][0] > 0 for each in found)
     assert found[0]["limit"] is None and found[1]["limit"] > 0 and found[1]["output_tokens"] == 16
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines if "+" in line] == ["Qwen2.5-0.5B", "Llama-3.2-1B"]
+
+
+def test_requests_arrive_over_time(capsys, monkeypatch):
+    monkeypatch.setattr(workloads, "RUNS", 1)
+    assert workloads.arrival_times(None, 3) == [0, 0, 0]
+    times = workloads.arrival_times(100, 512)
+    assert times == sorted(times) and 4 < times[-1] < 6
+    workloads.main(["--small", "--only", "arrivals"])
+    assert "100 arrivals a second" in capsys.readouterr().out
 
 
 def test_an_unknown_workload_is_refused():

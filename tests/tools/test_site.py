@@ -20,7 +20,7 @@ from browser import ROOT, start_chromium, why_no_browser
 from lessons_lib.kv_cache import block_pool
 from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
-from tools.site import browser_page, doors
+from tools.site import doors
 from tools.site.__main__ import main as site_main
 from tools.site.code_pages import code_page, linked_files, to_code_pages
 from tools.site.front_page import front_page, lessons_of, routes_of
@@ -69,17 +69,6 @@ def test_shown_source_links_to_its_definition_on_the_page_of_its_file():
     line = next(line for line in code.splitlines() if 'id="BlockTable.append"' in line)
     assert "append" in re.sub("<[^>]+>", "", line) and 'id="line-1"' in code
     assert to_code_pages("<code>f</code>: 30 lines in <b>x</b>") == "<code>f</code>: 30 lines in <b>x</b>"
-
-
-def test_exercises_run_in_the_page_if_pyodide_is_there(notebooks, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYODIDE", str(tmp_path))
-    assert browser_page.pyodide() is None
-    assert _index(lesson_page(*notebooks, LESSON, HOME, ("03.1",)), f'<a href="{browser_page.PAGE}.html#ex-03-1">')
-    for name in browser_page.FILES:
-        (tmp_path / name).touch()
-    assert browser_page.pyodide() == tmp_path
-    text = browser_page.browser_page({"03.2": "def blocks_for(a, b): return a < b"}, {"03": LESSON})
-    assert 'id="ex-03-2"' in text and "return a &lt; b" in text and f"({LESSON}.ipynb)" in text
 
 
 def _index(page, words: str) -> int:
@@ -236,25 +225,6 @@ def test_every_link_inside_the_site_leads_somewhere(site):
             if target not in pages or unquote(anchor) not in pages[target].ids:
                 dead.append((page.name, link))
     assert len(pages) > 40 and not dead
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.browser
-def test_an_answer_is_checked_in_the_page(site, browser):
-    address, out = site
-    if not (out / f"{browser_page.PAGE}.html").exists():
-        pytest.skip("`npm install pyodide` brings the page")
-    tab = browser.new_page()
-    tab.goto(f"{address}/{browser_page.PAGE}.html")
-    box = tab.locator("#ex-03-2")
-    for body, says in (("n // size + 1", "yours returns 9"), ("-(-n // size)", "correct")):
-        box.locator("textarea").fill(f"def blocks_for(n, size):\n    return {body}\n")
-        box.get_by_text("Check").click()
-        box.locator(".lessons-says").get_by_text(says).wait_for(timeout=120_000)
-    tab.reload()
-    assert "-(-n // size)" in box.locator("textarea").input_value()
-    tab.close()
 
 
 @pytest.mark.nightly

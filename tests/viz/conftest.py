@@ -3,7 +3,7 @@ import pytest
 from lessons_lib.viz.drawing.svg import Drawing
 from tests.support.drawn_colors import too_faint
 
-MOST = 4  # pictures of a test that are looked at: the others are like them
+MOST = 2  # pictures of a test that are looked at: the others are like them
 
 
 @pytest.fixture(autouse=True)

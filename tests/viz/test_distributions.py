@@ -2,11 +2,10 @@
 
 import math
 import re
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from svg_reading import SVG, elements, texts
+from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.viz.charts.distributions import draw_distributions
 from lessons_lib.viz.drawing.palette import SERIES
@@ -90,31 +89,6 @@ def test_percentiles_are_values_that_occurred():
         assert words in texts(picture)
 
 
-def test_each_curve_is_named_beside_it():
-    for values in (TWO, dict.fromkeys(("one", "two", "three", "four", "five"), TWO["fast"])):
-        picture = draw_distributions(values, "latency")
-        for name in values:
-            assert texts(picture).count(name) == 2  # in the table, and at the curve
-        assert {"share of requests", "latency, in seconds (logarithmic axis)"} <= set(texts(picture))
-        lines = dict(zip(values, curves(picture, len(values))))
-        thin = [path.get("d") for path in elements(picture, "path") if path.get("stroke-width") == "1.2"]
-        leaders = [d for d in thin if re.fullmatch(r"M[\d.]+ [\d.]+L[\d.]+ [\d.]+", d)]  # signs have a rim as wide
-        seconds, share = axes(picture)
-        assert len(leaders) == len(values)
-        for name, leader in zip(values, leaders):
-            x, y = map(float, re.match(r"M([\d.]+) ([\d.]+)", leader).groups())
-            assert min(abs(math.log(seconds(x) / s)) / 10 + abs(share(y) - p) for s, p in lines[name] if s > 0) < 0.03
-
-
-def test_a_hundred_thousand_values_make_a_picture_of_ordinary_size():
-    many = RNG.lognormal(0, 1, 100_000)
-    picture = draw_distributions({"many": many}, "latency")
-    assert len(picture.svg) < 20_000
-    (points,) = curves(picture, 1)
-    assert 100 < len(points) < 300
-    assert all(np.mean(many <= seconds) == pytest.approx(share, abs=0.01) for seconds, share in points[1:])
-
-
 def test_no_time_at_all_lies_at_the_left_edge():
     picture = draw_distributions({"queue": [0.0] * 60 + [0.5] * 30 + [2.0] * 10}, "queue time")
     (points,) = curves(picture, 1)
@@ -123,18 +97,6 @@ def test_no_time_at_all_lies_at_the_left_edge():
         0.6, abs=0.01
     )
     assert marks(picture)["queue", 50][2] == "0 ms"
-
-
-def test_values_far_below_the_others_do_not_stretch_the_axis():
-    picture = draw_distributions({"a": [1e-12, 1.0, 2.0, 3.0]}, "latency")
-    (points,) = curves(picture, 1)
-    assert points[0][0] == pytest.approx(5e-5, rel=0.01) and points[-1][0] == pytest.approx(3, rel=0.01)
-
-
-def test_the_order_of_the_values_does_not_matter_and_they_are_left_as_they_are():
-    values = {"a": [3.0, 1.0, 2.0]}
-    assert draw_distributions(values, "latency") == draw_distributions({"a": np.array([1.0, 2.0, 3.0])}, "latency")
-    assert values == {"a": [3.0, 1.0, 2.0]}
 
 
 @pytest.mark.parametrize("wrong", [-0.5, float("nan"), float("inf")])
@@ -149,18 +111,8 @@ def test_what_is_no_time_is_refused(wrong):
      {f"a long name of a policy, number {n}": [0.1 * n, 2, 3] for n in range(8)}, TWO],
     ids=["no runs", "empty", "zero", "one value", "far apart", "many names", "two"],
 )  # fmt: skip
-def test_all_values_can_be_drawn_and_nothing_lies_outside_the_sheet(values):
-    picture = draw_distributions(values, "latency", "A title")
-    assert picture == draw_distributions(values, "latency", "A title")
-    root = ET.fromstring(picture.svg)
-    assert root.get("aria-label") == picture.alt and picture.alt.startswith(
-        "A title: share of requests by latency, in seconds."
-    )
-    width, height = map(float, root.get("viewBox").split()[2:])
-    for text in root.iter(SVG + "text"):
-        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
-    for path in root.iter(SVG + "path"):
-        for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", path.get("d")):
-            assert 0 <= float(x) <= width and 0 <= float(y) <= height
-    assert all(f"{name}: no requests." in picture.alt for name in values if not len(values[name]))
-    assert ("Nothing was measured." in picture.alt) == (not values)
+def test_all_values_can_be_drawn(values):
+    alt = assert_sound(lambda: draw_distributions(values, "latency", "A title")).alt
+    assert alt.startswith("A title: share of requests by latency, in seconds.")
+    assert all(f"{name}: no requests." in alt for name in values if not len(values[name]))
+    assert ("Nothing was measured." in alt) == (not values)

@@ -1,14 +1,13 @@
 """What a drawing tells a player: what belongs together, what moves, what is seen only while it is followed."""
 
-import re
 import xml.etree.ElementTree as ET
+
+from svg_reading import SVG
 
 from lessons_lib.kv_cache import BlockPool, BlockTable
 from lessons_lib.recording import pool_state
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.pool.grid import draw_pool
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def marks_of(d):
@@ -57,23 +56,3 @@ def test_a_pool_links_a_block_with_its_table_entry_and_a_free_one_with_the_queue
         titled = [rect for rect in rects if rect.get("data-link") == f"{owner}/{block}"]
         moving = [rect for rect in titled if rect.get("data-moves") == f"block {block}"]
         assert len(moving) == 1 and len(titled) > 1, (block, owner)
-
-
-def test_a_line_leads_through_the_blocks_in_the_order_of_the_tokens():
-    pool, tables = shared()
-    threads = {
-        shown.get("data-link"): (shown.get("d"), shown.get("opacity"))
-        for shown in elements(draw_pool(pool_state(pool, tables)), "path")
-        if shown.get("marker-end")
-    }
-    assert set(threads) == {"A"}, "B has one block, so no line"
-    path, opacity = threads["A"]
-    corners = [tuple(map(float, corner.split())) for corner in re.findall(r"[\d.]+ [\d.]+", path)]
-    assert len(corners) == 3 and opacity == "0"
-    assert corners == sorted(corners), "blocks 0, 1 and 2 lie side by side"
-
-
-def test_the_line_is_seen_where_a_block_has_just_joined():
-    pool, tables = shared()
-    picture = draw_pool(pool_state(pool, tables, changed=(tables["A"].blocks[-1],)))
-    assert [path.get("opacity") for path in elements(picture, "path") if path.get("marker-end")] == [None]

@@ -1,19 +1,17 @@
 """The picture of a mask: its cells, what it says, and that it can be read at any size."""
 
-import itertools
 import random
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
 import torch
-from svg_reading import SVG, elements, texts
+from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, additive_mask, block_diagonal_mask, combine, tag_tokens
 from lessons_lib.recording.mask_text import read_pair, read_row
-from lessons_lib.viz.drawing.palette import INK, NEUTRAL, color_of, contrast_in_both
+from lessons_lib.viz.drawing.palette import INK
 from lessons_lib.viz.masks.grid import draw_mask
-from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
 
 
 def padding(count):
@@ -82,13 +80,6 @@ def test_a_cell_is_coloured_where_the_mask_is_true():
         assert set(filled_cells(picture)) == {tuple(cell) for cell in combine(rules, queries, keys).nonzero().tolist()}
 
 
-def test_a_cell_has_the_colour_of_the_querys_sequence():
-    fills = filled_cells(drawn([2, 2], padded=1, rules=()))
-    assert [fills[row, 0] for row in range(4)] == [color_of("A")] * 2 + [color_of("B")] * 2
-    assert fills[0, 4] == color_of("A")  # the key is padding
-    assert fills[4, 0] not in (color_of("A"), color_of("B"), NEUTRAL)
-
-
 def test_every_cell_is_read_aloud():
     for lengths, cached, padded, rules in random_passes(6):
         queries, keys = pass_of(lengths, cached, padded)
@@ -101,35 +92,6 @@ def test_every_cell_is_read_aloud():
         hover_layer(drawn([3]))[1][2][0]
         == "A, position 2, may attend to A, position 0: same sequence, not in the future."
     )
-
-
-def test_a_cell_that_may_attend_has_a_dot():
-    tags = tag_tokens([2, 1])
-    (wide, high, left, top), _ = hover_layer(drawn([2, 1]))
-    layers = [e for e in elements(drawn([2, 1]), "path") if e.get("stroke-dasharray") == f"0 {wide:g}"]
-    found = set()
-    paths = "".join(dots.get("d") for dots in layers)
-    for x, y, length in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", paths):
-        for n in range(int(float(length) // wide) + 1):
-            found.add(((float(y) - top) / high - 0.5, (float(x) - left) / wide - 0.5 + n))
-    assert found == {(row, column) for row, column in block_diagonal_mask(tags, tags).nonzero().tolist()}
-    for name, dots in zip("AB", layers, strict=True):
-        assert contrast_in_both(dots.get("stroke"), color_of(name)) > 4.4
-
-
-def test_dots_on_a_color_that_changes_in_the_dark_have_a_rim():
-    tags = tag_tokens([1])
-    picture = draw_mask(block_diagonal_mask(tags, tags), tags, tags, ["L"])
-    rim, dots, *_ = [e for e in elements(picture, "path") if (e.get("stroke-dasharray") or "").startswith("0 ")]
-    assert rim.get("d") == dots.get("d") and contrast_in_both(dots.get("stroke"), rim.get("stroke")) > 4.5
-
-
-def test_the_legend_has_a_colour_of_this_mask():
-    def swatch(picture):
-        return elements(picture, "rect")[-2].get("fill")  # then that of "blocked"
-
-    assert swatch(drawn([3, 5], names="CE")) == color_of("C") != color_of("A")
-    assert swatch(drawn([0, 2], [3, 5], names="CE")) == color_of("E")  # C asks nothing
 
 
 def test_a_mask_that_differs_from_the_rules_is_crossed():
@@ -149,61 +111,6 @@ def test_a_mask_that_differs_from_the_rules_is_crossed():
     assert "m0-" not in right.svg and not any("rules" in text for text in texts(right))
 
 
-def test_a_dropped_rule_is_no_difference():
-    assert not any("rules" in text for text in texts(drawn([2, 2], rules=RULES[:2])))
-
-
-def test_without_hover_texts_it_looks_the_same_and_is_small():
-    full, light = drawn([22, 21, 21], row=40), drawn([22, 21, 21], row=40, hover=False)
-    assert len(hover_layer(full)[1]) == 64 and not elements(light, "title")
-    assert light.alt == full.alt
-    start, end = full.svg.index('<g transform="matrix'), full.svg.rindex("</rect></g></g>") + len("</rect></g></g>")
-    assert full.svg[:start] + full.svg[end:] == light.svg
-    assert len(light.svg) < 20_000
-    assert len(full.svg) < 4096 * 140
-
-
-# --- edges
-
-
-def test_tokens_have_letters_and_positions():
-    picture = drawn([2, 1], cached=[1, 0])
-    assert texts(picture).count("A") == 3 + 2 and texts(picture).count("B") == 1 + 1
-    assert [text for text in texts(picture) if text.isdecimal()] == ["0", "1", "2", "0", "1", "2", "0"]
-
-
-def test_padding_is_grey_and_has_no_letter():
-    picture = drawn([1], padded=2)
-    assert texts(picture).count("–") == 4 and "padding" in texts(picture)
-    assert NEUTRAL in [e.get("fill") for e in elements(picture, "rect")]
-    assert "padding" not in texts(drawn([1]))
-
-
-def test_what_is_cached_is_divided_from_what_is_new():
-    def dividers(picture):
-        return [
-            e.get("d") for e in elements(picture, "path") if e.get("stroke") == INK and e.get("stroke-width") == "2"
-        ]
-
-    picture = drawn([2, 2], cached=[2, 3])
-    (wide, _, left, _), _ = hover_layer(picture)
-    (line,) = dividers(picture)
-    assert line.startswith(f"M{left + 5 * wide:g} ") and line.count("M") == 1
-    assert "cached" in texts(picture) and "new" in texts(picture)
-    for untold in (
-        drawn([2, 2]),
-        draw_mask(torch.ones(1, 2, dtype=torch.bool), tag_tokens([1], [2]), tag_tokens([2]), rules=()),
-    ):
-        assert not dividers(untold) and "cached" not in texts(untold)
-
-
-def test_names_are_ones_own_and_only_text():
-    picture = drawn([3, 2], names=["Fox", '<b>&"'], row=4)
-    assert "Fox" in texts(picture) and '<b>&"' in texts(picture)
-    assert hover_layer(picture)[1][4][3].startswith('<b>&", position 1, may attend to <b>&", position 0')
-    assert color_of("Fox") in filled_cells(picture).values()
-
-
 # --- a row read aloud
 
 
@@ -218,13 +125,6 @@ def test_a_row_is_framed_and_read():
     quiet = drawn([4, 3], row=5, sentence=False)
     assert sentence not in texts(quiet) and quiet.alt == picture.alt
     assert not [e for e in elements(drawn([4, 3]), "rect") if e.get("stroke") == INK]
-
-
-def test_a_long_sentence_is_broken():
-    picture = drawn([1] * 40, rules=(), row=0)
-    lines = [text for text in texts(picture) if re.search(r"\w 0,|\w 0\.$", text or "")]
-    assert len(lines) > 1 and max(map(len, lines)) <= 115
-    assert " ".join(lines) in picture.alt
 
 
 # --- any size
@@ -245,50 +145,12 @@ SIZES = {
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
 def test_it_can_be_read_at_any_size(size):
-    picture = drawn(*size, row=0, title="a title")
-    assert drawn(*size, row=0, title="a title") == picture  # same input, same output
-    root = ET.fromstring(picture.svg)
-    width, height = map(float, root.get("viewBox").split()[2:])
-    assert width == 900 and height < 820 and root.get("aria-label") == picture.alt
+    picture = assert_sound(lambda: drawn(*size, row=0, title="a title"))
+    width, height = map(float, ET.fromstring(picture.svg).get("viewBox").split()[2:])
     (wide, high, left, top), hovers = hover_layer(picture)
-    assert wide >= 6 and high >= 6
+    assert width == 900 and height < 820 and wide >= 6 and high >= 6
     assert left + wide * len(hovers[0]) <= width and top + high * len(hovers) <= height
-    words = list(root.iter(SVG + "text"))
-    assert all(float(e.get("font-size")) >= 8 for e in words)
-    positions = [e for e in words if e.text.isdecimal()]
-    above = [e for e in positions if e.get("text-anchor") == "middle"]
-    beside = [e for e in positions if e.get("text-anchor") == "end"]
-    assert above and beside
-    for one, other in itertools.pairwise(above):
-        assert float(other.get("x")) - float(one.get("x")) >= 6.2 * max(len(one.text), len(other.text))
-    for one, other in itertools.pairwise(beside):
-        assert float(other.get("y")) - float(one.get("y")) >= 11
-    letters = [e for e in words if e.get("font-weight") == "bold" and len(e.text) == 1 and float(e.get("y")) > top]
-    assert all(
-        float(b.get("y")) - float(a.get("y")) >= 0.7 * float(a.get("font-size")) for a, b in itertools.pairwise(letters)
-    )
-
-
-def test_few_queries_have_rows_that_can_be_read_beside_many_keys():
-    (wide, high, _, _), _ = hover_layer(drawn(*WIDE[:3]))
-    assert wide < 10 and high == 16
-    (wide, high, _, _), _ = hover_layer(drawn([30, 30]))
-    assert wide == high
-
-
-def test_positions_are_round_numbers_and_starts():
-    axis = TokenAxis.of(tag_tokens([12, 7], [3, 0]), ["A", "B"], 6)
-    assert axis.ticks(upright=False) == [(0, "3"), (7, "10"), (12, "0"), (17, "5")]
-    assert TokenAxis.of(tag_tokens([3]), ["A"], 30).ticks(upright=False) == [(0, "0"), (1, "1"), (2, "2")]
-
-
-def test_runs():
-    assert runs_of([1, 1, 2, 1]) == [(1, 0, 2), (2, 2, 1), (1, 3, 1)]
-    assert runs_of([]) == []
-
-
-def test_the_palette_of_the_course_is_used():
-    assert {color_of(name) for name in "ABCDEF"} == set(filled_cells(drawn([1] * 6)).values())
+    assert all(float(e.get("font-size")) >= 8 for e in elements(picture, "text"))
 
 
 # --- what it refuses
@@ -314,17 +176,6 @@ def test_a_mask_without_cells_says_so():
     picture = draw_mask(torch.ones(0, 2, dtype=torch.bool), none, some, title="Empty")
     assert picture.alt == "Empty. A mask of 0 queries and 2 keys has no cells."
     assert picture.alt in texts(picture)
-
-
-def test_drawing_leaves_its_input_alone():
-    queries, keys = pass_of([3, 2], [2, 1], 1)
-    mask = block_diagonal_mask(queries, keys)
-    before = [t.clone() for t in (mask, queries.seq_ids, queries.positions, keys.seq_ids, keys.positions)]
-    draw_mask(mask, queries, keys, row=1)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(before, (mask, queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))
-    )
 
 
 # --- in the browser

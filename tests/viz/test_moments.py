@@ -1,12 +1,10 @@
 """The picture of one program's loads and stores in time."""
 
-import re
 import xml.etree.ElementTree as ET
 
 import pytest
 import torch
-import triton
-import triton.language as tl
+from svg_reading import texts
 
 from lessons_lib.kernels.simple_paged import decode_heads_kernel
 from lessons_lib.recording import record_kernel
@@ -14,7 +12,6 @@ from lessons_lib.viz.programs import watch
 from lessons_lib.viz.programs.cells import LOADED
 from lessons_lib.viz.programs.moments import NOW
 
-SVG = "{http://www.w3.org/2000/svg}"
 BLOCK_SIZE, HEAD_DIM, BLOCKS = 4, 8, 6
 
 
@@ -33,10 +30,6 @@ def recording_of(contexts, tables, moments_of, q_heads=2, blocks=BLOCKS):
 @pytest.fixture(scope="module")
 def stepper():
     return watch(recording_of([2, 10], [[1, 0, 0], [5, 0, 3]], (1, 1)), ["sequence", "query head"])
-
-
-def texts(picture):
-    return [element.text for element in ET.fromstring(picture.svg).iter(f"{SVG}text")]
 
 
 def fills(picture, fill):
@@ -69,16 +62,6 @@ def test_what_is_touched_now_is_dark_and_what_was_touched_stays_pale(stepper):
     assert slots(11, NOW) == [] and sum(slots(11, LOADED)) == 20
 
 
-def test_an_arrow_leads_from_the_table_entry_to_the_block_only_while_it_is_read(stepper):
-    arrows = [
-        [path.get("d") for path in ET.fromstring(picture.svg).iter(f"{SVG}path") if path.get("marker-end")]
-        for picture in stepper.pictures
-    ]
-    assert [len(each) for each in arrows] == [0, 0] + [0, 1, 1] * 3 + [0]
-    begins = [re.match(r"M([\d.]+)", each[0])[1] for each in arrows if each]
-    assert begins == sorted(begins, key=float) and len(set(begins)) == 3  # entries 0, 1 and 2 of the table
-
-
 def test_bytes_are_those_of_the_recording_and_of_each_number_once(stepper):
     shown = texts(stepper.pictures[-1])
     # A program: its query, a length, table entries; keys and values of its context, which two query heads share.
@@ -88,30 +71,9 @@ def test_bytes_are_those_of_the_recording_and_of_each_number_once(stepper):
     assert f"{2 * (own + other) - (own + other) + 2 * 32:,} bytes" in shown
 
 
-def test_the_pictures_of_a_program_have_one_height(stepper):
-    assert len(set(stepper.recording()["heights"])) == 1
-
-
 def test_it_says_what_it_is_for_a_reader_who_does_not_see_it(stepper):
     alt = stepper.pictures[3].alt
     assert "loads 1 block of k_cache: 5" in alt and "row_max -inf" in alt and "each number once" in alt
-
-
-def test_large_tensors_are_counted_and_not_drawn():
-    picture = watch(recording_of([2], [[1] + [0] * 99], (0, 0), blocks=120)).pictures[3]
-    assert "120 blocks, too many to draw" in texts(picture)
-    assert any(text and text.startswith("100 cells, 1 cell") for text in texts(picture))
-
-
-@triton.jit
-def plain_kernel(x, out):
-    tl.store(out, tl.load(x) * 2.0)
-
-
-def test_a_kernel_without_caches_and_with_one_program():
-    recording = record_kernel(plain_kernel, (1,), torch.ones(1), torch.zeros(1), moments_of=(0,))
-    shown = texts(watch(recording).pictures[0])
-    assert "this program" in shown and "each number once" not in shown
 
 
 def test_a_recording_without_moments_is_refused():

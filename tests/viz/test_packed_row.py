@@ -1,18 +1,17 @@
 """The picture of one step of a ragged batch: the requests in the row, the row token by token, and the mask under it."""
 
 import dataclasses
-import itertools
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from svg_reading import assert_sound
 
 from lessons_lib.attention.packing import key_tags, pack, packed_mask
 from lessons_lib.recording.packed_steps import PackedStep
 from lessons_lib.viz.batches.packed_row import draw_packed_step
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import color_of
 from lessons_lib.viz.drawing.svg import WIDTH
 
@@ -57,19 +56,6 @@ def box(element):
 # --- who
 
 
-def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
-    shown = texts(MIXED)
-    assert shown[0] == "One row of 5 tokens: 1 prefill and 2 decodes, no padding"
-    start = shown.index("A")
-    assert shown[start : start + 9] == [
-        "A", "decode", "4 cached + 1 new",
-        "B", "decode, then leaves", "2 cached + 1 new",
-        "C", "prefill", "0 cached + 3 new",
-    ]  # fmt: skip
-    assert shown[start + 9 : start + 14] == ["left:", "B", "waiting:", "D", "E"]
-    assert {"left: none", "waiting: none"} <= set(texts(step_of([1], [3])))
-
-
 def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue():
     step = dataclasses.replace(MIXED, waiting=("E",), admitted=("D",))
     shown = texts(step)
@@ -77,13 +63,6 @@ def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue()
     assert shown[start : start + 6] == ["left:", "B", "in the next row:", "D", "waiting:", "E"]
     assert "In the next row: D. Waiting: E." in draw_packed_step(step, decode).alt
     assert "in the next row:" not in texts(MIXED)
-
-
-def test_of_many_requests_less_is_said_and_a_long_queue_is_cut():
-    step = step_of([1] * 26, range(1, 27), left="Z", waiting=[f"r{n}" for n in range(15)])
-    shown = texts(step)
-    assert "1+1" in shown and "26+1 leaves" in shown and "decode" not in shown
-    assert "r9" in shown and "r10" not in shown and "and 5 more" in shown
 
 
 # --- the row
@@ -108,75 +87,6 @@ def test_every_token_has_a_cell_with_its_tag():
     shown = texts(MIXED)
     for text in ("·t10", "·t14", "A 4", "B 2", "C 0", "C 1", "C 2"):
         assert text in shown
-
-
-def test_in_a_long_row_a_tag_stands_where_a_sequence_or_a_line_begins_or_ends_and_every_fifth():
-    step = step_of([1, 70], [7, 3])
-    row = itertools.takewhile(lambda text: "count on" not in text, (text or "" for text in texts(step)))
-    shown = [text for text in row if re.fullmatch(r"[AB] \d+", text)]
-    begins_or_ends = {3, 22, 42, 62, 72}  # 20 cells a line, and the first is A's
-    assert shown == ["A 7", *(f"B {p}" for p in range(3, 73) if p % 5 == 0 or p in begins_or_ends)]
-    [note] = [text for text in texts(step) if "positions count on" in (text or "")]
-    assert 16 + sans_width(note, 12) < WIDTH and "count on" not in draw_packed_step(MIXED, decode).svg
-
-
-def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():
-    marked = [title for title in titles(MIXED) if "its logits are kept" in title]
-    assert [title.split(" of")[0] for title in marked] == ["index 0", "index 1", "index 4"]
-    cells = {e.find(SVG + "title").text: box(e) for e in elements(MIXED, "rect") if e.find(SVG + "title") is not None}
-    for name, token, last in (("A", 500, "index 0"), ("B", 501, "index 1"), ("C", 502, "index 4")):
-        x, y, width, height = cells[f"new token of request {name}: '·t{token}'"]
-        cell_x, cell_y, cell_width, _ = next(cells[title] for title in marked if title.startswith(last))
-        assert x + width == pytest.approx(cell_x + cell_width) and y + height < cell_y
-    paths = elements(MIXED, "path")
-    assert sum(path.get("marker-end") is not None for path in paths) == 3
-    assert sum(path.get("stroke-width") == "2" and path.get("d").endswith("z") for path in paths) == 3  # frames
-
-
-def test_a_new_token_never_covers_that_of_a_neighbour():
-    step = step_of([1] * 7 + [2, 40], [90] * 7 + [0, 0])
-    wide = draw_packed_step(step, lambda token: "longer than its cell")
-    chips = [
-        box(e)
-        for e in ET.fromstring(wide.svg).iter(SVG + "rect")
-        if (e.findtext(SVG + "title") or "").startswith("new token")
-    ]
-    assert len(chips) == 9
-    for one, other in itertools.pairwise(chips):
-        assert one[1] != other[1] or one[0] + one[2] <= other[0]
-
-
-def test_cumulative_lengths_stand_under_the_row():
-    shown = texts(MIXED)
-    start = shown.index("cu_seqlens_q")
-    assert shown[start + 1 : start + 5] == ["0", "1", "2", "5"]
-
-
-@pytest.mark.parametrize("count", [1, 4, 20, 21, 99, 100, 120])
-def test_a_row_is_broken_into_lines_and_loses_no_token(count):
-    step = step_of([count], [7])
-    assert [place for place, *_ in token_cells(step)] == list(range(count))
-    boxes = [box(e) for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("index ")]
-    assert min(width for _, _, width, _ in boxes) > 36  # a token's text can be read
-    assert max(x + width for x, _, width, _ in boxes) <= WIDTH
-    assert len(set(boxes)) == count
-    lines = len({y for _, y, _, _ in boxes})
-    assert (f"one row, drawn in {lines} lines" in "".join(texts(step))) == (lines > 1)
-    assert str(count) in texts(step)  # the end of the row
-
-
-def test_a_long_row_is_one_strip_with_a_run_for_each_sequence():
-    step = step_of([100, 1, 40], [0, 9, 0])
-    runs = [title for title in titles(step) if title.startswith("indices ")]
-    assert runs == [
-        "indices 0 to 99 of the row: request A, positions 0 to 99; new token '·t500'",
-        "indices 100 to 100 of the row: request B, positions 9 to 9; new token '·t501'",
-        "indices 101 to 140 of the row: request C, positions 0 to 39; new token '·t502'",
-    ]
-    widths = [box(e)[2] for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("indices ")]
-    assert widths[0] == pytest.approx(100 * widths[1], rel=0.01) and widths[2] == pytest.approx(
-        40 * widths[1], rel=0.01
-    )
 
 
 # --- the mask
@@ -213,7 +123,7 @@ def columns(step):
     return places
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), min_size=1, max_size=4))
 def test_the_rows_say_of_every_cell_what_the_mask_says(sizes):
     step = step_of([new for new, _ in sizes], [cached for _, cached in sizes])
@@ -236,18 +146,6 @@ def test_the_rows_say_of_every_cell_what_the_mask_says(sizes):
                 )
     mask = packed_mask(step.packed)
     assert told == {(query, key): bool(mask[i, j]) for i, query in enumerate(queries) for j, key in enumerate(keys)}
-
-
-def test_a_row_says_all_of_it_in_one_text():
-    step = step_of([13, 62, 3, 21], [0] * 4)
-    told = [title for title in titles(step) if title.startswith("B, position 12,")]
-    assert told == [
-        "B, position 12, may attend to B 0 to 12: same sequence, not in the future; not to B 13 to 61: in the future; "
-        "not to A 0 to 12, C 0 to 2, D 0 to 20: another sequence."
-    ]
-    assert "Z, position 9, may attend to Z 0 to 9: same sequence, not in the future; not to 275 keys of 25 other " in (
-        "".join(titles(step_of([1] * 26, [10] * 25 + [9])))
-    )
 
 
 def filled(step):
@@ -279,70 +177,6 @@ def test_what_may_attend_is_filled_in_the_colour_of_its_sequence(step):
     assert all((x, x + width) == pytest.approx(edges, abs=0.1) for (x, _, width, _), _, _ in rows)
 
 
-def test_cached_keys_lie_on_the_left_then_a_gap_then_the_new_ones():
-    for step in (MIXED, step_of([3], [5])):
-        new = {(name, position) for _, _, name, position in token_cells(step)}
-        pieces = sorted((x, x + width, key in new) for key, (x, width) in columns(step).items())
-        gaps = [(round(other[0] - one[1]), one[2] != other[2]) for one, other in itertools.pairwise(pieces)]
-        assert [gap for gap, _ in gaps if gap] == [16]
-        assert all(bool(gap) == part_ends for gap, part_ends in gaps)
-    assert {
-        "cached",
-        "new keys",
-        "Mask: 5 queries × 11 keys, 6 cached and 5 new; 14 of 55 cells may attend (25 %)",
-    } <= set(texts(MIXED))
-    assert not {"cached", "keys in the cache"} & set(texts(step_of([2, 3], [0, 0])))
-
-
-def test_the_heads_say_whose_the_columns_are():
-    heads = {}
-    for rect in elements(MIXED, "rect"):
-        title = rect.findtext(SVG + "title") or ""
-        if re.fullmatch(r"\w+ \d+( to \d+)?", title):
-            heads[title] = rect.get("fill")
-    assert heads == {
-        "A 0 to 3": color_of("A"),
-        "B 0 to 1": color_of("B"),
-        "A 4": color_of("A"),
-        "B 2": color_of("B"),
-        "C 0 to 2": color_of("C"),
-    }
-    assert "A 0 to 3" in texts(MIXED)
-
-
-def test_beside_a_long_prompt_the_single_tokens_keep_their_labels():
-    step = step_of([1, 1, 1, 40], [90, 30, 15, 0], names="BCEF")
-    for label in ("B 90", "C 30", "E 15", "F 0", "F 39"):
-        assert label in texts(step)[texts(step).index("new keys") :], label
-    new = [rect for rect in elements(step, "rect") if rect.findtext(SVG + "title") in ("B 90", "C 30", "E 15")]
-    for x, y, width, _ in map(box, new):
-        assert any(
-            t.text in "BCE" and x < float(t.get("x")) < x + width and abs(float(t.get("y")) - y) < 20
-            for t in elements(step, "text")
-        )
-
-
-def test_four_decodes_are_as_legible_as_a_hundred_tokens():
-    for step in (
-        step_of([1] * 4, [100] * 4),
-        step_of([1], [1]),
-        step_of([1], [400]),
-        step_of([13, 62, 3, 21], [0] * 4),
-    ):
-        boxes = [row[0] for row in mask_rows(step)]
-        assert all(height >= 4 for *_, height in boxes)
-        assert max(y + height for _, y, _, height in boxes) - min(y for _, y, _, _ in boxes) <= 400
-
-
-def test_a_mask_of_many_queries_is_drawn_without_words_and_fits():
-    step = step_of([60] * 12, [5] * 12)
-    assert mask_rows(step) == []
-    pieces = filled(step)
-    assert len(pieces) == 2 * 12 * 60  # cached and new keys of every query
-    assert max(x + width for _, (x, _, width, _) in pieces) <= WIDTH
-    assert max(y + height for _, (_, y, _, height) in pieces) - min(y for _, (_, y, _, _) in pieces) <= 401
-
-
 # --- the whole
 
 
@@ -361,24 +195,9 @@ def test_the_words_say_the_same_as_the_picture():
 
 @pytest.mark.parametrize(
     "step",
-    [
-        MIXED,
-        step_of([], []),
-        step_of([1], [0]),
-        step_of([30] * 26, [0] * 26),
-        step_of([1] * 26, [50] * 26),
-        step_of([2], [1], names=["a <b> & 'c'"]),
-    ],
-    ids=["mixed", "no request", "one token", "many prefills", "many decodes", "odd name"],
-)
-def test_every_step_can_be_drawn_and_nothing_lies_outside_the_sheet(step):
-    picture = draw_packed_step(step, lambda token: "<&\n\"'")
-    assert picture == draw_packed_step(step, lambda token: "<&\n\"'")
-    root = ET.fromstring(picture.svg)
-    assert root.get("aria-label") == picture.alt
-    width, height = map(float, root.get("viewBox").split()[2:])
-    for rect in root.iter(SVG + "rect"):
-        x, y, w, h = (float(rect.get(side, 0)) for side in ("x", "y", "width", "height"))
-        assert x >= 0 and y >= 0 and x + w <= width + 0.1 and y + h <= height + 0.1, rect.attrib
-    for text in root.iter(SVG + "text"):
-        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
+    [MIXED, step_of([], []), step_of([1], [0]), step_of([30] * 26, [0] * 26), step_of([1] * 26, [50] * 26),
+     step_of([60] * 12, [5] * 12), step_of([1] * 7 + [2, 40], [90] * 7 + [0, 0]), step_of([2], [1], names=["a <b> & 'c'"])],
+    ids=["mixed", "no request", "one token", "many prefills", "many decodes", "many queries", "long prompt", "odd name"],
+)  # fmt: skip
+def test_every_step_can_be_drawn(step):
+    assert_sound(lambda: draw_packed_step(step, lambda token: "<&\n\"'"))

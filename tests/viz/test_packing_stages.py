@@ -3,11 +3,11 @@
 import xml.etree.ElementTree as ET
 
 import pytest
+from svg_reading import SVG, texts
 
 from lessons_lib.viz.batches import watch_packing
 from lessons_lib.viz.batches.packing import STAGES
 
-SVG = "{http://www.w3.org/2000/svg}"
 NAMES, TOKENS = "AB", [["Once", " upon"], ["The", " old", " dog", " sat"]]
 
 
@@ -23,10 +23,6 @@ def boxes(picture):
         for rect in ET.fromstring(picture.svg).iter(f"{SVG}rect")
         if len((rect.get("data-moves") or "").split()) == 2 and rect.find(f"{SVG}title") is not None
     }
-
-
-def texts(picture):
-    return [element.text for element in ET.fromstring(picture.svg).iter(f"{SVG}text")]
 
 
 def test_every_token_is_in_every_stage(pictures):
@@ -54,12 +50,6 @@ def test_indices_come_with_the_fourth_stage(pictures):
     shown = texts(pictures[3])
     assert shown[shown.index("cu_seqlens_q") :][1:4] == ["0", "2", "6"]
     assert "Cumulative lengths 0, 2, 6; logits are kept at 1, 5." in pictures[3].alt
-
-
-def test_all_stages_have_one_height():
-    for tokens in (TOKENS, [["a"]], [["a"] * 40, ["b"]], [["a"]] * 8):
-        stepper = watch_packing("ABCDEFGH"[: len(tokens)], tokens)
-        assert len(set(stepper.recording()["heights"])) == 1
 
 
 @pytest.mark.parametrize(("names", "tokens"), [("A", TOKENS), ("AB", [["a"], []]), ("", []), ("A", [["a"] * 60])])

@@ -4,21 +4,18 @@ pool.
 
 import random
 import re
-import time
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_reading import SVG, elements, texts, titles
+from svg_reading import assert_sound, elements, height, texts, titles
 
-from lessons_lib.recording.paged_steps import PagedStep, paged_step_text
+from lessons_lib.recording.paged_steps import PagedStep
 from lessons_lib.viz.drawing import palette
-from lessons_lib.viz.drawing.svg import WIDTH
 from lessons_lib.viz.pool.access import draw_pool_access
-from lessons_lib.viz.pool.access_grid import READ, drawn_as_squares
-from lessons_lib.viz.pool.lot import LOT_WIDTH, lay_out
+from lessons_lib.viz.pool.access_grid import drawn_as_squares
+from lessons_lib.viz.pool.lot import lay_out
 
 
 def step_of(num_blocks, block_size, sizes, seed=0):
@@ -40,10 +37,6 @@ def step_of(num_blocks, block_size, sizes, seed=0):
 MIXED = PagedStep(
     8, 4, {"A": (2, 5), "B": (4, 1), "C": (7,)}, {"A": (22,), "B": (5,), "C": (28, 29, 30)}, {"A": 7, "B": 6, "C": 3}
 )
-
-
-def height(picture):
-    return float(ET.fromstring(picture.svg).get("height"))
 
 
 def told(picture):
@@ -81,7 +74,7 @@ def frames(picture, colour):
 # --- the cells
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     block_size=st.sampled_from([1, 3, 4, 8, 16]),
     sizes=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=5),
@@ -114,146 +107,7 @@ def test_every_cell_is_drawn_and_told_as_what_it_is(block_size, sizes, seed, wit
         assert len(cells) == block_size * used
 
 
-def test_the_mouse_reads_cells_and_blocks():
-    picture = draw_pool_access(MIXED)
-    assert told(picture)[22] == "A, position 6, written by this row and read"
-    assert told(picture)[8] == "A, position 0, read"
-    assert told(picture)[23] == "A, unused, kept for position 7"
-    assert {
-        "block 5: the 2nd of A, positions 4 to 6, read, 1 slot unused",
-        "block 0: free, in no table of this row",
-    } <= set(titles(picture))
-    only_b = draw_pool_access(MIXED, "B")
-    assert told(only_b)[22] == "A, position 6, written by this row and not read by B"
-    assert "block 2: the 1st of A, positions 0 to 3, not read by B" in titles(only_b)
-    assert told(only_b)[5] == "B, position 5, written by this row and read"
-
-
-def test_small_cells_share_a_text_where_they_are_alike():
-    step = PagedStep(62, 16, {"A": (2, 5)}, {"A": (84, 85)}, {"A": 22})
-    assert [title for title in titles(draw_pool_access(step)) if title.startswith("slot")] == [
-        "slots 32 to 39: block 2, offsets 0 to 7; A, positions 0 to 7, read",
-        "slots 40 to 47: block 2, offsets 8 to 15; A, positions 8 to 15, read",
-        "slots 80 to 83: block 5, offsets 0 to 3; A, positions 16 to 19, read",
-        "slots 84 to 85: block 5, offsets 4 to 5; A, positions 20 to 21, written by this row and read",
-        "slots 86 to 87: block 5, offsets 6 to 7; A, unused, kept for positions 22 to 23",
-        "slots 88 to 95: block 5, offsets 8 to 15; A, unused, kept for positions 24 to 31",
-    ]
-
-
-def test_what_is_written_stands_out_from_what_is_read():
-    """Full colour against half: by the sums of luminance no request's two shades are alike."""
-    for name in "ABCDEF":
-        colour = palette.color_of(name)
-        pale = palette.mix(colour, palette.PAPER, READ)
-        assert pale in draw_pool_access(step_of(8, 4, {name: (5, 1)})).svg
-        assert palette.luminance(pale) - palette.luminance(colour) > 0.05
-
-
-def test_wide_cells_show_the_positions_of_their_tokens():
-    shown = texts(draw_pool_access(step_of(8, 4, {"A": (5, 1)})))
-    assert {"0", "1", "2", "3", "4", "5"} <= set(shown)
-
-
-def test_a_block_says_whose_it_is_and_which_of_its_blocks():
-    shown = texts(draw_pool_access(MIXED))
-    assert [text for text in shown if re.fullmatch(r"[ABC] [12]", text)] == ["B 2", "A 1", "B 1", "A 2", "C 1"]
-    assert "A 2: the second block of A" in shown
-
-
-# --- the row and the list
-
-
-def test_every_new_token_stands_over_its_slot():
-    step = step_of(20, 4, {"A": (6, 1), "B": (0, 9), "C": (3, 2)})
-    step = replace(
-        step, tables=step.tables | {"B": (4, 5, 6)}, written=step.written | {"B": tuple(range(16, 25))}
-    )  # neighbours, but three blocks
-    told_of_run = r"(\w), positions? (\d+)(?: to \d+)?: written to slots? (\d+)(?: to (\d+))?, block (\d+), .*"
-    runs = [re.fullmatch(told_of_run, title) for title in titles(draw_pool_access(step))]
-    seen = {}
-    for name, first, slot, last, block in [m.groups() for m in runs if m]:
-        slots = list(range(int(slot), int(last or slot) + 1))
-        assert {slot // 4 for slot in slots} == {int(block)}
-        for n, slot in enumerate(slots):
-            seen[name, int(first) + n] = slot
-    assert seen == {
-        (name, step.context_lens[name] - len(slots) + n): slot
-        for name, slots in step.written.items()
-        for n, slot in enumerate(slots)
-    }
-    boxes = [e for e in elements(draw_pool_access(step), "rect") if ": written to" in (e.findtext(SVG + "title") or "")]
-    assert [float(b.get("x")) for b in boxes] == sorted(float(b.get("x")) for b in boxes)
-    assert float(boxes[-1].get("x")) + float(boxes[-1].get("width")) <= WIDTH
-
-
-def test_slots_and_positions_are_written_where_they_have_room():
-    shown = texts(draw_pool_access(MIXED))
-    start = shown.index("go to slots")
-    assert shown[start + 1 : start + 7] == ["A 6", "22", "B 5", "5", "C 0 to 2", "28 to 30"]
-    many = texts(draw_pool_access(step_of(60, 16, dict.fromkeys("ABCDEF", (100, 1)) | {"G": (0, 90)})))
-    assert "A" in many and "A 100" not in many
-
-
-def test_the_list_has_blocks_in_the_order_in_which_they_are_read():
-    picture = draw_pool_access(MIXED)
-    shown = texts(picture)
-    start = shown.index("blocks in the order read; framed: written to")
-    assert shown[start + 1 : start + 17] == [
-        "A", "writes slot 22", "reads 7 tokens in 2 blocks:", "2", "5",
-        "B", "writes slot 5", "reads 6 tokens in 2 blocks:", "4", "1",
-        "C", "writes slots 28 to 30", "reads 3 tokens in 1 block:", "7",
-        "written by this row", "read",
-    ]  # fmt: skip
-    chips = [
-        e.findtext(SVG + "title")
-        for e in elements(picture, "rect")
-        if e.get("rx") == "3" and e.get("stroke") == palette.INK
-    ]
-    assert [title.split(":")[0] for title in chips] == ["block 5", "block 1", "block 7"]
-    only_b = [text for text in texts(draw_pool_access(MIXED, "B")) if text.startswith(("writes", "reads"))]
-    assert only_b == ["writes slot 22", "writes slot 5", "reads 6 tokens in 2 blocks:", "writes slots 28 to 30"]
-
-
-def test_long_tables_are_cut_before_their_end():
-    step = step_of(1000, 4, {"A": (3000, 1), "B": (0, 3)})
-    shown = texts(draw_pool_access(step, "A"))
-    chips = shown[shown.index("reads 3,001 tokens in 751 blocks:") + 1 : shown.index("B")]
-    cut = next(index for index, text in enumerate(chips) if text.endswith(" more"))
-    head, tail = [int(t) for t in chips[:cut]], [int(t) for t in chips[cut + 1 :]]
-    assert head == list(step.tables["A"][: len(head)]) and tail == list(step.tables["A"][-len(tail) :])
-    assert len(head) + len(tail) + int(chips[cut].split()[0]) == 751 and len(tail) > 2
-
-
-def test_of_many_requests_less_is_said_but_nobody_is_forgotten():
-    step = step_of(400, 4, {str(n): (10 + n, 1) for n in range(30)})
-    shown = texts(draw_pool_access(step))
-    assert f"slot {step.written['0'][0]}; reads 11 in 3 blocks" in shown
-    assert "and 6 requests more" in shown
-    last = texts(draw_pool_access(step, "29"))
-    assert "reads 40 tokens in 10 blocks:" in last and "and 29 requests more" in last
-
-
 # --- words
-
-
-def test_the_title_counts_what_is_written_read_and_left_where_it_is():
-    assert (
-        texts(draw_pool_access(MIXED))[0]
-        == "5 slots are written and 16 are read. The 11 cached before stay where they are."
-    )
-    assert (
-        texts(draw_pool_access(step_of(8, 4, {"A": (1, 1)})))[0]
-        == "1 slot is written and 2 are read. The one cached before stays where it is."
-    )
-    assert (
-        texts(draw_pool_access(step_of(8, 4, {"A": (0, 1)})))[0]
-        == "1 slot is written and 1 is read. Nothing was there before."
-    )
-    assert (
-        texts(draw_pool_access(MIXED, "A"))[0]
-        == "A's last new token reads 7 slots in 2 blocks, in the order of its table."
-    )
 
 
 def test_the_picture_in_words():
@@ -266,13 +120,6 @@ def test_the_picture_in_words():
     )
     assert "C: positions 0 to 2 are written to slots 28 to 30. " not in draw_pool_access(MIXED, "C").alt
     assert "A: position 6 is written to slot 22. B" in draw_pool_access(MIXED, "C").alt
-
-
-def test_the_text_form():
-    assert paged_step_text(replace(MIXED, written=MIXED.written | {"C": (28, 30, 31)})) == (
-        "A writes slot 22; reads 7 tokens in blocks 2, 5\nB writes slot 5; reads 6 tokens in blocks 4, 1\n"
-        "C writes slots 28, 30 to 31; reads 3 tokens in block 7"
-    )
 
 
 def test_a_row_without_requests():
@@ -310,79 +157,9 @@ def test_what_cannot_be_is_said(wrong, sentence):
 
 @pytest.mark.parametrize(
     "num_blocks, block_size",
-    [
-        (8, 4),
-        (8, 16),
-        (12, 16),
-        (26, 16),
-        (37, 8),
-        (60, 4),
-        (60, 16),
-        (97, 16),
-        (98, 4),
-        (119, 16),
-        (200, 8),
-        (1000, 16),
-        (3000, 1),
-    ],
+    [(8, 4), (8, 16), (26, 16), (37, 8), (60, 4), (60, 16), (97, 16), (119, 16), (1000, 16), (3000, 1)],
 )
-def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, block_size):
+def test_a_pool_of_any_size_can_be_drawn(num_blocks, block_size):
     room = num_blocks * block_size // 8
-    step = step_of(num_blocks, block_size, {"A": (room, 1), "B": (0, min(room, 99)), "C": (room, 1), "D": (room, 2)})
-    draws = []
-    for _ in range(3):
-        start = time.process_time()
-        picture = draw_pool_access(step)
-        draws.append(time.process_time() - start)
-    assert min(draws) < 0.1
-    assert draw_pool_access(step) == picture
-    foot = height(picture)
-    assert foot < 900
-    flat = [e for e in ET.fromstring(picture.svg).find(SVG + "g") if e.tag == SVG + "rect"]
-    for rect in flat:
-        assert float(rect.get("x", 0)) + float(rect.get("width")) <= WIDTH
-        assert float(rect.get("y", 0)) + float(rect.get("height")) <= foot
-    assert dots(picture) == (
-        sum(map(len, step.tables.values())) if drawn_as_squares(step) else sum(step.context_lens.values())
-    )
-    assert set(re.findall(r"url\(#([^)]+)\)", picture.svg)) <= set(re.findall(r'id="([^"]+)"', picture.svg))
-    assert len(picture.svg) < 450_000
-
-
-@pytest.mark.parametrize("num_blocks", [12, 1000])
-def test_dots_on_a_written_cell_are_seen_in_both_themes(num_blocks):
-    """Its color is the request's, light or dark; the other cells are pale, and turn dark."""
-    picture = draw_pool_access(step_of(num_blocks, 16, {"E": (20, 1)}))
-    colors = {path.get("stroke") for path in elements(picture, "path") if path.get("stroke-dasharray")}
-    assert colors == {palette.INK, palette.text_on(palette.color_of("E"))}
-
-
-def test_a_large_pool_has_a_square_for_each_block():
-    step = step_of(1000, 16, {"A": (500, 1), "B": (160, 16)})
-    picture = draw_pool_access(step)
-    free = {int(m[1]) for m in (re.match(r"block (\d+): free", title) for title in titles(picture)) if m}
-    assert free == set(range(1000)) - {block for table in step.tables.values() for block in table}
-    framed = [
-        p.get("d") for p in elements(picture, "path") if p.get("stroke") == palette.INK and p.get("d").endswith("z")
-    ]
-    assert [path.count("M") for path in framed] == [2]  # one block of A, one of B
-    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 slots; a square is a block" in texts(
-        picture
-    )
-
-
-def test_steps_of_one_pool_have_one_height():
-    steps = [step_of(40, 16, dict.fromkeys("ABCD"[: n + 1], (20 * n, 1 if n else 30))) for n in range(4)]
-    assert len({height(draw_pool_access(step)) for step in steps}) == 1
-
-
-@pytest.mark.parametrize("num_blocks", [97, 98, 101, 119])
-def test_blocks_that_fill_no_rectangle_still_have_cells(num_blocks):
-    lot = lay_out(num_blocks, 4)
-    assert lot.cell >= 7 and LOT_WIDTH * 0.8 < lot.width <= LOT_WIDTH
-
-
-def test_a_hostile_name_is_only_text():
-    picture = draw_pool_access(step_of(8, 4, {'<b>"': (5, 1)}))
-    assert "<b>" not in picture.svg
-    assert "block 0: free, in no table of this row" in titles(picture)
+    step = step_of(num_blocks, block_size, {"A": (room, 1), "B": (0, min(room, 99)), "<b>": (room, 1), "D": (room, 2)})
+    assert height(assert_sound(lambda: draw_pool_access(step))) < 900

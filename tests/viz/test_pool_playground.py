@@ -101,17 +101,6 @@ def test_starting_again_begins_with_the_pool_as_it_was():
     assert not playground.tables
 
 
-def test_the_same_clicks_give_the_same_picture():
-    def play():
-        playground = PoolPlayground(BlockPool(12, 4))
-        append(playground, "A", 9)
-        append(playground, "C", 2)
-        free(playground, "A")
-        return playground.picture.value, playground.message.value
-
-    assert play() == play()
-
-
 class Hasty(BlockTable):
     """Counts the tokens before it has room for them."""
 
@@ -172,21 +161,3 @@ def test_a_still_picture_with_the_last_event_is_left_behind():
     bundle = playground._repr_mimebundle_()
     assert still._repr_mimebundle_().items() <= bundle.items()
     assert "application/vnd.jupyter.widget-view+json" in bundle
-
-
-def test_it_can_be_found_and_driven():
-    playground = PoolPlayground(BlockPool(12, 4), names=("A", "story"))
-    assert "lessons-pool" in playground._dom_classes
-    for part in ("request", "tokens", "message", "picture"):
-        assert f"lessons-pool-{part}" in getattr(playground, part)._dom_classes
-    for part in ("append", "free", "again"):
-        button = getattr(playground, f"{part}_button")
-        assert f"lessons-pool-{part}" in button._dom_classes and button.tooltip
-    assert 'role="status"' in playground.message.value
-    assert playground.request.options == ("A", "story")
-    assert "story, now 1 token" in append(playground, "story", 1)
-
-
-def test_it_needs_a_name():
-    with pytest.raises(ValueError, match="names is empty"):
-        PoolPlayground(BlockPool(1, 1), names="")

@@ -1,18 +1,14 @@
 """The picture of a pool under pressure: every block is drawn and told as what it is, whatever the size of the pool."""
 
 import re
-import time
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from svg_reading import SVG, elements, texts, titles
+from svg_reading import SVG, assert_sound, elements, height, texts, titles
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.viz.drawing import palette
-from lessons_lib.viz.drawing.svg import WIDTH
-from lessons_lib.viz.pressure.grid import GRID_WIDTH, bay_size
 from lessons_lib.viz.pressure.steps import draw_pressure
 
 QUIET = MemoryStep(
@@ -32,10 +28,6 @@ def pool(num_blocks, owners, **changes):
     return replace(QUIET, num_blocks=num_blocks, owners=owners, filled=dict.fromkeys(owners, 4), **changes)
 
 
-def height(picture):
-    return float(ET.fromstring(picture.svg).get("height"))
-
-
 def stripes(picture, block):
     """(colour, width) of what fills a block, from left to right; the bay itself, which has round corners, left out."""
     rects = [
@@ -44,13 +36,6 @@ def stripes(picture, block):
         if (e.findtext(SVG + "title") or "").startswith(f"block {block}:") and e.get("rx") is None
     ]
     return [(e.get("fill"), float(e.get("width"))) for e in rects]
-
-
-def frames(picture):
-    return (
-        sum(e.get("stroke") == palette.INK and e.get("stroke-width") in ("3", "2.5") for e in elements(picture, "rect"))
-        - 1
-    )  # the legend's
 
 
 # --- the blocks
@@ -81,43 +66,6 @@ def test_a_shared_block_has_a_stripe_and_a_letter_for_each_holder(num_blocks):
     assert "block 3: A, B, C, D, E and F, one block for 6; 4 of 4 tokens" in titles(picture)
 
 
-def test_what_is_held_and_empty_is_hatched():
-    def hatched(step):
-        return [float(e.get("height")) for e in elements(draw_pressure(step), "rect") if "hatch" in e.get("fill")]
-
-    inside = bay_size(10)[2] - 17
-    assert hatched(BUSY)[:-1] == pytest.approx(
-        [0.75 * inside, 0.25 * inside, 0.5 * inside], abs=0.01
-    )  # the last is the legend's
-    assert len(hatched(pool(10, {2: ("A",)}))) == 1
-
-
-def test_wide_blocks_say_how_full_they_are():
-    shown = texts(draw_pressure(BUSY))
-    assert shown.count("4/4") == 2 and "2 × 4/4" in shown and "1/4" in shown
-
-
-def test_cached_blocks_have_dots_and_free_ones_have_nothing():
-    def dotted(step):
-        return sum(e.get("stroke-dasharray") is not None for e in elements(draw_pressure(step), "path")) - 1
-
-    def dashed(step):
-        return [
-            e.findtext(SVG + "title").split(":")[0]
-            for e in elements(draw_pressure(step), "rect")
-            if e.get("stroke-dasharray")
-        ]
-
-    assert dotted(BUSY) == 2 and dashed(BUSY) == ["block 0", "block 7"]
-    assert dotted(pool(20, {}, cached=frozenset(range(20)))) == 20
-    assert dotted(pool(20, {})) == 0 and dashed(pool(20, {})) == []
-
-
-def test_what_was_copied_to_is_framed():
-    assert frames(draw_pressure(BUSY)) == 4  # blocks 6 and 9, swap blocks 1 and 2
-    assert frames(draw_pressure(replace(BUSY, block_copies=()))) == 0
-
-
 def test_the_swap_space_shows_who_is_out():
     def in_swap(step):
         rects = [
@@ -137,27 +85,9 @@ def test_the_swap_space_shows_who_is_out():
 
 def test_who_computes_and_who_waits_stands_on_top():
     shown = texts(draw_pressure(BUSY))
-    assert shown[:13] == [
-        "Step 9 computes 6 tokens of 4 sequences",
-        "computed:",
-        "A",
-        "1",
-        "B",
-        "1",
-        "C",
-        "3",
-        "E",
-        "1",
-        "waiting:",
-        "F",
-        "D",
-    ]
+    assert shown[0] == "Step 9 computes 6 tokens of 4 sequences"
+    assert shown[1:13] == ["computed:", *"A1B1C3E1", "waiting:", *"FD"]
     assert texts(draw_pressure(QUIET))[1:5] == ["computed:", "none", "waiting:", "none"]
-    many = texts(draw_pressure(replace(QUIET, waiting=tuple(f"r{n}" for n in range(60)))))
-    listed = [t for t in many if re.fullmatch(r"r\d+", t)]
-    assert (
-        listed == [f"r{n}" for n in range(len(listed))] and f"and {60 - len(listed)} more" in many and len(listed) > 10
-    )
 
 
 def test_the_events_of_a_step():
@@ -180,24 +110,6 @@ def test_the_events_of_a_step():
     assert 5 < told < 20 and f"and {26 + 2 + 3 + 1 - told} more" in crowd
 
 
-def test_the_picture_in_words():
-    assert draw_pressure(BUSY).alt == (
-        "Step 9 computes 6 tokens of 4 sequences: A 1, B 1, C 3, E 1. "
-        "D preempted, swapped out; F preempted, cache dropped; C admitted, 4 tokens found in the cache; E admitted, "
-        "swapped in; "
-        "block 4 is copied to block 9; blocks 5, 6 to swap 1, 2; swap 3 to block 6; G finished. "
-        "Pool of 10 blocks of 4 tokens: 6 of 10 blocks in use (1 shared); 4 free (2 cached); 2 of 6 swap blocks in "
-        "use; "
-        "1 cached block evicted so far. A uses blocks 2, 3. B uses blocks 2, 4, 9. C uses block 5. E uses block 6. "
-        "Shared: block 2. "
-        "D is swapped out to swap blocks 1, 2. Free but cached: blocks 0, 7. Waiting: F, D."
-    )
-    assert draw_pressure(replace(QUIET, num_blocks=2)).alt == (
-        "Step 1 computes 0 tokens of 0 sequences. No changes. Pool of 2 blocks of 4 tokens: 0 of 2 blocks in use; "
-        "2 free (0 cached); 0 cached blocks evicted so far. Waiting: none."
-    )
-
-
 @pytest.mark.parametrize(
     "changes, sentence",
     [
@@ -216,62 +128,13 @@ def test_what_cannot_be_is_said(changes, sentence):
 # --- sizes
 
 
-@pytest.mark.parametrize("num_blocks", [0, 1, 4, 7, 14, 20, 37, 40, 64, 97, 120, 250, 600])
+@pytest.mark.parametrize("num_blocks", [0, 1, 7, 40, 97, 250, 600])
 @pytest.mark.parametrize("num_swap_blocks", [0, 8, 120])
-def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, num_swap_blocks):
+def test_a_pool_of_any_size_can_be_drawn(num_blocks, num_swap_blocks):
     owners = {block: tuple("ABCDEF"[: 1 + block % 3]) for block in range(num_blocks // 2)}
-    step = pool(
-        num_blocks,
-        owners,
-        num_swap_blocks=num_swap_blocks,
-        cached=frozenset(range(num_blocks // 2, num_blocks * 3 // 4)),
-    )
-    draws = []
-    for _ in range(3):
-        start = time.process_time()
-        picture = draw_pressure(step)
-        draws.append(time.process_time() - start)
-    assert min(draws) < 0.1
-    assert draw_pressure(step) == picture
-    columns, width, _ = bay_size(num_blocks)
-    assert columns * (width + 5) - 5 <= GRID_WIDTH
-    foot = height(picture)
-    assert foot < 780
-    for rect in elements(picture, "rect"):
-        assert float(rect.get("x", 0)) >= 0 and float(rect.get("x", 0)) + float(rect.get("width")) <= WIDTH
-        assert float(rect.get("y", 0)) + float(rect.get("height")) <= foot
-    bays = {
-        (e.get("x"), e.get("y"))
-        for e in elements(picture, "rect")
-        if e.get("rx") == "3" and (e.findtext(SVG + "title") or "").startswith("block")
-    }
-    assert len(bays) == num_blocks
-    root = ET.fromstring(picture.svg)
-    assert root.get("role") == "img" and root.get("aria-label") == picture.alt
-    assert set(re.findall(r"url\(#([^)]+)\)", picture.svg)) <= set(re.findall(r'id="([^"]+)"', picture.svg))
-
-
-def test_the_steps_of_a_run_have_one_height():
-    quiet = replace(QUIET, num_blocks=10, num_swap_blocks=6)
-    crowd = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    assert (
-        height(draw_pressure(quiet))
-        == height(draw_pressure(BUSY))
-        == height(draw_pressure(replace(BUSY, admitted=crowd, waiting=crowd)))
-    )
-
-
-def test_a_long_name_stands_where_it_has_room():
-    shown = texts(draw_pressure(pool(10, {0: ("request-12",), 1: ("request-12", "B")})))
-    assert shown.count("request-12") == 1 and "B" in shown
-
-
-def test_a_hostile_name_is_only_text():
-    picture = draw_pressure(pool(4, {0: ("<b>",)}, admitted=("<b>",), waiting=("<b>",)))
-    assert "<b>" not in picture.svg
-
-
-@pytest.mark.parametrize("num_blocks", [12, 24, 40, 96])
-def test_a_pool_without_swap_space_is_no_taller_than_a_player_shows(num_blocks):
-    """556 pixels at the least width of 820; wider, a picture shrinks."""
-    assert height(draw_pressure(pool(num_blocks, {1: ("A",)}))) * 820 / WIDTH <= 556
+    cached = frozenset(range(num_blocks // 2, num_blocks * 3 // 4))
+    step = pool(num_blocks, owners, num_swap_blocks=num_swap_blocks, cached=cached, waiting=("<b>",))
+    picture = assert_sound(lambda: draw_pressure(step))
+    assert height(picture) < 780
+    blocks = {title.split(":")[0] for title in titles(picture) if title.startswith("block ")}
+    assert blocks == {f"block {n}" for n in range(num_blocks)}

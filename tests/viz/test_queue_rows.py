@@ -3,7 +3,7 @@
 import pytest
 from svg_reading import elements, texts
 
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, SharedBlockPool
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.recording.queue_states import queue_state
 from lessons_lib.viz.pressure.queue_rows import draw_free_queue
 
@@ -43,11 +43,3 @@ def test_the_words_say_what_is_drawn(picture):
 def test_changed_blocks_have_a_frame(picture):
     framed = [rect for rect in elements(picture, "rect") if rect.get("stroke-width") == "3"]
     assert len(framed) == 2 + 1 + 1  # both blocks in row 2, one in row 3, and the legend
-
-
-def test_a_pool_without_hashes_and_a_long_queue():
-    pool = SharedBlockPool(40, 16)
-    pool.allocate(20)
-    picture = draw_free_queue([queue_state(pool, "a new sequence takes as many blocks as it needs")])
-    ys = [float(rect.get("y")) + float(rect.get("height")) for rect in elements(picture, "rect")[1:]]
-    assert max(ys) < float(picture.svg.split('height="')[1].split('"')[0])

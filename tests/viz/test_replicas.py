@@ -1,18 +1,14 @@
 """Pictures of lessons 15 and 16: prefixes in replicas, streams through the loss of one, matrices that are cut, and a
 sum that goes around a ring."""
 
-import re
-
 import pytest
 from answers import lesson_16
 
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.serving.all_reduce import all_reduce
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import color_of
-from lessons_lib.viz.drawing.svg import WIDTH
-from lessons_lib.viz.replicas import PrefixPlaces, draw_all_reduce, draw_cut_matrices, draw_prefix_places, draw_streams
+from lessons_lib.viz.replicas import PrefixPlaces, draw_all_reduce, draw_prefix_places, draw_streams
 
 
 def test_a_cell_says_how_much_of_a_conversation_a_cache_holds():
@@ -20,13 +16,6 @@ def test_a_cell_says_how_much_of_a_conversation_a_cache_holds():
     assert all(words in picture.svg for words in ("5/7", "7/7", "0/4", "4/4", "42% of the prompt tokens found"))
     assert "A 5 in replica 0 and 7 in replica 1; B 4 in replica 1" in picture.alt
     assert "A: 5 of 7 blocks in the cache of replica 0" in picture.svg
-
-
-def test_policies_with_other_conversations_are_refused():
-    with pytest.raises(ValueError, match="every conversation"):
-        draw_prefix_places([PrefixPlaces("round robin", {"A": [1]}, 0.1)], {"A": 2, "B": 2})
-    with pytest.raises(ValueError, match="every conversation"):
-        draw_prefix_places([], {})
 
 
 def test_a_stream_moves_to_the_band_of_the_other_replica():
@@ -38,43 +27,6 @@ def test_a_stream_moves_to_the_band_of_the_other_replica():
     assert picture.svg.count(color_of("A")) == 4  # three tokens and the sign at the end
     assert picture.svg.count("arrow-") == 2 and "replica 0 is lost" in picture.svg  # its definition, and one use
     assert "Replica" not in draw_streams([moved], 2).alt.split(".")[1]
-
-
-def test_all_notes_are_within_the_picture():
-    streams = [StreamRecord("A", tokens=[(0, 0), (2, 1)], end=(3, "length"))]
-    svg = draw_streams(streams, 2, lost=(0, 1)).svg
-    notes = re.findall(r'<text x="([\d.]+)" [^>]*font-size="12" fill="#555555"[^>]*>([^<]{20,})</text>', svg)
-    assert len(notes) == 2 and "already on their way" in notes[1][1]
-    assert all(float(x) + sans_width(text, 12) < WIDTH for x, text in notes)
-
-
-def test_streams_that_move_together_share_an_arrow():
-    def stream(name, *replicas):
-        return StreamRecord(name, list(enumerate(replicas)), None)
-
-    streams = [stream("A", 0, 1, 1), stream("B", 1, 1, 1), stream("C", 0, 1, 0), stream("D", 0, 1, 1)]
-    picture = draw_streams(streams, 2)
-    assert ">A, C, D</text>" in picture.svg and ">C</text>" in picture.svg
-    assert picture.svg.count("arrow-") == 3  # the definition, one for three streams, and one for C's way back
-
-
-def test_streams_without_tokens_are_refused():
-    with pytest.raises(ValueError, match="no stream has a token"):
-        draw_streams([StreamRecord("A")], 2)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_every_process_has_its_columns_and_rows(world_size):
-    picture = draw_cut_matrices(4, 12, 16, 12, world_size)
-    for rank in range(world_size):
-        first, last = rank * 16 // world_size, (rank + 1) * 16 // world_size - 1
-        assert f"columns {first} to {last} of W1" in picture.svg and f"rows {first} to {last} of W2" in picture.svg
-    assert f"{world_size} processes" in picture.alt
-
-
-def test_unequal_parts_are_refused():
-    with pytest.raises(ValueError, match="16 columns in 3 parts"):
-        draw_cut_matrices(4, 12, 16, 12, 3)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

@@ -3,12 +3,12 @@
 import xml.etree.ElementTree as ET
 
 import pytest
+from svg_reading import SVG
 
 from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
 from lessons_lib.viz.masks import watch_rules
 from lessons_lib.viz.masks.rule_layers import MOST
 
-SVG = "{http://www.w3.org/2000/svg}"
 TOKENS = [["The", " dog"], ["It", " was", " wet"]]
 
 

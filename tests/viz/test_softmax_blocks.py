@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import time
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -40,7 +39,7 @@ def add_without_rescaling(seen, scores, values):
 # --- the recording
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(count=st.integers(1, 20), dim=st.integers(1, 4), block_size=st.integers(1, 22), seed=st.integers(0, 999))
 def test_every_step_is_plain_softmax_over_the_keys_so_far(count, dim, block_size, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -73,17 +72,6 @@ def test_a_recording_is_plain_data_and_one_row_of_scores_is_the_same():
     assert {type(value) for step in STEPS for value in numbers(step)} == {int, float}
     with pytest.raises(AttributeError):
         STEPS[0].total = 1.0
-
-
-def test_factor_is_1_where_the_maximum_stays_and_exp_of_the_difference_where_it_grows():
-    assert [step.factor for step in STEPS] == [1.0, 0.0, 1.0, pytest.approx(math.exp(4.1 - 7.3), rel=1e-5)]
-    assert STEPS[2].weights[2] == 0.0
-    assert step_text(STEPS[1]) == "Block 1: the first maximum is 4.1; there was nothing before that could be rescaled."
-    assert step_text(STEPS[2]) == "Block 2: the maximum stays 4.1, so nothing is rescaled."
-    assert (
-        step_text(STEPS[3])
-        == "Block 3: a larger score, 7.3: what was added up is multiplied by exp(4.1 − 7.3) = 0.0408."
-    )
 
 
 def test_a_block_that_the_query_may_not_see_changes_nothing():
@@ -149,24 +137,10 @@ def test_what_does_not_fit_is_refused(scores, values, block_size, words):
         record_blocks(scores, values, block_size)
 
 
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        (7.3, "7.3"),
-        (0.04076, "0.0408"),
-        (-0.0, "0"),
-        (-2.0, "−2"),
-        (12345.6, "12,346"),
-        (999.7, "1,000"),
-        (1.234e-07, "1e−7"),
-        (2.96e30, "3e30"),
-        (math.inf, "infinity"),
-        (-math.inf, "−infinity"),
-        (math.nan, ("not a number")),
-    ],
-)
-def test_numbers_in_one_or_three_digits_and_others_in_words(value, text):
-    assert number_text(value) == text
+def test_numbers_in_one_or_three_digits_and_others_in_words():
+    values = [7.3, 0.04076, -0.0, -2.0, 12345.6, 999.7, 1.234e-07, 2.96e30, math.inf, -math.inf, math.nan]
+    texts = ["7.3", "0.0408", "0", "−2", "12,346", "1,000", "1e−7", "3e30", "infinity", "−infinity", "not a number"]
+    assert [number_text(value) for value in values] == texts
 
 
 # --- the picture
@@ -198,68 +172,12 @@ def test_the_last_step_divides_by_the_sum():
     assert f"attention: {', '.join(map(number_text, expected))}." in draw_softmax_step(STEPS, 3).alt
 
 
-def test_bars_are_as_high_as_scores_and_the_line_as_high_as_the_maximum():
-    paths = [p.get("d") for p in ET.fromstring(draw_softmax_step(STEPS, 3).svg).iter(SVG + "path")]
-    bars = [re.findall(r"V([\d.]+)H[\d.]+V([\d.]+)Z", path) for path in paths if path.endswith("Z")]
-    heights = [float(foot) - float(top) for block in bars for top, foot in block]
-    scores = [score for score in SCORES.tolist() if score > -math.inf]
-    assert heights == pytest.approx([score * heights[-2] / 7.3 for score in scores], abs=0.1)
-    line = next(path for path in paths if re.fullmatch(r"M\S+ \S+(H[\d.]+L\S+ \S+)+H[\d.]+", path))
-    levels = [float(level) for level in re.findall(r"[ML]\S+? ([\d.]+)", line)]
-    tops = [float(top) for block in bars for top, _ in block]
-    assert levels == [tops[1], tops[1], tops[-2]]
-
-
-@pytest.mark.parametrize("less", [0.0, 5.0, 100.0])
-@pytest.mark.parametrize("names", [None, ["token"] * 10])
-def test_no_number_or_token_stands_where_the_line_of_the_maximum_may_run(less, names):
-    steps = record_blocks(SCORES - less, VALUES, 4)
-    picture = ET.fromstring(draw_softmax_step(steps, 3, names).svg)
-    shown = [(text.text, float(text.get("y")), float(text.get("font-size"))) for text in picture.iter(SVG + "text")]
-    first = next(n for n, (text, _, _) in enumerate(shown) if text == "scores")
-    labels = [(y, size) for _, y, size in shown[first + 1 :] if size <= 11][: 20 if names else 10]
-    bars = [p.get("d") for p in picture.iter(SVG + "path") if p.get("d").endswith("Z")]
-    foot = max(float(y) for path in bars for y in re.findall(r"V([\d.]+)", path))
-    assert all(y - size > foot for y, size in labels) and len(labels) == (20 if names else 10)
-
-
-def test_overflow_is_written_in_words():
-    shown, alt = texts(LARGE, 3), draw_softmax_step(LARGE, 3).alt
-    assert "infinity" in shown and "not a number" in shown and "no maximum is kept: 0 is used instead" in shown
-    assert "overflow: infinity" in alt and "Output / sum, the attention, is not a number." in alt
-    assert not re.search(r"\b(nan|inf)\b", draw_softmax_step(LARGE, 3).svg)
-
-
 def test_tokens_are_named_and_hovers_tell_the_key():
     names = [f" t{n}<" for n in range(10)]
     assert "4 ·t4<" in texts(STEPS, 2, names) and "·t9<" in texts(STEPS, 2, names)
     assert texts(STEPS, 2, names, "title")[6] == "key 6 '·t6<', block 2: score masked"
     with pytest.raises(ValueError, match="9 texts; there are 10 keys"):
         draw_softmax_step(STEPS, 2, names[:9])
-
-
-def test_no_key_and_a_single_key():
-    empty = record_blocks(torch.zeros(0), torch.zeros(0, 2), 4)
-    assert len(empty) == 1
-    assert "There is no key" in draw_softmax_step(empty, 0).alt
-    assert "not a number" in texts(empty, 0)
-    one = record_blocks(torch.tensor([-3.0]), torch.tensor([[2.5]]), 4)
-    assert texts(one, 1)[0] == "Block 1 of 1, key 0"
-    assert one[1].attention == (2.5,)
-    assert "attention: 2.5." in draw_softmax_step(one, 1).alt
-
-
-def test_many_keys_and_values_are_cut_and_drawn_in_time():
-    torch.manual_seed(0)
-    steps = record_blocks(torch.randn(2000), torch.randn(2000, 64), 50)
-    shown = texts(steps, 20)
-    assert "and 26 more in this block" in shown and "output, the first 6 of 64 components" in shown
-    draws = []
-    for i in (19, 20, 21):
-        start = time.process_time()
-        draw_softmax_step(steps, i)
-        draws.append(time.process_time() - start)
-    assert min(draws) < 0.1
 
 
 @pytest.mark.parametrize("i", [-1, 4])

@@ -5,8 +5,7 @@ import torch
 
 from lessons_lib.batching.greedy import prefill
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.viz.drawing.palette import contrast
-from lessons_lib.viz.source import KINDS, show_source, source_of
+from lessons_lib.viz.source import show_source, source_of
 
 
 def test_a_short_source_is_open_and_a_long_one_is_folded():
@@ -14,14 +13,6 @@ def test_a_short_source_is_open_and_a_long_one_is_folded():
     assert "<details" not in short._repr_html_() and "<details>" in long._repr_html_()
     assert str(short).startswith("def blocks_for") and "<span" in short._repr_html_()
     assert "white-space:pre;" in short._repr_html_()
-
-
-def test_its_colors_have_contrast_on_light_and_dark_pages():
-    html = source_of(BlockPool)._repr_html_()
-    for light, dark in KINDS.values():
-        assert light in html and dark in html
-        assert min(contrast(light, paper) for paper in ("#ffffff", "#f3f4f5")) >= 4.5  # JupyterLab, the website
-        assert min(contrast(dark, paper) for paper in ("#111111", "#121212", "#29313d")) >= 4.5
 
 
 def test_the_link_leads_to_the_file():

@@ -1,15 +1,13 @@
 """Waits against arrivals: points where their times are, bins that hold every request once, tiers apart."""
 
 import re
-import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from svg_reading import SVG, elements, texts
+from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.scheduling.simulator import SequenceTimes, Simulation
 from lessons_lib.viz.charts.waits import binned, draw_waits, waits_by_tier
-from lessons_lib.viz.drawing.palette import SERIES
 
 
 def run_of(*waits):
@@ -51,18 +49,6 @@ def test_a_few_are_points_where_their_times_are():
     assert "queue time, each request" in said
 
 
-def test_all_panels_have_the_same_axes():
-    runs = {"one": run_of((0, 1), (5, 2)), "other": run_of((0, 1), (10, 8))}
-    picture = draw_waits(runs, tiers_of(0, 0))
-    (first, second), (late,), (half,) = (
-        points(picture)[0, "0 ms", "1 s"],
-        points(picture)[0, "10 s", "8 s"],
-        points(picture)[0, "5 s", "2 s"],
-    )
-    assert first[1] == second[1] and (half[0] - first[0]) / (late[0] - second[0]) == pytest.approx(0.5, abs=0.01)
-    assert (first[1] - half[1]) / (second[1] - late[1]) == pytest.approx(1 / 7, abs=0.01)
-
-
 def test_sequences_are_put_in_their_tiers_in_the_order_of_arrival():
     by_tier = waits_by_tier(run_of((5, 1), (0, 2), (3, 4), (1, 0)), tiers_of(1, 0, 1, 0))
     assert list(by_tier) == [0, 1]
@@ -95,91 +81,13 @@ def test_empty_bins_are_left_out_and_the_last_arrival_has_a_bin():
     assert [b.count for b in binned(np.array([[0.0, 1.0], [0.0, 2.0]]), 0.0, 4)] == [2]
 
 
-def points_of(path):
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d"))]
-
-
-def lines(picture, width):
-    """The points of every line of a width, by colour."""
-    return {
-        path.get("stroke"): points_of(path)
-        for path in elements(picture, "path")
-        if path.get("stroke-width") == width and path.get("stroke") in SERIES
-    }
-
-
-def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
-    run = run_of(*[(n * 0.01, 0.5 if n % 2 == 0 else n * 0.02) for n in range(4000)])
-    picture = draw_waits({"strict": run}, {str(n): n % 2 for n in range(4000)})
-    urgent, others = lines(picture, "2.2")[SERIES[0]], lines(picture, "4.6")[SERIES[1]]
-    assert len(urgent) == len(others) == 60 and points(picture) == {}
-    assert len({y for _, y in urgent}) == 1
-    heights = [y for _, y in others]
-    assert heights == sorted(heights, reverse=True) and heights[0] - heights[-1] > 150
-    assert len(picture.svg) < 20_000
-    assert (
-        "tier 1, 2,000 served: mean wait 40 s, of the first third 13.3 s, of the last third 66.7 s, longest 80 s"
-        in picture.alt
-    )
-    assert "thick line: mean of the requests that arrived then; thin line: their longest wait" in texts(picture)
-
-
-def test_a_hundred_thousand_requests_are_drawn_with_as_few_elements_as_ten_thousand():
-    def picture(count):
-        run = run_of(*[(n * 0.01, n % 7 * 0.02) for n in range(count)])
-        return draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(count)})
-
-    few, many = (len(list(ET.fromstring(picture(count).svg).iter())) for count in (10_000, 100_000))
-    assert many < 1.2 * few < 2000
-
-
-def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():
-    run = run_of(*[(n * 0.01, n * 0.02) for n in range(4000)])
-    picture = draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(4000)})
-    paths = elements(picture, "path")
-    areas = [n for n, path in enumerate(paths) if path.get("stroke") == "none"]
-    means = [n for n, path in enumerate(paths) if path.get("stroke-width") in ("2.2", "4.6")]
-    assert len(areas) == len(means) == 2 and max(areas) < min(means)
-    signs = {}
-    for rect in elements(picture, "rect"):
-        said = re.match(r"tier (\d): [\d,]+ arrived about", rect.findtext(SVG + "title") or "")
-        if said:
-            signs.setdefault(said[1], set()).add(rect.get("x"))
-    assert set(signs) == {"0", "1"} and not signs["0"] & signs["1"]
-
-
-def test_a_pale_band_lies_between_the_mean_and_the_longest_wait():
-    run = run_of(*[(n * 0.01, n * 0.02 + n % 4) for n in range(4000)])
-    picture = draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(4000)})
-    paths = {
-        path.get("stroke-width"): points_of(path)
-        for path in elements(picture, "path")
-        if path.get("stroke-width") in ("2.2", "4.6")
-    }
-    bands = [points_of(path) for path in elements(picture, "path") if path.get("stroke") == "none"]
-    for band, mean in zip(bands, (paths["4.6"], paths["2.2"]), strict=True):  # the best tier is drawn last
-        tops, back = band[: len(mean)], band[len(mean) :]
-        assert back == mean[::-1] and [x for x, _ in tops] == [x for x, _ in mean]
-        assert all(top < middle for (_, top), (_, middle) in zip(tops, mean))
-
-
 @pytest.mark.parametrize(
     "runs",
     [{}, {"none": Simulation()}, {"one": run_of((0, 0))},
      {"a": run_of((3, 0), (4, 0)), "b": Simulation(), "c": run_of((1, 5)), "d": run_of(*[(n, n) for n in range(400)]), "e": run_of((0, 1))}],
     ids=["no runs", "empty", "one", "five"],
 )  # fmt: skip
-def test_all_runs_can_be_drawn_and_nothing_lies_outside_the_sheet(runs):
-    tiers = {str(n): n % 3 for n in range(400)}
-    picture = draw_waits(runs, tiers, "A title")
-    assert picture == draw_waits(runs, tiers, "A title")
-    root = ET.fromstring(picture.svg)
-    assert root.get("aria-label") == picture.alt and picture.alt.startswith("A title.")
-    width, height = map(float, root.get("viewBox").split()[2:])
-    for text in root.iter(SVG + "text"):
-        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
-    for path in root.iter(SVG + "path"):
-        for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", path.get("d")):
-            assert 0 <= float(x) <= width and 0 <= float(y) <= height
-    assert all(name in texts(picture) for name in runs)
+def test_all_runs_can_be_drawn(runs):
+    picture = assert_sound(lambda: draw_waits(runs, {str(n): n % 3 for n in range(400)}, "A title"))
+    assert picture.alt.startswith("A title.") and all(name in texts(picture) for name in runs)
     assert picture.alt.count("no request was served") == sum(not run.times for run in runs.values())

@@ -77,16 +77,3 @@ def test_tables_and_panels_show_marks_in_color():
     as_html = f"a <mark style='{STYLE}'>&lt; b</mark>"
     assert as_html in Table(["name", "text"], [["x", text]])._html() and as_html in Panel("wrong", text).as_html()
     assert marks_as_html("» no end") == "» no end"
-
-
-def test_the_contrast_is_enough_on_every_page():
-    def luminance(color):
-        parts = [
-            int(color[1 + i * (len(color) // 3) :][: len(color) // 3] * (2 if len(color) == 4 else 1), 16) / 255
-            for i in range(3)
-        ]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    background, text = re.findall("#[0-9A-Fa-f]+", STYLE)
-    assert (luminance(background) + 0.05) / (luminance(text) + 0.05) > 7

@@ -4,7 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.authoring.architecture import DIAGRAM, diagram
 from tools.authoring.build import build, differences, lesson_files, orphans, write
 from tools.authoring.cover import COVER, cover
 from tools.authoring.errors import BuildError
@@ -56,7 +55,7 @@ def pages(root: Path) -> dict[str, str]:
     lessons, shown = lesson_files(root), tiles(root)
     pages = {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons, shown)}
     pages |= {f"{FOLDER}/{number}.svg": svg for number, svg in shown.items()}
-    return pages | {COVER: cover().svg, DIAGRAM: diagram().svg}
+    return pages | {COVER: cover().svg}
 
 
 def write_pages(root: Path, check_only: bool) -> int:

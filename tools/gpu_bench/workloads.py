@@ -4,7 +4,8 @@
     python -m tools.gpu_bench.workloads --small     # tiny models and few requests, to try it without a GPU
 
 Random weights, 256 slots, a token budget of 16,384, end tokens ignored. Compiling and capturing are excluded. A row is
-printed, and recorded, as soon as it is there: the best and the median of three runs.
+printed, and recorded, as soon as it is there: the best and the median of three runs. Its file also has the mean seconds
+to a request's first token and between two tokens. The first rows leave out what makes the engine fast, idea by idea.
 
 The limit beside a row is that of memory: the rate if each step took no longer than reading the weights and the keys and
 values of its contexts, and prompts took no time.
@@ -17,9 +18,10 @@ import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +30,18 @@ from transformers import PreTrainedModel
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
-from tools.gpu_bench.engine import MODES
-from tools.gpu_bench.engine_run import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from tools.gpu_bench.facts import facts_of
 from tools.gpu_bench.models import NoWords, random_model
 
 BLOCK_SIZE, RUNS = 16, 3
-FASTEST = MODES[-1]
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class Workload:
         sampling: of all requests; each has a seed of its own.
         max_model_len: the longest sequence that the engine has room for.
         counts: "output" or "all": the tokens that the rate counts.
-        max_captured_tokens: see GPUModelRunner; 0 for an engine that captures only steps of decodes.
+        arrivals_per_s: how many requests arrive in a second, at random; all at once if None.
+        runner: options of GPUModelRunner, for what it leaves out.
+        overlap: see EngineConfig.
     """
 
     name: str
@@ -71,7 +74,9 @@ class Workload:
     sampling: dict[str, float] = field(default_factory=lambda: {"temperature": 0.0})
     max_model_len: int = 2048
     counts: str = "output"
-    max_captured_tokens: int = MAX_CAPTURED_TOKENS
+    arrivals_per_s: float | None = None
+    runner: dict[str, Any] = field(default_factory=dict)
+    overlap: bool = True
 
     def requests(self, scale: int = 1) -> list[Request]:
         """The same ones in each run."""
@@ -101,6 +106,12 @@ def behind_one_beginning(count: int, common: int, own: tuple[int, int], answer: 
     return make
 
 
+def arrival_times(per_second: float | None, count: int) -> list[float]:
+    """Seconds after the beginning, the same ones in each run."""
+    rng = random.Random(1)
+    return list(accumulate(rng.expovariate(per_second) if per_second else 0.0 for _ in range(count)))
+
+
 def random_tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(97) for _ in range(count)] if count else []
 
@@ -111,12 +122,22 @@ CHURN = of_lengths(1024, (10, 200), (10, 200))
 SAMPLED, CUT = {"temperature": 1.0}, {"temperature": 0.8, "top_p": 0.95}
 LONG = 8320  # most tokens of a document and its answer, and some
 
+LAUNCHED, CAPTURED, COMPILED = (
+    dict(compiled=compiled, graphs=graphs, max_captured_tokens=0)
+    for compiled, graphs in ((False, False), (False, True), (True, True))
+)
+
 WORKLOADS = (
-    Workload("Qwen2.5-0.5B: churn, only decodes captured", "Qwen2.5-0.5B", CHURN, max_captured_tokens=0),
+    Workload("Qwen2.5-0.5B: nano-vllm, launched one by one", "Qwen2.5-0.5B", NANO, runner=LAUNCHED, overlap=False),
+    Workload("Qwen2.5-0.5B: nano-vllm, decodes captured", "Qwen2.5-0.5B", NANO, runner=CAPTURED, overlap=False),
+    Workload("Qwen2.5-0.5B: nano-vllm, compiled too", "Qwen2.5-0.5B", NANO, runner=COMPILED, overlap=False),
+    Workload("Qwen2.5-0.5B: churn, only decodes captured", "Qwen2.5-0.5B", CHURN, runner=COMPILED),
     Workload("Qwen2.5-0.5B: nano-vllm, greedy", "Qwen2.5-0.5B", NANO),
     Workload("Qwen2.5-0.5B: nano-vllm, temperature 0.8, top-p 0.95", "Qwen2.5-0.5B", NANO, CUT),
     Workload("Qwen2.5-0.5B: nano-vllm, temperature 1", "Qwen2.5-0.5B", NANO, SAMPLED),
     Workload("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200", "Qwen2.5-0.5B", CHURN),
+    Workload("Qwen2.5-0.5B: 100 arrivals a second, 512 × 128–512 + 128–256", "Qwen2.5-0.5B",
+             of_lengths(512, (128, 512), (128, 256)), arrivals_per_s=100),
     Workload("Qwen2.5-0.5B: one request, 128 + 512", "Qwen2.5-0.5B", ONE),
     Workload("Qwen2.5-0.5B: eight requests, 100–1,000 + 512", "Qwen2.5-0.5B", of_lengths(8, (100, 1000), (512, 512))),
     Workload("Qwen2.5-0.5B: 64 documents, 2,048–8,192 + 16–64", "Qwen2.5-0.5B",
@@ -171,29 +192,34 @@ def read_rate(small: bool) -> float:
     return 5 * numbers.numel() * numbers.element_size() / (time.perf_counter() - began)
 
 
-def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -> float:
-    """Serve all requests at once with an engine of their own. Returns the seconds."""
+def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -> dict[str, float]:
+    """Serve all requests with an engine of their own. Returns the seconds that it took, and the means of the seconds
+    to a first token and between two tokens."""
     config = EngineConfig(
         max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, block_size=BLOCK_SIZE,
         num_blocks=runner.null_block, max_model_len=workload.max_model_len, make_runner=lambda *_: runner,
-        overlap=True,
+        overlap=workload.overlap,
     )  # fmt: skip
     engine = LLMEngine(runner.model, NoWords(), config)  # not closed: the runner and its graphs are used again
-    params = [
-        SamplingParams(max_tokens=each.answer, ignore_eos=True, seed=seed, **workload.sampling)
-        for seed, each in enumerate(requests)
-    ]
-    prompts = [each.prompt for each in requests]
+    metrics = EngineMetrics(engine)
+    to_come = deque(zip(arrival_times(workload.arrivals_per_s, len(requests)), requests, count()))
+    outputs = []
     synchronize()
     began = time.perf_counter()
-    outputs = engine.generate(prompts, params)
+    while to_come or engine.has_unfinished():
+        while to_come and to_come[0][0] <= time.perf_counter() - began:
+            _, request, seed = to_come.popleft()
+            params = SamplingParams(max_tokens=request.answer, ignore_eos=True, seed=seed, **workload.sampling)
+            engine.add_request(request.prompt, params)
+        outputs += engine.step()
     synchronize()
     seconds = time.perf_counter() - began
-    for output, each in zip(outputs, requests, strict=True):
+    for output in outputs:
         if output.error:
             raise output.error
-        assert len(output.token_ids) == each.answer, f"{len(output.token_ids)} tokens, not {each.answer}"
-    return seconds
+    answers = sorted(len(output.token_ids) for output in outputs)
+    assert answers == sorted(each.answer for each in requests), "answers of other lengths"
+    return {"seconds": seconds, "ttft": metrics.ttft.mean, "itl": metrics.itl.mean}
 
 
 def synchronize() -> None:
@@ -203,14 +229,13 @@ def synchronize() -> None:
 
 def results_of(wanted: list[Workload], bytes_per_s: float, small: bool) -> Iterator[dict[str, Any]]:
     """One result after the other; workloads of one model and the same sizes share a runner."""
-    kinds = groupby(wanted, key=lambda each: (each.shape, each.max_model_len, each.max_captured_tokens))
-    for (shape, max_model_len, captured), group in kinds:
+    kinds = groupby(wanted, key=lambda each: (each.shape, each.max_model_len, each.runner))
+    for (shape, max_model_len, options), group in kinds:
         began = time.perf_counter()
         loads = [(workload, workload.requests(32 if small else 1)) for workload in group]
         model = random_model(shape, max_model_len, small)
-        options: dict[str, Any] = dict(compiled=FASTEST.compiled, graphs=FASTEST.graphs, max_captured_tokens=captured)
         if small:
-            options |= dict(compiled=False, capture=rerun)
+            options = options | dict(compiled=False, capture=rerun)
         runner = GPUModelRunner(
             model, max(num_blocks_for(requests) for _, requests in loads), BLOCK_SIZE, max_num_seqs=MAX_NUM_SEQS,
             max_model_len=max_model_len, **options,
@@ -236,7 +261,8 @@ def result_of(
     output_tokens = sum(each.answer for each in requests)
     all_tokens = output_tokens + sum(len(each.prompt) for each in requests)
     counted = {"output": output_tokens, "all": all_tokens}[workload.counts]
-    seconds = [serve(runner, workload, requests) for _ in range(RUNS)]
+    runs = [serve(runner, workload, requests) for _ in range(RUNS)]
+    seconds = [run["seconds"] for run in runs]
     weights, per_token = read_in_a_step(runner.model)
     limit = limit_of_memory(requests, weights, per_token, bytes_per_s) if workload.counts == "output" else None
     return {
@@ -245,6 +271,8 @@ def result_of(
         "output_tokens": output_tokens,
         "all_tokens": all_tokens,
         "seconds": seconds,
+        "mean_ttft_s": [run["ttft"] for run in runs],
+        "mean_itl_s": [run["itl"] for run in runs],
         "best": counted / min(seconds),
         "median": counted / statistics.median(seconds),
         "limit": limit,

@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from tools.site.browser_page import pyodide, write_browser_files
 from tools.site.doors import ROOT, move_to, repository
 from tools.site.sources import write_sources
 
@@ -35,8 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("✗ Sphinx is not installed; `make site` installs it, or: pip install -e '.[site]' -c constraints.txt")
         return 2
     sources = ROOT / "build" / "site-sources"
-    package = pyodide()
-    write_sources(sources, in_browser=package is not None)
+    write_sources(sources)
     settings = Path(__file__).parent
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-b", "html"]
     command += ["-c", str(settings), "-d", str(ROOT / "build" / "site-doctrees"), str(sources), str(options.out)]
@@ -45,11 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"✗ Sphinx ended with status {status}; see above.")
         return 1
     (options.out / ".nojekyll").touch()  # else GitHub Pages leaves out _static
-    if package is not None:
-        write_browser_files(package, options.out)
     print(f"✓ {options.out / 'index.html'}")
-    if package is None:
-        print("  No exercises that run in the browser: `npm install pyodide` brings what they need.")
     if not repository():
         print("  No links to Colab, Codespaces and Binder: `python -m tools.site --repository OWNER/NAME` sets them.")
     return 0

@@ -43,13 +43,12 @@ def hours(minutes: int) -> str:
     return f"{minutes / 60:.0f} hours"
 
 
-def front_page(readme: str, home: str, more: tuple[str, ...] = ()) -> str:
+def front_page(readme: str, home: str) -> str:
     """The page, in MyST Markdown.
 
     Args:
         readme: the text of README.md.
         home: "owner/name" on GitHub, or "".
-        more: further pages for the list at the side.
     """
     lessons = lessons_of(readme)
     by_number = {lesson.number: lesson for lesson in lessons}
@@ -83,7 +82,7 @@ def front_page(readme: str, home: str, more: tuple[str, ...] = ()) -> str:
         lines.append(f"- **[{lesson.number} · {lesson.title}]({lesson.file}.ipynb)** · {' · '.join(about)}\\")
         lines.append(f"  Afterwards you can {lesson.skills}.")
     lines += ["", "Every term is in the [glossary](glossary.md).", ""]
-    lines += ["```{toctree}", ":hidden:", *(lesson.file for lesson in lessons), "glossary", *more, "```", ""]
+    lines += ["```{toctree}", ":hidden:", *(lesson.file for lesson in lessons), "glossary", "the_server", "```", ""]
     return "\n".join(lines)
 
 

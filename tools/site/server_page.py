@@ -29,7 +29,7 @@ from lessons_lib.serving.http.protocol import (
 )
 from lessons_lib.serving.http.security import MAX_OBJECTS
 from lessons_lib.serving.http.server import BACKLOG, KEEP_ALIVE
-from lessons_lib.serving.http.settings import BODY_BYTES, BYTES_PER_TOKEN, ServerSettings
+from lessons_lib.serving.http.settings import BODY_BYTES, BYTES_PER_TOKEN, BYTES_PER_VALUE, ServerSettings
 
 FILE = Path(__file__).with_name("the_server.md")
 Row = tuple[str, str, str]  # what, how much, what happens beyond it
@@ -76,6 +76,7 @@ def server_limits() -> list[Row]:
 
 def request_limits() -> list[Row]:
     """Of one request."""
+    more = BYTES_PER_TOKEN // BYTES_PER_VALUE
     values = [(f"values of `{name}`", number(most)) for name, most in MAX_VALUES.items()]
     rows = [
         ("characters of a prompt", f"{number(MAX_CHARACTERS_PER_TOKEN)} for each token of the context"),
@@ -83,6 +84,8 @@ def request_limits() -> list[Row]:
         ("messages of a chat", number(MAX_MESSAGES)),
         ("completions of a prompt (`n`)", number(MAX_N)),
         ("completions of a request", number(MAX_COMPLETIONS)),
+        ("values in a body", f"{number(BODY_BYTES // BYTES_PER_VALUE)}, and {more} for each token of the context"),
+        ("texts in a body, names included", "as many"),
         ("objects in a body", number(MAX_OBJECTS)),
         (
             "`structured_outputs`",

@@ -12,7 +12,6 @@ import nbformat
 from nbformat import NotebookNode
 
 from tools.authoring.colab import is_colab_cell
-from tools.site.browser_page import EXERCISES, PAGE, browser_page
 from tools.site.code_pages import linked_files, to_code_pages, write_code_pages
 from tools.site.doors import ROOT, links, repository
 from tools.site.front_page import front_page
@@ -22,48 +21,32 @@ FOOTER = re.compile(r"^footer\(", re.MULTILINE)  # a learner's score, and links 
 SHOWN_MIME = ("text/html", "text/plain")  # a picture's HTML holds the picture; its SVG would only make the page larger
 
 
-def write_sources(folder: Path, root: Path = ROOT, in_browser: bool = False) -> list[Path]:
-    """Write everything that Sphinx reads into `folder`, which is emptied first.
-
-    Args:
-        in_browser: with the page on which some exercises run in the browser.
-
-    Returns:
-        the lessons' pages, in order.
-    """
+def write_sources(folder: Path, root: Path = ROOT) -> list[Path]:
+    """Write everything that Sphinx reads into `folder`, emptied first. Returns the lessons' pages, in order."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    home, pages, code, stubs = repository(root), [], set(), {}
-    here = EXERCISES if in_browser else ()
+    home, pages, code = repository(root), [], set()
     for solved in sorted(Path(root, "solutions").glob("[0-9][0-9]_*.ipynb")):
         released = nbformat.read(Path(root, "notebooks", solved.name), as_version=4)
-        page = lesson_page(nbformat.read(solved, as_version=4), released, solved.stem, home, here)
-        stubs |= {cell.id[3:].replace("-", "."): MARK.sub("", cell.source) for cell in released.cells}
+        page = lesson_page(nbformat.read(solved, as_version=4), released, solved.stem, home)
         pages.append(folder / solved.name)
         nbformat.write(page, pages[-1])
         code |= linked_files("".join(map(_html, _outputs(page))))
     write_code_pages(code, folder, root)
-    if here:
-        text = browser_page({id: stubs[id] for id in here}, {page.stem[:2]: page.stem for page in pages})
-        (folder / f"{PAGE}.md").write_text(text, encoding="utf-8")
     for file in ("notebooks/glossary.md", "tools/site/the_server.md", "lessons_lib/assets/static_and_continuous.svg"):
         shutil.copy(root / file, folder)
     readme = Path(root, "README.md").read_text(encoding="utf-8")
-    more = ("the_server", PAGE) if here else ("the_server",)
-    (folder / "index.md").write_text(front_page(readme, home, more), encoding="utf-8")
+    (folder / "index.md").write_text(front_page(readme, home), encoding="utf-8")
     return pages
 
 
-def lesson_page(
-    solved: NotebookNode, released: NotebookNode, lesson: str, home: str, here: tuple[str, ...] = ()
-) -> NotebookNode:
+def lesson_page(solved: NotebookNode, released: NotebookNode, lesson: str, home: str) -> NotebookNode:
     """One lesson's page: its cells and outputs, without what only tests and nbgrader read.
 
     Args:
         solved, released: the notebooks of solutions/ and notebooks/.
         lesson: such as "03_block_allocator".
         home: "owner/name" on GitHub, or "" if there is none; then no cell links to a notebook elsewhere.
-        here: exercises that run on a page of the site.
     """
     stubs = {cell.id: cell for cell in released.cells}
     cells = []
@@ -72,7 +55,7 @@ def lesson_page(
             continue
         is_exercise = cell.metadata.get("nbgrader", {}).get("solution", False)
         if is_exercise:
-            cells += _exercise(cell, stubs[cell.id], lesson, home, here)
+            cells += _exercise(cell, stubs[cell.id], lesson, home)
         elif cell.cell_type == "code":
             cells.append(_code_cell(stubs[cell.id].source, cell.outputs))  # without nbgrader's hidden tests
         else:
@@ -84,14 +67,11 @@ def lesson_page(
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": solved.metadata.kernelspec})
 
 
-def _exercise(
-    solved: NotebookNode, stub: NotebookNode, lesson: str, home: str, here: tuple[str, ...]
-) -> list[NotebookNode]:
+def _exercise(solved: NotebookNode, stub: NotebookNode, lesson: str, home: str) -> list[NotebookNode]:
     """What the learner starts from, where to try it, and the solution behind a button."""
     number = solved.id.removeprefix("ex-").replace("-", ".")
     doors = links(home, lesson, solved.id)
-    in_browser = f'<a href="{PAGE}.html#{solved.id}">this browser</a>, or in ' if number in here else ""
-    words = f"Try {number} in {in_browser}" + (doors or "your own copy of the course: `make lab`.")
+    words = f"Try {number} in " + (doors or "your own copy of the course: `make lab`.")
     solution = _code_cell(MARK.sub("", solved.source), solved.outputs)
     solution.metadata = {
         "tags": ["hide-input"],

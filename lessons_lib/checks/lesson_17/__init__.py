@@ -9,6 +9,8 @@ from lessons_lib.conformance.break_in.one_test import check_one_test
 
 __all__ = ["EXERCISES", "QUIZ"]
 
+ENGINES = ("lessons_lib.conformance.examples", "lessons_lib.conformance.adapters", "lessons_lib.engine")
+
 EXERCISES = [
     Exercise(
         id="17.1",
@@ -30,6 +32,7 @@ EXERCISES = [
         ),
         points=3,
         time_limit=20.0,
+        solved_by=ENGINES,
     ),
     Exercise(
         id="17.2",
@@ -72,6 +75,7 @@ EXERCISES = [
         ),
         points=2,
         time_limit=20.0,
+        solved_by=ENGINES,
     ),
     Exercise(
         id="17.4",
@@ -111,5 +115,6 @@ EXERCISES = [
         ),
         points=6,
         time_limit=30.0,
+        solved_by=ENGINES,
     ),
 ]

@@ -1,6 +1,7 @@
 """`POST /v1/completions`: texts that go on."""
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -44,6 +45,7 @@ class TextGeneration(Generation):
 
     async def prepare(self) -> None:
         self._check()
+        params = functools.cache(self._params)
         for prompt in self.body.prompts():
             if isinstance(prompt, str):
                 token_ids, text = await self.served.encode(prompt, self.body.add_special_tokens is not False), prompt
@@ -54,7 +56,7 @@ class TextGeneration(Generation):
                     text = self.served.decode(token_ids, self.body.skip_special_tokens is not False)
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
-            self.params.append(self._params(len(token_ids)))
+            self.params.append(params(self._max_tokens(len(token_ids))))
             await asyncio.sleep(0)  # others' turn: a request may have a thousand prompts
         if known := self.body.output_token_ids:
             self.served.check_tokens("output_token_ids", known)
@@ -143,14 +145,16 @@ class TextGeneration(Generation):
         """Tokens outside the vocabulary have no text. Without `echo` the engine finds them."""
         self.served.check_tokens("prompt", token_ids)
 
-    def _params(self, prompt_length: int) -> SamplingParams:
-        body, longest = self.body, self.served.max_model_len
-        max_tokens = body.max_tokens
+    def _max_tokens(self, prompt_length: int) -> int:
+        max_tokens, longest = self.body.max_tokens, self.served.max_model_len
         if max_tokens is None:
-            room = DEFAULT_MAX_TOKENS if longest is None else longest - prompt_length
-            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, room))
+            max_tokens = DEFAULT_MAX_TOKENS if longest is None else min(DEFAULT_MAX_TOKENS, longest - prompt_length)
+        return max(1, max_tokens)
+
+    def _params(self, max_tokens: int) -> SamplingParams:
+        body = self.body
         own = {"prompt_logprobs": body.logprobs} if body.echo and body.logprobs is not None else {}
-        return body.sampling_params(max(1, max_tokens), body.logprobs, **own)
+        return body.sampling_params(max_tokens, body.logprobs, **own)
 
 
 def router(front: AsyncEngine, served: ServedModel) -> APIRouter:

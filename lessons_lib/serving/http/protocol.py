@@ -114,8 +114,8 @@ def fail_fast(schema: Any) -> Any:
 
 @cache
 def known_fields(kind: "type[Fields]") -> frozenset[str]:
-    """The names that a request may have, offered or not."""
-    return frozenset({each.alias or name for name, each in kind.model_fields.items()} | kind.not_offered.keys())
+    """The names that a request may have."""
+    return frozenset(each.alias or name for name, each in kind.model_fields.items())
 
 
 class Fields(BaseModel):
@@ -131,23 +131,17 @@ class Fields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def refuse_what_is_not_offered(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+        """Of fields that don't exist, one is kept: an error is about one, so 100,000 needn't be looked at."""
+        if not isinstance(data, dict) or data.keys() <= (fields := known_fields(cls)):
             return data
         for name, why in cls.not_offered.items():
             if name in data and not is_neutral(name, data[name]):
                 raise PydanticCustomError("not_offered", "{field} isn't offered: {why}", {"field": name, "why": why})
-        return {name: value for name, value in data.items() if name not in cls.not_offered}
-
-    @model_validator(mode="before")
-    @classmethod
-    def keep_one_unknown_field(cls, data: Any) -> Any:
-        """An error is about one field, so 100,000 that don't exist needn't be looked at."""
-        if not isinstance(data, dict) or data.keys() <= (fields := known_fields(cls)):
-            return data
-        unknown = data.keys() - fields
-        first = next(name for name in data if name in unknown)
-        known = {name: value for name, value in data.items() if name not in unknown}
-        return known | {first[:MAX_FIELD_CHARACTERS]: data[first]}
+        known = {name: data[name] for name in fields if name in data}
+        for name in data:
+            if name not in fields and name not in cls.not_offered:
+                return known | {name[:MAX_FIELD_CHARACTERS]: data[name]}
+        return known
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -372,11 +366,8 @@ class CompletionRequest(SamplingFields):
 
     def prompts(self) -> list[str | list[int]]:
         """One or several."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if isinstance(self.prompt[0], int):
-            return [[token for token in self.prompt if isinstance(token, int)]]
-        return [each for each in self.prompt if not isinstance(each, int)]
+        is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if is_one else self.prompt  # type: ignore[list-item, return-value]
 
 
 class TextPart(Fields):

@@ -19,7 +19,7 @@ from lessons_lib.models.validate import BadRequest
 DEFAULT_CHAT_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
 # What a client can't set by chat_template_kwargs.
 CHAT_ARGUMENTS = signature(PreTrainedTokenizerBase.apply_chat_template).parameters.keys() | {"messages", "tool_schemas"}
-INLINE_CHARACTERS = 4096  # shorter texts are encoded faster than another thread is woken
+INLINE_CHARACTERS, INLINE_MESSAGES = 4096, 16  # what is shorter is encoded faster than another thread is woken
 
 
 class TooLong(BadRequest):
@@ -136,7 +136,8 @@ class ServedModel:
         if taken:
             raise BadRequest(f"chat_template_kwargs contains {taken[0]!r}, which the server sets; leave it out.")
         try:
-            encoded = write(**more) if length <= INLINE_CHARACTERS else await asyncio.to_thread(write, **more)
+            is_short = length <= INLINE_CHARACTERS and len(messages) <= INLINE_MESSAGES
+            encoded = write(**more) if is_short else await asyncio.to_thread(write, **more)
         except RecursionError as error:
             raise BadRequest("chat_template_kwargs is nested too deeply; make it flatter.") from error
         except Exception as error:  # templates raise what they like, such as "roles must alternate"

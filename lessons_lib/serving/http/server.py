@@ -29,6 +29,7 @@ from lessons_lib.serving.http.settings import ServerSettings
 LOG = logging.getLogger("lessons_lib.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 FLUSH_SECONDS = 3  # for the last bytes of answers, once everything has been computed
+SWITCH_SECONDS = 0.0005  # after which a thread that runs Python lets another one run
 BACKLOG = 4096  # connections that wait to be accepted
 KEEP_ALIVE = 75  # seconds; clients (httpx 5, aiohttp 15) and proxies (nginx 60) close an unused connection first
 
@@ -223,15 +224,17 @@ def start_log(settings: ServerSettings, log: BackgroundLog | None = None) -> Bac
 
 
 def bound_pauses() -> None:
-    """For a process that does nothing but serve: two things that would stop its event loop for a quarter of a second.
+    """For a process that does nothing but serve: three things that would stop its event loop.
 
     A full garbage collection looks at all objects, most of which are libraries'; those that exist now are left out from
     here on. Reading a number takes the square of its digits; JSON's numbers get 640 of them, the least that Python can
-    be told.
+    be told. A thread that runs Python keeps its lock (GIL) for 5 ms if it isn't told otherwise, and the event loop
+    needs the lock several times for each token.
     """
     gc.collect()
     gc.freeze()
     sys.set_int_max_str_digits(640)
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def raise_file_limit() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from lessons_lib.serving.watchdog import STEP_TIMEOUT, check_step_timeout
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
-BODY_BYTES, BYTES_PER_TOKEN = 2**18, 16
+BODY_BYTES, BYTES_PER_TOKEN, BYTES_PER_VALUE = 2**18, 16, 8
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -91,8 +91,8 @@ class ServerSettings:
 
     @property
     def max_values(self) -> int:
-        """The most values that the JSON of a body may have: token ids of prompts, and some more."""
-        return self.max_prompt_tokens + 2**14
+        """The most values that the JSON of a body may have: as `max_body_bytes`, what a prompt needs, and some more."""
+        return max(BODY_BYTES, self.max_body_bytes or 0) // BYTES_PER_VALUE
 
     @property
     def is_local(self) -> bool:

@@ -1,11 +1,8 @@
 """The block pool, its block tables, and what a packed batch reads and writes in it."""
 
-from lessons_lib.torch_installed import HAS_TORCH
+from lessons_lib.viz.pool.access import draw_pool_access
 from lessons_lib.viz.pool.grid import draw_pool
 from lessons_lib.viz.pool.paging import watch_paging
 from lessons_lib.viz.pool.playground import PoolPlayground
-
-if HAS_TORCH:
-    from lessons_lib.viz.pool.access import draw_pool_access
 
 __all__ = ["PoolPlayground", "draw_pool", "draw_pool_access", "watch_paging"]

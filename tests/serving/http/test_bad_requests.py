@@ -282,8 +282,8 @@ def test_head_of_what_has_no_get(http):
 @pytest.mark.parametrize(
     "name, depth, part",
     [
-        ("tools", 60_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
-        ("metadata", 60_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
+        ("tools", 30_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
+        ("metadata", 30_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
         ("chat_template_kwargs", 900, "chat_template_kwargs is nested too deeply; make it flatter."),
     ],
 )

@@ -51,8 +51,14 @@ def test_values_outside_texts_are_counted(value, indent):
 
 def test_what_is_in_a_text_counts_for_nothing():
     assert more_values_than(10, json.dumps({"prompt": '[{,"' * 10_000}).encode()) is None
-    told = "the body has more than 10 values; send fewer in a request."
+    told = "the body has more than 10 values and names; send fewer in a request."
     assert more_values_than(10, b"[" + b'"x",' * 100) == told
+
+
+def test_names_count_as_texts_do():
+    body = json.dumps({str(number): 1 for number in range(20)}).encode()
+    assert more_values_than(21, body) is None
+    assert "more than 15 values and names" in more_values_than(15, body)
 
 
 def test_objects_have_a_limit_of_their_own():
@@ -79,7 +85,9 @@ def test_half_a_character_is_found_in_json_as_python_reads_it(pieces):
 def test_a_body_has_room_for_the_models_context(context, num_tokens):
     settings = ServerSettings("m").for_context(context)
     assert settings.max_body_bytes == BODY_BYTES + BYTES_PER_TOKEN * num_tokens
-    assert ServerSettings("m", max_body_bytes=7).for_context(context).max_body_bytes == 7
+    assert settings.max_values == 2**15 + 2 * num_tokens
+    small = ServerSettings("m", max_body_bytes=7).for_context(context)
+    assert small.max_body_bytes == 7 and small.max_values == 2**15
 
 
 def test_a_body_beyond_it_is_refused_with_the_limit_and_the_way_out(http):
@@ -152,6 +160,7 @@ def test_one_unknown_field_is_told_and_the_known_ones_are_checked():
     [
         ("/v1/chat/completions", {"messages": [{}] * MANY}, "too_many_values"),
         ("/detokenize", {"tokens": [{}] * MANY}, "too_many_values"),
+        ("/detokenize", {"tokens": [5] * (2**15 + 2 * 1024)}, "too_many_values"),
         ("/tokenize", {"prompt": "x", "k" * 10**5: 1}, None),
         ("/v1/completions", {"prompt": "x", "structured_outputs": {"choice": ["x"] * 1025}}, None),
         ("/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "x" * 4097}}, None),
@@ -167,10 +176,16 @@ def test_a_server_refuses_it_with_the_limit(http, path, body, code):
     assert "limit" in error["message"] or "at most" in error["message"] or "isn't a field" in error["message"]
 
 
-def test_a_process_that_serves_reads_no_long_numbers_and_collects_no_old_garbage():
-    script = "import gc, json; from lessons_lib.serving.http.server import bound_pauses; bound_pauses()\n"
+def test_so_many_values_are_served(http):
+    tokens = [5] * (2**15 + 2 * 1024 - 3)
+    assert len(http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]) >= len(tokens)
+
+
+def test_a_process_that_serves_has_short_pauses():
+    script = "import gc, json, sys; from lessons_lib.serving.http.server import bound_pauses; bound_pauses()\n"
     script += (
-        "json.loads('9' * 640)\ntry: json.loads('9' * 641)\nexcept ValueError: print(gc.get_freeze_count() > 10_000)"
+        "json.loads('9' * 640)\ntry: json.loads('9' * 641)\nexcept ValueError: print(gc.get_freeze_count() > 10_000)\n"
+        "print(sys.getswitchinterval())"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.stdout == "True\n", found.stderr
+    assert found.stdout == "True\n0.0005\n", found.stderr

@@ -1,6 +1,7 @@
 """Text to tokens and back: chat templates, /tokenize, /detokenize."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -38,6 +39,16 @@ def written(model, **fields):
 def test_a_model_without_a_template_continues_the_messages(tokenizer):
     assert tokenizer.chat_template is None
     assert written(served(tokenizer)) == "Hi there!\nSure,"
+
+
+@pytest.mark.parametrize("num_messages, is_inline", [(1, True), (17, False)])
+def test_many_messages_are_written_outside_the_event_loop(tokenizer, monkeypatch, num_messages, is_inline):
+    threads = []
+    monkeypatch.setattr(
+        tokenizer, "apply_chat_template", lambda *_, **__: threads.append(threading.current_thread()) or [5]
+    )
+    assert written(served(tokenizer), messages=CHAT[:1] * num_messages)
+    assert (threads == [threading.current_thread()]) == is_inline
 
 
 def test_the_servers_template_comes_before_the_tokenizers(tokenizer):

@@ -1,21 +1,15 @@
 """Random workloads for engines of learners' answers: every answer must equal the one of the reference engine.
 
-    python -m tools.own_engine --count 200
-
-Two sets of answers are put in: the reference's own source, and the answers of tests/support/other_answers.py, which are
-written differently. Each set serves every workload with all its answers, with each of them alone, and with none.
+Two sets of answers are put in: the reference's own source, and that of other_answers, which are written differently.
 """
 
-import argparse
 import functools
-import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
-import torch
+from other_answers import ANSWERS
 
 from lessons_lib.checks.engine_trial import engine_of
 from lessons_lib.checks.kept import standalone_source
@@ -27,7 +21,6 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.tiny_models import tiny_model
 from tools.random_workloads import NoText, Workload
 
-TESTS = Path(__file__).parents[1] / "tests"
 Answers = Mapping[str, str]
 
 
@@ -41,9 +34,6 @@ def reference_answers() -> dict[str, str]:
 
 def other_answers() -> dict[str, str]:
     """Reference -> the source of a right answer that is written differently."""
-    sys.path += [path for path in (str(TESTS), str(TESTS / "support")) if path not in sys.path]
-    from other_answers import ANSWERS
-
     parts = part_exercises()
     return {target: standalone_source(ANSWERS[target], exercise.name) for target, exercise in parts.items()}
 
@@ -96,7 +86,7 @@ def answered_alone(family: str, prompt: tuple[int, ...], params: SamplingParams)
     return [completion.token_ids for completion in output.completions]
 
 
-def run(answers: Answers, seeds: range, show=print) -> list[int]:
+def run(answers: Answers, seeds: range) -> list[int]:
     """Serve the workloads of these seeds. Returns the seeds that failed."""
     linked, failed = link(LINKS, answers), []
     for seed in seeds:
@@ -104,29 +94,5 @@ def run(answers: Answers, seeds: range, show=print) -> list[int]:
             OwnWorkload(seed, linked).play()
         except Exception:
             failed.append(seed)
-            show(f"seed {seed}:\n{traceback.format_exc(limit=-4)}")
+            print(f"seed {seed}:\n{traceback.format_exc(limit=-4)}")
     return failed
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.own_engine", description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="variants with this in their name, such as 'all' or 'alone'")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)  # the models are tiny
-    all_failed: list[str] = []
-    for set_name, answers in (("reference", reference_answers()), ("other", other_answers())):
-        for name, used in variants(answers):
-            if options.only not in name:
-                continue
-            started = time.perf_counter()
-            failed = run(used, range(options.seed, options.seed + options.count))
-            seconds = time.perf_counter() - started
-            print(f"{set_name}, {name}: {options.count} workloads in {seconds:.0f} s, failed: {failed or 'none'}")
-            all_failed += [f"{set_name}, {name}: {seed}" for seed in failed]
-    sys.exit(bool(all_failed))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,5 @@
-"""`python -m tools.replicas`: two servers behind the balancer, and one is killed under load.
+"""Streams from replicas, one of which is killed under load: what their clients see."""
 
-    python -m tools.replicas --streams 32 --tokens 96
-
-Every stream is asked for three times: while both servers live, while one is killed by SIGKILL, and while the other one
-is stopped by SIGTERM. What the streams say must be the same each time. Exits with 1 if a stream ended without an error
-event and isn't complete, or says something else.
-"""
-
-import argparse
 import asyncio
 import json
 import os
@@ -17,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -25,7 +17,6 @@ import uvicorn
 
 from lessons_lib.serving.balancer import POLICIES, Balancer
 from lessons_lib.serving.http.server_process import ServerProcess
-from lessons_lib.viz.tables.table import Table
 
 DEADLINE = 120  # seconds for whatever is waited for
 
@@ -37,19 +28,12 @@ class Stream:
     Attributes:
         text, usage, error: of its events.
         is_done: whether it ended with [DONE].
-        arrivals: when each event came.
     """
 
     text: str = ""
     usage: dict[str, Any] | None = None
     error: str | None = None
     is_done: bool = False
-    arrivals: list[float] = field(default_factory=list)
-
-    @property
-    def longest_gap(self) -> float:
-        """Seconds between two events."""
-        return max((later - earlier for earlier, later in zip(self.arrivals, self.arrivals[1:])), default=0.0)
 
     def outcome(self, wanted: "Stream | None" = None) -> str:
         """In a word. Compared with another run if one is given."""
@@ -94,7 +78,6 @@ async def read_stream(
             async for part in response.aiter_raw():
                 *events, buffer = (buffer + part).split(b"\n\n")
                 for event in events:
-                    seen.arrivals.append(time.perf_counter())
                     data = event.removeprefix(b"data: ")
                     if data == b"[DONE]":
                         seen.is_done = True
@@ -106,11 +89,8 @@ async def read_stream(
                     seen.text += "".join(choice["text"] for choice in chunk["choices"])
                     seen.usage = without_cache(chunk.get("usage")) or seen.usage
                     on_event()
-    except httpx.TransportError as error:  # the connection to the balancer itself: nothing said so
-        seen.arrivals.append(time.perf_counter())
-        seen.error = None
-        seen.is_done = False
-        print(f"a stream was cut: {type(error).__name__}")
+    except httpx.TransportError:  # the connection to the balancer itself: nothing said so
+        seen.error, seen.is_done = None, False
     return seen
 
 
@@ -134,14 +114,12 @@ async def serving(balancer: Balancer) -> Any:
         await running
 
 
-async def until(condition: Callable[[], bool]) -> float:
-    """Wait until something is so. Returns the seconds that it took."""
+async def until(condition: Callable[[], bool]) -> None:
     start = time.perf_counter()
     while not condition():
         if time.perf_counter() - start > DEADLINE:
             raise TimeoutError(f"still not so after {DEADLINE} s")
         await asyncio.sleep(0.01)
-    return time.perf_counter() - start
 
 
 async def load(url: str, bodies: list[dict[str, Any]], after_events: int = 0, then: Any = None) -> list[Stream]:
@@ -168,100 +146,40 @@ def kill(server: ServerProcess) -> None:
     server.process.wait()
 
 
-@dataclass
-class Run:
-    """What one round of streams showed.
+def outcomes(streams: list[Stream], wanted: list[Stream]) -> Counter[str]:
+    return Counter(stream.outcome(other) for stream, other in zip(streams, wanted, strict=True))
 
-    Attributes:
-        outcomes: outcome -> how many streams.
-        continued: how many streams went on elsewhere, by the balancer's count.
-        longest_gap: the longest wait of any stream between two events, in seconds.
-        tokens_per_second: over all streams, from the first event to the last.
+
+async def kill_under_load(bodies: list[dict[str, Any]]) -> tuple[list[Counter[str]], list[int]]:
+    """Two servers behind a balancer: first both live, then one is killed by SIGKILL and started again, then the other
+    one is stopped by SIGTERM.
+
+    Returns:
+        (outcomes of each round's streams, compared with the first round's; how many of them went on elsewhere).
     """
-
-    name: str
-    outcomes: Counter[str]
-    continued: int
-    longest_gap: float
-    tokens_per_second: float
-
-    @classmethod
-    def of(cls, name: str, streams: list[Stream], wanted: list[Stream] | None, continued: int) -> "Run":
-        outcomes = Counter(stream.outcome(other) for stream, other in zip(streams, wanted or [None] * len(streams)))
-        times = [moment for stream in streams for moment in stream.arrivals]
-        tokens = sum(stream.usage["completion_tokens"] for stream in streams if stream.usage)
-        gap = max(stream.longest_gap for stream in streams)
-        return cls(name, outcomes, continued, gap, tokens / max(max(times) - min(times), 1e-9))
-
-
-async def kill_under_load(bodies: list[dict[str, Any]], policy: str) -> tuple[list[Run], dict[str, float]]:
-    """(what the streams saw, seconds until something was so again)."""
-    seconds: dict[str, float] = {}
     arguments = ("--max-num-seqs", 64)
     async with AsyncExitStack() as stack:
-        start = time.perf_counter()
         servers = [ServerProcess(*arguments, shutdown_timeout=1.0) for _ in range(2)]
         for server in servers:
             stack.callback(server.close)
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
-        seconds["both servers ready"] = time.perf_counter() - start
-        balancer = Balancer([server.url for server in servers], POLICIES[policy](), health_interval=0.2)
+        balancer = Balancer([server.url for server in servers], POLICIES["round-robin"](), health_interval=0.2)
         url = await stack.enter_async_context(serving(balancer))
         num_events = sum(body["max_tokens"] for body in bodies) // 4
-
-        async def round_of(name: str, then: Any = None, wanted: list[Stream] | None = None) -> list[Stream]:
-            before = balancer.counts["continued"]
-            streams = await load(url, bodies, num_events if then else 0, then)
-            runs.append(Run.of(name, streams, wanted, balancer.counts["continued"] - before))
-            return streams
-
-        runs: list[Run] = []
-        wanted = await round_of("both live")
 
         async def kill_first() -> None:
             await asyncio.to_thread(kill, servers[0])
 
-        await round_of("one is killed", kill_first, wanted)
-        start = time.perf_counter()
-        port = servers[0].url.rpartition(":")[2]
-        servers[0] = ServerProcess(*arguments, "--port", port, shutdown_timeout=1.0)
-        stack.callback(servers[0].close)
-        await asyncio.to_thread(servers[0].start)
-        await until(lambda: all(replica.is_up for replica in balancer.replicas))
-        seconds["two again after a restart"] = time.perf_counter() - start
-
         async def stop_second() -> None:
             servers[1].process.send_signal(signal.SIGTERM)
 
-        await round_of("the other is stopped", stop_second, wanted)
-        return runs, seconds
-
-
-def outcome_table(runs: list[Run]) -> Table:
-    """A row for each round."""
-    names = ["complete", "complete, and different", "error event", "cut silently"]
-    rows = [
-        [run.name, *(str(run.outcomes[name]) for name in names), str(run.continued), f"{run.longest_gap:.2f} s",
-         f"{run.tokens_per_second:.0f}"]
-        for run in runs
-    ]  # fmt: skip
-    return Table(["round", *names, "continued", "longest gap", "tokens/s"], rows)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.replicas", description=__doc__)
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--policy", choices=list(POLICIES), default="round-robin")
-    wanted = parser.parse_args()
-    bodies = requests_of(wanted.streams, wanted.tokens, wanted.seed)
-    runs, seconds = asyncio.run(kill_under_load(bodies, wanted.policy))
-    print(outcome_table(runs))
-    for name, value in seconds.items():
-        print(f"{name}: {value:.1f} s")
-    return int(any(run.outcomes["cut silently"] or run.outcomes["complete, and different"] for run in runs))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        wanted = await load(url, bodies)
+        continued = [balancer.counts["continued"]]
+        killed = await load(url, bodies, num_events, kill_first)
+        continued.append(balancer.counts["continued"])
+        servers[0] = ServerProcess(*arguments, "--port", servers[0].url.rpartition(":")[2], shutdown_timeout=1.0)
+        stack.callback(servers[0].close)
+        await asyncio.to_thread(servers[0].start)
+        await until(lambda: all(replica.is_up for replica in balancer.replicas))
+        stopped = await load(url, bodies, num_events, stop_second)
+        return [outcomes(streams, wanted) for streams in (wanted, killed, stopped)], continued

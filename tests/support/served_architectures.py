@@ -1,20 +1,27 @@
-"""Serves a random workload with one model, and compares every answer with the one that `generate` gives its prompt:
-its tokens, and their log-probabilities, since a random model may repeat itself."""
+"""Which architectures of transformers the engine serves token for token: `python tests/support/served_architectures.py`
+checks all causal language models, in about three minutes, and writes tests/conformance/MODELS.md.
+
+A random workload is served with each model, and every answer compared with the one that `generate` gives its prompt:
+its tokens, and their log-probabilities, since a random model may repeat itself.
+"""
 
 import random
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from tiny_architectures import FIRST_WORD, architectures, tiny_model
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.support import REMEDY, check_supported
-from tools.conformance.tiny_models import FIRST_WORD, tiny_model
 
 PAGED, GATHERED, REFUSED, BROKEN, WRONG = "equal", "equal (gathered)", "refused", "can't be built", "WRONG"
 ANSWER = 8
@@ -122,3 +129,46 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, UnsupportedModel):
         return text.removesuffix(REMEDY).split(" can't be served: ")[-1].rstrip(" .")
     return f"{type(error).__name__}: {text}"[:200]
+
+
+TABLE = Path(__file__).parents[1] / "conformance" / "MODELS.md"
+MEANING = {
+    PAGED: "served from the paged KV cache, token for token as `generate`",
+    GATHERED: "served token for token as `generate`, slowly: each sequence alone, over a copy of its blocks",
+    REFUSED: "`UnsupportedModel`, before the first token",
+    BROKEN: "transformers itself can't build a tiny model of it here, or `generate` fails; not known",
+    WRONG: "a defect",
+}
+
+
+def markdown(outcomes: list[Outcome]) -> str:
+    """The table of all architectures, MODELS.md."""
+    counts = {verdict: sum(each.verdict == verdict for each in outcomes) for verdict in MEANING}
+    summary = [f"| {verdict} | {counts[verdict]} | {meaning} |" for verdict, meaning in MEANING.items()]
+    rows = [
+        f"| {each.model_type} | {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[each.model_type]} | {each.verdict} | {each.reason} |"
+        for each in outcomes
+    ]
+    return f"""\
+# Which models the engine serves
+
+Every causal language model of transformers {transformers.__version__}, as a tiny random model with \
+short windows in float32: six prompts of 1 to 40 tokens in one paged batch, with chunked prefill. Tokens \
+and their log-probabilities are compared with those of greedy `generate`, one prompt at a time. Written \
+by `python tests/support/served_architectures.py`.
+
+| result | architectures | meaning |
+| --- | --- | --- |
+{chr(10).join(summary)}
+
+| model_type | class | result | why |
+| --- | --- | --- | --- |
+{chr(10).join(rows)}
+"""
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # tiny models gain nothing from more
+    TABLE.write_text(markdown([check_architecture(model_type) for model_type in architectures()]), encoding="utf-8")

@@ -1,1 +1,0 @@
-"""Serves a tiny random model of every causal language model in transformers and compares with `generate`."""
