@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from operator import eq
 from pathlib import Path
 
 import torch
@@ -83,15 +84,11 @@ def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16,
             "name": name,
             "size": size,
             "seconds": statistics.median(seconds[name, size]),
-            "same": count_same(answers[name, size], expected),
+            "same": sum(map(eq, answers[name, size], expected)),
         }
         for name, size in cases
     ]
     return {"requests": requests, "repeats": repeats, "new_tokens": sum(map(len, expected)), "ways": ways}
-
-
-def count_same(answers: list[list[int]], expected: list[list[int]]) -> int:
-    return sum(own == other for own, other in zip(answers, expected))
 
 
 def main() -> None:

@@ -221,9 +221,8 @@ def check_triton(
     if gpu is None:
         return Finding("Triton", f"{installed}, will interpret kernels on the CPU")
     if capability and tuple(capability) < (8, 0):
-        found = (
-            f"{installed}, but {gpu} (compute capability {capability[0]}.{capability[1]}) is older than Triton's 8.0"
-        )
+        older = ".".join(map(str, capability))
+        found = f"{installed}, but {gpu} (compute capability {older}) is older than Triton's 8.0"
         return Finding("Triton", found, NOTE, "set TRITON_INTERPRET=1 to interpret kernels instead")
     if compiler is None:
         return Finding("Triton", f"{installed}, would compile for {gpu}, but there is no C compiler", NOTE,
@@ -256,9 +255,8 @@ def look_at_test_tools() -> Iterator[Finding]:
         ("nbgrader", version_of("nbgrader"), "`make test` installs it"),
         ("Chromium", find_chromium(), "`.venv/bin/python -m playwright install chromium`, or set CHROMIUM to its path"),
     ):
-        yield (
-            Finding(name, found) if found else Finding(name, "not found; only tests and teachers need it", NOTE, remedy)
-        )
+        missing = Finding(name, "not found; only tests and teachers need it", NOTE, remedy)
+        yield Finding(name, found) if found else missing
 
 
 def look() -> Iterator[Finding]:

@@ -24,7 +24,6 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.viz.tables.table import Table
 from tools.interrupts import END, Interrupter, Letters
 
 LONGEST = 24
@@ -70,8 +69,8 @@ class Soak:
         self.engine.core.copy_blocks = self.copies_with_faults
         self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
 
-    def run(self) -> Table:
-        """Run everything, from the first request to the table of what happened.
+    def run(self) -> str:
+        """Run everything, from the first request to the figures of what happened.
 
         Raises:
             AssertionError: an answer is wrong, a request was lost, or a block.
@@ -91,7 +90,7 @@ class Soak:
         self.check_that_nothing_is_lost()
         self.engine.close()
         self.compare()
-        return self.table(seconds)
+        return self.told(seconds)
 
     def step(self) -> list[RequestOutput]:
         """A step of the engine, now and then interrupted at any of its lines."""
@@ -206,7 +205,7 @@ class Soak:
             self.counts["answers compared"] += 1
             self.counts["of them whole"] += len(answer) == len(expected)
 
-    def table(self, seconds: float) -> Table:
+    def told(self, seconds: float) -> str:
         engine = self.engine
         scheduler = engine.scheduler
         figures = {
@@ -219,11 +218,7 @@ class Soak:
             "steps": self.metrics.steps,
             "seconds": round(seconds, 1),
         }
-        return Table(
-            ["what", "how many"],
-            list({**dict(sorted(self.counts.items())), **figures}.items()),
-            f"Soak with seed {self.seed}",
-        )
+        return "\n".join(f"{what:36} {count:12,}" for what, count in [*sorted(self.counts.items()), *figures.items()])
 
 
 def resident_mib() -> int:

@@ -102,8 +102,8 @@ OF_KERNELS = {
 }
 BORROWERS = [
     pytest.param(id, text, id=f"{id} {how}")
-    for id, more in (("03.1", OF_CLASSES), ("03.2", OF_FUNCTIONS), ("07.1", OF_KERNELS))
-    for how, text in (BORROWED | more).items()
+    for id, ways in (("03.1", OF_CLASSES), ("03.2", BORROWED | OF_FUNCTIONS), ("07.1", BORROWED | OF_KERNELS))
+    for how, text in ways.items()
 ]
 
 

@@ -5,7 +5,7 @@ from readme_tables import ways_markdown
 
 from lessons_lib.measuring.designs import ALONE, ways_table
 from lessons_lib.measuring.published import recorded_ways
-from tools.bench_engines import HF_ALONE, WAYS, count_same, measure_ways
+from tools.bench_engines import HF_ALONE, WAYS, measure_ways
 
 
 def rates() -> dict[str, float]:
@@ -57,7 +57,3 @@ def test_both_ways_of_one_request_at_a_time_are_measured():
     results = measure_ways(repeats=1, requests=1, sizes=())
     assert [way["name"] for way in results["ways"]] == [HF_ALONE, ALONE]
     assert results["new_tokens"] > 0 and all(way["seconds"] > 0 and way["same"] == 1 for way in results["ways"])
-
-
-def test_answers_are_compared_one_by_one():
-    assert count_same([[1, 2], [3]], [[1, 2], [4]]) == 1 and count_same([], []) == 0

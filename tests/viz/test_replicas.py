@@ -8,7 +8,7 @@ from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.drawing.palette import color_of
-from lessons_lib.viz.replicas import PrefixPlaces, draw_all_reduce, draw_prefix_places, draw_streams
+from lessons_lib.viz.replicas import PrefixPlaces, draw_all_reduce, draw_cut_matrices, draw_prefix_places, draw_streams
 
 
 def test_a_cell_says_how_much_of_a_conversation_a_cache_holds():
@@ -27,6 +27,15 @@ def test_a_stream_moves_to_the_band_of_the_other_replica():
     assert picture.svg.count(color_of("A")) == 4  # three tokens and the sign at the end
     assert picture.svg.count("arrow-") == 2 and "replica 0 is lost" in picture.svg  # its definition, and one use
     assert "Replica" not in draw_streams([moved], 2).alt.split(".")[1]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_every_process_has_its_columns_and_rows(world_size):
+    picture = draw_cut_matrices(4, 12, 16, 12, world_size)
+    for rank in range(world_size):
+        first, last = rank * 16 // world_size, (rank + 1) * 16 // world_size - 1
+        assert f"columns {first} to {last} of W1" in picture.svg and f"rows {first} to {last} of W2" in picture.svg
+    assert f"{world_size} processes" in picture.alt
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

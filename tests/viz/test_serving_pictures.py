@@ -9,7 +9,8 @@ from svg_reading import elements, texts, titles
 from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.recording.drain import ClientRequest, DrainRun, recorded_drain
 from lessons_lib.recording.request_path import LANES, Message, Work, recorded_path
-from lessons_lib.viz.serving import draw_drain, draw_path
+from lessons_lib.viz.charts.step_parts import COLOURS
+from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
 from lessons_lib.viz.serving.laps import BETWEEN, median_laps
 
 MESSAGES = [
@@ -79,6 +80,7 @@ def a_step(start, **seconds):
 
 
 QUICK = [a_step(0.01 * n, forward=0.006, update=0.002) for n in range(3)]
+SLOW = [a_step(0.02 * n, forward=0.012, update=0.004) for n in range(3)]
 
 
 def test_laps_are_medians_and_add_up_to_the_time_between_two_steps():
@@ -88,6 +90,24 @@ def test_laps_are_medians_and_add_up_to_the_time_between_two_steps():
     assert median_laps(slow)["forward"] == pytest.approx(0.006), "one slow step changes nothing"
     with pytest.raises(ValueError, match="needs at least 2"):
         median_laps(QUICK[:1])
+
+
+def test_bars_are_as_long_as_the_laps():
+    picture = draw_laps({"alone": QUICK, "beside a loop": SLOW})
+    widths = [float(rect.get("width")) for rect in elements(picture, "rect") if rect.get("fill") == COLOURS["forward"]]
+    assert widths[2] == pytest.approx(2 * widths[1], abs=0.02), "the first one is the legend"
+    assert "10 ms" in texts(picture) and "20 ms" in texts(picture)
+    assert "beside a loop: 20 ms from one step to the next, of which forward 12 ms, update 4 ms" in picture.alt
+
+
+def test_load_is_told_in_words():
+    points = [LoadPoint(10, 10, 0.2), LoadPoint(30, 2, 9.0)]
+    picture = draw_load({"all are taken": points}, target=0.5, knee=20, title="Load")
+    assert (
+        "at most 10.0 requests per second within the target, at a rate of 10.0; at 30.0 per second 2.0" in picture.alt
+    )
+    assert "The target is 500 ms" in picture.alt and "The knee is at 20.0" in picture.alt
+    assert draw_load({}).alt
 
 
 DRAIN = DrainRun(
