@@ -24,6 +24,7 @@ from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import EngineConfig, EngineCore, LLMEngine, ModelRunner, Parts, SamplingParams, random_numbers
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, skewed_workload
 from lessons_lib.models import load_model
@@ -104,7 +105,7 @@ predict("12.a", ...)
                  sample: a token from each row, by its request's parameters       this lesson
    update        tokens to their sequences, blocks to the pool                    lesson 09
    pass on       text, callbacks                                                  this lesson
-   record        metrics, listeners                                               this lesson
+   observe       metrics                                                          this lesson
                     │
                     ▼
  on_token / stream / RequestOutput                                                this lesson
@@ -119,21 +120,21 @@ predict("12.a", ...)
 Blocks are copied before the forward pass, because it writes into blocks whose old contents must have been saved by
 then. And no token reaches a reader before the whole pass has succeeded.
 
-Here are the first three steps of the six stories. A *listener* is called with a record of each step.
+Here are the first three steps of the six stories. `EngineMetrics` observes an engine and keeps a record of each step.
 """
 
 # %%
-engine, steps = LLMEngine(model, tokenizer, SMALL), []
-engine.listeners.append(steps.append)
+engine = LLMEngine(model, tokenizer, SMALL)
+metrics = EngineMetrics(engine)
 for story, params in zip(STORIES, AS_ASKED):
     engine.add_request(story.prompt, params, request_id=story.name)
 for number in (1, 2, 3):
     engine.step()
-    step = steps[-1]
+    step = metrics.recent[-1]
     print(f"step {number}: {step.tokens} tokens computed for {step.running} sequences, {step.new_tokens} new; waiting: {step.waiting}")
 
 # %%
-reveal("12.a", steps[0].new_tokens)
+reveal("12.a", metrics.recent[0].new_tokens)
 
 # %% [markdown]
 """
@@ -891,15 +892,16 @@ print(output.finish_reason, repr(output.text), output.text == shown)
 """
 ### What an engine knows about itself
 
-An engine counts while it serves. `engine.metrics.snapshot()` returns everything as plain data. Here are twelve requests
-with skewed lengths:
+`EngineMetrics` counts while an engine serves, and `snapshot()` returns everything as plain data. Here are twelve
+requests with skewed lengths:
 """
 
 # %% tags=["measured"]
 load = skewed_workload(12)
-measured = engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
+engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
+measured = EngineMetrics(engine)
 engine.generate(load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens])
-snapshot = engine.metrics.snapshot()
+snapshot = measured.snapshot()
 rows = [["throughput", f"{snapshot['throughput']:.0f} tokens/s"]]
 rows += [[f"utilization of {what}s", f"{snapshot[f'{what}_utilization']:.0%}"] for what in ("slot", "token", "block")]
 for name in ("queue_time", "ttft", "itl", "latency"):
@@ -1000,9 +1002,10 @@ but no logits.
 """
 
 # %%
-engine, used_blocks = LLMEngine(model, tokenizer, SMALL), []
-engine.listeners.append(lambda step: used_blocks.append(step.used_blocks))
+engine = LLMEngine(model, tokenizer, SMALL)
+metrics = EngineMetrics(engine)
 drawn = engine.generate([PROMPTS[1]], SamplingParams(n=3, max_tokens=24, seed=1, logprobs=2, **SETTING))[0]
+most_used = max(step.used_blocks for step in metrics.recent)
 likeliest = engine.generate([PROMPTS[1]], SamplingParams(max_tokens=24, logprobs=2))[0]
 
 
@@ -1016,7 +1019,7 @@ first = drawn.completions[0].logprobs[0]
 top = ", ".join(f"{tokenizer.decode(token)!r} {math.exp(logprob):.2f}" for token, logprob in first.top)
 print(f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}")
 unshared = 3 * math.ceil((len(prompt_ids["B"]) + 24) / 16)
-print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and would use {unshared} without sharing")
+print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {most_used} together, and would use {unshared} without sharing")
 
 # %% [markdown]
 """
@@ -1189,10 +1192,11 @@ its blocks: only requests with the same salt share them.
 SECRET = "Once upon a time there was a small dog. His name was Max and his bone was under the tree. "
 for salt in ("the same", "another"):
     engine = LLMEngine(model, tokenizer, SMALL)
+    metrics = EngineMetrics(engine)
     for tenant_salt in ("the same", salt):
-        before = engine.metrics.cached_tokens
+        before = metrics.cached_tokens
         engine.generate([SECRET], SamplingParams(max_tokens=4), cache_salt=tenant_salt)
-    print(f"{salt} salt: {engine.metrics.cached_tokens - before} of {len(tokenizer(SECRET).input_ids)} prompt tokens were cached")
+    print(f"{salt} salt: {metrics.cached_tokens - before} of {len(tokenizer(SECRET).input_ids)} prompt tokens were cached")
 
 # %% [markdown]
 """
@@ -1226,9 +1230,9 @@ bound: how many values didn't exceed it.
 """
 
 # %% tags=["measured"]
-lines = prometheus_text(measured.metrics).splitlines()
+lines = prometheus_text(snapshot).splitlines()
 print("\n".join(lines[:6]), "\n…")
-print("\n".join(line for line in lines if "ttft_seconds_bucket" in line or "ttft_seconds_count" in line))
+print("\n".join(line for line in lines if "first_token_seconds_bucket" in line or "first_token_seconds_count" in line))
 
 # %% [markdown]
 """
@@ -1239,10 +1243,10 @@ copies, sampling, bookkeeping.
 """
 
 # %% tags=["measured"]
-display(draw_step_parts(list(measured.metrics.recent)))
-parts = measured.metrics.part_seconds
-print(", ".join(f"{part} {1000 * seconds / measured.metrics.steps:.2f} ms" for part, seconds in parts.items()), "per step on average")
-print(f"the engine's own share: {measured.metrics.own_share:.1%}")
+display(draw_step_parts(list(measured.recent)))
+parts = measured.part_seconds
+print(", ".join(f"{part} {1000 * seconds / measured.steps:.2f} ms" for part, seconds in parts.items()), "per step on average")
+print(f"the engine's own share: {measured.own_share:.1%}")
 
 # %% [markdown]
 """
@@ -1259,6 +1263,7 @@ Here is a step of four stories:
 def decodes(make_runner=None):
     """Operators in one decode step of four stories, milliseconds of a forward pass (median of 20), and the tokens."""
     engine, tokens = LLMEngine(model, tokenizer, replace(SMALL, make_runner=make_runner)), []
+    metrics = EngineMetrics(engine)
     for story in STORIES[:4]:
         engine.add_request(story.prompt, SamplingParams(max_tokens=60, ignore_eos=True), on_token=lambda token: tokens.append(token.token))
     for _ in range(4):
@@ -1267,7 +1272,7 @@ def decodes(make_runner=None):
         engine.step()
     for _ in range(20):
         engine.step()
-    return operators.count, 1000 * median(step.seconds["forward"] for step in list(engine.metrics.recent)[-20:]), tokens
+    return operators.count, 1000 * median(step.seconds["forward"] for step in list(metrics.recent)[-20:]), tokens
 
 
 (plain, plain_ms, tokens), (fused, fused_ms, fused_tokens) = decodes(), decodes(fused_runner)

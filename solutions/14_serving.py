@@ -30,7 +30,7 @@ import psutil
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
+from lessons_lib.engine import EngineConfig, EngineMetrics, LLMEngine, SamplingParams
 from lessons_lib.kv_cache import audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring.overload import bounded, overload_scores, take_all
@@ -1056,16 +1056,16 @@ LONG = SamplingParams(max_tokens=18, ignore_eos=True)
 
 
 def laps_alone():
-    engine = LLMEngine(model, tokenizer, BUSY)
-    loop = EngineLoop(engine)
+    loop = EngineLoop(LLMEngine(model, tokenizer, BUSY))
     loop.apply(AddRequest(str(number), PROMPTS[number % 6], LONG) for number in range(32))
     while loop.open:
         loop.step()
-    return list(engine.metrics.recent)[8:]
+    return list(loop.metrics.recent)[8:]
 
 
 async def laps_with_readers():
     engine = LLMEngine(model, tokenizer, BUSY)
+    metrics = EngineMetrics(engine)
 
     async def read(front, number):
         async for tokens in await front.add(PROMPTS[number % 6], LONG):
@@ -1076,7 +1076,7 @@ async def laps_with_readers():
 
     async with AsyncEngine(engine) as front:
         await asyncio.gather(*(read(front, number) for number in range(32)))
-    return list(engine.metrics.recent)[8:]
+    return list(metrics.recent)[8:]
 
 
 setups = {"alone": [], "a busy loop beside it": []}

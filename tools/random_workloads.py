@@ -22,6 +22,7 @@ import torch
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
@@ -96,6 +97,7 @@ class Workload:
         self.to_come = [self.draw_request() for _ in range(rng.randint(2, 6))]
         self.abort_rate = rng.choice([0.0, 0.0, 0.1])
         self.engine = self.draw_engine()
+        self.metrics = EngineMetrics(self.engine)
 
     def draw_request(self) -> tuple[tuple[int, ...], SamplingParams, dict[str, object]]:
         rng = self.rng
@@ -162,7 +164,7 @@ class Workload:
             assert not self.asked, f"{list(self.asked)} never finished"
             assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are still in use"
         self.happened.update(steps=steps, preemptions=scheduler.num_preempted, swaps=scheduler.num_swapped)
-        self.happened["cached tokens"] += engine.metrics.cached_tokens
+        self.happened["cached tokens"] += self.metrics.cached_tokens
         return self.happened
 
     def add_some(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_copies import BlockCopy
@@ -61,6 +62,7 @@ class Soak:
         self.rng = random.Random(self.seed)
         self.model = tiny_model("qwen2", seed=3)
         self.engine = LLMEngine(self.model, Letters(), CONFIG)
+        self.metrics = EngineMetrics(self.engine)
         self.forward = self.engine.runner.forward
         self.engine.runner.forward = self.forward_with_faults
         self.copy_blocks = self.engine.core.copy_blocks
@@ -78,7 +80,7 @@ class Soak:
             self.add_some()
             self.abort_some()
             self.take(self.step())
-            if self.engine.metrics.steps % self.audit_every == 0:
+            if self.metrics.steps % self.audit_every == 0:
                 self.engine.core.settle()
                 audit(self.engine.scheduler)
             if self.counts["requests"] >= self.requests // 5:
@@ -209,11 +211,11 @@ class Soak:
         figures = {
             "preemptions": scheduler.num_preempted,
             "by swap": scheduler.num_swapped,
-            "tokens computed": engine.metrics.tokens,
-            "tokens returned": engine.metrics.new_tokens,
-            "tokens found in the cache": engine.metrics.cached_tokens,
+            "tokens computed": self.metrics.tokens,
+            "tokens returned": self.metrics.new_tokens,
+            "tokens found in the cache": self.metrics.cached_tokens,
             "blocks evicted": scheduler.pool.evicted,
-            "steps": engine.metrics.steps,
+            "steps": self.metrics.steps,
             "seconds": round(seconds, 1),
         }
         return "\n".join(f"{what:36} {count:12,}" for what, count in [*sorted(self.counts.items()), *figures.items()])

@@ -5,6 +5,8 @@ their launch depends on lengths that change from step to step. A custom operator
 output shape; the compiler doesn't look inside.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -68,11 +70,7 @@ def attend_paged(
 
 
 @attend_paged.register_fake
-def _(
-    query: Tensor, k_cache: Tensor, v_cache: Tensor, cu_seqlens_q: Tensor, context_lens: Tensor, block_tables: Tensor,
-    max_lens: Tensor, scale: float, window: int | None = None, chunk: int | None = None, softcap: float | None = None,
-    sinks: Tensor | None = None, alibi_slopes: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+def _(query: Tensor, k_cache: Tensor, v_cache: Tensor, *others: Any, **named: Any) -> Tensor:
     return query.new_empty(*query.shape[:2], v_cache.shape[-1])
 
 

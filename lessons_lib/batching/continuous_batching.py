@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lessons_lib.batching.prompts import check_batch_size, encode_prompts
 from lessons_lib.batching.request import Request, RequestState, request_names
 from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
 from lessons_lib.batching.slots import SlotManager
-from lessons_lib.models.prompts import check_batch_size, encode_prompts
 from lessons_lib.models.validate import BadRequest
 
 
@@ -157,7 +157,7 @@ def batch_generate(
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`, with `max_seq_len` as the context; or a size is below 1, or an id
+        BadRequest: see `batching.prompts`, with `max_seq_len` as the context; or a size is below 1, or an id
             is used twice. Nothing was computed.
         NoProgress: a call of `step` computed nothing.
     """

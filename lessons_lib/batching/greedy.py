@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.models.prompts import encode_prompts
+from lessons_lib.batching.prompts import encode_prompts
 
 
 @torch.inference_mode()
@@ -98,7 +98,7 @@ def generate_one_by_one(
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts.encode_prompts`; nothing was computed.
+        BadRequest: see `lessons_lib.batching.prompts.encode_prompts`; nothing was computed.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     return [

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.masks import Rule, block_diagonal_mask, tag_tokens
-from lessons_lib.models.prompts import encode_prompts
+from lessons_lib.batching.prompts import encode_prompts
 
 
 @torch.inference_mode()
@@ -96,7 +96,7 @@ def packed_generate(
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
+        BadRequest: see `lessons_lib.batching.prompts`; nothing was computed.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     return generate_packed(model, prompt_ids, max_tokens_each, tokenizer.eos_token_id, packed_logits)

@@ -17,8 +17,8 @@ from lessons_lib.attention.packing import (
     unpack,
 )
 from lessons_lib.batching.continuous_batching import NoProgress
+from lessons_lib.batching.prompts import encode_prompts
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState, request_names
-from lessons_lib.models.prompts import encode_prompts
 from lessons_lib.models.validate import BadRequest
 
 
@@ -161,7 +161,7 @@ def ragged_generate(
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`; or `max_num_seqs` is below 1, or an id is used twice. Nothing was
+        BadRequest: see `batching.prompts`; or `max_num_seqs` is below 1, or an id is used twice. Nothing was
             computed.
         NoProgress: a call of `step` computed nothing.
     """

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.models.prompts import check_batch_size, encode_prompts
+from lessons_lib.batching.prompts import check_batch_size, encode_prompts
 
 Item = TypeVar("Item")
 
@@ -131,7 +131,7 @@ def static_generate(
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: a request is invalid, see `lessons_lib.models.prompts`; raised before anything is computed.
+        BadRequest: a request is invalid, see `lessons_lib.batching.prompts`; raised before anything is computed.
     """
     check_batch_size(batch_size)
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)

@@ -1,18 +1,22 @@
 """Lesson 12: how an engine has to serve its model, or why it can't."""
 
 import warnings
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.compat.generation_defaults import GenerationDefaults
+from lessons_lib.compat.pool_size import checked_num_blocks
 from lessons_lib.compat.probe import GATHERED, probe
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.models.configuration import UnsupportedModel
-from lessons_lib.models.support import check_context
+from lessons_lib.models.configuration import UnsupportedModel, text_config
+from lessons_lib.models.support import check_context, checked_context
 
 
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:
@@ -20,6 +24,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
 
     Raises:
         UnsupportedModel: the engine would give other tokens than the model's `generate`.
+        ValueError, MemoryError: see `checked_num_blocks`.
     """
     measured: dict[str, Any] = {}
     if config.probe:
@@ -28,7 +33,11 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
         measured["layer_shapes"] = served.layer_shapes
         if served.way == GATHERED:
             measured["make_runner"] = make_gathered
-    return ModelFit(GenerationDefaults.of(model, tokenizer, config.generation_config), **measured)
+    num_blocks = checked_num_blocks(replace(config, layer_shapes=measured.get("layer_shapes")), model)
+    context = checked_context(model, config.max_model_len)
+    defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
+    make_rules = partial(rules_of, tokenizer=tokenizer, vocab_size=text_config(model.config).vocab_size)
+    return ModelFit(defaults, num_blocks, make_rules, context, **measured)
 
 
 def make_gathered(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:

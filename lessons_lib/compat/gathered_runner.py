@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from lessons_lib.engine.input_batch import tokens_of
+from lessons_lib.engine.input_batch import next_tokens
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -41,7 +41,7 @@ class GatheredRunner(ModelRunner):
         """
         start = sequence.num_computed_tokens
         gathered = gather(self.cache, sequence.blocks, start)
-        logits = forward_with_cache(self.model, tokens_of(sequence, count), start, gathered)
+        logits = forward_with_cache(self.model, next_tokens(SchedulerOutput({sequence: count}), {}), start, gathered)
         slots = slot_mapping(sequence.blocks, self.cache.block_size, start, start + count).to(self.model.device)
         if (held := gathered.get_seq_length()) != start + count:
             raise UnsupportedModel(f"its cache has {held} entries for {start + count} tokens")
@@ -74,9 +74,9 @@ def forward_with_cache(
 
     Args:
         token_ids: the new tokens.
-        start: how many tokens the cache has.
+        start: number of tokens in the cache.
         cache: a Hugging Face cache, which the pass appends to; None for a pass without one.
-        logits_to_keep: how many logits are wanted, from the end; 0 for all.
+        logits_to_keep: number of logits that are wanted, from the end; 0 for all.
 
     Returns:
         tensor [at least logits_to_keep, vocabulary]: the last rows are those after the last tokens.
@@ -97,5 +97,5 @@ def forward_with_cache(
 
 @cache
 def parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """What a function takes by name."""
+    """Parameters that a function takes by name."""
     return frozenset(inspect.signature(function).parameters)

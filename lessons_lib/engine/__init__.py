@@ -1,10 +1,11 @@
 """The engine: requests in, tokens out.
 
 Read in this order: request, core, model_runner, sampling (the path of a step, lesson 12); then what they call:
-config, sampling_params, outputs, output_processor, logprobs, detokenizer, logits_processors, guided, grammar_process,
-stateless_random, plain_sampling, input_batch, reentrancy, request_checks, model_fit, input_processor, llm_engine,
-metrics, prometheus; then the GPU path: cuda_graphs, input_buffers, joined_projections, equal_products,
-gpu_model_runner (13). greedy_loop is lesson 09's loop, and fused_llama a faster model runner for CPUs.
+config, sampling_params, outputs, output_processor, logprobs, detokenizer, rules, logits_processors,
+structured_outputs, guided, grammar_process, stateless_random, plain_sampling, input_batch, reentrancy, model_fit,
+input_processor, llm_engine, metrics, prometheus; then the GPU path: cuda_graphs, input_buffers, joined_projections,
+equal_products, gpu_model_runner, warm_up (13). greedy_loop is lesson 09's loop, and fused_llama a faster model runner
+for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
@@ -25,13 +26,15 @@ from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
-from lessons_lib.engine.logits_processors import NoTokenAllowed
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.plain_sampling import draw, draw_on_device, token_probabilities
+from lessons_lib.engine.rules import NoTokenAllowed
 from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 
 __all__ = [
     "FEW_TOKENS",
@@ -39,6 +42,7 @@ __all__ = [
     "CompletionOutput",
     "EngineConfig",
     "EngineCore",
+    "EngineMetrics",
     "GPUModelRunner",
     "GraphKey",
     "GraphSize",

@@ -1,19 +1,12 @@
 """Lesson 12: the sizes of an engine, and the parts of it that can be replaced."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import PreTrainedModel
-
 from lessons_lib.attention.hf_backend import Backend
-from lessons_lib.kv_cache.block_memory import block_bytes
-from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.models.configuration import KVShape, context_length
-from lessons_lib.models.validate import flag, is_real, must, shortened, whole
+from lessons_lib.models.configuration import KVShape
+from lessons_lib.models.validate import check_fields, flag, function, must, number, shortened, whole
 from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy
@@ -23,17 +16,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "priority": StrictPriority,
 }  # by their names in vLLM
 MakeRunner = Callable[[Any, int, Any], Any]
-# The smallest value of each field that is a whole number, and whether it may be None.
-WHOLE_NUMBERS = {
-    "max_num_seqs": (1, False),
-    "max_num_batched_tokens": (1, False),
-    "max_model_len": (2, True),
-    "block_size": (1, False),
-    "num_blocks": (1, True),
-    "cache_bytes": (1, False),
-    "num_swap_blocks": (0, False),
-    "max_logprobs": (-1, False),
-}
 
 
 @dataclass(frozen=True)
@@ -50,18 +32,18 @@ class EngineConfig:
         cache_bytes: memory of the KV cache, in bytes.
         num_swap_blocks: size of the swap space; without one, preempted sequences are recomputed.
         watermark: share of the blocks that admission leaves free for running sequences, 0 to 1.
-        share_prefixes: whether sequences with the same beginning share blocks.
-        policy: which request is served next, see `policies`; or "fcfs" or "priority".
+        share_prefixes: sequences with the same beginning share blocks.
+        policy: decides which request is served next, see `policies`; or "fcfs" or "priority".
         admission: see `scheduler.optimistic`.
-        backend: how attention is computed, see `hf_backend.plan_attention`.
-        probe: whether the engine compares its own logits with those of `generate` before the first request, see
+        backend: computes attention, see `hf_backend.plan_attention`.
+        probe: the engine compares its own logits with those of `generate` before the first request, see
             `compat.probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't
             support gives wrong tokens.
-        overlap: whether a step is launched before the tokens of the last one are read, so that a GPU never waits for
+        overlap: each step is launched before the tokens of the last one are read, so that a GPU never waits for
             the host (lesson 13).
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine chooses one.
         max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
-        generation_config: whether the model's `generation_config` counts, see `compat.generation_defaults`; without it,
+        generation_config: the model's `generation_config` counts, see `compat.generation_defaults`; without it,
             only the tokenizer's end token ends a completion.
         layer_shapes: of each layer's keys and values. The engine fills in what the probe measured, for runners; None
             for those of the model's configuration.
@@ -90,29 +72,15 @@ class EngineConfig:
     layer_shapes: list[KVShape] | None = None
 
     def __post_init__(self) -> None:
-        for name, (least, may_be_none) in WHOLE_NUMBERS.items():
-            value, or_none = getattr(self, name), ", or None" if may_be_none else ""
-            if value is not None or not may_be_none:
-                wanted = f"a whole number from {least} on{or_none}"
-                object.__setattr__(self, name, whole(name, value, wanted, least, 2**63 - 1, ValueError))
+        check_fields(self, CHECKS, MAY_BE_NONE)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs {self.max_num_seqs}; a step "
                 "must have room for a token of each sequence. Raise the first or lower the second."
             )
-        if not (is_real(self.watermark) and 0 <= self.watermark <= 1):
-            raise ValueError(f"watermark is {shortened(self.watermark)}; it is a share of the blocks, 0 to 1.")
-        for name in ("share_prefixes", "overlap", "generation_config"):
-            flag(name, getattr(self, name), ValueError)
-        wanted = "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"
-        must(callable(self.admission), "admission", self.admission, wanted, ValueError)
-        wanted = "a function (model, num_blocks, config) -> ModelRunner, or None"
-        is_maker = self.make_runner is None or callable(self.make_runner)
-        must(is_maker, "make_runner", self.make_runner, wanted, ValueError)
-        object.__setattr__(self, "policy", known_policy(self.policy))
 
 
-def known_policy(policy: Any) -> Policy:
+def known_policy(name: str, policy: Any) -> Policy:
     """A policy, or the one of that name.
 
     Raises:
@@ -127,75 +95,27 @@ def known_policy(policy: Any) -> Policy:
         return POLICIES[policy]()
     can_rank = not isinstance(policy, type) and callable(getattr(policy, "rank", None))
     wanted = "an object with a method `rank(sequence)`, such as `FirstComeFirstServed()`"
-    must(can_rank, "policy", policy, wanted, ValueError)
+    must(can_rank, name, policy, wanted)
     checked: Policy = policy
     return checked
 
 
-def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
-    """The number of blocks of an engine's pool, before any memory is allocated for them.
-
-    Raises:
-        ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
-            positions than that.
-        MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
-            have allocated them already.
-    """
-    size = block_bytes(model.config, config.block_size, model.dtype.itemsize, config.layer_shapes)
-    num_blocks = config.num_blocks
-    if num_blocks is None:
-        num_blocks = config.cache_bytes // size
-        if num_blocks < 1:
-            raise ValueError(
-                f"cache_bytes is {config.cache_bytes}, and one block of {config.block_size} tokens of this model takes "
-                f"{size} bytes. Raise cache_bytes or lower block_size."
-            )
-    _check_max_model_len(config, context_length(model.config), num_blocks)
-    swap_device = torch.device("cpu")
-    needed = {model.device: 0 if config.make_runner else num_blocks * size}
-    needed[swap_device] = needed.get(swap_device, 0) + config.num_swap_blocks * size
-    for device, num_bytes in needed.items():
-        available = available_memory(device)
-        if available is not None and num_bytes > available:
-            raise MemoryError(
-                f"{num_blocks} blocks and {config.num_swap_blocks} swap blocks of {size} bytes need "
-                f"{num_bytes / 2**30:.1f} GiB on {device.type}; {available / 2**30:.1f} GiB are available. Lower "
-                "num_blocks, cache_bytes or num_swap_blocks."
-            )
-    return num_blocks
-
-
-def _check_max_model_len(config: EngineConfig, context: int | None, num_blocks: int) -> None:
-    # Only if it was asked for: a pool that is too small for the model's longest sequence serves shorter ones well.
-    longest = config.max_model_len
-    if longest is None:
-        return
-    if context is not None and longest > context:
-        raise ValueError(
-            f"max_model_len is {longest}; the model has positions for {context} tokens. Lower it to {context} or less."
-        )
-    needed = blocks_for(longest - 1, config.block_size)  # the last token of a completion is never computed
-    if needed > num_blocks:
-        raise ValueError(
-            f"max_model_len is {longest}: a sequence of that length needs {needed} blocks of {config.block_size} "
-            f"tokens, and the pool has {num_blocks}. Lower max_model_len to {num_blocks * config.block_size + 1} or "
-            f"less, or raise {'cache_bytes' if config.num_blocks is None else 'num_blocks'}."
-        )
-
-
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on a device; None if the system doesn't say."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + unused
-    if device.type != "cpu":
-        return None
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass
-    try:  # not Linux: all memory, since what is free of it isn't said
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+MOST = 2**63 - 1
+CHECKS: dict[str, tuple[Any, ...]] = {
+    "max_num_seqs": (whole, "a whole number from 1 on", 1, MOST),
+    "max_num_batched_tokens": (whole, "a whole number from 1 on", 1, MOST),
+    "max_model_len": (whole, "a whole number from 2 on, or None", 2, MOST),
+    "block_size": (whole, "a whole number from 1 on", 1, MOST),
+    "num_blocks": (whole, "a whole number from 1 on, or None", 1, MOST),
+    "cache_bytes": (whole, "a whole number from 1 on", 1, MOST),
+    "num_swap_blocks": (whole, "a whole number from 0 on", 0, MOST),
+    "watermark": (number, "a share of the blocks, 0 to 1", lambda value: 0 <= value <= 1),
+    "share_prefixes": (flag,),
+    "policy": (known_policy,),
+    "admission": (function, "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"),
+    "overlap": (flag,),
+    "make_runner": (function, "a function (model, num_blocks, config) -> ModelRunner, or None"),
+    "max_logprobs": (whole, "a whole number from -1 on", -1, MOST),
+    "generation_config": (flag,),
+}
+MAY_BE_NONE = {"max_model_len", "num_blocks", "make_runner"}

@@ -7,7 +7,7 @@ and the next one begins again with the tokens that the requests have.
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.logits_processors import why_no_token
-from lessons_lib.engine.metrics import EngineMetrics, StopWatch
 from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.output_processor import OutputProcessor, TokenReader
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.reentrancy import refuse_inside
 from lessons_lib.engine.request import Request, RequestGroup
+from lessons_lib.engine.rules import why_no_token
 from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.validate import BadRequest
@@ -114,23 +114,28 @@ class EngineCore:
         cancelled: requests that the next step ends.
         ended: requests that have ended and that no call waits for, until their output is taken.
         in_flight: the steps that were launched and not processed, oldest first.
+        observers: functions (step, requests), called for each step once its tokens are processed; the requests have got
+            one each. They run inside `step`, so they must not call the engine.
+        num_ended: finish reason -> how many requests have ended with it.
         lock: one thread at a time changes anything.
         is_whole: whether the last change was finished.
     """
 
     def __init__(
         self, scheduler: PreemptiveScheduler, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase,
-        metrics: EngineMetrics, clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
+        clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
         sampler: Callable[..., torch.Tensor] = choose_tokens, depth: int = 0,
     ):  # fmt: skip
         self.scheduler, self.runner, self.swap_cache = scheduler, runner, swap_cache
         self.outputs = OutputProcessor(tokenizer)
-        self.metrics, self.clock, self.sampler, self.depth = metrics, clock, sampler, depth
+        self.clock, self.sampler, self.depth = clock, sampler, depth
         self.inbox: dict[str, RequestGroup] = {}
         self.groups: dict[str, RequestGroup] = {}
         self.cancelled: deque[RequestGroup] = deque()
         self.ended: dict[RequestGroup, None] = {}
         self.in_flight: deque[InFlightStep] = deque()
+        self.observers: list[Callable[[InFlightStep, list[Request]], None]] = []
+        self.num_ended: Counter[str] = Counter()
         self.lock = threading.RLock()
         self.is_whole = True
 
@@ -237,7 +242,7 @@ class EngineCore:
 
     def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
         """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
-        self.metrics.add_admitted(output.admitted, output.cached, self.watch.start)
+        self.note_admitted(output)
         self.scheduler.update_after_launch(output)
         groups = [each.group for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
         kept = logits if any(group.needs_logits for group in groups) else None
@@ -267,18 +272,18 @@ class EngineCore:
             new = [request for request, token in gets_token if token >= 0]
             self.take_in(new)
             step.watch.lap("update")
-            self.metrics.add_output(step.output, step.watch, len(new), self.scheduler)
+            for observer in self.observers:
+                observer(step, new)
 
     def take_in(self, requests: list[Request]) -> None:
         """The requests have a new token: add it to their texts, and end those that have finished."""
-        self.metrics.add_new_tokens(requests, self.clock())
+        now = self.clock()
         for request in requests:
+            request.token_times.append(now)
             if not request.group.output:
                 self.add_text(request)
         for request in requests:
             group = request.group
-            if request.finish_reason in ("stop", "length"):
-                self.metrics.add_completion(request)
             if group.output:
                 continue  # by another of its completions
             if all(each.finish_reason for each in group.completions):
@@ -347,7 +352,7 @@ class EngineCore:
                     # What led to an error may be in its blocks, so no other request may find them.
                     (self.scheduler.discard if reason == "error" else self.scheduler.remove)(request)
         output = self.outputs.end(group, error)
-        self.metrics.add_request("error" if output.error else reason, self.clock() - group.arrival)
+        self.num_ended["error" if output.error else reason] += 1
         self.forget(group)
 
     def forget(self, group: RequestGroup) -> None:
@@ -366,3 +371,11 @@ class EngineCore:
                 self.forget(group)
             else:
                 self.begin(group)
+
+    def note_admitted(self, output: SchedulerOutput) -> None:
+        """Note how many tokens of a prompt were in the cache."""
+        for sequence in output.admitted:
+            group: RequestGroup = sequence.group  # type: ignore[attr-defined]
+            if group.num_cached_tokens is None:  # a preempted sequence is admitted once more
+                group.num_cached_tokens = output.cached.get(sequence, 0)
+                group.admitted_at = self.watch.start

@@ -32,7 +32,7 @@ class IncrementalDetokenizer:
     """The text of one completion while it grows.
 
     Attributes:
-        text: what has been shown.
+        text: the text that has been shown.
         stop_string: the stop string that has ended it, or None.
     """
 
@@ -48,7 +48,7 @@ class IncrementalDetokenizer:
         """
         Args:
             min_tokens: stop strings are looked for behind this many tokens.
-            include_stop: whether the stop string is part of the text.
+            include_stop: the stop string is part of the text.
             options: for `tokenizer.decode`, see `decode_options`.
         """
         self.tokenizer, self.stop, self.options = tokenizer, stop, options
@@ -66,7 +66,7 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has ended the text."""
+        """True if a stop string has ended the text."""
         return self.stop_string is not None
 
     def add(self, token: int) -> str:
@@ -129,7 +129,7 @@ def backend_of(tokenizer: PreTrainedTokenizerBase, options: dict[str, bool]) -> 
 
 
 def decode_options(tokenizer: PreTrainedTokenizerBase, skip_special: bool, spaces_between: bool) -> dict[str, bool]:
-    """What `tokenizer.decode` is called with."""
+    """The keyword arguments of `tokenizer.decode`."""
     options = {"skip_special_tokens": skip_special}
     if not spaces_between:
         options["spaces_between_special_tokens"] = False

@@ -1,7 +1,7 @@
 """Lesson 13: computes a scheduled step on a GPU without waiting for it: compiled, all but the largest from CUDA graphs,
 tokens kept on the device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,12 +21,10 @@ from lessons_lib.engine.cuda_graphs import (
     captured_token_counts,
     next_size,
 )
-from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
+from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections, separate
 from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
-from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -34,7 +32,6 @@ from lessons_lib.scheduling.sequence import Sequence
 
 # Launching a step's kernels takes the host many milliseconds, whatever they compute. Many tokens take the GPU longer.
 MAX_CAPTURED_TOKENS = 2048
-Step = tuple[GraphSize | None, SchedulerOutput]  # (its graph, what it computes)
 
 
 class GPUModelRunner(ModelRunner):
@@ -51,6 +48,7 @@ class GPUModelRunner(ModelRunner):
 
     cache: OperatorCache
     cache_type = OperatorCache
+    can_overlap = True
 
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, *, max_num_seqs: int,
@@ -61,8 +59,8 @@ class GPUModelRunner(ModelRunner):
         Args:
             max_num_seqs: as the scheduler's.
             max_model_len: the most tokens of a sequence; if None, as many as the model has positions for.
-            compiled: whether the model is compiled, once for batches of any length.
-            graphs: whether steps are captured and replayed.
+            compiled: the model is compiled, once for batches of any length.
+            graphs: steps are captured and replayed.
             max_captured_tokens: larger steps are launched kernel by kernel. With 0, all steps that aren't decodes only.
             capture: see GraphStore; if None, CUDA graphs.
             layer_shapes: see PagedKVCache.
@@ -86,40 +84,6 @@ class GPUModelRunner(ModelRunner):
         self.store = GraphStore(capture or CudaCapture()) if graphs else None
         self._previous_rows: dict[Sequence, int] = {}
         self._parameters = [module._parameters for module in model.modules() if module._parameters]
-
-    def warm_up(self, progress: Callable[[list[Step]], Iterable[Step]] = iter) -> None:
-        """Compile and capture everything that will be needed, on sequences without a request, so that no request waits
-        for it. What the compiler made is in its cache on disk afterwards, for the next process.
-
-        Args:
-            progress: function (list) -> its items, such as `tqdm`, which shows how far it is. The first item is
-                compiled, which takes the longest by far.
-        """
-        for size, scheduler_output in progress(self.steps_to_warm_up()):
-            logits = self.forward_with(size, scheduler_output)
-        for each in (logits, logits.float()):  # rules make them float32
-            choose_tokens(each[:1], [SamplingParams(temperature=1.0)], [0], [0])
-
-    def steps_to_warm_up(self) -> list[Step]:
-        """A step for everything that is compiled or captured on its own."""
-        room, max_num_seqs = self.tables.width * self.cache.block_size, self.tables.max_num_seqs or 1
-
-        def sequence(context: int, computed: int) -> Sequence:
-            blocks = [self.null_block] * blocks_for(context, self.cache.block_size)
-            return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
-
-        steps: list[Step] = [
-            (GraphSize(self.sizes[-1], num_tokens), SchedulerOutput({sequence(2, 0): 2}))
-            for num_tokens in reversed(self.token_counts)
-        ]
-        for num_seqs in reversed(self.sizes):
-            others = {sequence(1, 0): 1 for _ in range(min(num_seqs, max_num_seqs) - 1)}
-            # The kernels are compiled for each number of splits of a context.
-            for context in sorted({rounded_up(length, room) for length in range(1, room + 1, 512)}):
-                steps.append((None, SchedulerOutput({sequence(context, context - 2): 2} | others)))
-            if self.store:
-                steps.append((GraphSize(num_seqs), SchedulerOutput({sequence(1, 0): 1} | others)))
-        return steps
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """Compute the tokens of a scheduled step.
@@ -196,7 +160,7 @@ class GPUModelRunner(ModelRunner):
         return store.key_of(tensors, self.weights(), (self.compiled, inputs.max_lens.tolist(), self.cache.block_size))
 
     def read_by_graph(self, inputs: ForwardBatch) -> tuple[Any, ...]:
-        """What a graph reads, to be kept alive with it."""
+        """The tensors that a graph reads, to be kept alive with it."""
         # `detach`: a parameter may get other memory, and this must hold on to what it has now.
         weights = [weight.detach() for weight in self.weights()]
         return inputs, self.previous_tokens, *self.cache.keys, *self.cache.values, *weights

@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -19,14 +20,10 @@ import numpy as np
 import torch
 
 from lessons_lib.engine.grammar_process import LIMITS, GrammarProcess
-from lessons_lib.engine.sampling_params import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-# Otherwise a model may write spaces and new lines between two parts until it has no tokens left.
-AS_PYTHON_WRITES_IT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 MAX_ERROR = 500  # characters: llguidance quotes the line, which may be the whole grammar
 # CPU time that the masks of a completion may take: so much, and so much more for each of its tokens. A grammar that
@@ -35,7 +32,7 @@ MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.25, 0.01
 
 
 class Vocabulary:
-    """What the parser knows of a tokenizer, which takes a second to build, and what it has compiled for it.
+    """The parser's knowledge of a tokenizer, which takes a second to build, and the grammars compiled for it.
 
     Attributes:
         parsers: a llguidance.LLTokenizer.
@@ -95,8 +92,11 @@ class Grammar:
         self.first = first
 
     @classmethod
-    def of(cls, rules: StructuredOutputsParams, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "Grammar":
+    def of(cls, text: Callable[[Any], str], tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "Grammar":
         """
+        Args:
+            text: function (LLMatcher) -> the rules in the parser's own form.
+
         Raises:
             BadRequest: llguidance isn't installed, can't use the tokenizer, or can't compile the rules.
         """
@@ -107,16 +107,16 @@ class Grammar:
                 "structured_outputs needs llguidance, which isn't installed. Run `pip install llguidance`."
             ) from error
         try:
-            return Vocabulary.of(tokenizer, vocab_size).grammar(_text(llguidance.LLMatcher, rules))
+            return Vocabulary.of(tokenizer, vocab_size).grammar(text(llguidance.LLMatcher))
         except Exception as error:
             raise BadRequest(f"structured_outputs can't be used: {in_one_line(str(error))}") from error
 
     @classmethod
     def soon(
-        cls, rules: StructuredOutputsParams, tokenizer: "PreTrainedTokenizerBase", vocab_size: int
+        cls, text: Callable[[Any], str], tokenizer: "PreTrainedTokenizerBase", vocab_size: int
     ) -> "Future[Grammar]":
         """`of`, in a thread, for callers that have something else to do."""
-        return _compiling_thread().submit(cls.of, rules, tokenizer, vocab_size)
+        return _compiling_thread().submit(cls.of, text, tokenizer, vocab_size)
 
     def begin(self) -> "GrammarState":
         """A completion that has no tokens yet."""
@@ -124,7 +124,7 @@ class Grammar:
 
 
 class GrammarState:
-    """How far one completion is in its grammar."""
+    """The place in its grammar that a completion has reached."""
 
     def __init__(self, grammar: Grammar):
         self.grammar = grammar
@@ -133,7 +133,7 @@ class GrammarState:
         self._seconds = 0.0
 
     def allowed(self, output_ids: ListOf[int], size: int) -> torch.Tensor:
-        """Which tokens can follow a completion.
+        """Find the tokens that can follow a completion.
 
         Args:
             output_ids: all its tokens.
@@ -192,19 +192,6 @@ def in_one_line(error: str) -> str:
         return f"the regex {shortened(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
     line = " ".join(error.split())
     return line if len(line) <= MAX_ERROR else f"{line[:MAX_ERROR]}…"
-
-
-def _text(matcher: Any, rules: StructuredOutputsParams) -> str:
-    """The rules in the parser's own form."""
-    if rules.json is not None:
-        return str(matcher.grammar_from_json_schema(rules.json, defaults=AS_PYTHON_WRITES_IT))
-    if rules.regex is not None:
-        return str(matcher.grammar_from_regex(rules.regex))
-    if rules.choice is not None:
-        return str(matcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in rules.choice)))
-    if rules.grammar is not None:
-        return str(matcher.grammar_from_lark(rules.grammar))
-    return str(matcher.grammar_from_json_schema({"type": "object"}, defaults=AS_PYTHON_WRITES_IT))
 
 
 @cache

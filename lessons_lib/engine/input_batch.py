@@ -16,7 +16,7 @@ class BlockTables:
 
     Attributes:
         array: int32 [rows, width]. Row 0 is all null blocks, for padding.
-        null_block: what fills a row up; no sequence has it.
+        null_block: fills a row up; no sequence has it.
         max_num_seqs, max_blocks: the most sequences of a step, and the most blocks of one; if None, the array grows.
     """
 
@@ -24,14 +24,14 @@ class BlockTables:
         self.null_block, self.max_num_seqs, self.max_blocks = null_block, max_num_seqs, max_blocks
         self.reset()
 
-    def reset(self) -> None:
-        """Forget all rows."""
-        self.array = np.zeros((0, 0), dtype=np.int32)
+    def reset(self, num_seqs: int = 8, num_blocks: int = 16) -> None:
+        """Forget all rows, and make room for this number of sequences and blocks."""
+        shape = 1 + (self.max_num_seqs or num_seqs), self.max_blocks or num_blocks
+        self.array = np.full(shape, self.null_block, dtype=np.int32)
         self._row_of: dict[Sequence, int] = {}
-        self._written: list[list[int]] = []  # what each row holds
-        self._source: list[list[int]] = []  # the list that it was copied from
-        self._free: list[int] = []
-        self._grow(1 + (self.max_num_seqs or 8), self.max_blocks or 16)
+        self._free = list(range(1, len(self.array)))
+        # For each row: the list of blocks that it was copied from, and how many of them.
+        self._source: list[tuple[list[int], int]] = [([], 0)] * len(self.array)
 
     @property
     def width(self) -> int:
@@ -50,50 +50,32 @@ class BlockTables:
         Raises:
             ValueError: there are more than `max_num_seqs` sequences, or one has more than `max_blocks` blocks.
         """
-        if self.max_num_seqs is not None and len(sequences) > self.max_num_seqs:
+        longest = max((len(each.blocks) for each in sequences), default=0)
+        if len(sequences) > (self.max_num_seqs or len(sequences)) or longest > (self.max_blocks or longest):
             raise ValueError(
-                f"{len(sequences)} sequences, and room for {self.max_num_seqs}; see the scheduler's max_num_seqs."
+                f"{len(sequences)} sequences of up to {longest} blocks, and room for {self.max_num_seqs} of "
+                f"{self.max_blocks}; see the scheduler's max_num_seqs, and max_model_len."
             )
+        if len(sequences) >= len(self.array) or longest > self.width:
+            self.reset(2 * len(sequences), 2 * longest)
         rows = []
         for sequence, start in zip(sequences, starts):
             row, blocks = self._row_of.get(sequence), sequence.blocks
             if row is None:
-                row = self._take_row(sequence, sequences)
-            written = self._written[row]
-            if blocks is not self._source[row]:  # the sequence is new here, or was preempted and is back
-                self._write(row, sequence, 0)
-            elif len(blocks) != len(written) or blocks[start] != written[start]:
-                self._write(row, sequence, start)
+                row = self._row_of[sequence] = self._take_row(sequences)
+            source, count = self._source[row]
+            if source is not blocks:  # the sequence is new here, or was preempted and is back
+                start = count = 0
+            if count != len(blocks) or self.array[row, start] != blocks[start]:
+                self.array[row, start : len(blocks)] = blocks[start:]
+                self._source[row] = blocks, len(blocks)
             rows.append(row)
         return rows
 
-    def _take_row(self, sequence: Sequence, wanted: Collection[Sequence]) -> int:
+    def _take_row(self, wanted: Collection[Sequence]) -> int:
         if not self._free:
-            for other in [other for other in self._row_of if other not in wanted]:
-                self._free.append(self._row_of.pop(other))
-        if not self._free:
-            self._grow(2 * len(self.array), self.width)
-        self._row_of[sequence] = self._free.pop()
-        return self._row_of[sequence]
-
-    def _write(self, row: int, sequence: Sequence, start: int) -> None:
-        blocks = sequence.blocks
-        if self.max_blocks is not None and len(blocks) > self.max_blocks:
-            raise ValueError(
-                f"sequence {sequence.id!r} has {len(blocks)} blocks, and room for {self.max_blocks}; see max_model_len."
-            )
-        if len(blocks) > self.width:
-            self._grow(len(self.array), max(2 * self.width, len(blocks)))
-        self.array[row, start : len(blocks)] = self._written[row][start:] = blocks[start:]
-        self._source[row] = blocks
-
-    def _grow(self, num_rows: int, width: int) -> None:
-        before = self.array
-        self.array = np.full((num_rows, width), self.null_block, dtype=np.int32)
-        self.array[: len(before), : before.shape[1]] = before
-        self._free += reversed(range(max(1, len(before)), num_rows))
-        self._written += [[] for _ in range(len(before), num_rows)]
-        self._source += [[] for _ in range(len(before), num_rows)]
+            self._free = [self._row_of.pop(other) for other in list(self._row_of) if other not in wanted]
+        return self._free.pop()
 
 
 def forward_batch(
@@ -105,8 +87,8 @@ def forward_batch(
     Args:
         tables: keys and values of the padding are written to its null block.
         previous_rows: sequence -> its index in the step in flight; see `next_tokens`.
-        num_seqs: how many sequences the batch is to have, at least those of the step; if None, no padding.
-        num_tokens: how many tokens it is to have, at least those of the step. Those that are too many belong to no
+        num_seqs: number of sequences of the batch, at least those of the step; if None, no padding.
+        num_tokens: number of tokens of the batch, at least those of the step. Those that are too many belong to no
             sequence, and sequences that are too many have no token. If None, each of them has one.
     """
     scheduled = scheduler_output.num_scheduled_tokens
@@ -146,14 +128,14 @@ def _filled_up(numbers: Any, length: int, filling: int) -> np.ndarray[Any, Any]:
 
 
 def num_prompt_logits(sequence: Sequence, start: int, count: int) -> int:
-    """How many logits a step returns for a sequence besides those after the last of the `count` tokens that it
-    computes, from position `start` on."""
+    """Number of logits that a step returns for a sequence, in addition to those after the last of the `count` tokens
+    that it computes from position `start` on."""
     missing = len(sequence.prompt_ids) - 1 - start
     return max(0, min(count - 1, missing)) if sequence.prompt_logits else 0
 
 
 def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Where these tokens are in the packed row, of all sequences that have any.
+    """Indices of these tokens in the packed row, of all sequences that have any.
 
     Args:
         ends: where each sequence ends in the packed row.
@@ -187,15 +169,6 @@ def next_tokens(scheduler_output: SchedulerOutput, previous_rows: Mapping[Sequen
             tokens += sequence.prompt_ids[start : start + count]
             tokens += output_ids[max(0, index) : max(0, index + count)]
     return tokens
-
-
-def tokens_of(sequence: Sequence, count: int) -> list[int]:
-    """The next `count` tokens of a sequence that are known and not computed."""
-    start = sequence.num_computed_tokens
-    prompt = sequence.prompt_ids
-    if start >= len(prompt):
-        return sequence.output_ids[start - len(prompt) : start - len(prompt) + count]
-    return (list(prompt[start : start + count]) + sequence.output_ids)[:count]
 
 
 def rounded_up(longest: int, room: int) -> int:

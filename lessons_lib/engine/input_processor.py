@@ -9,19 +9,19 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.logits_processors import LogitsRules
 from lessons_lib.engine.logprobs import TokenLogprobs
-from lessons_lib.engine.model_fit import RequestDefaults
+from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.output_processor import OutputProcessor
 from lessons_lib.engine.request import Request, RequestGroup
-from lessons_lib.engine.request_checks import check_params
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import encode_within, token_ids_of
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.prompts import token_ids_of, token_limit
+from lessons_lib.models.validate import BadRequest, flag, must, number, shortened, whole
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 
 NOT_KNOWN = math.nan
+MAX_TIER = 2**31 - 1
+MAX_NAME_CHARACTERS = 1024  # of a request id or a cache salt
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,15 @@ class InputProcessor:
     """Makes requests that can be served.
 
     Attributes:
-        context: the most tokens of a prompt and its completion together; None if there is no limit.
+        fit: facts about the model.
         vocab_size: token ids are below it.
-        defaults: taken from the model's generation_config.
         max_logprobs: see EngineConfig.
         scheduler: says whether the pool could hold a sequence.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    context: int | None
+    fit: ModelFit
     vocab_size: int
-    defaults: RequestDefaults
     max_logprobs: int
     scheduler: PreemptiveScheduler
     clock: Callable[[], float]
@@ -51,18 +49,18 @@ class InputProcessor:
         """A request that arrives now and can be served.
 
         Args:
-            label: what error messages call the request.
+            label: name of the request in error messages.
             output_ids: tokens that another engine has computed for its completion.
             options: attributes of its sequences, such as `tier` and `cache_salt`.
 
         Raises:
             BadRequest, OutOfBlocks: see `LLMEngine.add_request`.
         """
-        params, defaults = check_params(params, self.max_logprobs), self.defaults
+        params, defaults = self.checked(params), self.fit.defaults
         if defaults.stop:
             params = replace(params, stop=tuple(dict.fromkeys([*params.stop, *defaults.stop])))
-        limits = self.context, self.vocab_size
-        prompt_ids, max_tokens = encode_within(self.tokenizer, label, prompt, params.max_tokens, *limits)
+        prompt_ids = token_ids_of(self.tokenizer, label, prompt, self.vocab_size, self.fit.context)
+        max_tokens = token_limit(label, len(prompt_ids), params.max_tokens, self.fit.context)
         if params.max_tokens is None:
             pool = self.scheduler.pool
             room = pool.num_blocks * pool.block_size + 1 - len(prompt_ids)
@@ -71,10 +69,8 @@ class InputProcessor:
         if not params.ignore_eos:
             stop_token_ids |= defaults.end_token_ids
         params = defaults.applied_to(params, max_tokens)
-        rules = LogitsRules.of(params, self.tokenizer, self.vocab_size)
-        if rules:
-            rules.check(stop_token_ids, self.vocab_size)
-        group = RequestGroup(name, list(prompt_ids), params, self.clock(), rules)
+        rules = self.fit.make_rules(params, stop_token_ids)
+        group = RequestGroup(name, prompt_ids, params, self.clock(), rules)
         seed = random.getrandbits(63) if params.seed is None else params.seed
         for index in range(params.n):
             request = Request(
@@ -87,6 +83,25 @@ class InputProcessor:
         if len(output_ids):
             self.resume(group, output_ids)
         return group
+
+    def checked(self, params: SamplingParams | None) -> SamplingParams:
+        """The parameters, or the default ones.
+
+        Raises:
+            BadRequest: they aren't SamplingParams, or ask for more log-probabilities than the engine returns.
+        """
+        if params is None:
+            return SamplingParams()
+        must(isinstance(params, SamplingParams), "params", params, "SamplingParams, or None for the default ones")
+        most = self.max_logprobs
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name)
+            if count is not None and most != -1 and (count == -1 or count > most):
+                raise BadRequest(
+                    f"{name} is {shortened(count)}{' (all tokens)' if count == -1 else ''}; this engine returns {most} "
+                    "at most. Ask for fewer, or raise `EngineConfig.max_logprobs` (-1: any number)."
+                )
+        return params
 
     def resume(self, group: RequestGroup, output_ids: ListOf[int]) -> None:
         """Let a completion begin behind tokens that its reader has already: it goes on as if this engine had computed
@@ -118,6 +133,25 @@ class InputProcessor:
                 f"output_ids has {len(output_ids)} tokens, and the completion ends with number "
                 f"{len(request.output_ids)} of them, by {request.finish_reason!r}; nothing is left to generate."
             )
-        state = request.processor and request.processor.grammar_state
-        if state and not state.allowed(request.output_ids, self.vocab_size).any():
-            raise BadRequest("output_ids don't match the request's structured_outputs; leave out one of them.")
+        if request.processor:
+            request.processor.check(self.vocab_size)
+
+
+def check_options(
+    request_id: str | None = None, tier: int = 0, expected_tokens: float | None = None, is_interactive: bool = False,
+    on_token: Callable[[Any], None] | None = None, cache_salt: str | None = None,
+) -> None:  # fmt: skip
+    """Refuse options that a policy, a dictionary or a step can't use.
+
+    Raises:
+        BadRequest: names the value and what it must be.
+    """
+    for field, text in (("request_id", request_id), ("cache_salt", cache_salt)):
+        is_name = text is None or (isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARACTERS)
+        must(is_name, field, text, f"a str of 1 to {MAX_NAME_CHARACTERS} characters, or None")
+    whole("tier", tier, f"a whole number from 0, the best, to {MAX_TIER}", 0, MAX_TIER)
+    if expected_tokens is not None:
+        wanted = "a number of tokens from 0 on, or None"
+        number("expected_tokens", expected_tokens, wanted, lambda count: 0 <= count < 2**63)
+    flag("is_interactive", is_interactive)
+    must(on_token is None or callable(on_token), "on_token", on_token, "a function of one NewToken, or None")

@@ -14,24 +14,22 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore
-from lessons_lib.engine.input_processor import InputProcessor
-from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
+from lessons_lib.engine.input_processor import InputProcessor, check_options
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.output_processor import TokenReader
 from lessons_lib.engine.outputs import NewToken, OnToken, RequestOutput
 from lessons_lib.engine.reentrancy import refuse_inside
 from lessons_lib.engine.request import RequestGroup
-from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.configuration import text_config
-from lessons_lib.models.prompts import HasToList, checked_context
+from lessons_lib.models.prompts import HasToList
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 
@@ -47,7 +45,7 @@ def compatible_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, c
 
 @dataclass(frozen=True)
 class Parts:
-    """What an engine is made of. Each part can be replaced, such as by a learner's own.
+    """The parts of an engine. Each can be replaced, such as by a learner's own.
 
     Attributes:
         core: an EngineCore class.
@@ -79,13 +77,11 @@ class LLMEngine:
     Attributes:
         core: an EngineCore, which serves the requests.
         scheduler, runner: the core's.
-        metrics: EngineMetrics.
         requests: id -> the requests that have not ended, each a RequestGroup.
         context: the most tokens of a prompt and its answer together; None if there is no limit.
         vocab_size: token ids are below it.
         inputs: InputProcessor, which makes requests.
-        generation_defaults: what requests take from the model's generation_config, see `compat.generation_defaults`.
-        listeners: called with the EngineStep of each step, after the step. If one raises, `step` does.
+        generation_defaults: taken by each request from the model's generation_config, see `compat.generation_defaults`.
     """
 
     def __init__(
@@ -100,12 +96,8 @@ class LLMEngine:
         fit = parts.fit(model, tokenizer, config)
         self.config = config = replace(config, layer_shapes=fit.layer_shapes)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
-        num_blocks = checked_num_blocks(config, model)
-        # Looked up once: an attribute of a Hugging Face configuration takes microseconds, and a request needs several.
-        self.context, self.vocab_size = (
-            checked_context(model, config.max_model_len),
-            text_config(model.config).vocab_size,
-        )
+        num_blocks, self.context = fit.num_blocks, fit.context
+        self.vocab_size = text_config(model.config).vocab_size
         self.generation_defaults = fit.defaults
         swap: dict[str, Any] = {}
         if config.num_swap_blocks:
@@ -113,28 +105,30 @@ class LLMEngine:
         scheduler = (parts.scheduler or default_scheduler(config))(
             parts.pool(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            policy=known_policy(config.policy), admission=config.admission,
+            policy=config.policy,  # type: ignore[arg-type]  # a name is a Policy by now
+            admission=config.admission,
             watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
             **swap,
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
         runner = make_runner(model, num_blocks, config)
+        if config.overlap and not runner.can_overlap:
+            raise ValueError(
+                f"overlap is True, and {type(runner).__name__} needs the tokens of a step before it launches the next. "
+                "Leave out overlap, or use a GPUModelRunner."
+            )
         swap_cache = None
         if config.num_swap_blocks:
             swap_cache = PagedKVCache(
                 model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=fit.layer_shapes
             )
-        self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
         self.core = parts.core(
-            scheduler, runner, tokenizer, self.metrics, clock,
+            scheduler, runner, tokenizer, clock,
             swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
         )  # fmt: skip
-        limits = self.context, self.vocab_size, self.generation_defaults, config.max_logprobs
-        self.inputs = InputProcessor(tokenizer, *limits, scheduler, clock)
-        self.listeners: list[Callable[[EngineStep], None]] = []
+        self.inputs = InputProcessor(tokenizer, fit, self.vocab_size, config.max_logprobs, scheduler, clock)
         self._readers: dict[RequestGroup, TokenReader] = {}
         self._passing_on = threading.RLock()
-        self._num_passed_on = 0  # steps that the listeners know
         self._num_added = count()
         self._is_closed = False
 
@@ -181,7 +175,7 @@ class LLMEngine:
 
         Raises:
             BadRequest: the id is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for
-                the context, or a value makes no sense or exceeds a limit; see `request_checks`.
+                the context, or a value makes no sense or exceeds a limit.
             OutOfBlocks: the pool could not hold it, even alone. In both cases nothing has changed.
             RuntimeError: the engine is closed.
         """
@@ -206,20 +200,9 @@ class LLMEngine:
         return TokenReader(group, self.core.outputs)
 
     def has_unfinished(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         core = self.core
         return bool(core.groups or core.inbox or core.ended or self._readers)
-
-    def gauges(self) -> EngineGauges:
-        """What the engine is doing now. If another thread calls the engine, this waits until that call has returned."""
-        with self.core.lock:
-            scheduler, pool, waiting = self.scheduler, self.scheduler.pool, self.scheduler.waiting
-            return EngineGauges(
-                running=len(scheduler.running) + len(scheduler.leaving), waiting=len(waiting),
-                # Most of the time none is, and looking at all that wait would take time.
-                swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
-                used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
-            )  # fmt: skip
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
@@ -247,7 +230,7 @@ class LLMEngine:
             the requests that have ended, without those that `generate` and `stream` wait for.
 
         Raises:
-            RuntimeError: it was called by an `on_token` or a listener.
+            RuntimeError: it was called by an `on_token`.
         """
         self.advance()
         ended: list[RequestGroup] = []
@@ -261,12 +244,11 @@ class LLMEngine:
             raise
 
     def advance(self) -> None:
-        """One step, and the calls of `on_token` and of the listeners that follow it, without the return value of
-        `step`."""
-        refuse_inside(self.advance, "step() was called by an on_token or a listener")
+        """One step, and the calls of `on_token` that follow it, without the return value of `step`."""
+        refuse_inside(self.advance, "step() was called by an on_token or an observer")
         self.core.step()
         with self._passing_on:
-            late = [*self._call_back(), *self._call_listeners()]
+            late = list(self._call_back())
         if late:
             raise late[0]
 
@@ -437,16 +419,6 @@ class LLMEngine:
                 reader.move_on(token)
             if group.output and not reader.has_news:
                 self._readers.pop(group, None)
-
-    def _call_listeners(self) -> Iterator[BaseException]:
-        new = self.metrics.steps - self._num_passed_on
-        for step in list(self.metrics.recent)[-new:] if new else []:
-            self._num_passed_on += 1
-            for listener in self.listeners:
-                try:
-                    listener(step)
-                except BaseException as error:
-                    yield error
 
 
 def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, to_device
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.sequence import Sequence
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lessons_lib.engine.guided import Grammar, GrammarState
-
-NEVER = float("-inf")
-NO_TOKEN_ALLOWED = -2
-
-
-class NoTokenAllowed(RuntimeError):
-    """The rules of a request leave no token that could be drawn."""
 
 
 def penalize_repetition(logits: torch.Tensor, token_ids: ListOf[int], penalty: float) -> None:
@@ -70,20 +64,14 @@ def last_tokens_of_bad_words(output_ids: ListOf[int], bad_words: ListOf[ListOf[i
     return [word[-1] for word in bad_words if len(word) == 1 or list(output_ids[-(len(word) - 1) :]) == list(word[:-1])]
 
 
-def to_device(values: list[Any], logits: torch.Tensor) -> torch.Tensor:
-    """A tensor beside the logits. The host doesn't wait for the copy: it comes from page-locked memory."""
-    tensor = torch.tensor(values, dtype=torch.float64 if values and isinstance(values[0], float) else torch.int64)
-    return tensor.pin_memory().to(logits.device, non_blocking=True) if logits.is_cuda else tensor
-
-
 @dataclass(frozen=True)
 class LogitsRules:
     """The rules of a request in tokens, checked once, when it is added.
 
     Attributes:
         bad_words: each a list of tokens.
-        grammar: what the text must look like, or None.
-        end_token: what ends a completion whose rules leave no other token; None if the tokenizer has none.
+        grammar: the form that the text must have, or None.
+        end_token: ends a completion whose rules leave no other token; None if the tokenizer has none.
         takes_prompt: for each of `params.logits_processors`, whether it wants the prompt, too.
     """
 
@@ -114,11 +102,8 @@ class LogitsRules:
             )
         if not params.changes_logits:
             return None
-        grammar = None
-        if params.structured_outputs:
-            from lessons_lib.engine.guided import Grammar  # only those who use it need it
-
-            grammar = Grammar.of(params.structured_outputs, tokenizer, vocab_size)
+        rules = params.structured_outputs
+        grammar = rules.compiled(tokenizer, vocab_size) if rules else None
         takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
         bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
         return cls(params, bad_words, grammar, takes_prompt, getattr(tokenizer, "eos_token_id", None))
@@ -128,25 +113,14 @@ class LogitsRules:
         leave no token gets the end token, whatever they say.
 
         Args:
-            stop_token_ids: what `min_tokens` keeps away.
+            stop_token_ids: tokens that `min_tokens` keeps away.
 
         Raises:
             BadRequest: names the fields.
         """
         params = self.params
-        outputs = params.structured_outputs
-        if outputs and outputs.choice:
-            longest = max(len(text.encode("utf-8", "replace")) for text in outputs.choice)
-            if params.min_tokens > longest:  # no token is shorter than a byte
-                raise BadRequest(
-                    f"min_tokens is {params.min_tokens}, but the longest text of structured_outputs.choice has "
-                    f"{longest} bytes, so at most {longest} tokens; lower min_tokens."
-                )
-            if all(any(word.strip() in text for word in params.bad_words) for text in outputs.choice):
-                raise BadRequest(
-                    "bad_words contains a part of each text of structured_outputs.choice, so none can be written; "
-                    "leave out one of them."
-                )
+        if params.structured_outputs:
+            params.structured_outputs.check_with(params)
         begin: dict[str, torch.Tensor] = {}  # field -> which tokens it lets a completion begin with
         if params.allowed_token_ids is not None:
             begin["allowed_token_ids"] = mask_of(params.allowed_token_ids, vocab_size)
@@ -165,6 +139,20 @@ class LogitsRules:
     def processor(self, sequence: Sequence) -> "LogitsProcessor":
         """The rules, for a completion that grows with a sequence."""
         return LogitsProcessor(self, sequence)
+
+
+def rules_of(
+    params: SamplingParams, stop_token_ids: Collection[int], *, tokenizer: "PreTrainedTokenizerBase", vocab_size: int
+) -> LogitsRules | None:
+    """The rules of a request; None if it has none.
+
+    Raises:
+        BadRequest: see `LogitsRules.of` and `LogitsRules.check`.
+    """
+    rules = LogitsRules.of(params, tokenizer, vocab_size)
+    if rules:
+        rules.check(stop_token_ids, vocab_size)
+    return rules
 
 
 def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
@@ -204,8 +192,8 @@ class LogitsProcessor:
 
     Attributes:
         sequence: the prompt, and the completion as it grows.
-        grammar_state: how far the text is in the grammar.
-        error: why no token could be chosen.
+        grammar_state: the place in the grammar that the text has reached.
+        error: the reason why no token could be chosen.
     """
 
     rules: LogitsRules
@@ -218,7 +206,7 @@ class LogitsProcessor:
 
     @property
     def end_token(self) -> int:
-        """What to choose where the rules leave no token: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
+        """The token to choose where the rules leave none: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
         completion."""
         # A user's function that leaves nothing has a fault, which its author should see.
         if self.error or self.rules.params.logits_processors:
@@ -227,6 +215,16 @@ class LogitsProcessor:
             return self.rules.end_token
         return min(self.sequence.stop_token_ids, default=NO_TOKEN_ALLOWED)
 
+    def check(self, vocab_size: int) -> None:
+        """Refuse a completion that another engine began and that doesn't match the grammar.
+
+        Raises:
+            BadRequest: nothing can follow it.
+        """
+        output_ids = self.sequence.output_ids
+        if self.grammar_state and not self.grammar_state.allowed(output_ids, vocab_size).any():
+            raise BadRequest("output_ids don't match the request's structured_outputs; leave out one of them.")
+
     def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
         """Apply the rules, in vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,
         penalties. The grammar comes last, so that nothing overrules it. Temperature and cuts follow in
@@ -234,7 +232,7 @@ class LogitsProcessor:
 
         Args:
             logits: float32 [vocabulary]; may be changed in place.
-            position: how many tokens the completion has. Some of them may be in flight, if no rule needs their ids.
+            position: number of tokens of the completion. Some of them may be in flight, if no rule needs their ids.
         """
         params, prompt_ids, output_ids = self.rules.params, self.sequence.prompt_ids, self.sequence.output_ids
         for function, takes_prompt in zip(params.logits_processors, self.rules.takes_prompt):
@@ -257,29 +255,6 @@ class LogitsProcessor:
         return logits
 
 
-def process_logits(
-    logits: torch.Tensor, processors: ListOf[LogitsProcessor | None], positions: ListOf[int]
-) -> torch.Tensor:
-    """The logits of a step after the rules of each sequence; the argument stays as it is.
-
-    A rule that raises leaves its own sequence without a token, and says why in `processor.error`.
-
-    Args:
-        logits: [N, vocabulary].
-        processors: None for sequences without rules.
-        positions: see `choose_tokens`.
-    """
-    logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
-    for row, processor in enumerate(processors):
-        if processor is not None:
-            try:
-                logits[row] = processor(logits[row], positions[row])
-            except Exception as error:
-                processor.error = error
-                logits[row] = NEVER
-    return logits
-
-
 def _takes_prompt(function: Callable[..., Any]) -> bool:
     try:
         parameters = signature(function).parameters.values()
@@ -296,14 +271,3 @@ def _checked(result: object, logits: torch.Tensor) -> torch.Tensor:
         what = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         raise TypeError(f"a logits processor returned {what}; it must return logits, a tensor {list(logits.shape)}.")
     return result
-
-
-def why_no_token(token: int, processor: LogitsProcessor | None) -> Exception:
-    """The error of a request whose `choose_tokens` is negative."""
-    if processor and processor.error:
-        return processor.error
-    if token == NO_TOKEN_ALLOWED:
-        return NoTokenAllowed(
-            "the request's rules leave no token that may be drawn, and no end token; loosen one of them."
-        )
-    return FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")

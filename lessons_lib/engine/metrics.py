@@ -1,49 +1,23 @@
-"""Lesson 12: what an engine records about itself while it serves, as plain data."""
+"""Lesson 12: measurements of an engine while it serves, as plain data. The engine itself doesn't know about them."""
 
-import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
+from lessons_lib.engine.core import EngineCore, InFlightStep
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request import Request
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 # Upper bounds in seconds, each about twice the previous one.
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
-class StopWatch:
-    """How long each part of a step takes.
-
-    Attributes:
-        start: when it began, on the given clock.
-        laps: part -> seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock = clock
-        self.start = self._last = clock()
-        self.laps: dict[str, float] = {}
-
-    def go_on(self) -> None:
-        """Restart the lap timer: the time since the last lap belongs to something else."""
-        self._last = self._clock()
-
-    def lap(self, part: str) -> None:
-        """Count the time since the last lap as this part."""
-        now = self._clock()
-        self.laps[part] = self.laps.get(part, 0.0) + max(0.0, now - self._last)  # some clocks are set back
-        self._last = now
-
-
 @dataclass
 class Histogram:
-    """How many values fell between each two bounds: a distribution in constant memory.
+    """Number of values between each two bounds: a distribution in constant memory.
 
     Attributes:
         counts: values up to each of BOUNDS, and one more count for those above all.
@@ -119,7 +93,7 @@ class EngineStep:
 
 @dataclass(frozen=True)
 class EngineGauges:
-    """What an engine is doing at one moment.
+    """The state of an engine at one moment.
 
     Attributes:
         running, waiting, swapped: sequences in a batch slot, sequences without one, and how many of those are in the
@@ -134,6 +108,18 @@ class EngineGauges:
     named_blocks: int
     num_blocks: int
 
+    @classmethod
+    def of(cls, engine: LLMEngine) -> "EngineGauges":
+        """Those of an engine now. If another thread calls the engine, this waits until that call has returned."""
+        with engine.core.lock:
+            scheduler, pool, waiting = engine.scheduler, engine.scheduler.pool, engine.scheduler.waiting
+            return cls(
+                running=len(scheduler.running) + len(scheduler.leaving), waiting=len(waiting),
+                # Most of the time none is, and looking at all that wait would take time.
+                swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
+                used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
+            )  # fmt: skip
+
     @property
     def free_blocks(self) -> int:
         """Blocks that can be allocated."""
@@ -145,14 +131,13 @@ class EngineGauges:
         return self.used_blocks / self.num_blocks if self.num_blocks else 0.0
 
 
-@dataclass
 class EngineMetrics:
-    """Sums over the lifetime of an engine, and its last steps.
+    """Sums over the steps of an engine from now on, and its last steps.
 
     Attributes:
         max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilization is relative to.
         requests: finish reason -> how many requests ended with it: "stop", "length", "abort", "error".
-        steps, busy_seconds: how many steps, and how long they took together.
+        steps, busy_seconds: number of steps, and the time that they took together.
         tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
         prompt_tokens: of the prompts that are computed, each counted once, with what was in the cache.
         part_seconds: part of a step -> its sum.
@@ -161,27 +146,55 @@ class EngineMetrics:
         recent: the last steps.
     """
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    num_blocks: int
-    requests: dict[str, int] = field(default_factory=dict)
-    steps: int = 0
-    busy_seconds: float = 0.0
-    tokens: int = 0
-    prefill_tokens: int = 0
-    new_tokens: int = 0
-    cached_tokens: int = 0
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    part_seconds: dict[str, float] = field(default_factory=dict)
-    queue_time: Histogram = field(default_factory=Histogram)
-    ttft: Histogram = field(default_factory=Histogram)
-    tpot: Histogram = field(default_factory=Histogram)
-    itl: Histogram = field(default_factory=Histogram)
-    latency: Histogram = field(default_factory=Histogram)
-    recent: deque[EngineStep] = field(default_factory=lambda: deque(maxlen=1000))
-    _batch_slots_used: int = 0
-    _blocks_used: int = 0
+    def __init__(self, engine: LLMEngine):
+        self.max_num_seqs = engine.config.max_num_seqs
+        self.max_num_batched_tokens = engine.config.max_num_batched_tokens
+        self.num_blocks = engine.scheduler.pool.num_blocks
+        self.requests = engine.core.num_ended
+        self.steps = self.tokens = self.prefill_tokens = self.new_tokens = self.cached_tokens = self.preemptions = 0
+        self.prompt_tokens = 0
+        self.busy_seconds = 0.0
+        self.part_seconds: dict[str, float] = {}
+        self.queue_time, self.ttft, self.tpot, self.itl, self.latency = (Histogram() for _ in range(5))
+        self.recent: deque[EngineStep] = deque(maxlen=1000)
+        self._batch_slots_used = self._blocks_used = 0
+        self._core: EngineCore = engine.core
+        engine.core.observers.append(self.observe)
+
+    def observe(self, step: InFlightStep, requests: list[Request]) -> None:
+        """Count a step whose tokens are processed."""
+        output, watch, scheduler = step.output, step.watch, self._core.scheduler
+        for group in {sequence.group for sequence in output.admitted}:  # type: ignore[attr-defined]
+            if group.admitted_at == watch.start:  # otherwise it was preempted, and is back
+                self.queue_time.add(watch.start - group.arrival)
+        self.add_tokens(requests)
+        record = EngineStep(
+            start=watch.start, seconds=watch.laps, new_tokens=len(requests),
+            tokens=output.num_tokens, prefill_tokens=output.num_tokens - sum(output.gets_token),
+            running=len(output.num_scheduled_tokens), waiting=len(scheduler.waiting),
+            used_blocks=len(scheduler.pool.used), named_blocks=len(scheduler.pool.block_to_hash),
+            preempted=len(output.preempted), cached_tokens=sum(output.cached.values()),
+        )  # fmt: skip
+        self.add_step(record)
+
+    def add_tokens(self, requests: list[Request]) -> None:
+        """Add the times of requests that have a new token."""
+        gaps = []
+        for request in requests:
+            times, arrival = request.token_times, request.group.arrival
+            if len(times) > 1:
+                gaps.append(times[-1] - times[-2])
+            else:
+                self.ttft.add(times[-1] - arrival)
+                if request.index == 0:
+                    self.prompt_tokens += len(request.prompt_ids)
+            if request.finish_reason in ("stop", "length") and len(times) > 1:
+                self.tpot.add((times[-1] - times[0]) / (len(times) - 1))
+        self.itl.add_all(gaps)
+        ended = {request.group: request.token_times[-1] for request in requests if request.group.output}
+        for group, last in ended.items():
+            if group.output and not group.output.error:
+                self.latency.add(last - group.arrival)
 
     def add_step(self, step: EngineStep) -> None:
         """Add a step to the sums."""
@@ -197,62 +210,6 @@ class EngineMetrics:
         self._blocks_used += step.used_blocks
         for part, seconds in step.seconds.items():
             self.part_seconds[part] = self.part_seconds.get(part, 0.0) + seconds
-
-    def add_output(
-        self, output: SchedulerOutput, watch: StopWatch, new_tokens: int, scheduler: PreemptiveScheduler
-    ) -> None:
-        """Add a step whose tokens have been processed.
-
-        Args:
-            new_tokens: generated by it.
-        """
-        pool = scheduler.pool
-        step = EngineStep(
-            start=watch.start, seconds=watch.laps, new_tokens=new_tokens,
-            tokens=output.num_tokens, prefill_tokens=output.num_tokens - sum(output.gets_token),
-            running=len(output.num_scheduled_tokens), waiting=len(scheduler.waiting),
-            used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash),
-            preempted=len(output.preempted), cached_tokens=sum(output.cached.values()),
-        )  # fmt: skip
-        self.add_step(step)
-
-    def add_admitted(self, admitted: list[Any], cached: dict[Any, int], now: float) -> None:
-        """Count the time that requests have waited, and the tokens that each has found in the cache.
-
-        Args:
-            admitted: a Request each.
-            cached: see SchedulerOutput.
-        """
-        for request in admitted:
-            if request.group.num_cached_tokens is None:  # a preempted sequence is admitted once more
-                request.group.num_cached_tokens = cached.get(request, 0)
-                self.queue_time.add(now - request.group.arrival)
-
-    def add_new_tokens(self, requests: list[Request], now: float) -> None:
-        """Each of these requests has a new token."""
-        gaps = []
-        for request in requests:
-            if request.last_token_time is None:
-                request.first_token_time = now
-                self.ttft.add(now - request.group.arrival)
-                if request.index == 0:
-                    self.prompt_tokens += len(request.prompt_ids)
-            else:
-                gaps.append(now - request.last_token_time)
-            request.last_token_time = now
-        self.itl.add_all(gaps)
-
-    def add_completion(self, request: Request) -> None:
-        """A completion has its last token."""
-        first, last, count = request.first_token_time, request.last_token_time, len(request.output_ids)
-        if first is not None and last is not None and count > 1:
-            self.tpot.add((last - first) / (count - 1))
-
-    def add_request(self, reason: str, latency: float) -> None:
-        """A request has ended. Its latency in seconds counts only if it was completed."""
-        self.requests[reason] = self.requests.get(reason, 0) + 1
-        if reason in ("stop", "length"):
-            self.latency.add(latency)
 
     @property
     def throughput(self) -> float:

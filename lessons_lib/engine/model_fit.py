@@ -1,15 +1,17 @@
-"""Lesson 12: what an engine must know of a model before it serves it. `compat.fit` finds it out."""
+"""Lesson 12: facts about a model that an engine needs before it serves it. `compat.fit` finds them out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from lessons_lib.engine.config import MakeRunner
+from lessons_lib.engine.rules import Rules
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import KVShape
 
 
 class RequestDefaults(Protocol):
-    """What every request takes from its model."""
+    """Everything that a request takes from its model."""
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -20,19 +22,26 @@ class RequestDefaults(Protocol):
         """Strings that end a completion."""
 
     def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
-        """The parameters of a request with the model's own rules in front of its rules."""
+        """The parameters of a request, with the rules of the model in front of its rules."""
 
 
 @dataclass(frozen=True)
 class ModelFit:
-    """How a model is served.
+    """Facts about a model that an engine serves.
 
     Attributes:
-        defaults: what every request takes from the model.
+        defaults: taken by each request from the model.
+        num_blocks: size of the engine's pool.
+        make_rules: function (params, stop_token_ids) -> the rules of a request, in tokens of the model; None if it has
+            none. It refuses rules that leave no token to begin with.
+        context: the most tokens of a prompt and its completion together; None if there is no limit.
         layer_shapes: of each layer's keys and values, as measured; None for those of the configuration.
         make_runner: takes the place of the config's; None if the model needs no runner of its own.
     """
 
     defaults: RequestDefaults
+    num_blocks: int
+    make_rules: Callable[[SamplingParams, frozenset[int]], Rules | None]
+    context: int | None = None
     layer_shapes: list[KVShape] | None = None
     make_runner: MakeRunner | None = None

@@ -45,6 +45,7 @@ class ModelRunner:
     """
 
     cache_type = PagedKVCache
+    can_overlap = False  # a step may be launched before the host has the tokens of the last one
 
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None,

@@ -7,9 +7,9 @@ text) follows from them, and is made again after a step that didn't finish.
 from dataclasses import dataclass, field
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
-from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
 from lessons_lib.engine.logprobs import TokenLogprobs
 from lessons_lib.engine.outputs import OnToken, RequestOutput
+from lessons_lib.engine.rules import Processor, Rules
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -28,20 +28,19 @@ class Request(Sequence):
         texts: what each token added to the text that can be shown; None without a detokenizer.
         logprobs: of each token, if they were asked for.
         stop_reason: see CompletionOutput.
-        first_token_time, last_token_time: on the engine's clock.
+        token_times: when each of the tokens that this engine computed arrived, in seconds on its clock.
     """
 
     group: "RequestGroup" = field(kw_only=True, repr=False)
     index: int = 0
     seed: int = 0
     has_begun: bool = False
-    processor: LogitsProcessor | None = field(default=None, repr=False)
+    processor: Processor | None = field(default=None, repr=False)
     detokenizer: IncrementalDetokenizer | None = field(default=None, repr=False)
     texts: list[str] | None = field(default=None, repr=False)
     logprobs: list[TokenLogprobs] | None = None
     stop_reason: str | int | None = None
-    first_token_time: float | None = None
-    last_token_time: float | None = None
+    token_times: list[float] = field(default_factory=list, repr=False)
 
     @property
     def params(self) -> SamplingParams:
@@ -75,6 +74,7 @@ class RequestGroup:
         completions: one Request each. The second and those after it begin once the prompt is computed, and find it in
             the prefix cache.
         num_cached_tokens: see RequestOutput. None until it is admitted.
+        admitted_at: when its first step began. None until it is admitted.
         output: what it returned, once it has ended.
     """
 
@@ -82,7 +82,7 @@ class RequestGroup:
     prompt_ids: list[int]
     params: SamplingParams
     arrival: float
-    rules: LogitsRules | None = None
+    rules: Rules | None = None
     on_token: OnToken | None = None
     is_streamed: bool = False
     is_awaited: bool = False
@@ -90,6 +90,7 @@ class RequestGroup:
     completions: list[Request] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int | None = None
+    admitted_at: float | None = None
     output: RequestOutput | None = None
 
     def __post_init__(self) -> None:

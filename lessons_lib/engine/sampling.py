@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from lessons_lib.engine.logits_processors import NEVER, NO_TOKEN_ALLOWED, LogitsProcessor, process_logits, to_device
+from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, Processor, process_logits, to_device
 from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers
 
@@ -33,7 +33,7 @@ def choose_tokens(
     params: ListOf[SamplingParams],
     seeds: ListOf[int],
     positions: ListOf[int],
-    processors: ListOf[LogitsProcessor | None] = (),
+    processors: ListOf[Processor | None] = (),
 ) -> torch.Tensor:
     """The next token of every sequence of a step, chosen on the device of the logits, without waiting for them.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lessons_lib.models.configuration import UnsupportedModel, text_config
+from lessons_lib.models.configuration import UnsupportedModel, context_length, text_config
+from lessons_lib.models.validate import BadRequest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -106,3 +107,18 @@ def _bidirectional_layer(model: PreTrainedModel) -> str:
         if hasattr(module, "layer_idx") and not getattr(module, "is_causal", True) and not is_cross_attention:
             return str(name)
     return ""
+
+
+def checked_context(model: PreTrainedModel, context: int | None) -> int | None:
+    """Return the maximum sequence length; None if neither the caller nor the model sets one.
+
+    Raises:
+        BadRequest: `context` is below 2 or exceeds the model's.
+    """
+    longest: int | None = context_length(model.config)
+    if context is None:
+        return longest
+    if context < 2 or (longest is not None and context > longest):
+        limits = "at least 2" if longest is None else f"2 to {longest}, the model's context"
+        raise BadRequest(f"the maximum sequence length is set to {context}; it must be {limits}.")
+    return context

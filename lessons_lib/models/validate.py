@@ -3,7 +3,7 @@ that names it, says what it is and what it must be."""
 
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from numbers import Real
 from typing import Any
 
@@ -12,20 +12,18 @@ _SHORT.maxstring = _SHORT.maxother = 120
 
 
 class BadRequest(ValueError):
-    """A request is invalid. Nothing was computed, for any request of the call."""
+    """An argument is invalid, of a request or of an engine. Nothing was computed, for any request of the call."""
 
 
-def must(holds: bool, name: str, value: object, wanted: str, error: type[ValueError] = BadRequest) -> None:
+def must(holds: bool, name: str, value: object, wanted: str) -> None:
     """Refuse a value unless a condition holds."""
     if not holds:
-        raise error(f"{name} is {shortened(value)}; it must be {wanted}.")
+        raise BadRequest(f"{name} is {shortened(value)}; it must be {wanted}.")
 
 
-def whole(
-    name: str, value: Any, wanted: str, least: float, most: float = float("inf"), error: type[ValueError] = BadRequest
-) -> int:
+def whole(name: str, value: Any, wanted: str, least: float, most: float = float("inf")) -> int:
     """A whole number from `least` to `most`."""
-    must(is_whole(value) and least <= integer(value) <= most, name, value, wanted, error)
+    must(is_whole(value) and least <= integer(value) <= most, name, value, wanted)
     return integer(value)
 
 
@@ -37,9 +35,9 @@ def number(name: str, value: Any, wanted: str, holds: Callable[[float], bool]) -
     return float(value)
 
 
-def flag(name: str, value: Any, error: type[ValueError] = BadRequest) -> bool:
+def flag(name: str, value: Any) -> bool:
     """True or False."""
-    must(isinstance(value, bool), name, value, "True or False", error)
+    must(isinstance(value, bool), name, value, "True or False")
     return bool(value)
 
 
@@ -61,6 +59,25 @@ def token_ids(name: str, value: Any, wanted: str) -> tuple[int, ...]:
     are_ids = min(given) >= 0 if are_ints else is_list and all(is_whole(token, 0) for token in given)
     must(are_ids, name, value, wanted)
     return tuple(map(int, given))
+
+
+def function(name: str, value: Any, wanted: str) -> Any:
+    """A function."""
+    must(callable(value), name, value, wanted)
+    return value
+
+
+def check_fields(owner: Any, checks: dict[str, tuple[Any, ...]], may_be_none: Collection[str]) -> None:
+    """Replace fields of a frozen dataclass by checked values of their own types.
+
+    Args:
+        checks: field -> function (name, value, *arguments) -> the value, and its arguments.
+        may_be_none: fields that are not checked if they are None.
+    """
+    for name, (check, *arguments) in checks.items():
+        value = getattr(owner, name)
+        if value is not None or name not in may_be_none:
+            object.__setattr__(owner, name, check(name, value, *arguments))
 
 
 def integer(value: Any) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from lessons_lib.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
+    from lessons_lib.engine.core import InFlightStep
     from lessons_lib.engine.llm_engine import LLMEngine
-    from lessons_lib.engine.metrics import EngineStep
+    from lessons_lib.engine.request import Request
 
 PREFILL, DECODE, STALLED = "prefill", "decode", "stalled"
 
@@ -44,7 +45,7 @@ class PoolUse:
 
 
 class LaneRecorder:
-    """Listener of an engine: `engine.listeners.append(LaneRecorder(engine))`.
+    """Observer of an engine: `engine.core.observers.append(LaneRecorder(engine))`.
 
     A sequence keeps its lane while it runs; a new one takes the first free lane. Requests that are admitted and
     finished within one step are not recorded.
@@ -60,7 +61,7 @@ class LaneRecorder:
         self._computed: dict[Sequence, int] = {}
         self._note_new()
 
-    def __call__(self, step: EngineStep) -> None:
+    def __call__(self, step: InFlightStep, requests: list[Request]) -> None:
         running = set(self.engine.scheduler.running)
         # Other missing sequences were preempted or aborted, or their step failed.
         self._lanes = [each if each in running or _has_finished(each) else None for each in self._lanes]

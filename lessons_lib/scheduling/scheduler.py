@@ -138,10 +138,10 @@ class SchedulerBase:
     share_budget: Callable[[list[Sequence], int], dict[Sequence, int]] = share_budget
 
     def __post_init__(self) -> None:
-        must(self.max_num_seqs >= 1, "max_num_seqs", self.max_num_seqs, "at least 1", ValueError)
+        must(self.max_num_seqs >= 1, "max_num_seqs", self.max_num_seqs, "at least 1")
         budget, wanted = self.max_num_batched_tokens, "at least max_num_seqs, a token for each sequence"
-        must(budget >= self.max_num_seqs, "max_num_batched_tokens", budget, wanted, ValueError)
-        must(self.watermark >= 0, "watermark", self.watermark, "0 blocks or more", ValueError)
+        must(budget >= self.max_num_seqs, "max_num_batched_tokens", budget, wanted)
+        must(self.watermark >= 0, "watermark", self.watermark, "0 blocks or more")
         self.waiting = WaitingQueue(self.policy or FirstComeFirstServed())
         self.running: list[Sequence] = []
         self.leaving: list[Sequence] = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges, EngineMetrics
 from lessons_lib.engine.output_processor import TokenReader
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -35,6 +36,7 @@ class EngineLoop:
         engine: an LLMEngine.
         answer: function that gets the answers to commands before the step, so that no caller waits for the step as
             well. None: they are returned with the events of the step.
+        metrics: of the engine.
         readers: id -> reader, of the requests that it has added, and whose end it hasn't told.
         compiling: requests whose grammars are being compiled in another thread, which no step waits for.
     """
@@ -46,7 +48,7 @@ class EngineLoop:
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.engine, self.answer, self.clock = engine, answer, clock
+        self.engine, self.answer, self.clock, self.metrics = engine, answer, clock, EngineMetrics(engine)
         self.readers: dict[str, TokenReader] = {}
         self.compiling: dict[str, tuple[AddRequest, Future[Any]]] = {}
         self._next_metrics = clock()
@@ -108,8 +110,8 @@ class EngineLoop:
         """The gauges, and now and then the metrics. They are complete whenever the engine has become idle."""
         metrics, now = None, self.clock()
         if now >= self._next_metrics or not self.engine.has_unfinished():
-            metrics, self._next_metrics = self.engine.metrics.snapshot(), now + METRICS_INTERVAL
-        return EngineStatus(self.engine.gauges(), metrics)
+            metrics, self._next_metrics = self.metrics.snapshot(), now + METRICS_INTERVAL
+        return EngineStatus(EngineGauges.of(self.engine), metrics)
 
     def close(self) -> None:
         """Abort what is left. The engine itself stays as it is, and may have died."""
@@ -128,9 +130,7 @@ class EngineLoop:
         rules = getattr(command.params, "structured_outputs", None)
         if rules is None:
             return False
-        from lessons_lib.engine.guided import Grammar  # only those who use it need it
-
-        soon = Grammar.soon(rules, self.engine.tokenizer, self.engine.vocab_size)
+        soon = rules.compiled_soon(self.engine.tokenizer, self.engine.vocab_size)
         self.compiling[command.request_id] = command, soon
         return True
 

@@ -1,7 +1,7 @@
 """Lesson 16: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,18 +29,37 @@ class RankedCore(EngineCore):
         super().__init__(*args, **kwargs)
         self.ranks = ranks
 
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Keep an error, so that later calls say why the processes can't go on."""
+        try:
+            yield
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, StepFailed) else error
+            self.ranks.error = self.ranks.error or cause
+            raise
+
+    def schedule(self) -> SchedulerOutput:
+        """See `EngineCore.schedule`."""
+        with self.noting():
+            return super().schedule()
+
     def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
         """See `EngineCore.launch`."""
         self.ranks.note_step(scheduler_output)
-        return super().launch(scheduler_output)
+        with self.noting():
+            return super().launch(scheduler_output)
+
+    def process(self, depth: int) -> None:
+        """See `EngineCore.process`."""
+        with self.noting():
+            super().process(depth)
 
     def rebuild(self) -> None:
         """Raises:
         RanksDiffer: always.
         """
-        failed = sys.exception()
-        cause = failed.__cause__ if isinstance(failed, StepFailed) else RuntimeError("a call was interrupted")
-        self.ranks.error = self.ranks.error or cause
+        self.ranks.error = self.ranks.error or RuntimeError("a call was interrupted")
         self.ranks.check()
 
 
@@ -83,7 +102,7 @@ def carry_out(engine: LLMEngine, added: list[dict[str, Any]], cancelled: list[tu
     """Let the next step begin and end the requests that it begins and ends in the first process.
 
     Args:
-        added: what `InputProcessor.process` takes, when the request arrived, and whether it is streamed.
+        added: the arguments of `InputProcessor.process`, the time of arrival, and `is_streamed`.
         cancelled: ids, and whether they end with an error.
     """
     for options in added:

@@ -25,12 +25,12 @@ def test_an_engine_takes_what_its_fit_says():
 
     def told(model, tokenizer, config):
         asked.append((model, tokenizer, config))
-        return ModelFit(GenerationDefaults(frozenset([3]), ("x",)), shapes, make_own)
+        return ModelFit(GenerationDefaults(frozenset([3]), ("x",)), 8, lambda *_: None, None, shapes, make_own)
 
     model, tokenizer, config = a_model(), LetterTokenizer(), EngineConfig(num_blocks=8, num_swap_blocks=2)
     with LLMEngine(model, tokenizer, config, parts=Parts(fit=told)) as engine:
         assert asked == [(model, tokenizer, config)]
-        assert isinstance(engine.runner, Own) and engine.inputs.defaults.stop == ("x",)
+        assert isinstance(engine.runner, Own) and engine.inputs.fit.defaults.stop == ("x",)
         assert engine.core.swap_cache.values[0].shape[2:] == engine.runner.cache.values[0].shape[2:] == (2, 16)
     assert config.layer_shapes is None
 

@@ -115,7 +115,7 @@ def test_many_fields_at_once_under_preemption(overlapped, n):
     for index, prompt in enumerate(PROMPTS):
         expected = of_generate(model, prompt)
         assert [each.token_ids for each in outputs[str(index)].completions] == [expected] * n
-    assert engine.metrics.preemptions, "the pool should be too small"
+    assert engine.scheduler.num_preempted, "the pool should be too small"
     check_that_nothing_is_left(engine)
     engine.close()
 

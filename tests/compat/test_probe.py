@@ -234,7 +234,7 @@ def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
         audit(engine.scheduler)
     for index, (prompt, each) in enumerate(zip(prompts, params)):
         assert outputs[index] == generate_alone(model, prompt, each.max_tokens, None), index
-    assert engine.metrics.preemptions > 0
+    assert engine.scheduler.num_preempted > 0
 
 
 def test_the_gpu_engine_refuses_what_only_single_sequences_can_serve():

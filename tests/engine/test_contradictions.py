@@ -10,7 +10,8 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.validate import BadRequest
 

@@ -19,8 +19,9 @@ from lessons_lib.engine.cuda_graphs import (
     rerun,
 )
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.input_batch import BlockTables, forward_batch, tokens_of
+from lessons_lib.engine.input_batch import BlockTables, forward_batch, next_tokens
 from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -114,7 +115,7 @@ def test_the_ladder_of_tokens_reaches_exactly_the_most():
 def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
     scheduler_output = random_plan(seed)
     packed = pack(
-        [tokens_of(*item) for item in scheduler_output.num_scheduled_tokens.items()],
+        [next_tokens(SchedulerOutput(dict([each])), {}) for each in scheduler_output.num_scheduled_tokens.items()],
         [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens],
     )
     tables = [sequence.blocks for sequence in scheduler_output.num_scheduled_tokens]
@@ -192,9 +193,9 @@ def test_lines_of_those_who_left_are_used_again():
 
 
 def test_a_table_longer_than_its_line_is_refused():
-    with pytest.raises(ValueError, match="has 5 blocks.*room for 4"):
+    with pytest.raises(ValueError, match="up to 5 blocks, and room for 2 of 4.*max_model_len"):
         tables_of(2, 4).rows({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1}, [4])
-    with pytest.raises(ValueError, match="3 sequences, and room for 2"):
+    with pytest.raises(ValueError, match="3 sequences of .*, and room for 2"):
         tables_of(2, 4).rows({Sequence(str(n), [1], 9): 1 for n in range(3)}, [0] * 3)
 
 
@@ -232,7 +233,7 @@ def test_steps_with_prompts_are_replayed_with_what_they_are_given_now(runner):
 def test_everything_is_captured_before_the_first_request(runner):
     tested = runner(max_captured_tokens=40)
     seen = []
-    tested.warm_up(lambda steps: (seen.append(step) or step for step in steps))
+    warm_up(tested, lambda steps: (seen.append(step) or step for step in steps))
     assert set(tested.store.graphs) == {
         *(GraphSize(count) for count in tested.sizes), *(GraphSize(5, count) for count in (16, 32, 40))
     }  # fmt: skip

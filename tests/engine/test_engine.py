@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lessons_lib.batching.greedy import generate_one_by_one
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.metrics import BOUNDS, EngineMetrics, Histogram
-from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.engine.prometheus import COUNTERS, HISTOGRAMS, prometheus_text
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import audit
@@ -85,7 +85,7 @@ def test_greedy_answers_are_those_of_generate(family, config, is_pressed):
         assert output.finish_reason == ("stop" if expected[-1] == END else "length")
         assert output.text == "".join(map(letter, expected[:-1] if expected[-1] == END else expected))
     check_that_nothing_is_left(engine)
-    assert bool(engine.metrics.preemptions) == is_pressed
+    assert bool(engine.scheduler.num_preempted) == is_pressed
     assert bool(engine.scheduler.num_swapped) == bool(config.get("num_swap_blocks"))
 
 
@@ -99,7 +99,7 @@ def test_the_six_stories_are_those_of_generate():
     outputs = engine.generate(PROMPTS, [greedy(max_tokens) for max_tokens in max_tokens_each])
     assert [output.token_ids for output in outputs] == expected
     assert [output.text for output in outputs] == [tokenizer.decode(ids, skip_special_tokens=True) for ids in expected]
-    assert engine.metrics.preemptions
+    assert engine.scheduler.num_preempted
     check_that_nothing_is_left(engine)
 
 
@@ -133,7 +133,7 @@ def test_the_same_seed_is_the_same_text_whatever_else_is_there(family):
             [*prompts, *some_prompts(3, seed=9, longest=14)], [*rules, greedy(), greedy(), sampled(77)]
         )
         assert [output.token_ids for output in outputs[:6]] == lonely
-        assert bool(engine.metrics.preemptions) == (config.get("num_blocks") == 13)
+        assert bool(engine.scheduler.num_preempted) == (config.get("num_blocks") == 13)
 
 
 def test_another_seed_is_another_text_and_none_is_another_every_time():
@@ -541,11 +541,9 @@ def test_metrics_add_up():
     for n, prompt in enumerate(prompts):
         engine.add_request(prompt, greedy(12, ignore_eos=True), request_id=f"r{n}")
     engine.abort("r3")
-    steps, outputs = [], {}
-    engine.listeners.append(steps.append)
     outputs = run_out(engine)
-    metrics = engine.metrics
-    assert list(metrics.recent) == steps and metrics.steps == len(steps)
+    metrics, steps = engine.metrics, engine.metrics.recent
+    assert metrics.steps == len(steps)
     for name in ("tokens", "prefill_tokens", "new_tokens", "cached_tokens"):
         assert getattr(metrics, name) == sum(getattr(step, name) for step in steps)
     assert metrics.preemptions == sum(step.preempted for step in steps) == engine.scheduler.num_preempted > 0
@@ -596,7 +594,7 @@ def test_a_snapshot_is_plain_and_stays():
     empty = engine.metrics.snapshot()
     assert json.loads(json.dumps(empty))["requests"] == {} and empty["throughput"] == 0
     engine.generate([[1, 2]], greedy(3))
-    assert empty == EngineMetrics(8, 32, 60).snapshot(), "a snapshot does not change behind one's back"
+    assert empty == EngineMetrics(an_engine()).snapshot(), "a snapshot does not change behind one's back"
     full = engine.metrics.snapshot()
     assert full["requests"] == {"length": 1} and full["ttft"]["count"] == 1 and full["max_num_seqs"] == 8
     engine.metrics.itl.add(1000.0)
@@ -620,29 +618,24 @@ def test_prometheus_reads_what_the_snapshot_says():
     engine = an_engine(**TIGHT)
     engine.generate(some_prompts(8), greedy(10))
     engine.abort(engine.add_request([1], greedy()))
-    text, snapshot = prometheus_text(engine.metrics), engine.metrics.snapshot()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
+    snapshot = engine.metrics.snapshot()
+    families = {family.name: family for family in text_string_to_metric_families(prometheus_text(snapshot))}
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in families.values()
         for sample in family.samples
     }
-    for name in ("steps", "tokens", "new_tokens", "cached_tokens", "preemptions"):
-        assert (
-            values[f"lessons_engine_{name}_total",] == snapshot[name]
-            and families[f"lessons_engine_{name}"].type == "counter"
-        )
-    for name in ("slot_utilization", "token_utilization", "block_utilization", "prefix_hit_rate"):
-        assert values[f"lessons_engine_{name}",] == pytest.approx(snapshot[name])
+    for name, (key, _) in COUNTERS.items():
+        assert values[f"{name}_total",] == pytest.approx(snapshot[key]) and families[name].type == "counter"
     for reason, count in snapshot["requests"].items():
-        assert values["lessons_engine_requests_total", reason] == count
+        assert values["vllm:request_success_total", reason] == count
     for part, seconds in snapshot["part_seconds"].items():
-        assert values["lessons_engine_step_seconds_total", part] == pytest.approx(seconds)
-    for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
-        base, own = f"lessons_engine_{name}_seconds", snapshot[name]
-        assert families[base].type == "histogram"
-        assert values[f"{base}_count",] == own["count"] and values[f"{base}_sum",] == pytest.approx(own["total"])
-        buckets = [values[f"{base}_bucket", bound] for bound in (*map(str, BOUNDS), "+Inf")]
+        assert values["lessons_step_seconds_total", part] == pytest.approx(seconds)
+    for name, (key, _) in HISTOGRAMS.items():
+        own = snapshot[key]
+        assert families[name].type == "histogram"
+        assert values[f"{name}_count",] == own["count"] and values[f"{name}_sum",] == pytest.approx(own["total"])
+        buckets = [values[f"{name}_bucket", bound] for bound in (*map(str, BOUNDS), "+Inf")]
         assert buckets == [sum(own["counts"][: n + 1]) for n in range(len(BOUNDS) + 1)]
     assert all(family.documentation for family in families.values())
 

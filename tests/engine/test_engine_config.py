@@ -8,8 +8,10 @@ import pytest
 import torch
 from engine_cases import a_model, alone, an_engine, greedy
 
-from lessons_lib.engine import config as engine_config
-from lessons_lib.engine.config import EngineConfig, available_memory, checked_num_blocks
+from lessons_lib.compat import pool_size
+from lessons_lib.compat.pool_size import available_memory, checked_num_blocks
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.scheduling.policies import BalancedLengths, StrictPriority
@@ -72,6 +74,14 @@ def test_a_policy_of_ones_own_is_kept():
     assert EngineConfig(policy=policy).policy is policy
 
 
+def test_overlap_needs_a_runner_that_can():
+    def make_runner(model, num_blocks, config):
+        return ModelRunner(model, num_blocks, config.block_size)
+
+    with pytest.raises(ValueError, match="overlap is True, and ModelRunner needs the tokens of a step"):
+        an_engine(overlap=True, make_runner=make_runner)
+
+
 # With a model
 
 
@@ -114,33 +124,33 @@ def test_the_cache_has_a_block():
     "config", [{"cache_bytes": 2**60}, {"num_blocks": 2**50}, {"num_blocks": 1, "num_swap_blocks": 2**50}]
 )
 def test_a_cache_beyond_the_memory_is_refused_before_it_is_allocated(config, monkeypatch):
-    monkeypatch.setattr(engine_config, "available_memory", lambda device: 2**40)
+    monkeypatch.setattr(pool_size, "available_memory", lambda device: 2**40)
     with pytest.raises(MemoryError, match="GiB on cpu; 1024.0 GiB are available. Lower num_blocks, cache_bytes or"):
         num_blocks_of(**config)  # not a whole engine: if nothing were refused, it would take the machine's memory
 
 
 def test_pool_and_swap_space_fit_together(monkeypatch):
     size = block_bytes(a_model().config, 4)
-    monkeypatch.setattr(engine_config, "available_memory", lambda device: 10 * size)
+    monkeypatch.setattr(pool_size, "available_memory", lambda device: 10 * size)
     assert num_blocks_of(num_blocks=7, num_swap_blocks=3) == 7
     with pytest.raises(MemoryError, match="8 blocks and 3 swap blocks"):
         num_blocks_of(num_blocks=8, num_swap_blocks=3)
 
 
 def test_a_runner_of_ones_own_has_its_memory_already(monkeypatch):
-    monkeypatch.setattr(engine_config, "available_memory", lambda device: 0)
+    monkeypatch.setattr(pool_size, "available_memory", lambda device: 0)
     assert num_blocks_of(num_blocks=7, make_runner=lambda *_: None) == 7
     with pytest.raises(MemoryError):
         num_blocks_of(num_blocks=7, num_swap_blocks=1, make_runner=lambda *_: None)
 
 
 def test_without_a_figure_nothing_is_refused(monkeypatch):
-    monkeypatch.setattr(engine_config, "available_memory", lambda device: None)
+    monkeypatch.setattr(pool_size, "available_memory", lambda device: None)
     assert num_blocks_of(num_blocks=2**50) == 2**50
 
 
 def test_the_available_memory_is_a_figure_or_nothing(monkeypatch):
     assert 2**20 < (available_memory(torch.device("cpu")) or 2**30) < 2**50
     assert available_memory(torch.device("meta")) is None
-    monkeypatch.setattr(engine_config, "Path", lambda name: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(pool_size, "Path", lambda name: (_ for _ in ()).throw(OSError))
     assert 2**20 < (available_memory(torch.device("cpu")) or 2**30) < 2**50

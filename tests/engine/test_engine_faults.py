@@ -12,7 +12,7 @@ from engine_cases import (
     check_that_nothing_is_left,
     greedy,
     run_out,
-    run_out_with_a_listener_that_raises,
+    run_out_with_an_observer_that_raises,
 )
 
 from lessons_lib.engine.sampling import SamplingParams
@@ -352,32 +352,18 @@ def test_an_aborted_request_whose_text_cannot_be_decoded_is_returned_with_the_er
     check_that_nothing_is_left(engine)
 
 
-def test_a_listener_does_not_keep_the_others_from_being_called():
-    engine, steps = an_engine_at_work(), []
-
-    def listener(step):
-        raise Broken("listener")
-
-    engine.listeners += [listener, steps.append]
-    with pytest.raises(Broken):
-        engine.step()
-    engine.listeners.remove(listener)
-    assert len(steps) == 1 and engine.core.is_whole
-    check_answers(run_out(engine), ())
-
-
 @pytest.mark.parametrize("call", ["step", "generate", "stream"])
-def test_a_step_inside_a_listener_is_refused(call):
+def test_a_step_inside_an_observer_is_refused(call):
     engine = an_engine_at_work()
     calls = dict(
         step=engine.step,
         generate=lambda: engine.generate([[1]], greedy(2)),
         stream=lambda: list(engine.stream([1], greedy(2))),
     )
-    engine.listeners.append(lambda step: calls[call]())
-    with pytest.raises(RuntimeError, match="called by an on_token or a listener"):
+    engine.core.observers.append(lambda step, requests: calls[call]())
+    with pytest.raises(RuntimeError, match="called inside a step|called by an on_token or an observer"):
         engine.step()
-    engine.listeners.clear()
+    engine.core.observers.pop()
     outputs = run_out(engine)
     check_answers({name: outputs[name] for name in PROMPTS}, ())
     check_that_nothing_is_left(engine)
@@ -478,9 +464,9 @@ def test_a_stream_raises_even_if_it_failed_in_the_steps_of_another():
     check_that_nothing_is_left(engine)
 
 
-def test_a_listener_that_raises_loses_no_answer():
+def test_an_observer_that_raises_loses_no_answer():
     engine = an_engine_at_work()
-    outputs, errors = run_out_with_a_listener_that_raises(engine, lambda: audit(engine.scheduler))
+    outputs, errors = run_out_with_an_observer_that_raises(engine, lambda: audit(engine.scheduler))
     assert errors
     check_answers(outputs, ())
     check_that_nothing_is_left(engine)

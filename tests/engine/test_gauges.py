@@ -38,12 +38,12 @@ def by_hand(engine):
 
 def test_gauges_are_what_the_sequences_have(an_engine):
     engine, seen = an_engine(num_swap_blocks=12), []
-    assert engine.gauges() == EngineGauges(0, 0, 0, 0, 0, 22) == by_hand(engine)
+    assert EngineGauges.of(engine) == EngineGauges(0, 0, 0, 0, 0, 22) == by_hand(engine)
     for index in range(8):
         engine.add_request(list(range(2 + 3 * index)), greedy(20, n=1 + index % 2, seed=1, ignore_eos=True))
     while engine.has_unfinished():
         engine.step()
-        now = engine.gauges()
+        now = EngineGauges.of(engine)
         assert now == by_hand(engine)
         assert now.free_blocks == len(engine.scheduler.pool.free_queue)
         assert now.kv_cache_usage_perc == now.used_blocks / 22
@@ -57,32 +57,32 @@ def test_sequences_whose_last_token_is_in_flight_are_running():
     engine = engine_of_kind("overlaps", **{**SIZES, "num_blocks": 150})
     engine.add_request([1, 2, 3], greedy(1))
     engine.step()
-    assert engine.scheduler.leaving and engine.gauges().running == 1
+    assert engine.scheduler.leaving and EngineGauges.of(engine).running == 1
 
 
 def test_prometheus_reads_the_gauges(an_engine):
     engine = an_engine(num_swap_blocks=12)
     for index in range(8):
         engine.add_request(list(range(2 + 3 * index)), greedy(14, ignore_eos=True))
-    while not engine.gauges().swapped:
+    while not EngineGauges.of(engine).swapped:
         engine.step()
-    now = engine.gauges()
-    text = prometheus_text(engine.metrics, engine.gauges)
+    now = EngineGauges.of(engine)
+    text = prometheus_text(engine.metrics.snapshot(), EngineGauges.of(engine))
     families = {family.name: family for family in text_string_to_metric_families(text)}
     expected = {
-        "num_requests_running": now.running,
-        "num_requests_waiting": now.waiting,
-        "num_requests_swapped": now.swapped,
-        "kv_cache_usage_perc": now.used_blocks / now.num_blocks,
-        "used_blocks": now.used_blocks,
-        "named_blocks": now.named_blocks,
-        "num_blocks": 22,
+        "vllm:num_requests_running": now.running,
+        "vllm:num_requests_waiting": now.waiting,
+        "lessons_requests_swapped": now.swapped,
+        "vllm:kv_cache_usage_perc": now.used_blocks / now.num_blocks,
+        "lessons_used_blocks": now.used_blocks,
+        "lessons_named_blocks": now.named_blocks,
+        "lessons_num_blocks": 22,
     }
     for name, value in expected.items():
-        family = families[f"lessons_engine_{name}"]
+        family = families[name]
         assert family.type == "gauge" and family.documentation
         assert [sample.value for sample in family.samples] == [pytest.approx(value)]
-    assert "num_requests_running" not in prometheus_text(engine.metrics)
+    assert "num_requests_running" not in prometheus_text(engine.metrics.snapshot())
 
 
 def test_a_request_says_how_much_of_its_prompt_was_cached(an_engine):

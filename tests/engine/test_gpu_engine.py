@@ -11,6 +11,7 @@ from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -41,7 +42,7 @@ def runners(model):
             made[mode] = GPUModelRunner(
                 model, 500, 16, max_num_seqs=20, max_model_len=256, compiled=compiled, graphs=graphs
             )
-            made[mode].warm_up()
+            warm_up(made[mode])
         return made[mode]
 
     yield get
@@ -145,7 +146,7 @@ def test_starting_a_step_waits_for_nothing(runners, mode):
 
 def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runners):
     runner = runners("compiled, graphs")
-    runner.warm_up()  # the tests above have given the model other weights
+    warm_up(runner)  # the tests above have given the model other weights
     captured, graphs = runner.store.num_captured, torch._dynamo.utils.counters["stats"]["unique_graphs"]
     scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=103)
     serve_greedily(runner, scheduler, requests(model, 5), 1)
@@ -197,7 +198,7 @@ def test_engines_answer_alike(model, runners, expected_of_engine, overlap, num_b
     engine = engine_on(runners("compiled, graphs"), model, **options)
     assert told(engine.generate(*engine_workload(model))) == expected_of_engine
     audit(engine.scheduler)
-    assert not engine.scheduler.pool.ref_count and engine.metrics.requests.keys() == {"length", "stop"}
+    assert not engine.scheduler.pool.ref_count and engine.core.num_ended.keys() == {"length", "stop"}
 
 
 @pytest.mark.parametrize(

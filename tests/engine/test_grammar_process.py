@@ -8,14 +8,14 @@ import pytest
 from transformers import AutoTokenizer
 
 from lessons_lib.engine import grammar_process, guided
-from lessons_lib.engine.guided import Grammar, GrammarState, Vocabulary
+from lessons_lib.engine.guided import GrammarState, Vocabulary
 from lessons_lib.engine.logits_processors import LogitsRules
-from lessons_lib.engine.sampling_params import (
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import (
     MAX_CHARACTERS,
     MAX_CHOICES,
     MAX_SCHEMA_DEPTH,
     MAX_SCHEMA_VALUES,
-    SamplingParams,
     StructuredOutputsParams,
 )
 from lessons_lib.models.loading import BUNDLED_MODEL
@@ -32,7 +32,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def grammar_of(tokenizer):
-    return lambda **rules: Grammar.of(StructuredOutputsParams(**rules), tokenizer, SIZE)
+    return lambda **rules: StructuredOutputsParams(**rules).compiled(tokenizer, SIZE)
 
 
 def nested(depth):
@@ -103,7 +103,7 @@ def test_a_grammar_that_takes_too_long_is_given_up(tokenizer, monkeypatch):
     monkeypatch.setattr(grammar_process, "COMPILE_SECONDS", 0.01)
     vocabulary = Vocabulary(tokenizer, SIZE)
     with pytest.raises(ValueError, match="more than 0.01 s"):
-        vocabulary.grammar(guided._text(guided.import_module("llguidance").LLMatcher, SLOW))
+        vocabulary.grammar(SLOW.text(guided.import_module("llguidance").LLMatcher))
     monkeypatch.setattr(grammar_process, "COMPILE_SECONDS", 60.0)
     assert vocabulary.grammar('{"grammars": [{"lark_grammar": "start: \\"a\\""}]}')
     vocabulary.process._end()

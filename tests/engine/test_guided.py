@@ -15,9 +15,10 @@ from jsonschema import validate
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
-from lessons_lib.engine.guided import Grammar, GrammarState
+from lessons_lib.engine.guided import GrammarState
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.validate import BadRequest
 
@@ -160,7 +161,7 @@ def test_a_state_follows_whatever_it_is_shown(loaded):
     """The tokens that it allows are those that a new state allows, however the completion came about, and after an
     interrupt too."""
     _, tokenizer = loaded
-    grammar = Grammar.of(StructuredOutputsParams(regex=REGEX), tokenizer, len(tokenizer))
+    grammar = StructuredOutputsParams(regex=REGEX).compiled(tokenizer, len(tokenizer))
     state, rng, tokens = GrammarState(grammar), random.Random(0), []
     for _ in range(12):
         expected = GrammarState(grammar).allowed(tokens, len(tokenizer))
@@ -172,7 +173,7 @@ def test_a_state_follows_whatever_it_is_shown(loaded):
         tokens = [*tokens, rng.choice(choice)]
         if tokens[-1] == tokenizer.eos_token_id:
             break
-    padded = Grammar.of(StructuredOutputsParams(regex=REGEX), tokenizer, len(tokenizer) + 60)
+    padded = StructuredOutputsParams(regex=REGEX).compiled(tokenizer, len(tokenizer) + 60)
     allowed = GrammarState(padded).allowed([], len(tokenizer) + 60)
     assert allowed.any() and not allowed[len(tokenizer) :].any()
 
@@ -195,4 +196,4 @@ def test_without_the_library_it_says_what_to_install(an_engine, monkeypatch):
 def test_a_tokenizer_that_the_library_cant_read_is_refused():
     tokenizer = type("OtherTokenizer", (SimpleNamespace,), {"__hash__": object.__hash__})(eos_token_id=0)
     with pytest.raises(BadRequest, match="fast tokenizers"):
-        Grammar.of(StructuredOutputsParams(regex="a"), tokenizer, 10)
+        StructuredOutputsParams(regex="a").compiled(tokenizer, 10)

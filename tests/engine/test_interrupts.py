@@ -30,7 +30,8 @@ def test_the_workload_has_everything_in_it():
     run = Run(0, Interrupter())
     run.play()
     engine = run.engine
-    assert engine.scheduler.num_preempted and engine.scheduler.num_swapped and engine.metrics.cached_tokens
+    assert engine.scheduler.num_preempted and engine.scheduler.num_swapped
+    assert any(output.num_cached_tokens for output in run.outputs.values())
     reasons = {name: output.finish_reason for name, output in run.outputs.items()}
     assert reasons["aborted"] == reasons["ended"] == "abort" and reasons["stopped"] == "stop"
     files = {file.rsplit("/", 1)[1] for file, _ in run.interrupter.executed}

@@ -24,13 +24,11 @@ from transformers import (
 from lessons_lib.engine.logits_processors import (
     LogitsProcessor,
     LogitsRules,
-    NoTokenAllowed,
     last_tokens_of_bad_words,
-    process_logits,
     tokens_of_bad_words,
-    why_no_token,
 )
-from lessons_lib.engine.sampling import NO_TOKEN, NO_TOKEN_ALLOWED, choose_tokens
+from lessons_lib.engine.rules import NO_TOKEN_ALLOWED, NoTokenAllowed, process_logits, why_no_token
+from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.sequence import Sequence

@@ -34,7 +34,7 @@ def test_each_token_has_its_logprobs(an_engine, blocks):
         "none": ([8, 8, 8], SamplingParams(max_tokens=12)),
     }
     outputs, told = served(engine, requests)
-    assert bool(engine.metrics.preemptions) == bool(blocks)
+    assert bool(engine.scheduler.num_preempted) == bool(blocks)
     for name, output in outputs.items():
         for completion in output.completions:
             own = [token for token in told[name] if token.index == completion.index]

@@ -7,7 +7,7 @@ from functools import partial
 
 import engine_cases
 import pytest
-from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_a_listener_that_raises
+from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_an_observer_that_raises
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
@@ -38,7 +38,7 @@ def an_engine(model):
     def make(clock=time.perf_counter, **config):
         make_runner = gpu_model_runner(compiled=False, capture=rerun)
         config = EngineConfig(**{**ROOMY, "make_runner": make_runner, "overlap": True, **config})
-        return LLMEngine(model, engine_cases.LetterTokenizer(), config, clock)
+        return engine_cases.measured(LLMEngine(model, engine_cases.LetterTokenizer(), config, clock))
 
     return make
 
@@ -339,10 +339,10 @@ def test_logits_that_are_no_numbers_fail_their_own_request(an_engine, temperatur
     check_failed(outputs, prompts, set())
 
 
-def test_a_listener_that_raises_loses_no_answer(an_engine):
+def test_an_observer_that_raises_loses_no_answer(an_engine):
     engine = an_engine()
     prompts = at_work(engine)
-    outputs, errors = run_out_with_a_listener_that_raises(engine, lambda: check_books(engine))
+    outputs, errors = run_out_with_an_observer_that_raises(engine, lambda: check_books(engine))
     assert errors > 3
     check_failed(outputs | run_out(engine), prompts, set())
 
@@ -375,10 +375,9 @@ def test_a_step_inside_a_step_is_refused(an_engine):
 
 def test_metrics_add_up(an_engine):
     clock = engine_cases.Clock()
-    engine, steps = an_engine(clock=clock), []
-    engine.listeners.append(steps.append)
+    engine = an_engine(clock=clock)
     outputs = engine.generate([[n + 1] * 9 for n in range(8)], greedy(12, ignore_eos=True))
-    metrics = engine.metrics
+    metrics, steps = engine.metrics, engine.metrics.recent
     assert (
         metrics.steps == len(steps) and metrics.new_tokens == sum(len(output.token_ids) for output in outputs) == 8 * 12
     )
@@ -405,4 +404,4 @@ def test_the_runner_of_an_engine_can_be_chosen():
     made = []
     config = EngineConfig(num_blocks=9, make_runner=lambda *args: made.append(args))
     engine = LLMEngine(engine_cases.a_model(), engine_cases.LetterTokenizer(), config)
-    assert made == [(engine.model, 9, config)] and engine.runner is None
+    assert made == [(engine.model, 9, engine.config)] and engine.runner is None

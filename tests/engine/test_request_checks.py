@@ -14,9 +14,9 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.detokenizer import releasable
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.input_processor import MAX_NAME_CHARACTERS, MAX_TIER
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
-from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.engine.sampling_params import MAX_N, MAX_STOP_CHARACTERS, MAX_VALUES, SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 from lessons_lib.models.validate import BadRequest
@@ -44,8 +44,7 @@ def at_work(engine):
 def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
-    metrics = engine.metrics
-    return list(engine.requests), places, engine._num_added, metrics.requests, metrics.steps
+    return list(engine.requests), places, engine._num_added, dict(engine.core.num_ended)
 
 
 BAD_ARGUMENTS = {
@@ -167,7 +166,7 @@ def test_lists_have_a_length(name):
 def test_a_stop_string_has_a_length():
     engine = an_engine()
     engine.generate([[1, 2]], greedy(3, stop=("x" * MAX_STOP_CHARACTERS,)))
-    with pytest.raises(BadRequest, match=f"longest text in stop is {MAX_STOP_CHARACTERS + 1}; the limit is"):
+    with pytest.raises(BadRequest, match=f"stop is .*; it must be strings of at most {MAX_STOP_CHARACTERS} characters"):
         engine.add_request([1, 2], greedy(3, stop=("y", "x" * (MAX_STOP_CHARACTERS + 1))))
 
 
@@ -176,7 +175,7 @@ def test_a_prompt_has_a_number_of_completions():
     (output,) = engine.generate([[1, 2]], SamplingParams(max_tokens=2, temperature=1.0, n=MAX_N))
     assert len(output.completions) == MAX_N
     for n in (MAX_N + 1, 10**9):
-        with pytest.raises(BadRequest, match=f"n is {n}; the limit is {MAX_N}"):
+        with pytest.raises(BadRequest, match=f"n is {n}; it must be a whole number from 1 to {MAX_N}"):
             engine.add_request([1, 2], SamplingParams(n=n))
 
 
@@ -212,7 +211,7 @@ def test_stop_strings_are_matched_as_by_the_definition(text, stop):
         ([[1], [2], [3.0]], None, BadRequest, "prompt 2 contains 3.0"),
         ([[1], [], [3]], None, BadRequest, "prompt 1 is empty"),
         ([[1], [2]], [greedy(), {"n": 1}], BadRequest, "params is"),
-        ([[1], [2]], [greedy(), SamplingParams(n=MAX_N + 1)], BadRequest, "n is"),
+        ([[1], [2]], [greedy(), greedy(logprobs=21)], BadRequest, "logprobs is 21"),
         ([[1], [1] * 300], None, BadRequest, "prompt 1 has 300 tokens"),
         ([[1], [1] * 230], greedy(20), OutOfBlocks, "'prompt 1' may need 63 blocks"),
         ([[1], [2]], 5, BadRequest, "params is 5; give one SamplingParams"),

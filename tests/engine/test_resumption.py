@@ -10,11 +10,12 @@ from engine_cases import (
     check_that_nothing_is_left,
     engine_of_kind,
     run_out,
-    run_out_with_a_listener_that_raises,
+    run_out_with_an_observer_that_raises,
 )
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.validate import BadRequest
 
@@ -121,7 +122,7 @@ def test_interrupts_after_that_lose_and_repeat_nothing():
     engine.core.is_whole = False  # an interrupted step: the next one begins again
     engine.step()
     engine.core.is_whole = False
-    outputs, _ = run_out_with_a_listener_that_raises(engine, lambda: None)
+    outputs, _ = run_out_with_an_observer_that_raises(engine, lambda: None)
     assert [new.token for new in seen] == tokens[5:]
     assert outputs["0"].token_ids == tokens
     check_that_nothing_is_left(engine)

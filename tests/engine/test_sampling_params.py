@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.engine.logits_processors import LogitsRules
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400
@@ -52,8 +53,6 @@ WRONG = {
     "spaces_between_special_tokens": (1, None),
     "logits_processors": (5, (5,), max, (None,)),
     "structured_outputs": ("a+", {"regex": "a"}),
-    "best_of": (2, 0, "x", True),
-    "typical_p": (0.9, "x", 2),
 }
 
 
@@ -96,7 +95,7 @@ def test_values_have_the_type_of_their_field():
     params = SamplingParams(
         max_tokens=np.int64(9), temperature=1, top_p=Fraction(1, 2), top_k=-1, seed=np.int32(4), stop=None, n=np.int8(2),
         logit_bias={"7": 1, 3: np.float32(0.5)}, stop_token_ids=[np.int64(3)], allowed_token_ids={5}, bad_words=None,
-        logits_processors=None, best_of=2,
+        logits_processors=None,
     )  # fmt: skip
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (9, 1.0, 0.5, 0)
     assert params.logit_bias == {7: 1.0, 3: 0.5} and params.stop == params.bad_words == params.logits_processors == ()
@@ -108,7 +107,7 @@ def test_values_have_the_type_of_their_field():
 
 def test_limits_are_taken():
     SamplingParams(max_tokens=None, min_tokens=10**9, logprobs=-1, prompt_logprobs=-1, min_p=1, top_k=HUGE, n=1)
-    SamplingParams(presence_penalty=-2, frequency_penalty=2, logit_bias={0: -100, 1: 100}, typical_p=1.0, best_of=1)
+    SamplingParams(presence_penalty=-2, frequency_penalty=2, logit_bias={0: -100, 1: 100})
     assert SamplingParams(stop="end").stop == ("end",) == SamplingParams(stop=["end"]).stop
     assert SamplingParams(logit_bias={}).logit_bias is None
 
@@ -120,13 +119,6 @@ def test_values_that_contradict_each_other_are_refused():
         SamplingParams(stop="a", detokenize=False)
     with pytest.raises(BadRequest, match="ignore_eos"):
         SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"), ignore_eos=True)
-
-
-def test_what_is_not_offered_says_what_to_do_instead():
-    with pytest.raises(BadRequest, match=r"best_of is 4; it isn't offered\. Ask for n completions"):
-        SamplingParams(best_of=4)
-    with pytest.raises(BadRequest, match=r"typical_p is 0\.9; it isn't offered\. Use min_p"):
-        SamplingParams(typical_p=0.9)
 
 
 @pytest.mark.parametrize(

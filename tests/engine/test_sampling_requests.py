@@ -247,7 +247,7 @@ def test_prompt_logprobs_read_nothing_from_the_prefix_cache(an_engine):
     prompt = [*range(20)]
     engine.generate([prompt], SamplingParams(max_tokens=3))
     cached = []
-    engine.listeners.append(lambda step: cached.append(step.cached_tokens))
+    engine.core.observers.append(lambda step, requests: cached.extend(step.output.cached.values()))
     (output,) = engine.generate([prompt], SamplingParams(max_tokens=3, prompt_logprobs=0))
     assert sum(cached) == 0 and None not in output.prompt_logprobs[1:]
     engine.generate([prompt], SamplingParams(max_tokens=3))

@@ -108,7 +108,7 @@ def test_preempted_and_forked_sequences_keep_their_salt(num_swap_blocks):
             for block in sequence.blocks:
                 if block in pool.block_to_hash:
                     assert seen.setdefault(pool.block_to_hash[block], sequence.id[0]) == sequence.id[0]
-    assert engine.metrics.preemptions and seen
+    assert engine.scheduler.num_preempted and seen
     check_that_nothing_is_left(engine)
 
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from engine_cases import LetterTokenizer, a_model
+from engine_cases import LetterTokenizer, a_model, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +102,7 @@ def test_no_requests_cost_nothing():
 @given(st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=14), min_size=1, max_size=6), st.integers(1, 5))
 def test_shareable_tokens_are_those_that_an_engine_finds(prompts, size):
     (cost,) = block_size_costs(prompts, [1] * len(prompts), [size])
-    engine = LLMEngine(a_model(), LetterTokenizer(), EngineConfig(num_blocks=200, block_size=size))
+    engine = measured(LLMEngine(a_model(), LetterTokenizer(), EngineConfig(num_blocks=200, block_size=size)))
     for prompt in prompts:
         engine.generate([prompt], SamplingParams(max_tokens=1))
     assert engine.metrics.cached_tokens == cost.shareable_tokens

@@ -9,10 +9,10 @@ from oracle import generate_alone
 from transformers import BloomConfig, MptConfig
 
 from lessons_lib.batching.continuous_batching import batch_generate
+from lessons_lib.batching.prompts import encode_prompt
 from lessons_lib.measuring.flop_counts import forward_cost
 from lessons_lib.models.configuration import cache_bytes_per_token, context_length
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
-from lessons_lib.models.prompts import encode_prompt
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.forward_passes import watch_forwards

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lessons_lib.batching.prompts import encode_prompt, encode_prompts
 from lessons_lib.models.loading import load_model
-from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN, encode_prompt, encode_prompts
+from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.models.validate import BadRequest
 
@@ -144,7 +145,7 @@ def test_junk_is_right_or_refused(tokens, kind):
 
 
 def test_a_model_without_a_longest_sequence_needs_a_limit(monkeypatch):
-    monkeypatch.setattr("lessons_lib.models.prompts.context_length", lambda config: None)
+    monkeypatch.setattr("lessons_lib.models.support.context_length", lambda config: None)
     assert encode([1] * 5000, 70) == ([1] * 5000, 70)
     with pytest.raises(BadRequest, match="no token limit"):
         encode([1], None)

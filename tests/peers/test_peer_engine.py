@@ -172,7 +172,7 @@ def test_the_same_prompt_several_times_in_too_small_a_pool(make_engine, share_pr
     outputs = engine.generate([prompt] * 4, greedy(20, ignore_eos=True))
     expected = alone("qwen2", prompt, 20, ignore_eos=True)
     assert [output.token_ids for output in outputs] == [expected] * 4
-    assert engine.metrics.preemptions
+    assert engine.scheduler.num_preempted
 
 
 def test_a_conversation_s_next_turn_is_found_in_the_cache(make_engine):
@@ -198,7 +198,7 @@ def test_a_stream_under_preemption_has_each_token_once(interval):
         for _ in range(interval):
             engine.step()
     run_out(engine)
-    assert engine.metrics.preemptions
+    assert engine.scheduler.num_preempted
     for n, tokens in told.items():
         assert [token.token for token in tokens] == alone("qwen2", [n + 1] * 9, 18, ignore_eos=True)
         assert "".join(token.text for token in tokens) == "".join(letter(token.token) for token in tokens)
@@ -216,14 +216,12 @@ def test_streamed_and_unstreamed_requests_take_turns():
 def test_prompt_and_new_tokens_of_each_step_are_counted():
     """Prompts of 3 and 5 tokens, a step of decoding, and another prompt of 4 beside two decodes."""
     engine = an_engine()
-    steps = []
-    engine.listeners.append(steps.append)
     for length in (3, 5):
         engine.add_request([length] * length, greedy(9, ignore_eos=True))
     engine.step(), engine.step()
     engine.add_request([4] * 4, greedy(9, ignore_eos=True))
     engine.step(), engine.step()
-    assert [(step.tokens, step.new_tokens, step.running) for step in steps] == [
+    assert [(step.tokens, step.new_tokens, step.running) for step in engine.metrics.recent] == [
         (8, 2, 2), (2, 2, 2), (6, 3, 3), (3, 3, 3),
     ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from lessons_lib.recording.engine_lanes import DECODE, PREFILL, STALLED, Lane, L
 def recorded(**config):
     engine = an_engine(**config)
     recorder = LaneRecorder(engine)
-    engine.listeners.append(recorder)
+    engine.core.observers.append(recorder)
     return engine, recorder
 
 
@@ -18,7 +18,7 @@ def test_each_step_has_as_many_lanes_at_work_as_it_had_sequences():
     for length in (5, 30, 2, 9, 17):
         engine.add_request(list(range(length)), greedy(3 + length, ignore_eos=True))
     counts = []
-    engine.listeners.append(lambda step: counts.append(step.running))
+    engine.core.observers.append(lambda step, requests: counts.append(len(step.output.num_scheduled_tokens)))
     while engine.has_unfinished():
         engine.step()
     at_work = [sum(lane is not None and lane.work != STALLED for lane in step) for step in recorder.steps]
@@ -64,7 +64,7 @@ def test_it_keeps_the_last_steps_only_and_sees_those_that_ran_before_it_came():
     engine.add_request([1, 2], greedy(30, ignore_eos=True), request_id="A")
     engine.step()
     recorder = LaneRecorder(engine, most_steps=4)
-    engine.listeners.append(recorder)
+    engine.core.observers.append(recorder)
     for _ in range(9):
         engine.step()
     assert list(recorder.steps) == [(Lane("A", DECODE),)] * 4

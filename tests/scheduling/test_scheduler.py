@@ -11,7 +11,7 @@ from oracle import END, generate_alone, ragged_requests
 from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
 
 from lessons_lib.engine.greedy_loop import serve_greedily
-from lessons_lib.engine.input_batch import BlockTables, tokens_of
+from lessons_lib.engine.input_batch import BlockTables, next_tokens
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.tiny_models import tiny_model
@@ -613,7 +613,7 @@ def test_the_requests_are_ragged_and_end_in_both_ways():
 )
 def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed, count, tokens):
     sequence = Sequence("A", [10, 11, 12], 5, output_ids=[20, 21], num_computed_tokens=computed)
-    assert tokens_of(sequence, count) == tokens
+    assert next_tokens(SchedulerOutput({sequence: count}), {}) == tokens
 
 
 def test_tables_of_unequal_length_are_filled_up():

@@ -7,7 +7,8 @@ import pytest
 from fronts import LIMIT, counting_engine, read, until, until_empty
 
 from lessons_lib.engine import guided
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.engine_loop import EngineLoop

@@ -58,7 +58,7 @@ def test_one_message_has_the_tokens_of_all_requests():
 def test_the_answer_is_known_before_the_step():
     loop = EngineLoop(counting_engine())
     assert loop.apply([AddRequest("a", [1], greedy(2))]) == [Accepted("a", 1, PLAIN_TEXT)]
-    assert loop.engine.metrics.steps == 0
+    assert loop.metrics.steps == 0
 
 
 @pytest.mark.parametrize(

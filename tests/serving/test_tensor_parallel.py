@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_cases import LetterTokenizer
+from engine_cases import LetterTokenizer, measured
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -257,7 +257,8 @@ def parallel(request):
 )
 def test_an_engine_over_two_processes_gives_the_same_tokens(parallel, request):
     load = request.node.callspec.params["parallel"]
-    with LLMEngine(*load("cpu"), CONFIG) as whole:
+    measured(parallel)
+    with measured(LLMEngine(*load("cpu"), CONFIG)) as whole:
         expected, expected_stream = serve(whole)
         assert whole.scheduler.num_preempted > 0
     outputs, streamed = serve(parallel)
@@ -310,6 +311,18 @@ def test_after_a_step_that_failed_every_call_says_why(error, message):
     for call in (engine.step, lambda: engine.add_request([4], SamplingParams(max_tokens=9))):
         with pytest.raises(RanksDiffer, match=message):
             call()
+
+
+def test_an_error_outside_of_the_model_is_named_too():
+    ranks = Ranks.__new__(Ranks)
+    ranks.world_size, ranks.fingerprint, ranks.error = 2, 7, None
+    engine = LLMEngine(*load_llama("cpu"), CONFIG, parts=Parts(core=partial(RankedCore, ranks=ranks)))
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=9))
+    engine.scheduler.schedule = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
+    with pytest.raises(RanksDiffer, match="ZeroDivisionError: division by zero"):
+        engine.step()
 
 
 def test_processes_that_schedule_differently_say_so(monkeypatch):

@@ -8,6 +8,7 @@ from oracle import END, generate_alone
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import tiny_model
@@ -35,7 +36,15 @@ def a_model(family="qwen2"):
 def an_engine(family="qwen2", clock=None, model=None, tokenizer=None, **config):
     config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 60, **config}
     kwargs = {"clock": clock} if clock else {}
-    return LLMEngine(model or a_model(family), tokenizer or LetterTokenizer(), EngineConfig(**config), **kwargs)
+    return measured(
+        LLMEngine(model or a_model(family), tokenizer or LetterTokenizer(), EngineConfig(**config), **kwargs)
+    )
+
+
+def measured(engine):
+    """The engine, with its metrics."""
+    engine.metrics = EngineMetrics(engine)
+    return engine
 
 
 KINDS = ("waits", "overlaps")
@@ -50,10 +59,10 @@ def model_of_kind(kind):
 def engine_of_kind(kind, **config):
     """An engine that waits for each step, or one that launches a step before it has the tokens of the last."""
     if kind == "waits":
-        return LLMEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config))
+        return measured(LLMEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config)))
     make_runner = gpu_model_runner(compiled=False, capture=rerun)
     config = EngineConfig(**config, overlap=True, make_runner=make_runner)
-    return LLMEngine(model_of_kind(kind), LetterTokenizer(), config)
+    return measured(LLMEngine(model_of_kind(kind), LetterTokenizer(), config))
 
 
 class Clock:
@@ -95,23 +104,23 @@ class Broken(RuntimeError):
     pass
 
 
-def run_out_with_a_listener_that_raises(engine, check):
-    """Steps until no request is left, `check()` after each, while a listener raises after every other step. Returns (id ->
+def run_out_with_an_observer_that_raises(engine, check):
+    """Steps until no request is left, `check()` after each, while an observer raises in every other step. Returns (id ->
     output, how often it raised)."""
     outputs, errors = {}, 0
 
-    def listener(step):
+    def observer(step, requests):
         if engine.metrics.steps % 2:
-            raise Broken("listener")
+            raise Broken("observer")
 
-    engine.listeners.append(listener)
+    engine.core.observers.append(observer)
     while engine.has_unfinished():
         try:
             outputs |= {output.request_id: output for output in engine.step()}
         except Broken:
             errors += 1
         check()
-    engine.listeners.remove(listener)
+    engine.core.observers.remove(observer)
     return outputs, errors
 
 

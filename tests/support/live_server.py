@@ -72,7 +72,7 @@ class LiveServer:
     def ended(self):
         """Reason -> how many requests have ended with it."""
         with self.engine.core.lock:
-            return dict(self.engine.metrics.snapshot()["requests"])
+            return dict(self.engine.core.num_ended)
 
 
 def wait_until(holds, patience=PATIENCE):

@@ -88,7 +88,7 @@ def test_the_front_page_has_every_lesson_and_the_minutes_of_each_route():
 
 def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code(monkeypatch):
     pytest.importorskip("fastapi")
-    from lessons_lib.engine import request_checks
+    from lessons_lib.engine import sampling_params
     from lessons_lib.serving.http.protocol import ChatRequest, CompletionRequest
     from lessons_lib.serving.http.settings import ServerSettings
     from tools.site import server_page
@@ -98,8 +98,8 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code(monk
     for field in dataclasses.fields(ServerSettings):
         if isinstance(field.default, int | float) and not isinstance(field.default, bool) and field.name != "port":
             assert f"{field.default:,.0f} " in text and f"`--{field.name.replace('_', '-')}`" in text, field.name
-    for name, most in request_checks.MAX_VALUES.items():
-        assert name == "logits_processors" or f"| values of `{name}` | {most:,} |" in text
+    for name, most in sampling_params.MAX_VALUES.items():
+        assert f"| values of `{name}` | {most:,} |" in text
     for name in CompletionRequest.not_offered | ChatRequest.not_offered:
         assert f"| `{name}` |" in text
     assert "`/v1/responses`" in text and "| use /v1/chat/completions |" in text

@@ -125,14 +125,14 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
         dashboard.run_button.click()
         assert dashboard.is_running and dashboard.run_button.description == "pause"
         others = 0
-        while dashboard.engine.metrics.steps < 5:
+        while dashboard.metrics.steps < 5:
             await asyncio.sleep(0)
             others += 1
         dashboard.run_button.click()
         assert dashboard.run_button.description == "run" and said(dashboard) == "Paused." and others >= 5
-        steps = dashboard.engine.metrics.steps
+        steps = dashboard.metrics.steps
         await asyncio.sleep(0.05)
-        assert dashboard.engine.metrics.steps == steps
+        assert dashboard.metrics.steps == steps
         dashboard.run_button.click()
         dashboard.run_button.click()
         dashboard.run_button.click()  # paused and run again at once
@@ -142,7 +142,7 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
         assert not dashboard.is_running and dashboard.run_button.description == "run"
 
     asyncio.run(play())
-    assert dashboard.engine.metrics.steps == 200 and not dashboard.engine.has_unfinished()
+    assert dashboard.metrics.steps == 200 and not dashboard.engine.has_unfinished()
     assert "The engine after 200 steps" in dashboard.picture.value
 
 
@@ -155,7 +155,7 @@ def test_a_pause_from_another_thread_waits_for_the_step_under_way():
     dashboard.message.observe(lambda _: shown.append(dashboard.picture.value), "value")
 
     def step_while_a_click_arrives():
-        if dashboard.engine.metrics.steps == 2:
+        if dashboard.metrics.steps == 2:
             pausing.start()
             pausing.join(0.2)  # enough for a pause that does not wait
         return step()
@@ -169,7 +169,7 @@ def test_a_pause_from_another_thread_waits_for_the_step_under_way():
     asyncio.run(play())
     pausing.join()
     assert said(dashboard) == "Paused." and dashboard.run_button.description == "run"
-    assert f"The engine after {dashboard.engine.metrics.steps} step" in shown[-1]
+    assert f"The engine after {dashboard.metrics.steps} step" in shown[-1]
 
 
 def test_run_without_an_event_loop_runs_at_once():
@@ -190,7 +190,7 @@ def test_it_follows_the_steps_of_others_but_not_too_often(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("lessons_lib.viz.dashboard.live.time.monotonic", lambda: now[0])
     dashboard._drawn_at = 0.0
-    dashboard.engine.listeners.insert(0, lambda step: now.__setitem__(0, now[0] + 0.05))
+    dashboard.engine.core.observers.insert(0, lambda step, requests: now.__setitem__(0, now[0] + 0.05))
     dashboard.engine.generate([[1, 2]], greedy(31, ignore_eos=True))
     assert 8 <= len(redraws) <= 12, "at most about eight times a second"
     assert "The engine after 31 steps" in dashboard.picture.value, "the last one is drawn in any case"
@@ -223,7 +223,7 @@ def test_an_error_of_the_model_is_said_and_one_of_the_scheduler_stops_it():
 
 def test_a_picture_that_fails_stops_no_engine():
     dashboard = a_dashboard()
-    dashboard.engine.metrics.recent.append("no step")
+    dashboard.metrics.recent.append("no step")
     dashboard.add()
     assert "could not be drawn" in dashboard.picture.value
     dashboard.run()
@@ -293,4 +293,4 @@ def test_the_dashboard_shows_the_lanes_of_its_engine():
     dashboard.step()
     assert "0: prefill" in dashboard.picture.value and "block " in dashboard.picture.value
     dashboard.close()
-    assert not dashboard.engine.listeners
+    assert not dashboard.engine.core.observers

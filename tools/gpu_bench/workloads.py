@@ -32,7 +32,9 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
@@ -189,6 +191,7 @@ def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -
         overlap=workload.overlap,
     )  # fmt: skip
     engine = LLMEngine(runner.model, NoWords(), config)  # not closed: the runner and its graphs are used again
+    metrics = EngineMetrics(engine)
     to_come = deque(zip(arrival_times(workload.arrivals_per_s, len(requests)), requests, count()))
     outputs = []
     synchronize()
@@ -206,7 +209,7 @@ def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -
             raise output.error
     answers = sorted(len(output.token_ids) for output in outputs)
     assert answers == sorted(each.answer for each in requests), "answers of other lengths"
-    return {"seconds": seconds, "ttft": engine.metrics.ttft.mean, "itl": engine.metrics.itl.mean}
+    return {"seconds": seconds, "ttft": metrics.ttft.mean, "itl": metrics.itl.mean}
 
 
 def synchronize() -> None:
@@ -228,11 +231,11 @@ def results_of(wanted: list[Workload], bytes_per_s: float, small: bool) -> Itera
             max_model_len=max_model_len, **options,
         )  # fmt: skip
         if not small:
-            runner.warm_up()
-        warm_up = time.perf_counter() - began
-        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up:.0f} s", flush=True)
+            warm_up(runner)
+        warm_up_s = time.perf_counter() - began
+        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up_s:.0f} s", flush=True)
         for workload, requests in loads:
-            yield result_of(runner, workload, requests, bytes_per_s) | {"warm_up_s": warm_up}
+            yield result_of(runner, workload, requests, bytes_per_s) | {"warm_up_s": warm_up_s}
         runner.close()
         del runner, model
         gc.collect()

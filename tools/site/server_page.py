@@ -11,21 +11,9 @@ from pathlib import Path
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.grammar_process import COMPILE_SECONDS, MASK_SECONDS
-from lessons_lib.engine.request_checks import (
-    MAX_N,
-    MAX_NAME_CHARACTERS,
-    MAX_STOP_CHARACTERS,
-    MAX_TIER,
-    MAX_VALUES,
-)
-from lessons_lib.engine.sampling_params import (
-    MAX_BIAS,
-    MAX_CHARACTERS,
-    MAX_CHOICES,
-    MAX_PENALTY,
-    MAX_SCHEMA_DEPTH,
-    MAX_SCHEMA_VALUES,
-)
+from lessons_lib.engine.input_processor import MAX_NAME_CHARACTERS, MAX_TIER
+from lessons_lib.engine.sampling_params import MAX_BIAS, MAX_N, MAX_PENALTY, MAX_STOP_CHARACTERS, MAX_VALUES
+from lessons_lib.engine.structured_outputs import MAX_CHARACTERS, MAX_CHOICES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_VALUES
 from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
 from lessons_lib.serving.admission import LONGEST_WAIT
 from lessons_lib.serving.http.connections import PROBE_SECONDS
@@ -89,7 +77,7 @@ def server_limits() -> list[Row]:
 def request_limits() -> list[Row]:
     """Of one request."""
     more = BYTES_PER_TOKEN // BYTES_PER_VALUE
-    values = [(f"values of `{name}`", number(most)) for name, most in MAX_VALUES.items() if name != "logits_processors"]
+    values = [(f"values of `{name}`", number(most)) for name, most in MAX_VALUES.items()]
     rows = [
         ("characters of a prompt", f"{number(MAX_CHARACTERS_PER_TOKEN)} for each token of the context"),
         ("prompts of `/v1/completions`", number(MAX_PROMPTS)),

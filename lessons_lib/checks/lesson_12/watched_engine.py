@@ -228,6 +228,11 @@ class Watched(LLMEngine):
         core = type("Core", (WatchedCore,), {"case": case, "attempt": staticmethod(attempt)})
         ticks = iter(range(10**9))
         super().__init__(tiny_model("qwen2"), Letters(), config, lambda: float(next(ticks)), Parts(core=core))  # type: ignore[arg-type]
+        self.num_steps = 0
+        self.core.observers.append(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.num_steps += 1
 
     def watched_step(self) -> Seen:
         core, error, outputs, known = self.core, None, [], dict(self.requests)
@@ -252,13 +257,14 @@ class Watched(LLMEngine):
             tokens={name: [list(each.output_ids) for each in group.completions] for name, group in known.items()},
             outputs=sorted((each.request_id, each.finish_reason, type(each.error).__name__) for each in outputs),
             running=[each.id for each in self.scheduler.running], waiting=[each.id for each in self.scheduler.waiting],
-            requests=list(self.requests), lost=lost, steps=self.metrics.steps, events=events, error=error,
+            requests=list(self.requests), lost=lost, steps=self.num_steps, events=events, error=error,
         )  # fmt: skip
 
 
 class Scripted(ModelRunner):
     """Predicts tokens without a model: the next one follows from the number of tokens."""
 
+    can_overlap = True
     num_rows = 0
 
     def forward(self, scheduler_output: Any) -> torch.Tensor:

@@ -11,8 +11,10 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.guided import Vocabulary
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_path
 from lessons_lib.models.configuration import text_config
 from lessons_lib.models.loading import BUNDLED_MODEL, load_error, load_model
@@ -45,7 +47,8 @@ class EngineRecipe:
         engine = LLMEngine(model, tokenizer, replace(self.config, overlap=True))
         # No request waits for the compiler. In a terminal, a bar shows how far it is.
         bar = partial(tqdm, desc="compiling and capturing", unit="step", disable=None)
-        engine.runner.warm_up(bar)  # type: ignore[attr-defined]
+        assert isinstance(engine.runner, GPUModelRunner)
+        warm_up(engine.runner, bar)
         return engine
 
     def text_side(self) -> tuple[Any, Any]:

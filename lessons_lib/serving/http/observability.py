@@ -1,8 +1,4 @@
-"""Lesson 14: what an operator sees of a server: health, metrics, a line for each request, the cockpit's numbers.
-
-Metrics have vLLM's names, `vllm:...`, where they mean the same, so dashboards and alerts that were made for vLLM work
-here too. What vLLM doesn't have, or means in another way, begins with `lessons_`.
-"""
+"""Lesson 14: a server as its operator sees it: health, metrics, a line for each request, the cockpit's numbers."""
 
 import contextlib
 import logging
@@ -18,9 +14,10 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from lessons_lib.engine.metrics import BOUNDS, EngineGauges
+from lessons_lib.engine.metrics import EngineGauges
+from lessons_lib.engine.prometheus import counter, counters, engine_families, gauge
 from lessons_lib.serving.http.security import App, Message, Receive, Scope, Send, header_values
 
 ACCESS = logging.getLogger("lessons_lib.access")
@@ -29,7 +26,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class InFlight(Protocol):
-    """What observability asks of an AdmissionControl, or of a WholeServer."""
+    """The part of an AdmissionControl, or of a WholeServer, that observability reads."""
 
     max_requests: Any
     num_requests: Any
@@ -38,7 +35,7 @@ class InFlight(Protocol):
 
 
 class Whole(InFlight, Protocol):
-    """What it asks of a WholeServer, if the server has several API processes."""
+    """The part of a WholeServer that it reads, if the server has several API processes."""
 
     num_dropped: Any
 
@@ -46,7 +43,7 @@ class Whole(InFlight, Protocol):
 
 
 class Front(Protocol):
-    """What observability asks of an AsyncEngine, of either kind."""
+    """The part of an AsyncEngine, of either kind, that observability reads."""
 
     gauges: EngineGauges
     error: str | None
@@ -66,7 +63,7 @@ def health(front: Front) -> tuple[int, dict[str, Any]]:
 
 
 def cockpit(front: Front, whole: InFlight | None = None) -> dict[str, Any]:
-    """What the page draws: what the engine is doing now, and sums whose differences are rates."""
+    """Everything that the page draws: the state of the engine, and sums whose differences are rates."""
     gauges, metrics, admission = front.gauges, front.metrics(), whole or front.admission
     return {
         **health(front)[1],
@@ -84,24 +81,6 @@ def cockpit(front: Front, whole: InFlight | None = None) -> dict[str, Any]:
         "ttft_p50": metrics.get("ttft", {}).get("p50"),
         "itl_p50": metrics.get("itl", {}).get("p50"),
     }
-
-
-COUNTERS = {
-    "vllm:prompt_tokens": ("prompt_tokens", "Tokens of the prompts that were computed or found in the cache."),
-    "vllm:generation_tokens": ("new_tokens", "Tokens generated."),
-    "vllm:num_preemptions": ("preemptions", "Sequences preempted."),
-    "vllm:prefix_cache_hits": ("cached_tokens", "Tokens of admitted sequences that were in the prefix cache."),
-    "lessons_steps": ("steps", "Steps of the engine."),
-    "lessons_computed_tokens": ("tokens", "Tokens computed, of prompts and completions."),
-    "lessons_busy_seconds": ("busy_seconds", "Time in which the engine was inside a step."),
-}
-HISTOGRAMS = {
-    "vllm:time_to_first_token_seconds": ("ttft", "From arrival to the first token."),
-    "vllm:inter_token_latency_seconds": ("itl", "Between two tokens of a completion."),
-    "vllm:request_time_per_output_token_seconds": ("tpot", "Time per token after the first, averaged by completion."),
-    "vllm:e2e_request_latency_seconds": ("latency", "From arrival to the last token."),
-    "vllm:request_queue_time_seconds": ("queue_time", "From arrival to the first step."),
-}
 
 
 class ServerMetrics:
@@ -134,68 +113,19 @@ class ServerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Every metric once."""
-        gauges, metrics = self.front.gauges, self.front.metrics()
-        yield self._gauge("vllm:num_requests_running", "Sequences in the batch.", gauges.running)
-        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for the batch.", gauges.waiting)
-        usage = gauges.kv_cache_usage_perc
-        yield self._gauge("vllm:kv_cache_usage_perc", "Share of the blocks in use, 0 to 1.", usage)
-        yield self._gauge("lessons_used_blocks", "Blocks in use.", gauges.used_blocks)
-        yield self._gauge("lessons_num_blocks", "Blocks of the pool.", gauges.num_blocks)
-        for name, (field, text) in COUNTERS.items():
-            yield self._counter(name, text, metrics.get(field, 0))
-        asked = metrics.get("cached_tokens", 0) + metrics.get("prefill_tokens", 0)
-        yield self._counter("vllm:prefix_cache_queries", "Tokens that were looked for in the prefix cache.", asked)
-        for name, (field, text) in HISTOGRAMS.items():
-            yield self._histogram(name, text, metrics.get(field))
-        ended = CounterMetricFamily(
-            "vllm:request_success", "Requests that have ended.", labels=[*self._labels, "finished_reason"]
-        )
-        for reason, count in sorted(metrics.get("requests", {}).items()):
-            ended.add_metric([*self._values, reason], count)
-        yield ended
-        yield from self._of_server()
-
-    def _of_server(self) -> Iterator[Metric]:
-        admission = self.whole or self.front.admission
-        yield self._gauge("lessons_requests_in_flight", "Requests that were admitted.", admission.num_requests)
-        tokens = admission.num_prompt_tokens
-        yield self._gauge("lessons_prompt_tokens_in_flight", "Tokens of their prompts.", tokens)
-        yield self._counter("lessons_requests_refused", "Requests refused with 429.", admission.num_refused)
-        yield self._gauge("lessons_is_healthy", "1 if a request would be served.", int(health(self.front)[0] == 200))
+        labels = {"engine": "0", "model_name": self.model_name}  # as vLLM has them
+        yield from engine_families(self.front.metrics(), self.front.gauges, labels)
+        admission, is_healthy = self.whole or self.front.admission, health(self.front)[0] == 200
+        num, tokens = admission.num_requests, admission.num_prompt_tokens
+        yield gauge("lessons_requests_in_flight", "Requests that were admitted.", num, labels)
+        yield gauge("lessons_prompt_tokens_in_flight", "Tokens of their prompts.", tokens, labels)
+        yield counter("lessons_requests_refused", "Requests refused with 429.", admission.num_refused, labels)
+        yield gauge("lessons_is_healthy", "1 if a request would be served.", int(is_healthy), labels)
         if self.log:
-            yield self._counter("lessons_log_lines_dropped", "Lines that couldn't be written.", self.log.num_dropped)
-        answers = CounterMetricFamily("lessons_http_responses", "HTTP answers.", labels=["path", "status"])
-        for (path, status), count in sorted(self.answers.items()):
-            answers.add_metric([path, str(status)], count)
-        yield answers
-
-    @property
-    def _labels(self) -> list[str]:
-        return ["engine", "model_name"]  # as vLLM has them
-
-    @property
-    def _values(self) -> list[str]:
-        return ["0", self.model_name]
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=self._labels)
-        family.add_metric(self._values, value)
-        return family
-
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, text, labels=self._labels)
-        family.add_metric(self._values, value)
-        return family
-
-    def _histogram(self, name: str, text: str, histogram: dict[str, Any] | None) -> Metric:
-        """Of what `Histogram` counts, as a snapshot has it. In Prometheus, a bucket counts all values up to its
-        bound."""
-        family = HistogramMetricFamily(name, text, labels=self._labels)
-        counts = histogram["counts"] if histogram else [0] * (len(BOUNDS) + 1)
-        bounds = [*map(str, BOUNDS), "+Inf"]
-        buckets = [(bound, float(sum(counts[: index + 1]))) for index, bound in enumerate(bounds)]
-        family.add_metric(self._values, buckets, histogram["total"] if histogram else 0.0)
-        return family
+            dropped = self.log.num_dropped
+            yield counter("lessons_log_lines_dropped", "Lines that couldn't be written.", dropped, labels)
+        answers = {(path, str(status)): count for (path, status), count in sorted(self.answers.items())}
+        yield counters("lessons_http_responses", "HTTP answers.", ["path", "status"], answers)
 
 
 class AccessLog:

@@ -9,14 +9,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
+from lessons_lib.engine.input_processor import MAX_NAME_CHARACTERS, MAX_TIER
 from lessons_lib.engine.sampling_params import (
     MAX_BIAS,
-    MAX_CHOICES,
+    MAX_N,
     MAX_PENALTY,
+    MAX_STOP_CHARACTERS,
+    MAX_VALUES,
     SamplingParams,
-    StructuredOutputsParams,
 )
+from lessons_lib.engine.structured_outputs import MAX_CHOICES, StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.http import errors
 

@@ -10,6 +10,7 @@ from html import escape
 import ipywidgets as widgets
 
 from lessons_lib.engine.detokenizer import HALF_A_CHARACTER
+from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.outputs import RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.recording.engine_lanes import LaneRecorder, pool_use
@@ -84,7 +85,9 @@ class Dashboard(widgets.VBox):
         self.trouble_button.on_click(lambda _: self.make_trouble())
         self._say("Add a story, then step or run.")
         self._lanes = LaneRecorder(engine)
-        engine.listeners += [self._lanes, self._follow]
+        self.metrics = EngineMetrics(engine)
+        self._observers = [self._lanes, self._follow]
+        engine.core.observers += self._observers
         self.redraw()
 
     def step(self) -> None:
@@ -135,9 +138,8 @@ class Dashboard(widgets.VBox):
     def close(self) -> None:
         with self._one_at_a_time:
             self._set_running(False)
-        for listener in (self._lanes, self._follow):
-            if listener in self.engine.listeners:
-                self.engine.listeners.remove(listener)
+        observers = self.engine.core.observers
+        observers[:] = [each for each in observers if each not in (*self._observers, self.metrics.observe)]
         super().close()
 
     async def _keep_stepping(self) -> None:
@@ -169,7 +171,7 @@ class Dashboard(widgets.VBox):
         self.is_running = is_running
         self.run_button.description = "pause" if is_running else "run"
 
-    def _follow(self, _step) -> None:
+    def _follow(self, _step, _requests) -> None:
         if time.monotonic() - self._drawn_at >= _REDRAW_SECONDS or not self.engine.requests:
             self.redraw()
 
@@ -184,7 +186,7 @@ class Dashboard(widgets.VBox):
             waiting, running = (
                 [sequence.id for sequence in sequences] for sequences in (scheduler.waiting, scheduler.running)
             )
-            snapshot, steps = self.engine.metrics.snapshot(), list(self.engine.metrics.recent)
+            snapshot, steps = self.metrics.snapshot(), list(self.metrics.recent)
             return draw_dashboard(snapshot, steps, waiting, running, list(self._lanes.steps), pool_use(self.engine))
         except Exception as error:  # a picture must not stop an engine
             return f"The engine could not be drawn. {type(error).__name__}: {error}"

@@ -33,8 +33,8 @@ def draw_dashboard(
     """An engine's metrics, its last steps, and its current requests.
 
     Args:
-        snapshot: `engine.metrics.snapshot()`.
-        steps: `engine.metrics.recent`, oldest first.
+        snapshot: `EngineMetrics.snapshot()`.
+        steps: `EngineMetrics.recent`, oldest first.
         waiting, running: names of requests, in order.
         lanes, pool: what has become of them, and who uses the blocks; drawn instead of the curves if `pool` is given.
     """

@@ -7,7 +7,8 @@ from live_server import MODEL
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 
 PROMPT = "Once upon a time, there was a little dog"

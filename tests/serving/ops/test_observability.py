@@ -9,17 +9,20 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.serving.admission import AdmissionControl, Overloaded
 from lessons_lib.serving.http.observability import BackgroundLog, ServerMetrics, cockpit, health
 
 
 def front(**changes):
-    metrics = EngineMetrics(8, 64, 100)
+    core = SimpleNamespace(observers=[], num_ended={"stop": 1, "length": 2, "abort": 1})
+    config = EngineConfig(max_num_seqs=8, max_num_batched_tokens=64)
+    pool = SimpleNamespace(num_blocks=100)
+    metrics = EngineMetrics(SimpleNamespace(core=core, config=config, scheduler=SimpleNamespace(pool=pool)))
     metrics.add_step(EngineStep(0.0, {"forward": 0.5}, 20, 15, 5, 3, 1, 40, 4, 2, 7))
     metrics.prompt_tokens = 22
-    for reason, seconds in (("stop", 0.3), ("length", 3.0), ("length", 4.0), ("abort", 1.0)):
-        metrics.add_request(reason, seconds)
+    metrics.latency.add_all([0.3, 3.0, 4.0])
     metrics.ttft.add_all([0.004, 0.03, 1000.0])
     metrics.itl.add_all([0.006] * 4)
     admission = AdmissionControl(max_requests=3, max_prompt_tokens=100)

@@ -186,12 +186,12 @@ def test_a_client_that_only_reads_gets_its_answer(live, body, version):
 def test_a_client_that_goes_while_its_answer_is_computed_is_aborted(live):
     """It looks like one that only reads, until something is sent."""
     aborted = live.ended().get("abort", 0)
-    steps = live.engine.metrics.snapshot()["steps"]
+    steps = live.front.metrics()["steps"]
     forward = live.engine.model.forward
     live.engine.model.forward = slow(forward)
     try:
         connection = Connection(live).ask(body=SHORT | {"max_tokens": 900})
-        wait_until(lambda: live.engine.metrics.snapshot()["steps"] > steps + 1)
+        wait_until(lambda: live.front.metrics()["steps"] > steps + 1)
         connection.socket.close()
         wait_until(lambda: live.ended().get("abort", 0) == aborted + 1 and live.is_idle())
     finally:
@@ -252,9 +252,9 @@ def test_a_client_that_never_reads_is_dropped(live):
 
 
 def test_an_answer_that_nobody_reads_frees_its_blocks_when_it_is_complete(live):
-    before = live.engine.metrics.requests.get("length", 0)
+    before = live.engine.core.num_ended.get("length", 0)
     connections = [Connection(live).ask(body=LONG | {"max_tokens": 30}) for _ in range(8)]
-    wait_until(lambda: live.engine.metrics.requests.get("length", 0) == before + 8)
+    wait_until(lambda: live.engine.core.num_ended.get("length", 0) == before + 8)
     wait_until(live.is_idle)
     for connection in connections:
         assert events(connection.answer())[-1] == "[DONE]"  # it was kept

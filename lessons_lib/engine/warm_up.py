@@ -1,0 +1,51 @@
+"""Lesson 13: compile and capture everything that a GPU runner will need, so that no request waits for it."""
+
+from collections.abc import Callable, Iterable
+
+from lessons_lib.engine.cuda_graphs import GraphSize
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.input_batch import rounded_up
+from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+
+Step = tuple[GraphSize | None, SchedulerOutput]  # (its graph, the tokens that it computes)
+
+
+def warm_up(runner: GPUModelRunner, progress: Callable[[list[Step]], Iterable[Step]] = iter) -> None:
+    """Run a step of each kind, on sequences without a request. The compiler's results are in its cache on disk
+    afterwards, for the next process.
+
+    Args:
+        progress: function (list) -> its items, such as `tqdm`, which shows how far it is. The first item is compiled,
+            which takes the longest by far.
+    """
+    for size, scheduler_output in progress(steps_to_warm_up(runner)):
+        logits = runner.forward_with(size, scheduler_output)
+    for each in (logits, logits.float()):  # rules make them float32
+        choose_tokens(each[:1], [SamplingParams(temperature=1.0)], [0], [0])
+
+
+def steps_to_warm_up(runner: GPUModelRunner) -> list[Step]:
+    """A step for everything that is compiled or captured on its own."""
+    block_size, max_num_seqs = runner.cache.block_size, runner.tables.max_num_seqs or 1
+    room = runner.tables.width * block_size
+
+    def sequence(context: int, computed: int) -> Sequence:
+        blocks = [runner.null_block] * blocks_for(context, block_size)
+        return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
+
+    steps: list[Step] = [
+        (GraphSize(runner.sizes[-1], num_tokens), SchedulerOutput({sequence(2, 0): 2}))
+        for num_tokens in reversed(runner.token_counts)
+    ]
+    for num_seqs in reversed(runner.sizes):
+        others = {sequence(1, 0): 1 for _ in range(min(num_seqs, max_num_seqs) - 1)}
+        # The kernels are compiled for each number of splits of a context.
+        for context in sorted({rounded_up(length, room) for length in range(1, room + 1, 512)}):
+            steps.append((None, SchedulerOutput({sequence(context, context - 2): 2} | others)))
+        if runner.store:
+            steps.append((GraphSize(num_seqs), SchedulerOutput({sequence(1, 0): 1} | others)))
+    return steps
