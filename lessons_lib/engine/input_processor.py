@@ -75,6 +75,8 @@ class InputProcessor:
         if rules:
             rules.check(stop_token_ids, self.vocab_size)
         group = RequestGroup(name, list(prompt_ids), params, self.clock(), rules)
+        if params.prompt_logprobs is not None:
+            group.prompt_logprobs = [None] * len(prompt_ids)
         seed = random.getrandbits(63) if params.seed is None else params.seed
         for index in range(params.n):
             request = Request(
