@@ -48,6 +48,11 @@ class ForwardBatch:
     logits_index: torch.Tensor
     max_lens: torch.Tensor
 
+    @property
+    def new_lens(self) -> list[int]:
+        """New tokens of each sequence."""
+        return self.cu_seqlens_q.diff().tolist()
+
     def to(self, device: torch.device) -> "ForwardBatch":
         """Copy the batch to another device asynchronously, in stream order.
 

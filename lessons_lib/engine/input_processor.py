@@ -71,6 +71,8 @@ class InputProcessor:
         params = defaults.applied_to(params, max_tokens)
         rules = self.fit.make_rules(params, stop_token_ids)
         group = RequestGroup(name, prompt_ids, params, self.clock(), rules)
+        if params.prompt_logprobs is not None:
+            group.prompt_logprobs = [None] * len(prompt_ids)
         seed = random.getrandbits(63) if params.seed is None else params.seed
         for index in range(params.n):
             request = Request(

@@ -93,10 +93,6 @@ class RequestGroup:
     admitted_at: float | None = None
     output: RequestOutput | None = None
 
-    def __post_init__(self) -> None:
-        if self.params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None] * len(self.prompt_ids)
-
     @property
     def needs_logits(self) -> bool:
         """True if log-probabilities are wanted."""
