@@ -31,8 +31,8 @@ def is_gone(pid):
         return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # ended, but its status wasn't asked for
 
 
-def run(story):
-    asyncio.run(asyncio.wait_for(story(), LIMIT))
+def run(story, limit=LIMIT):
+    asyncio.run(asyncio.wait_for(story(), limit))
 
 
 def test_ctrl_c_is_ignored_and_sigkill_is_noticed():
@@ -197,4 +197,4 @@ def test_an_engine_that_cannot_be_started_again_stays_dead(tmp_path, monkeypatch
                 await front.add([1])
         assert is_gone(front.process.pid)
 
-    run(story)
+    run(story, 3 * LIMIT)  # three processes import torch

@@ -211,4 +211,4 @@ def bytes_of(tokenizer: PreTrainedTokenizerBase, token: int) -> bytes:
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
     """The characters that stand for bytes in byte-level vocabularies."""
-    return {character: byte for byte, character in bytes_to_unicode().items()}
+    return {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
