@@ -171,7 +171,7 @@ def test_a_shared_block_is_not_handed_out_again():
 
 def test_names_are_of_32_bytes_and_the_same_in_every_process():
     code = (
-        "from lessons_lib.kv_cache.prefix_cache import block_hash; print(block_hash(block_hash(b'', [1, 2]), "
+        "from lessons_lib.kv_cache.block_hashes import block_hash; print(block_hash(block_hash(b'', [1, 2]), "
         "[3]).hex())"
     )
     name = block_hash(block_hash(b"", [1, 2]), [3])

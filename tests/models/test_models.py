@@ -23,6 +23,7 @@ FAMILIES = ["gpt2", "llama", "qwen2"]
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_local_folder_loads_through_transformers(family, tmp_path):
     tiny = tiny_model(family)
+    tiny.resize_token_embeddings(4096)  # as many as the bundled tokenizer has
     tiny.save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BUNDLED_MODEL / name, tmp_path)

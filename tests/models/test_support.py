@@ -54,8 +54,11 @@ def test_a_model_in_training_mode_is_refused():
     check_supported(model.eval())
 
 
+VOCABULARY = dict(vocab_size=4096)  # of the bundled tokenizer
+
+
 def test_load_model_refuses_what_cannot_be_served(tmp_path):
-    make(*REFUSED[5][:2]).save_pretrained(tmp_path)
+    make(REFUSED[5][0], REFUSED[5][1] | VOCABULARY).save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BUNDLED_MODEL / name, tmp_path)
     with pytest.raises(UnsupportedModel, match="Lfm2ForCausalLM .*'conv'"):
@@ -65,7 +68,7 @@ def test_load_model_refuses_what_cannot_be_served(tmp_path):
 def test_the_doctor_says_how_a_model_is_served(tmp_path):
     served = check_model(str(BUNDLED_MODEL))
     assert served.level == OK and "Qwen2ForCausalLM" in served.found and "equal to `generate`" in served.found
-    make("Lfm2ForCausalLM", TINY | dict(layer_types=["conv", "full_attention"])).save_pretrained(tmp_path)
+    make("Lfm2ForCausalLM", TINY | VOCABULARY | dict(layer_types=["conv", "full_attention"])).save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BUNDLED_MODEL / name, tmp_path)
     refused = check_model(str(tmp_path))
