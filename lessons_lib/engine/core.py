@@ -214,9 +214,7 @@ class EngineCore:
                 self.rebuild()
             self.is_whole = True
 
-    def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
-        """See `run_step`."""
-        return run_step(self, scheduler_output)
+    launch = run_step
 
     def schedule(self) -> SchedulerOutput:
         self.watch = StopWatch(self.clock)
@@ -242,7 +240,7 @@ class EngineCore:
 
     def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
         """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
-        self.note_admitted(output)
+        self.outputs.note_admitted(output, self.watch.start)
         self.scheduler.update_after_launch(output)
         groups = [each.group for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
         kept = logits if any(group.needs_logits for group in groups) else None
@@ -371,11 +369,3 @@ class EngineCore:
                 self.forget(group)
             else:
                 self.begin(group)
-
-    def note_admitted(self, output: SchedulerOutput) -> None:
-        """Note how many tokens of a prompt were in the cache."""
-        for sequence in output.admitted:
-            group: RequestGroup = sequence.group  # type: ignore[attr-defined]
-            if group.num_cached_tokens is None:  # a preempted sequence is admitted once more
-                group.num_cached_tokens = output.cached.get(sequence, 0)
-                group.admitted_at = self.watch.start

@@ -41,6 +41,13 @@ class OutputProcessor:
             request.finish_reason = request.reason_to_finish() if place == len(request.output_ids) else None
             self.add_text(request, token)
 
+    def note_admitted(self, output: SchedulerOutput, now: float) -> None:
+        """Note when requests were admitted, and how many tokens of their prompts were in the cache."""
+        for sequence in output.admitted:
+            group: RequestGroup = sequence.group  # type: ignore[attr-defined]
+            if group.num_cached_tokens is None:  # a preempted sequence is admitted once more
+                group.num_cached_tokens, group.admitted_at = output.cached.get(sequence, 0), now
+
     def add_text(self, request: Request, token: int) -> bool:
         """Append a new token to the text. A stop string in it ends the completion.
 

@@ -5,6 +5,7 @@ text) follows from them, and is made again after a step that didn't finish.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.logprobs import TokenLogprobs
@@ -93,12 +94,12 @@ class RequestGroup:
     admitted_at: float | None = None
     output: RequestOutput | None = None
 
-    @property
+    @cached_property
     def needs_logits(self) -> bool:
         """True if log-probabilities are wanted."""
         return self.params.logprobs is not None or self.params.prompt_logprobs is not None
 
-    @property
+    @cached_property
     def needs_host(self) -> bool:
         """True if the host must have the logits or the token of one step before it launches the next."""
         return self.needs_logits or self.params.needs_last_token
