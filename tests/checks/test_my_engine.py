@@ -242,7 +242,7 @@ def test_a_right_answer_that_does_not_fit_is_not_used():
 
 
 def test_other_tokens_are_noticed():
-    source = "from lessons_lib.engine.sampling import token_probabilities as right\n\n"
+    source = "from lessons_lib.engine.plain_sampling import token_probabilities as right\n\n"
     source += "def token_probabilities(logits, *settings):\n    probabilities, tokens = right(logits, *settings)\n"
     source += "    return probabilities, tokens.flip(-1)\n"
     assert problem_with({"lessons_lib.engine.plain_sampling:token_probabilities": source}) == "computes other tokens"

@@ -14,7 +14,6 @@ from lessons_lib.conformance.break_in.mutants import changed_step
 from lessons_lib.conformance.contract import NewTokens
 from lessons_lib.conformance.oracle import END
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 
 BROKEN = {}  # name -> (make_engine, item)
 
@@ -565,21 +564,8 @@ def counts_kept_blocks_as_taken(course, engine, scheduler):
 
 
 @broken("sharing.wholly_cached")
-def writes_into_shared_blocks(course, engine, scheduler):
-    def no_copy(pool, sequence, index):
-        return BlockCopy(COPY, sequence.blocks[index], sequence.blocks[index])
-
-    scheduler.copy_before_write = no_copy
-    runner = engine.runner
-    forward = runner.forward
-
-    def disturbed(output):
-        for sequence in output.num_scheduled_tokens:
-            if sequence.num_computed_tokens == sequence.num_tokens - 1 and not sequence.output_ids:
-                sequence.num_computed_tokens -= 1
-        return forward(output)
-
-    runner.forward = disturbed
+def takes_the_last_token_from_the_cache(course, engine, scheduler):
+    scheduler.cached_blocks = lambda sequence: scheduler.pool.match_prefix(scheduler.hashes_of(sequence))
 
 
 # What is asked for, and under what limits
