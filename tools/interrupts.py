@@ -118,6 +118,7 @@ class Run:
     outputs: dict[str, RequestOutput] = field(default_factory=dict)
     told: dict[str, list[NewToken]] = field(default_factory=dict)
     answers: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    added: set[str] = field(default_factory=set)
     interrupted: bool = False
 
     def play(self) -> None:
@@ -155,11 +156,11 @@ class Run:
     def add_all(self) -> None:
         engine = self.engine
         for name, params in PARAMS.items():
-            if name in engine.requests:
-                continue
+            if name in engine.requests or name in self.added:
+                continue  # an error may have ended it already
             tokens = self.told[name] = []
             on_token = {"told": tokens.append, "forked": tokens.append, "ended": self.aborting(tokens)}.get(name)
-            engine.add_request(PROMPTS[name], params, request_id=name, on_token=on_token)
+            self.added.add(engine.add_request(PROMPTS[name], params, request_id=name, on_token=on_token))
         with suppress(BadRequest):
             engine.add_request([], GREEDY)
 
