@@ -209,7 +209,7 @@ class EngineCore:
                 if not self.groups:
                     self.process(0)  # what is in flight has no reader, and ends with its requests
             except StepFailed as failed:
-                for group in dict.fromkeys(request.group for request in failed.requests):
+                for group in dict.fromkeys(each.group for each in failed.requests if not each.group.output):
                     self.end(group, "error", failed.__cause__)
                 self.rebuild()
             self.is_whole = True
@@ -306,8 +306,9 @@ class EngineCore:
 
     def take_commands(self) -> None:
         """Begin to serve what was added, and end what was cancelled."""
-        # What was cancelled first, so that none of it is added after its turn.
-        self.carry_out(cancelled=list(self.cancelled), added=list(self.inbox.values()))
+        # Looked up before the inbox: what is cancelled by now was added by now, and has begun when its turn comes.
+        cancelled = list(self.cancelled)
+        self.carry_out(list(self.inbox.values()), cancelled)
 
     def carry_out(self, added: list[RequestGroup], cancelled: list[RequestGroup]) -> None:
         """Carry out commands of other threads; more of them may come meanwhile."""
@@ -329,8 +330,9 @@ class EngineCore:
         except Exception as error:  # of the tokenizer
             self.end(group, "error", error)
             return
-        has_prompt = bool(group.completions[0].output_ids)  # then all others find it in the cache
-        for request in group.completions if has_prompt else group.completions[:1]:
+        # Once the first has a token, `take_in` has let the others begin, so they begin again.
+        have_begun = bool(group.completions[0].output_ids)
+        for request in group.completions if have_begun else group.completions[:1]:
             self.serve(request)
         if all(each.finish_reason for each in group.completions):
             self.end(group, group.completions[-1].finish_reason or "error")

@@ -7,11 +7,13 @@ from functools import partial
 
 import engine_cases
 import pytest
+import torch
 from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_an_observer_that_raises
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -405,3 +407,30 @@ def test_the_runner_of_an_engine_can_be_chosen():
     config = EngineConfig(num_blocks=9, make_runner=lambda *args: made.append(args))
     engine = LLMEngine(engine_cases.a_model(), engine_cases.LetterTokenizer(), config)
     assert made == [(engine.model, 9, engine.config)] and engine.runner is None
+
+
+def test_an_aborted_request_is_not_ended_again_by_the_step_that_it_was_in():
+    class NeverThere:
+        def wait(self):
+            raise RuntimeError("the device is gone")
+
+    class Runner(ModelRunner):
+        can_overlap = True
+
+        def forward(self, scheduler_output):
+            return torch.zeros(len(scheduler_output.num_scheduled_tokens), 97)
+
+        def keep_tokens(self, scheduler_output, tokens):
+            return NeverThere()
+
+    config = EngineConfig(
+        num_blocks=9, block_size=4, overlap=True, make_runner=lambda model, num_blocks, _: Runner(model, num_blocks, 4)
+    )
+    engine = LLMEngine(engine_cases.a_model(), engine_cases.LetterTokenizer(), config)
+    for name in "ab":
+        engine.add_request([1, 2], SamplingParams(max_tokens=5, temperature=0.0), request_id=name)
+    assert engine.step() == []
+    aborted = engine.abort("a")
+    (failed,) = engine.step()
+    assert failed.request_id == "b" and "the device is gone" in str(failed.error)
+    assert aborted.finish_reason == "abort" and engine.core.num_ended == {"abort": 1, "error": 1}

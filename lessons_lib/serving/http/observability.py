@@ -25,25 +25,8 @@ CLIENT_LEFT = 499  # before it had a status; nginx logs the same number
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-class InFlight(Protocol):
-    """The part of an AdmissionControl, or of a WholeServer, that observability reads."""
-
-    max_requests: Any
-    num_requests: Any
-    num_prompt_tokens: Any
-    num_refused: Any
-
-
-class Whole(InFlight, Protocol):
-    """The part of a WholeServer that it reads, if the server has several API processes."""
-
-    num_dropped: Any
-
-    def answers(self, known_paths: frozenset[str]) -> Any: ...
-
-
 class Front(Protocol):
-    """The part of an AsyncEngine, of either kind, that observability reads."""
+    """The part of an AsyncEngine that observability reads."""
 
     gauges: EngineGauges
     error: str | None
@@ -62,9 +45,9 @@ def health(front: Front) -> tuple[int, dict[str, Any]]:
     return 200, {"status": "ok"}
 
 
-def cockpit(front: Front, whole: InFlight | None = None) -> dict[str, Any]:
+def cockpit(front: Front) -> dict[str, Any]:
     """Everything that the page draws: the state of the engine, and sums whose differences are rates."""
-    gauges, metrics, admission = front.gauges, front.metrics(), whole or front.admission
+    gauges, metrics, admission = front.gauges, front.metrics(), front.admission
     return {
         **health(front)[1],
         "running": gauges.running,
@@ -89,19 +72,15 @@ class ServerMetrics:
     Attributes:
         answers: (path, status) -> how many answers. Paths that the server doesn't have count as "other", or a client
             could make it remember any number of paths.
-        log: whose lost lines are counted.
-        whole: counts for all API processes of the server, if it has several: each scrape may reach another one.
+        log: counts lost lines; None if there is none.
     """
 
-    def __init__(
-        self, front: Front, model_name: str, log: "BackgroundLog | Whole | None" = None, whole: Whole | None = None
-    ):
-        self.front, self.model_name, self.log, self.whole = front, model_name, log or whole, whole
+    def __init__(self, front: Front, model_name: str, log: "BackgroundLog | None" = None):
+        self.front, self.model_name, self.log = front, model_name, log
         self.answers: Any = Counter[tuple[str, int]]()
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        if whole is None:
-            ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
+        ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
@@ -115,7 +94,7 @@ class ServerMetrics:
         """Every metric once."""
         labels = {"engine": "0", "model_name": self.model_name}  # as vLLM has them
         yield from engine_families(self.front.metrics(), self.front.gauges, labels)
-        admission, is_healthy = self.whole or self.front.admission, health(self.front)[0] == 200
+        admission, is_healthy = self.front.admission, health(self.front)[0] == 200
         num, tokens = admission.num_requests, admission.num_prompt_tokens
         yield gauge("lessons_requests_in_flight", "Requests that were admitted.", num, labels)
         yield gauge("lessons_prompt_tokens_in_flight", "Tokens of their prompts.", tokens, labels)
