@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,9 @@ def ban(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
         logits.index_fill_(0, to_device([*token_ids], logits), NEVER)
 
 
-def allow_only(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
+def allow_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
     """Only these tokens can be drawn."""
-    index = to_device([*token_ids], logits)
+    index = token_ids.to(logits.device, non_blocking=True)
     own = logits[index]
     logits.fill_(NEVER)
     logits[index] = own
@@ -107,6 +108,12 @@ class LogitsRules:
         takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
         bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
         return cls(params, bad_words, grammar, takes_prompt, getattr(tokenizer, "eos_token_id", None))
+
+    @cached_property
+    def allowed_token_ids(self) -> torch.Tensor:
+        """Those of `params`, made a tensor once: there may be as many as the vocabulary has, in each step."""
+        ids = torch.tensor(self.params.allowed_token_ids)
+        return ids.pin_memory() if torch.cuda.is_available() else ids
 
     def check(self, stop_token_ids: Collection[int], vocab_size: int) -> None:
         """Refuse rules that can't hold together, as far as that shows before the run. Later, a completion whose rules
@@ -239,7 +246,7 @@ class LogitsProcessor:
             prompt = [list(prompt_ids)] if takes_prompt else []
             logits = _checked(function(*prompt, list(output_ids), logits), logits)
         if params.allowed_token_ids is not None:
-            allow_only(logits, params.allowed_token_ids)
+            allow_only(logits, self.rules.allowed_token_ids)
         ban(logits, last_tokens_of_bad_words(output_ids, self.rules.bad_words))
         if position < params.min_tokens:
             ban(logits, [*self.sequence.stop_token_ids])
