@@ -33,6 +33,6 @@ from lessons_lib.attention.packing import (
     packed_mask,
     unpack,
 )
-from lessons_lib.attention.paged_attention import paged_attention, plan_groups
-from lessons_lib.attention.plain_attention import attention_in_place, attention_one_by_one
+from lessons_lib.attention.paged_attention import paged_attention, plan_groups, plan_torch
+from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.attention.score_terms import ScoreTerms

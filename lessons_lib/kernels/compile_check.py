@@ -45,24 +45,14 @@ def why_not_compiled(kernel, *args, about=None, **kwargs) -> Refusal | None:
     Args:
         about: function, called by the kernel, in which to locate the error; by default the kernel itself.
     """
-    if not can_compile():
-        return None
-    try:
-        made = _compiled(kernel, about or kernel, *args, **kwargs)
-    except Exception:  # noqa: BLE001 - this check failed, not the kernel: report nothing rather than something wrong
-        return None
+    made = _compiled_if_possible(kernel, *args, about=about, **kwargs)
     return made if isinstance(made, Refusal) else None
 
 
 def rounded_products(kernel, *args, **kwargs) -> int:
     """Count the `tl.dot` of float32 tiles with factors rounded to TF32; 0 if nothing can be compiled."""
-    if not can_compile():
-        return 0
-    try:
-        made = _compiled(kernel, kernel, *args, **kwargs)
-    except Exception:  # noqa: BLE001 - see above
-        return 0
-    return 0 if isinstance(made, Refusal) else len(re.findall(r"inputPrecision = tf32 : tensor<[\dx]+f32", made))
+    made = _compiled_if_possible(kernel, *args, **kwargs)
+    return len(re.findall(r"inputPrecision = tf32 : tensor<[\dx]+f32", made)) if isinstance(made, str) else 0
 
 
 def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
@@ -70,23 +60,22 @@ def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
 
     Called functions count once per call. A loop counts as one iteration.
     """
-    if not can_compile():
-        return None
-    try:
-        made = _compiled(kernel, kernel, *args, **kwargs)
-        return None if isinstance(made, Refusal) else _products(made)
-    except Exception:  # noqa: BLE001 - see above
-        return None
+    made = _compiled_if_possible(kernel, *args, **kwargs)
+    return _products(made) if isinstance(made, str) else None
 
 
 def ptx_of(kernel, *args, **kwargs) -> str | None:
     """Compile `kernel[grid](*args, **kwargs)` to PTX, NVIDIA's assembly language; None if that fails."""
+    made = _compiled_if_possible(kernel, *args, down_to="ptx", **kwargs)
+    return made if isinstance(made, str) else None
+
+
+def _compiled_if_possible(kernel, *args, about=None, **kwargs) -> Refusal | str | None:
     if not can_compile():
         return None
     try:
-        made = _compiled(kernel, kernel, *args, down_to="ptx", **kwargs)
-        return None if isinstance(made, Refusal) else made
-    except Exception:  # noqa: BLE001 - see above
+        return _compiled(kernel, about or kernel, *args, **kwargs)
+    except Exception:  # noqa: BLE001 - this check failed, not the kernel: report nothing rather than something wrong
         return None
 
 

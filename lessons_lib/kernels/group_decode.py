@@ -114,7 +114,7 @@ def decode_splits_kernel(
 
 
 def decode_groups(
-    q, k_cache, v_cache, block_tables, context_lens, scale, keys_per_tile=64, kernel=decode_groups_kernel
+    q, k_cache, v_cache, block_tables, context_lens, scale, keys_per_tile=64, kernel=decode_groups_kernel, min_rows=16
 ) -> torch.Tensor:
     """Attention of one new token per sequence.
 
@@ -126,6 +126,7 @@ def decode_groups(
         scale: factor of the scores.
         keys_per_tile: keys per iteration, a power of two, at least 16.
         kernel: `decode_groups_kernel`, or your own.
+        min_rows: rows of the query tile, at least; 16 for tensor cores.
 
     Returns:
         tensor [N, Hq, D], of the dtype of q.
@@ -138,7 +139,7 @@ def decode_groups(
     out = torch.empty_like(q)
     kernel[(k_cache.shape[2], len(q))](
         q, k_cache, v_cache, block_tables, context_lens, out, scale * LOG2_E.value,
-        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0), **_sizes(q, k_cache, keys_per_tile),
+        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0), **_sizes(q, k_cache, keys_per_tile, min_rows),
     )  # fmt: skip
     return out
 
@@ -172,10 +173,10 @@ def decode_splits(
     return out
 
 
-def _sizes(q, k_cache, keys_per_tile: int) -> dict[str, int]:
+def _sizes(q, k_cache, keys_per_tile: int, min_rows: int = 16) -> dict[str, int]:
     """The kernels' constants."""
     group = q.shape[1] // k_cache.shape[2]
     return dict(
-        GROUP=group, BLOCK_M=max(16, triton.next_power_of_2(group)), HEAD_DIM=q.shape[2],
+        GROUP=group, BLOCK_M=max(min_rows, triton.next_power_of_2(group)), HEAD_DIM=q.shape[2],
         BLOCK_SIZE=k_cache.shape[1], BLOCK_N=keys_per_tile,
     )  # fmt: skip

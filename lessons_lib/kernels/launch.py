@@ -13,7 +13,7 @@ import triton
 
 from lessons_lib.kernels import paged_flash
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
-from lessons_lib.kernels.validation import check_contents, check_decode, check_inputs, check_terms, check_varlen
+from lessons_lib.kernels.validation import check_contents, check_inputs
 
 LOG2_E = paged_flash.LOG2_E.value  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
 MAX_KEYS_PER_SPLIT = 2048  # split longer sequences, so that the longest of a ragged batch doesn't delay the end
@@ -82,11 +82,9 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -
         ValueError: a shape, dtype, device or layout is wrong; on a CPU also if a length or a block id is out of bounds.
             On a GPU, checking those would synchronize.
     """
-    check_inputs(q, k_cache, v_cache, block_tables, context_lens)
-    check_decode(q, context_lens)
+    check_inputs(q, k_cache, v_cache, block_tables, context_lens, None, terms)
     if not q.is_cuda:
         check_contents(len(q), k_cache, None, context_lens, block_tables)
-    check_terms(q, terms)
     out = q.new_empty(*q.shape[:2], v_cache.shape[3])
     max_context_len = block_tables.shape[1] * k_cache.shape[1]
     launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, max_context_len, terms=terms)
@@ -114,11 +112,9 @@ def varlen(
         ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if a maximum is missing, also if a length or
             a block id is out of bounds.
     """
-    check_inputs(q, k_cache, v_cache, block_tables, context_lens)
-    check_varlen(cu_seqlens_q, context_lens)
+    check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, terms)
     if not q.is_cuda or max_seqlen_q is None or max_context_len is None:
         check_contents(len(q), k_cache, cu_seqlens_q, context_lens, block_tables)
-    check_terms(q, terms)
     out = q.new_empty(*q.shape[:2], v_cache.shape[3])
     if not len(q):
         return out
@@ -139,14 +135,7 @@ def varlen(
 def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]:
     """The Triton backend of lesson 06's `paged_forward`: return the attention function for all layers of one pass.
 
-    Args:
-        packed: the PackedBatch.
-        block_tables: int [N, M], on the device of the model, like the tensors of `packed`.
-        block_size: slots per block; unused.
-
-    Returns:
-        function (query [T, Hq, D], keys, values [num_blocks, block_size, Hkv, D or V], scale, terms=None) -> tensor
-        [T, Hq, V].
+    Args and Returns: see `paged_attention.plan_torch`.
     """
     bounds, lens, tables = (
         tensor.to(torch.int32).contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables)
@@ -159,8 +148,6 @@ def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]
 
 def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
     """Choose the keys per program: few enough for eight programs per processor, if there are enough keys.
-
-    A processor runs several programs at a time, and over several waves an uneven last wave matters less.
 
     Args:
         num_seqs, num_kv_heads: without splits, there is one program per pair of these.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
 
-from lessons_lib.attention.plain_attention import attention_one_by_one
+from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching.paged_batching import PagedBatch, blocks_at_most, paged_generate, paged_step
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.request import Request, RequestState
@@ -347,16 +347,12 @@ def test_what_cannot_be_served_is_refused_before_anything_is_computed(kwargs, er
 def test_a_backend_may_be_a_function():
     planned, attended = [], []
 
-    def plan_one_by_one(packed, block_tables, block_size):
+    def plan(packed, block_tables, block_size):
         planned.append((packed.context_lens.tolist(), block_tables.tolist(), block_size))
+        attend = plan_torch(packed, block_tables, block_size)
+        return lambda query, *args: attended.append(query.shape) or attend(query, *args)
 
-        def attend(query, keys, values, scale):
-            attended.append(query.shape)
-            return attention_one_by_one(query, keys, values, packed, block_tables, scale)
-
-        return attend
-
-    result = serve(backend=plan_one_by_one, block_size=3, make_cache=poisoned_cache)
+    result = serve(backend=plan, block_size=3, make_cache=poisoned_cache)
     assert result.outputs == requests_of("qwen2")[2]
     assert len(attended) == 2 * len(planned) == 2 * len(result.accesses)  # two layers
     for (contexts, tables, block_size), access in zip(planned, result.accesses):
