@@ -1,9 +1,9 @@
-"""The scheduler: it decides before each step which tokens of which sequences to compute.
+"""The scheduler: before each step, it chooses which tokens of which sequences to compute.
 
 Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption, swapping (10), shared_blocks and
 forks (11). The engine uses sequence, scheduler and preemption, and swapping if it has a swap space. simulator runs a
-scheduler without a model on the requests of arrivals; statistics says how the run went, and swap_cost what preemption
-costs (10).
+scheduler without a model on the requests of arrivals; statistics summarizes the run, and swap_cost compares the costs
+of swapping and recomputing (10).
 """
 
 from lessons_lib.kv_cache.block_copies import SWAP_OUT

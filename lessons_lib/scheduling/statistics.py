@@ -1,4 +1,4 @@
-"""Lesson 09: how a run went for its requests: means, the slow end, and how fairly the machine was shared."""
+"""Lesson 09: statistics of a simulated run: means, tails and fairness."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TIMES = ("ttft", "tpot", "latency", "queue_time")
 
 @dataclass(frozen=True)
 class Spread:
-    """Many values in three: mean, 99th percentile, and the largest."""
+    """Mean, 99th percentile and maximum of many values."""
 
     mean: float
     p99: float
@@ -21,13 +21,10 @@ class Spread:
 
 
 def times_of(run: Simulation, what: str) -> list[float]:
-    """One time for each finished request, in seconds, in the order of arrival.
-
-    Args:
-        what: "ttft", "tpot", "latency" or "queue_time".
+    """One of the TIMES of each finished request, in seconds, in order of arrival.
 
     Raises:
-        ValueError: `what` is something else.
+        ValueError: `what` is not one of TIMES.
     """
     if what not in TIMES:
         raise ValueError(f"there is no time called {what!r}; there are {', '.join(TIMES)}.")
@@ -35,7 +32,7 @@ def times_of(run: Simulation, what: str) -> list[float]:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Mean, 99th percentile and maximum.
+    """Compute the Spread of values.
 
     Raises:
         ValueError: there are no values.
@@ -47,20 +44,20 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def summary(run: Simulation) -> dict[str, Spread]:
-    """The four times of a run, each as a Spread in seconds."""
+    """The Spread of each of the TIMES of a run, in seconds."""
     return {what: spread(times_of(run, what)) for what in TIMES}
 
 
 def seconds_alone(request: Arrival, cost: StepCost) -> float:
-    """Its latency on an idle machine, in seconds: the whole prompt in one step, then a step for each further token."""
+    """Latency of a request on an idle machine, in seconds: the prompt in one step, then a step per further token."""
     steps = request.answer_tokens
-    # The prefill attends to its prompt, and each step after it to one token more than the step before.
+    # The prefill attends to its prompt, and each later step to one token more than the step before.
     context = steps * request.prompt_tokens + steps * (steps - 1) // 2
     return cost.base * steps + cost.per_token * (request.prompt_tokens + steps - 1) + cost.per_context_token * context
 
 
 def slowdowns(run: Simulation, requests: Iterable[Arrival], cost: StepCost) -> list[float]:
-    """Slowdown of each finished request compared with being served alone, in the order of `requests`."""
+    """Slowdown of each finished request compared with running alone, in the order of `requests`."""
     return [
         run.times[request.id].latency / seconds_alone(request, cost) for request in requests if request.id in run.times
     ]
