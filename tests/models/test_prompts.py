@@ -142,12 +142,3 @@ def test_junk_is_right_or_refused(tokens, kind):
     else:
         with pytest.raises(BadRequest):
             encode(kind(tokens))
-
-
-def test_a_model_without_a_longest_sequence_needs_a_limit(monkeypatch):
-    monkeypatch.setattr("lessons_lib.models.support.context_length", lambda config: None)
-    assert encode([1] * 5000, 70) == ([1] * 5000, 70)
-    with pytest.raises(BadRequest, match="no token limit"):
-        encode([1], None)
-    with pytest.raises(BadRequest, match="10 tokens; the context is 10"):
-        encode_prompt(tiny_model(), None, "it", [1] * 10, 1, context=10)
