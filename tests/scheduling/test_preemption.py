@@ -6,8 +6,6 @@ import random
 import pytest
 import torch
 
-from lessons_lib.engine.greedy_loop import serve_greedily
-from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
@@ -18,11 +16,9 @@ from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.scheduling.preemption import last_in_rank
-from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, copy_before_write, take_cached
-from lessons_lib.scheduling.stalling import Deadlock, Scheduler
-from lessons_lib.scheduling.swapping import never_swap
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):
@@ -89,15 +85,6 @@ def two_that_grow(swap_blocks=0, **limits):
     return scheduler, a, b
 
 
-def test_the_same_requests_deadlock_without_preemption():
-    scheduler = Scheduler(BlockPool(4, 4), admission=optimistic, max_num_seqs=4, max_num_batched_tokens=64)
-    scheduler.add(sequence("A", 7, 9)), scheduler.add(sequence("B", 7, 9))
-    with pytest.raises(Deadlock):
-        for _ in range(20):
-            scheduler_output = scheduler.schedule()
-            scheduler.update(scheduler_output, [90] * len(scheduler_output.num_scheduled_tokens))
-
-
 def test_a_victim_whose_cache_is_dropped_knows_its_tokens_and_computes_them_again():
     scheduler, a, b = two_that_grow()
     known = b.token_ids
@@ -148,21 +135,6 @@ def test_where_the_swap_space_is_full_the_cache_is_dropped(swap_blocks):
     nothing_is_lost(scheduler)
 
 
-def test_a_victim_of_which_nothing_is_computed_is_not_swapped():
-    scheduler = make(4, swap_blocks=4)
-    scheduler.add(sequence(max_tokens=5))
-    scheduler_output = scheduler.schedule()
-    (victim,) = scheduler_output.num_scheduled_tokens
-    scheduler.preempt(scheduler_output, victim)
-    assert (
-        (scheduler.num_preempted, scheduler.num_swapped) == (1, 0)
-        and not scheduler_output.num_scheduled_tokens
-        and not scheduler_output.block_copies
-        and not victim.blocks
-    )
-    audit(scheduler)
-
-
 def test_the_one_that_needs_the_block_may_be_the_victim():
     scheduler, a, b = two_that_grow(choose_victim=lambda candidates, policy: candidates[0])
     (scheduler_output,) = go(scheduler)
@@ -196,14 +168,6 @@ def test_one_block_fewer_than_the_largest_needs_is_refused_and_as_many_suffice()
         scheduler.add(sequence(name, 9, 8, arrival=ord(name)))
     run_out(scheduler)
     nothing_is_lost(scheduler)
-
-
-def test_with_conservative_admission_nobody_is_ever_preempted():
-    scheduler = make(8, admission=conservative, share_prefixes=False)
-    for n, name in enumerate("ABCDE"):
-        scheduler.add(sequence(name, 3 + n, 12, arrival=n, first=10 * n))
-    run_out(scheduler)
-    assert scheduler.num_preempted == 0
 
 
 def test_a_watermark_keeps_blocks_for_those_who_run():
@@ -293,11 +257,6 @@ def test_what_others_hold_counts_as_nothing_for_admission():
     )
 
 
-def test_what_nobody_holds_has_to_be_taken_out_of_the_free_queue():
-    scheduler = served(PrefixCache(5, 4), range(8))
-    assert scheduler.missing_blocks(Sequence("B", [*range(8), 50], 3)) == 3
-
-
 def test_the_scheduler_uses_the_names_and_the_taking_that_it_is_given():
     asked, taken = [], []
 
@@ -353,18 +312,6 @@ def test_a_copy_without_a_free_block_changes_nothing():
     with pytest.raises(OutOfBlocks):
         copy_before_write(pool, second, 1)
     assert second.blocks == [0, 1] and pool.ref_count == {0: 2, 1: 2} and not pool.free_queue
-
-
-def test_the_scheduler_copies_with_the_function_it_is_given():
-    calls = []
-
-    def counted(pool, sequence, index):
-        calls.append((sequence.id, index))
-        return copy_before_write(pool, sequence, index)
-
-    scheduler, first, (child,) = forked(20, 1, copy_before_write=counted)
-    go(scheduler)
-    assert calls == [(first.id, 1)]
 
 
 def test_a_fork_has_everything_of_its_own_but_the_blocks():
@@ -451,29 +398,6 @@ def contents(cache):
         (tensor == tensor[:, :1, :1, :1]).all() for tensor in [*cache.keys, *cache.values]
     )
     return [int(n) for n in per_tensor.pop()]
-
-
-@pytest.mark.parametrize(
-    "block_copies, expected",
-    [
-        ([], [0, 1, 2, 3]),
-        ([BlockCopy(COPY, 0, 1)], [0, 0, 2, 3]),
-        ([BlockCopy(COPY, 0, 1), BlockCopy(COPY, 1, 2)], [0, 0, 0, 3]),  # the second reads what the first has written
-        ([BlockCopy(COPY, 1, 2), BlockCopy(COPY, 0, 1)], [0, 0, 1, 3]),  # the second overwrites what the first has read
-        ([BlockCopy(COPY, 0, 3), BlockCopy(COPY, 1, 3)], [0, 1, 2, 1]),
-        ([BlockCopy(SWAP_OUT, 2, 0), BlockCopy(COPY, 0, 2), BlockCopy(SWAP_IN, 0, 3)], [0, 1, 0, 2]),
-        (
-            [BlockCopy(SWAP_OUT, 2, 0), BlockCopy(SWAP_IN, 0, 1), BlockCopy(SWAP_OUT, 3, 0), BlockCopy(SWAP_IN, 0, 0)],
-            [3, 2, 2, 3],
-        ),
-        ([BlockCopy(SWAP_OUT, 1, 1), BlockCopy(SWAP_OUT, 2, 1), BlockCopy(SWAP_IN, 1, 0)], [2, 1, 2, 3]),
-        ([BlockCopy(SWAP_IN, 1, 1), BlockCopy(SWAP_IN, 0, 1)], [0, 0, 2, 3]),
-    ],
-)
-def test_moves_are_done_in_their_order(block_copies, expected):
-    cache = numbered(4)
-    copy_blocks(block_copies, cache, numbered(3))
-    assert contents(cache) == expected
 
 
 def test_a_swap_reads_one_cache_and_writes_the_other():
@@ -591,15 +515,6 @@ def test_the_audit_finds(plant):
 
 
 # --- with a model
-
-
-@pytest.mark.parametrize("limits", [{}, {"should_swap": never_swap}], ids=["no swap space", "never swap"])
-def test_serving_greedily_needs_nothing_else_where_nothing_is_moved(limits):
-    model, scheduler = tiny_model("llama"), make(6, share_prefixes=False, **limits)
-    sequences = [sequence(name, 5, 12, arrival=n, first=9 * n) for n, name in enumerate("ABC")]
-    serve_greedily(ModelRunner(model, 6, 4), scheduler, sequences)
-    assert scheduler.num_preempted > 0
-    nothing_is_lost(scheduler)
 
 
 # --- blocks that no admission rule counts

@@ -1,13 +1,12 @@
 """The scheduler: the one rule, the limits, admission, stalls; and greedy answers that no schedule changes."""
 
 import copy
-import functools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import END, generate_alone, ragged_requests
+from oracle import END, answered_requests
 from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
 
 from lessons_lib.engine.greedy_loop import serve_greedily
@@ -45,36 +44,7 @@ def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
         assert (early.output_ids, early.finish_reason) == ([6], "stop")
 
 
-def test_all_sequenceswith_the_same_content_are_different_ones():
-    one, other = a_sequence("A"), a_sequence("A")
-    assert one != other and len({one: 1, other: 2}) == 2
-
-
 # --- the rule
-
-
-def test_prefill_chunk_decode_and_recompute_are_one_case():
-    new, half, decoding = (
-        a_sequence("new", 10),
-        a_sequence("half", 10, computed=6),
-        a_sequence("decoding", 10, 5, computed=12, answer=3),
-    )
-    again, last = a_sequence("again", 4, 5, computed=0, answer=3), a_sequence("last of its prompt", 10, computed=9)
-    all_sequences = [new, half, decoding, again, last]
-    assert by_name(share_budget(all_sequences, 99)) == {
-        "decoding": 1,
-        "last of its prompt": 1,
-        "new": 10,
-        "half": 4,
-        "again": 7,
-    }
-    assert list(by_name(share_budget(all_sequences, 99))) == ["decoding", "last of its prompt", "new", "half", "again"]
-    assert by_name(share_budget(all_sequences, 14)) == {"decoding": 1, "last of its prompt": 1, "new": 10, "half": 2}
-    assert by_name(share_budget(all_sequences, 12)) == {"decoding": 1, "last of its prompt": 1, "new": 10}
-    assert by_name(share_budget(all_sequences, 5)) == {"decoding": 1, "last of its prompt": 1, "new": 3}
-    assert by_name(share_budget(all_sequences, 1)) == {"decoding": 1}
-    assert share_budget(all_sequences, 0) == share_budget([], 8) == {}
-    assert share_budget([a_sequence("all computed", 10, computed=10)], 8) == {}
 
 
 @settings(max_examples=150, deadline=None)
@@ -95,24 +65,6 @@ def test_the_budget_is_handed_out_token_by_token(lives, budget):
                 expected[sequence] = expected.get(sequence, 0) + 1
     assert list(share_budget(running, budget).items()) == list(expected.items())
     assert before == [vars(sequence) for sequence in running]
-
-
-def test_a_long_prompt_takes_what_the_decodes_leave():
-    short, long = a_sequence("short", 2, 6), a_sequence("long", 20, 2)
-    scheduler = a_scheduler(short, long, max_num_seqs=2, max_num_batched_tokens=8)
-    counts = []
-    while scheduler.has_unfinished():
-        scheduler_output = checked_schedule(scheduler)
-        counts.append(by_name(scheduler_output.num_scheduled_tokens))
-        scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
-    assert counts == [
-        {"short": 2, "long": 6},
-        {"short": 1, "long": 7},
-        {"short": 1, "long": 7},
-        {"short": 1, "long": 1},
-        {"short": 1},
-        {"short": 1},
-    ]
 
 
 def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_unknowns():
@@ -146,32 +98,6 @@ def test_what_has_finished_is_handed_back_with_its_blocks_in_the_same_step():
 
 
 # --- limits
-
-
-def test_seats_and_budget_limit_who_is_admitted():
-    five = [a_sequence(name, 3, 4) for name in "ABCDE"]
-    scheduler = a_scheduler(*five, max_num_seqs=3, max_num_batched_tokens=64)
-    assert names(checked_schedule(scheduler).admitted) == ["A", "B", "C"] and names(scheduler.waiting) == ["D", "E"]
-    scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABCDE"], max_num_seqs=5, max_num_batched_tokens=7)
-    scheduler_output = checked_schedule(scheduler)
-    assert by_name(scheduler_output.num_scheduled_tokens) == {"A": 3, "B": 3, "C": 1} and names(
-        scheduler_output.admitted
-    ) == ["A", "B", "C"]
-    scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABC"], max_num_seqs=3, max_num_batched_tokens=6)
-    assert names(checked_schedule(scheduler).admitted) == ["A", "B"]  # C would get no token
-
-
-def test_those_who_run_are_served_before_those_who_wait():
-    scheduler = a_scheduler(a_sequence("A", 10, 4), max_num_seqs=2, max_num_batched_tokens=4)
-    scheduler.update(scheduler.schedule(), [7])
-    scheduler.add(a_sequence("B", 2, 4))
-    assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"A": 4}
-
-
-def test_a_seat_is_given_again_in_the_next_step():
-    scheduler = a_scheduler(a_sequence("A", 3, 1), a_sequence("B", 3, 1), max_num_seqs=1)
-    assert names(scheduler.update(scheduler.schedule(), [7])) == ["A"]
-    assert names(checked_schedule(scheduler).admitted) == ["B"]
 
 
 def test_nothing_to_do_is_an_empty_plan():
@@ -216,44 +142,6 @@ def test_a_promise_covers_all_tokens_but_the_last(prompt, max_tokens, blocks):
         a_scheduler(a_sequence("A", prompt, max_tokens), blocks=blocks - 1)
 
 
-def test_one_block_too_few_and_conservative_admission_lets_unknown_else_in():
-    for blocks, together in ((5, False), (6, True)):  # three blocks each at most: 8 + 5 - 1 and 10 + 2 - 1 tokens
-        scheduler = a_scheduler(a_sequence("A", 8, 5), a_sequence("B", 10, 2), blocks=blocks)
-        scheduler_output = checked_schedule(scheduler)
-        assert names(scheduler_output.admitted) == (["A", "B"] if together else ["A"])
-        if not together:
-            for _ in range(4):
-                scheduler.update(scheduler_output, [7])
-                scheduler_output = checked_schedule(scheduler)
-                assert not scheduler_output.admitted  # promised blocks are gone, although they are free
-            scheduler.update(scheduler_output, [7])
-            assert names(checked_schedule(scheduler).admitted) == ["B"]
-
-
-def test_blocks_are_promised_whole_to_each():
-    # 5 tokens each at most: 10 tokens fit in 3 blocks of 4, but each needs 2 of its own.
-    for blocks, admitted in ((3, ["A"]), (4, ["A", "B"])):
-        assert (
-            names(checked_schedule(a_scheduler(a_sequence("A", 4, 2), a_sequence("B", 4, 2), blocks=blocks)).admitted)
-            == admitted
-        )
-
-
-def test_conservative_counts_all_blocks_and_not_those_that_are_free():
-    scheduler = a_scheduler(a_sequence("A", 8, 1), blocks=4)
-    scheduler.schedule()
-    assert len(scheduler.pool.free_queue) == 2
-    assert conservative(scheduler, a_sequence("B", 8, 1)) and not conservative(scheduler, a_sequence("C", 8, 2))
-
-
-def test_optimistic_looks_at_the_tokens_that_are_there():
-    for prompt, admitted in ((8, True), (9, False)):
-        scheduler = a_scheduler(a_sequence("A", 8, 9), blocks=4, admission=optimistic)
-        scheduler.schedule()
-        assert optimistic(scheduler, a_sequence("B", prompt, 8)) is admitted
-    assert not optimistic(scheduler, a_sequence("again", 4, 9, answer=5))  # known tokens, not those of the prompt
-
-
 @pytest.mark.parametrize("watermark, admitted", [(0, True), (1, True), (2, False)])
 def test_the_reserve_is_for_those_who_run(watermark, admitted):
     scheduler = a_scheduler(a_sequence("A", 4, 9), blocks=4, admission=optimistic, watermark=watermark)
@@ -261,22 +149,6 @@ def test_the_reserve_is_for_those_who_run(watermark, admitted):
     assert optimistic(scheduler, a_sequence("B", 8, 2)) is admitted
     empty = a_scheduler(blocks=4, admission=optimistic, watermark=4)
     assert optimistic(empty, a_sequence("B", 16, 1))
-
-
-@pytest.mark.parametrize("admission", [conservative, optimistic])
-def test_unknown_passes_the_first_of_the_queue(admission):
-    scheduler = a_scheduler(
-        a_sequence("A", 8, 5), a_sequence("B", 12, 2), a_sequence("C", 1, 2), blocks=4, admission=admission
-    )
-    assert names(checked_schedule(scheduler).admitted) == ["A"] and names(scheduler.waiting) == [
-        "B",
-        "C",
-    ]  # C alone would fit
-
-
-def test_an_admission_of_ones_own():
-    only_b = a_scheduler(a_sequence("B"), a_sequence("A"), admission=lambda scheduler, sequence: sequence.id == "B")
-    assert names(checked_schedule(only_b).admitted) == ["B"]
 
 
 # --- stalls
@@ -426,13 +298,6 @@ def test_a_sequence_can_be_taken_out_in_every_state():
         assert not scheduler.pool.used
 
 
-def test_a_stalled_sequence_can_be_taken_out():
-    scheduler = stalling()
-    (stalled,) = scheduler.schedule().stalled
-    scheduler.remove(stalled)
-    assert names(scheduler.running) == ["A"] and stalled.blocks == [] and len(scheduler.pool.free_queue) == 2
-
-
 def test_who_is_not_there_cannot_be_taken_out():
     scheduler = a_scheduler(a_sequence("A"), a_sequence("B", max_tokens=1), a_sequence("W"), max_num_seqs=2)
     (finished,) = scheduler.update(scheduler.schedule(), [7, 7])
@@ -505,24 +370,8 @@ def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
     assert not scheduler.pool.used and sorted(names(finished)) == sorted(names(sequences))
 
 
-@functools.cache
-def requests_of(family):
-    """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
-    prompts, max_tokens_each = ragged_requests(
-        18, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), max_tokens_each=(1, 2, 5, 16, 24)
-    )
-    return (
-        prompts,
-        max_tokens_each,
-        [
-            generate_alone(tiny_model(family, seed=3), ids, max_tokens, END)
-            for ids, max_tokens in zip(prompts, max_tokens_each)
-        ],
-    )
-
-
 def all_sequencesof(family, chosen=range(18)):
-    prompts, max_tokens_each, answers = requests_of(family)
+    prompts, max_tokens_each, answers = answered_requests(family)
     sequences = [
         Sequence(
             str(n), prompts[n], max_tokens_each[n], frozenset({END}), arrival_time=at, tier=n % 3, expected_tokens=n % 4
@@ -541,9 +390,8 @@ def poisoned_runner(family, pool):
 
 
 def serve_with_deadlocks(runner, scheduler, sequences):
-    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token. Returns how
-    often."""
-    to_come, restarts = list(sequences), 0
+    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token."""
+    to_come = list(sequences)
     while to_come or scheduler.has_unfinished():
         if to_come:
             scheduler.add(to_come.pop(0))
@@ -554,10 +402,8 @@ def serve_with_deadlocks(runner, scheduler, sequences):
             scheduler.remove(last)
             last.num_computed_tokens = 0
             scheduler.add(last)
-            restarts += 1
             continue
         scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
-    return restarts
 
 
 @settings(max_examples=45, deadline=None, derandomize=True)
@@ -570,13 +416,6 @@ def test_no_schedule_changes_a_token(family, chosen, limits):
     assert not scheduler.pool.used and sorted(scheduler.pool.free_queue) == list(range(scheduler.pool.num_blocks))
 
 
-def test_after_a_deadlock_an_answer_goes_on_from_a_cache_computed_again():
-    sequences, expected = all_sequencesof("qwen2")
-    scheduler = limited_scheduler(sequences, 5, 20, 4, 0, admission=optimistic)
-    assert serve_with_deadlocks(poisoned_runner("qwen2", scheduler.pool), scheduler, sequences) > 0
-    assert [sequence.output_ids for sequence in sequences] == expected
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(family):
     for seats, budget in ((1, 1), (4, 4), (4, 16), (8, 64)):
@@ -584,17 +423,6 @@ def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(fami
         scheduler = Scheduler(BlockPool(60, 4), max_num_seqs=seats, max_num_batched_tokens=budget)
         assert serve_greedily(poisoned_runner(family, scheduler.pool), scheduler, sequences) == expected
         assert not scheduler.pool.used
-
-
-def test_the_requests_are_ragged_and_end_in_both_ways():
-    for family in FAMILIES:
-        prompts, max_tokens_each, answers = requests_of(family)
-        assert {1, 16, 17, 33} <= {len(ids) for ids in prompts} and len(
-            {token for answer in answers for token in answer}
-        ) > 20
-        assert any(len(answer) < max_tokens for answer, max_tokens in zip(answers, max_tokens_each)) and any(
-            len(answer) == max_tokens for answer, max_tokens in zip(answers, max_tokens_each)
-        )
 
 
 # --- the runner
