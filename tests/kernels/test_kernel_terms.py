@@ -14,7 +14,7 @@ from compiled import Compiled
 from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_cases import error, make_case, make_terms
+from paged_cases import by_launching, error, make_case, make_terms
 
 from lessons_lib.attention.custom_op import attend_paged
 from lessons_lib.attention.paged_attention import plan_torch
@@ -27,15 +27,6 @@ from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
 UPTO = {torch.float32: 1e-5, torch.float16: 3e-3}
-
-
-def by_launching(case, terms, rows=16, keys=16, split=24):
-    """Both kernels with small tiles and short splits, so that small cases have many of them."""
-    out = torch.full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"), device=DEVICE, dtype=case.q.dtype)
-    tiles, longest = Tiles(rows, keys, warps=4, stages=2), int(case.context_lens.max())
-    launch_prefill(case.q, *case.cache, out, case.scale, terms=terms, tiles=tiles)
-    launch_decode(case.q, *case.cache, out, case.scale, longest, terms=terms, tiles=tiles, split_size=split)
-    return out
 
 
 def by_merging_itself(case, terms):
