@@ -10,7 +10,7 @@ continuous_batching and ragged_batching each define a `forward`: import it from 
 
 from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_with_cache, prefill
-from lessons_lib.batching.packed_logits import generate_packed
+from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import (
     PagedBatch,
     blocks_at_most,

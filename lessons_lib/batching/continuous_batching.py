@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.batching.prompts import check_batch_size, encode_prompts
-from lessons_lib.batching.request import Request, RequestState, request_names
+from lessons_lib.batching.prompts import make_requests
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
 from lessons_lib.batching.slots import SlotManager
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import must
 
 
 class NoProgress(RuntimeError):
@@ -161,15 +161,9 @@ def batch_generate(
             is used twice. Nothing was computed.
         NoProgress: a call of `step` computed nothing.
     """
-    check_batch_size(batch_size)
-    if prefill_step < 1:
-        raise BadRequest(f"prefill_step is {prefill_step}; it must be at least 1.")
-    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens, context=max_seq_len)
-    names = request_names(names, len(prompt_ids))
-    requests = [
-        new_request(name, ids, max_tokens, tokenizer.eos_token_id)
-        for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
-    ]
+    must(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    must(prefill_step >= 1, "prefill_step", prefill_step, "at least 1")
+    requests = make_requests(model, tokenizer, prompts, max_new_tokens, names, max_seq_len, new_request)
     cache = SlotCache(model, batch_size, max_seq_len)
     batch = SlotBatch(model, cache, new_slots(batch_size), prefill_step, deque(requests), mask=mask)
     while batch.has_work():

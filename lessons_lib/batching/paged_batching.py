@@ -9,13 +9,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
-from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_requests, ragged_step, serve
+from lessons_lib.batching.prompts import make_requests
+from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_step, serve
 from lessons_lib.batching.request import Request
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import must
 
 
 @dataclass
@@ -125,9 +126,9 @@ def paged_generate(
         BadRequest: see `ragged_generate`; or `block_size` is below 1. Nothing was computed.
         OutOfBlocks: a request is larger than the whole pool. Nothing was computed.
     """
-    if block_size < 1:
-        raise BadRequest(f"block_size is {block_size}; a block must have room for at least 1 token.")
-    requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
+    must(block_size >= 1, "block_size", block_size, "at least 1")
+    must(max_num_seqs >= 1, "max_num_seqs", max_num_seqs, "at least 1")
+    requests = make_requests(model, tokenizer, prompts, max_new_tokens, names)
     if num_blocks is None:
         largest = sorted((blocks_at_most(request, block_size) for request in requests), reverse=True)
         num_blocks = max(1, sum(largest[:max_num_seqs]))

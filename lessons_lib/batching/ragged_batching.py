@@ -17,9 +17,9 @@ from lessons_lib.attention.packing import (
     unpack,
 )
 from lessons_lib.batching.continuous_batching import NoProgress
-from lessons_lib.batching.prompts import encode_prompts
-from lessons_lib.batching.request import IllegalTransition, Request, RequestState, request_names
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.batching.prompts import make_requests
+from lessons_lib.batching.request import IllegalTransition, Request, RequestState
+from lessons_lib.models.validate import BadRequest, must
 
 
 @dataclass
@@ -165,32 +165,10 @@ def ragged_generate(
             computed.
         NoProgress: a call of `step` computed nothing.
     """
-    requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
+    must(max_num_seqs >= 1, "max_num_seqs", max_num_seqs, "at least 1")
+    requests = make_requests(model, tokenizer, prompts, max_new_tokens, names)
     batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
     return serve(batch, requests, step)
-
-
-def ragged_requests(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    max_new_tokens: int | Sequence[int] | None,
-    max_num_seqs: int,
-    names: Sequence[str] | None,
-) -> list[Request]:
-    """Validate and build the requests of `ragged_generate`.
-
-    Raises:
-        BadRequest: see `ragged_generate`.
-    """
-    if max_num_seqs < 1:
-        raise BadRequest(f"max_num_seqs is {max_num_seqs}; a batch must have room for at least 1 request.")
-    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    names = request_names(names, len(prompt_ids))
-    return [
-        Request(name, ids, max_tokens, tokenizer.eos_token_id)
-        for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
-    ]
 
 
 def serve(batch: RaggedBatch, requests: list[Request], step: Callable[[Any], None]) -> list[list[int]]:

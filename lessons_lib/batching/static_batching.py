@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.batching.prompts import check_batch_size, encode_prompts
+from lessons_lib.batching.prompts import encode_prompts
+from lessons_lib.models.validate import must
 
 Item = TypeVar("Item")
 
@@ -133,7 +134,7 @@ def static_generate(
     Raises:
         BadRequest: a request is invalid, see `lessons_lib.batching.prompts`; raised before anything is computed.
     """
-    check_batch_size(batch_size)
+    must(batch_size >= 1, "batch_size", batch_size, "at least 1")
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     outputs: list[list[int]] = []
     for ids, max_tokens in zip(waves(prompt_ids, batch_size), waves(max_tokens_each, batch_size)):

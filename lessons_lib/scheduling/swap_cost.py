@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.models.validate import must
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.scheduling.swapping import SwappingScheduler
@@ -29,11 +30,9 @@ class PreemptionCost:
     per_copy: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.bandwidth <= 0 or self.block_bytes < 0 or self.per_copy < 0:
-            raise ValueError(
-                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_copy {self.per_copy}; the "
-                "bandwidth must be above 0, the others 0 or more."
-            )
+        must(self.bandwidth > 0, "bandwidth", self.bandwidth, "above 0")
+        must(self.block_bytes >= 0, "block_bytes", self.block_bytes, "0 or more")
+        must(self.per_copy >= 0, "per_copy", self.per_copy, "0 or more")
 
     def copy_seconds(self, num_block_copies: int) -> float:
         """Seconds of `num_block_copies` block copies, in either direction."""

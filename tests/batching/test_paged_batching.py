@@ -271,11 +271,11 @@ def test_no_prompts_no_steps():
 @pytest.mark.parametrize(
     "kwargs, error, words",
     [
-        ({"block_size": 0}, BadRequest, "block_size is 0; a block must have room for at least 1 token"),
-        ({"block_size": -4}, BadRequest, "block_size is -4; a block"),
+        ({"block_size": 0}, BadRequest, "block_size is 0; it must be at least 1"),
+        ({"block_size": -4}, BadRequest, "block_size is -4; it must"),
         ({"num_blocks": 0}, ValueError, "0 blocks of 16 tokens; a cache has at least 1 block"),
-        ({"max_num_seqs": 0}, BadRequest, "max_num_seqs is 0; a batch must have room for at least 1 request"),
-        ({"max_new_tokens": 0}, BadRequest, "max_new_tokens is 0 for prompt 0; it must be at least 1"),
+        ({"max_num_seqs": 0}, BadRequest, "max_num_seqs is 0; it must be at least 1"),
+        ({"max_new_tokens": 0}, BadRequest, "max_new_tokens of prompt 0 is 0; it must be an integer of at least 1"),
         ({"max_new_tokens": [1, 2]}, BadRequest, "2 values of max_new_tokens for 1 prompts"),
         ({"names": ["A", "B"]}, BadRequest, "2 names for 1 prompts"),
         ({"prompts": [[5], []]}, BadRequest, "prompt 1 is empty"),
