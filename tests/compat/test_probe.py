@@ -201,14 +201,6 @@ def test_positions_counted_inside_the_attention_module_are_served_alone():
     assert result.way == GATHERED and "logits differ by" in result.reason
 
 
-def test_attention_to_later_tokens_is_refused():
-    model = fresh()
-    for layer in model.model.layers:
-        layer.self_attn.is_causal = False
-    with pytest.raises(UnsupportedModel, match="attends to later tokens"):
-        LLMEngine(model, NoText())
-
-
 def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
     model = gptj()
     config = EngineConfig(

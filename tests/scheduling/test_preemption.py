@@ -436,80 +436,65 @@ def in_the_middle():
     return scheduler
 
 
-def wrong_free_and_held(s):
-    s.pool.free_queue[s.running[0].blocks[-1]] = None
-
-
-def wrong_lost(s):
+def lose_a_block(s):
     s.pool.free(s.running[0].blocks[-1:])
     s.pool.free_queue.popitem()
     s.running[0].num_computed_tokens -= s.running[0].num_computed_tokens % 4 or 4
     s.running[0].blocks.pop()
 
 
-def wrong_count(s):
-    s.pool.ref_count[s.running[0].blocks[0]] += 1
+def count(s, block, change):
+    s.pool.ref_count[block] += change
 
 
-def wrong_count_too_low(s):
-    block = next(block for block, count in s.pool.ref_count.items() if count > 1)
-    s.pool.ref_count[block] -= 1
-
-
-def wrong_used(s):
-    s.pool.used.add(99)
-
-
-def wrong_name_without_block(s):
-    s.pool.hash_to_block[b"unused"] = 0
-
-
-def wrong_name_of_two(s):
-    s.pool.block_to_hash[s.running[0].blocks[-1]] = next(iter(s.pool.block_to_hash.values()))
-
-
-def wrong_tokens(s):
-    block = s.running[0].blocks[0]
-    name = s.pool.block_to_hash[block]
-    del s.pool.hash_to_block[name]
+def rename(s, block):
+    del s.pool.hash_to_block[s.pool.block_to_hash[block]]
     s.pool.block_to_hash[block] = b"other tokens"
     s.pool.hash_to_block[b"other tokens"] = block
 
 
-def wrong_table_too_long(s):
-    s.running[0].blocks += s.pool.allocate(1) if s.pool.free_queue else [s.running[1].blocks[-1]]
+def swapped_out(s):
+    return next(sequence for sequence in s.waiting if sequence.swapped)
 
 
-def wrong_table_too_short(s):
-    s.pool.free([s.running[0].blocks.pop()])
+def take_a_swap_block_twice(s):
+    s.swap_space.free([swapped_out(s).swapped[-1]])
+    swapped_out(s).swapped[-1] = swapped_out(s).swapped[0]
 
 
-def wrong_computed(s):
+def compute_a_block_more(s):
     s.running[0].num_computed_tokens += 4
 
 
-def wrong_swap_lost(s):
-    s.swap_space.allocate(1)
+def spare_block(s):
+    return s.pool.allocate(1) if s.pool.free_queue else [s.running[1].blocks[-1]]
 
 
-def wrong_swap_twice(s):
-    out = next(sequence for sequence in s.waiting if sequence.swapped)
-    s.swap_space.free([out.swapped[-1]])
-    out.swapped[-1] = out.swapped[0]
+WRONG = {
+    "free and in use": lambda s: s.pool.free_queue.append(s.running[0].blocks[-1]),
+    "lost": lose_a_block,
+    "a user too many": lambda s: count(s, s.running[0].blocks[0], 1),
+    "a user too few": lambda s: count(s, next(block for block, users in s.pool.ref_count.items() if users > 1), -1),
+    "a block of no pool": lambda s: s.pool.used.add(99),
+    "a hash without a block": lambda s: s.pool.hash_to_block.update({b"unused": 0}),
+    "a hash of two blocks": lambda s: s.pool.block_to_hash.update(
+        {s.running[0].blocks[-1]: next(iter(s.pool.block_to_hash.values()))}
+    ),
+    "a hash of other tokens": lambda s: rename(s, s.running[0].blocks[0]),
+    "a block too many": lambda s: s.running[0].blocks.extend(spare_block(s)),
+    "a block too few": lambda s: s.pool.free([s.running[0].blocks.pop()]),
+    "tokens that aren't computed": compute_a_block_more,
+    "a lost swap block": lambda s: s.swap_space.allocate(1),
+    "a swap block of two": take_a_swap_block_twice,
+    "a free swap block in use": lambda s: s.swap_space.free(swapped_out(s).swapped),
+}
 
 
-def wrong_swap_freed(s):
-    s.swap_space.free(next(sequence for sequence in s.waiting if sequence.swapped).swapped)
-
-
-WRONG = [value for name, value in sorted(globals().items()) if name.startswith("wrong_")]
-
-
-@pytest.mark.parametrize("plant", WRONG, ids=lambda plant: plant.__name__)
-def test_the_audit_finds(plant):
+@pytest.mark.parametrize("what", WRONG)
+def test_the_audit_finds(what):
     scheduler = in_the_middle()
     audit(scheduler)
-    plant(scheduler)
+    WRONG[what](scheduler)
     with pytest.raises(LostBlocks):
         audit(scheduler)
 
