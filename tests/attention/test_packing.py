@@ -18,7 +18,6 @@ from lessons_lib.attention.packing import (
     packed_forward,
     packed_mask,
     scatter_cache,
-    unpack,
 )
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_step
 from lessons_lib.batching.request import Request
@@ -27,24 +26,6 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 sequences = st.lists(st.tuples(st.lists(st.integers(0, 96), min_size=1, max_size=9), st.integers(0, 12)), max_size=6)
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(sequences=sequences)
-def test_a_row_says_all_about_its_sequences(sequences):
-    new, cached = [tokens for tokens, _ in sequences], [count for _, count in sequences]
-    packed = pack(new, cached)
-    assert [row.tolist() for row in unpack(packed, packed.input_ids)] == new
-    assert [row.tolist() for row in unpack(packed, packed.positions)] == [
-        list(range(c, c + len(t))) for t, c in sequences
-    ]
-    assert [row.tolist() for row in unpack(packed, packed.seq_ids)] == [[i] * len(t) for i, t in enumerate(new)]
-    assert packed.cu_seqlens_q.tolist() == [sum(map(len, new[:i])) for i in range(len(new) + 1)]
-    assert packed.context_lens.tolist() == [c + len(t) for t, c in sequences]
-    assert packed.input_ids[packed.logits_index].tolist() == [tokens[-1] for tokens in new]
-    assert (packed.new_lens, packed.cached_lens) == ([len(tokens) for tokens in new], cached)
-    for tensor in vars(packed).values():
-        assert tensor.dtype == torch.int64 and tensor.dim() == 1
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

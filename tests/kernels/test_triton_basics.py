@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paged_cases import error, make_case
 
-from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+from lessons_lib.kernels.basics import gather_kernel, softmax_kernel
 from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel, write_cache
 from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import Recorder
@@ -35,17 +35,6 @@ def assert_untouched_beside(whole, view):
 
 
 # --- add, softmax, gather
-
-
-@SEVERAL
-@given(length=st.integers(1, 70), power=st.integers(0, 5), seed=st.integers(0, 99))
-def test_add(length, power, seed):
-    generator, block = torch.Generator().manual_seed(seed), 2**power
-    (_, x), (_, y) = (around(length, generator=generator) for _ in range(2))
-    whole, out = around(length, generator=generator)
-    add_kernel[(triton.cdiv(length, block),)](x, y, out, length, BLOCK=block)
-    assert out.equal(x + y)
-    assert_untouched_beside(whole, out)
 
 
 @SEVERAL

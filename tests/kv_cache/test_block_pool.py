@@ -4,15 +4,13 @@ nothing."""
 import copy
 
 import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from lessons_lib.kv_cache.block_memory import block_bytes, blocks_in_budget
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
 from lessons_lib.kv_cache.block_table import BlockTable, TableFull, slot_of
-from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
 
@@ -169,30 +167,6 @@ class TablesAgainstModel(RuleBasedStateMachine):
 
 TestTablesAgainstModel = TablesAgainstModel.TestCase
 TestTablesAgainstModel.settings = LONG
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(blocks=st.lists(st.integers(0, 99), unique=True, max_size=6), block_size=st.integers(1, 20), data=st.data())
-def test_slot_mapping_agrees_with_one_position_at_a_time(blocks, block_size, data):
-    places = len(blocks) * block_size
-    start = data.draw(st.integers(0, places))
-    end = data.draw(st.integers(start, places))
-    slots = slot_mapping(blocks, block_size, start, end)
-    assert slots.dtype == torch.int64 and slots.shape == (end - start,)
-    all_places = [block * block_size + offset for block in blocks for offset in range(block_size)]
-    assert (
-        slots.tolist()
-        == all_places[start:end]
-        == [slot_of(blocks, block_size, position) for position in range(start, end)]
-    )
-
-
-@pytest.mark.parametrize("start, end", [(-1, 3), (0, 9), (8, 9)])
-def test_positions_outside_the_blocks_are_refused(start, end):
-    with pytest.raises(IndexError, match="2 blocks of 4 have positions 0 to 7"):
-        slot_mapping([5, 2], 4, start, end)
-    with pytest.raises(IndexError, match=f"position {start if start < 0 else 8} has no slot"):
-        slot_of([5, 2], 4, start if start < 0 else 8)
 
 
 @pytest.mark.parametrize("num_blocks, block_size", [(4, 0), (4, -1), (-1, 16)])

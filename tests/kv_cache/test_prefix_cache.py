@@ -148,25 +148,6 @@ def test_names_are_of_32_bytes_and_the_same_in_every_process():
     assert told.stdout.strip() == name.hex()
 
 
-TOKENS = st.lists(st.integers(0, 300), max_size=5)
-
-
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(one=st.tuples(TOKENS, TOKENS), other=st.tuples(TOKENS, TOKENS))
-def test_two_chains_have_one_name_only_if_they_are_the_same(one, other):
-    def chain(parts):
-        return block_hash(block_hash(b"", parts[0]), parts[1])
-
-    assert (chain(one) == chain(other)) == (one == other)
-
-
-@pytest.mark.parametrize(
-    "one, other", [([1, 12], [11, 2]), ([1, 2], [2, 1]), ([3], [3, 0]), ([257], [1]), ([65536], [0]), ([1], [1, 1])]
-)
-def test_names_that_are_easily_confused(one, other):
-    assert block_hash(b"", one) != block_hash(b"", other)
-
-
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(
     prompt=st.lists(st.integers(0, 50), min_size=1, max_size=12),

@@ -1,6 +1,5 @@
 """Who goes next: each policy against a sort by what it promises, and the queue against a plain list."""
 
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -95,16 +94,6 @@ def test_aging_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, pat
     assert list(queue_of(PriorityWithAgeing(patience, head_start), sequences)) == sorted_by(sequences, urgency)
 
 
-def test_a_guess_counts_and_without_one_the_cap():
-    sequences = [
-        a_sequence("capped", max_tokens=20),
-        a_sequence("guessed", max_tokens=99, expected_tokens=19.5),
-        a_sequence("none", max_tokens=50, expected_tokens=0),
-    ]
-    assert names(queue_of(ShortestJobFirst(), sequences)) == ["none", "guessed", "capped"]
-    assert [expected_length(sequence) for sequence in sequences] == [23, 22.5, 3]
-
-
 @settings(max_examples=100, deadline=None)
 @given(customers.filter(bool), customers, st.integers(1, 50), st.integers(1, 14))
 def test_balancing_takes_the_one_that_brings_the_mean_nearest_to_the_target(waiting, running, target, window):
@@ -175,29 +164,6 @@ def test_who_does_not_wait_cannot_be_removed(policy):
 def test_nobody_is_next_where_nobody_waits(policy):
     with pytest.raises(IndexError):
         WaitingQueue(policy).next([])
-
-
-@settings(max_examples=100, deadline=None)
-@given(customers, SECONDS.filter(bool))
-def test_shortest_with_aging_keeps_its_promises(sequences, patience):
-    queue = list(queue_of(ShortestWithAgeing(patience), sequences))
-
-    def lengths(sequence):
-        answer = sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
-        return len(sequence.prompt_ids), answer
-
-    for place, passed in enumerate(queue):
-        for other in queue[:place]:
-            assert other.arrival_time <= passed.arrival_time + patience
-            is_longer = all(one > two for one, two in zip(lengths(other), lengths(passed)))
-            assert not (is_longer and other.arrival_time == passed.arrival_time)
-
-
-def test_shortest_with_aging_lies_between_first_come_first_served_and_shortest_job_first():
-    rng = random.Random(1)
-    sequences = [a_sequence(str(n), 3, 99, arrival_time=n, expected_tokens=rng.randrange(1, 99)) for n in range(40)]
-    assert list(queue_of(ShortestWithAgeing(1), sequences)) == list(queue_of(FirstComeFirstServed(), sequences))
-    assert list(queue_of(ShortestWithAgeing(1e6), sequences)) == list(queue_of(ShortestJobFirst(), sequences))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks,
-block_copies, the books."""
+"""The scheduler of lessons 10 and 11: victims, swaps, cached blocks, forks, block copies, the books."""
 
 import random
 
@@ -8,17 +7,15 @@ import torch
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
-from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.policies import StrictPriority
-from lessons_lib.scheduling.preemption import last_in_rank
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, copy_before_write, take_cached
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):
@@ -61,18 +58,6 @@ def nothing_is_lost(scheduler):
 
 
 # --- the victim
-
-
-def test_the_victim_ranks_last_and_of_two_alike_is_the_later_one():
-    early, late, later = sequence("A"), sequence("B", arrival=2.0), sequence("C", arrival=2.0)
-    assert last_in_rank([early, late], FirstComeFirstServed()) is late
-    assert last_in_rank([late, early], FirstComeFirstServed()) is late
-    assert last_in_rank([late, later, early], FirstComeFirstServed()) is later
-    first_class = sequence("D", arrival=9.0, tier=0)
-    economy = sequence("E", arrival=1.0, tier=1)
-    candidates = [economy, first_class]
-    assert last_in_rank(candidates, StrictPriority()) is economy
-    assert candidates == [economy, first_class]
 
 
 def two_that_grow(swap_blocks=0, **limits):
@@ -192,41 +177,6 @@ def served(pool, prompt, max_tokens=1):
     return scheduler
 
 
-def found(pool, taker):
-    return pool.match_prefix(hash_full_blocks(taker, pool.block_size))
-
-
-@pytest.mark.parametrize("own, blocks, computed", [(0, 2, 7), (1, 2, 8), (3, 2, 8), (4, 2, 8)])
-def test_the_last_known_token_is_always_left_to_compute(own, blocks, computed):
-    pool = PrefixCache(10, 4)
-    served(pool, range(8))
-    taker = Sequence("B", [*range(8), *range(60, 60 + own)], 3)
-    cached = found(pool, taker)
-    take_cached(pool, taker, cached)
-    assert len(taker.blocks) == blocks and taker.num_computed_tokens == computed < taker.num_tokens
-    assert taker.blocks == cached and taker.blocks is not cached
-    assert all(pool.ref_count[block] == 1 for block in cached) and not set(cached) & set(pool.free_queue)
-
-
-def test_without_a_block_for_the_copy_the_last_block_is_computed_again():
-    pool = PrefixCache(2, 4)
-    served(pool, range(8))
-    taker = Sequence("B", list(range(8)), 1)
-    take_cached(pool, taker, found(pool, taker))
-    assert len(taker.blocks) == 1 and taker.num_computed_tokens == 4 and len(pool.free_queue) == 1
-
-
-@pytest.mark.parametrize("num_blocks", [3, 4])
-def test_blocks_that_others_hold_take_nothing_from_the_copy(num_blocks):
-    pool = PrefixCache(num_blocks, 4)
-    served(pool, range(8))
-    holder, taker = Sequence("A", [*range(8), 50], 1), Sequence("B", list(range(8)), 1)
-    take_cached(pool, holder, found(pool, holder))
-    take_cached(pool, taker, found(pool, taker))
-    assert taker.num_computed_tokens == 7 and len(pool.free_queue) == num_blocks - 2
-    assert pool.ref_count == dict.fromkeys(taker.blocks, 2)
-
-
 def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():
     pool = PrefixCache(10, 4)
     scheduler = served(pool, range(8))
@@ -257,30 +207,6 @@ def test_what_others_hold_counts_as_nothing_for_admission():
     )
 
 
-def test_the_scheduler_uses_the_names_and_the_taking_that_it_is_given():
-    asked, taken = [], []
-
-    def first_token(parent, token_ids):
-        asked.append(list(token_ids))
-        return parent + bytes([token_ids[0]])
-
-    def one_less(pool, taker, blocks):
-        taken.append(list(blocks))
-        take_cached(pool, taker, blocks[:-1])
-
-    scheduler = make(8, max_num_seqs=1, block_hash=first_token, take_cached=one_less)
-    scheduler.add(sequence("A", prompt=13, max_tokens=1))
-    run_out(scheduler)
-    assert set(scheduler.pool.hash_to_block) == {b"\0", b"\0\4", b"\0\4\10"} and asked[:2] == [
-        [0, 1, 2, 3],
-        [4, 5, 6, 7],
-    ]
-    other = sequence("B", prompt=13, max_tokens=1, arrival=1.0)
-    scheduler.add(other)
-    scheduler_output = scheduler.schedule()
-    assert len(taken) == 1 and len(taken[0]) == 3 and scheduler_output.cached == {other: 8}
-
-
 def test_nothing_is_found_where_nothing_is_shared():
     scheduler = make(10, share_prefixes=False)
     for name in "AB":
@@ -290,28 +216,6 @@ def test_nothing_is_found_where_nothing_is_shared():
 
 
 # --- copies and forks
-
-
-def two_with_the_same_blocks(num_blocks):
-    pool = PrefixCache(num_blocks, 4)
-    blocks = pool.allocate(2)
-    pool.touch(blocks)
-    return pool, *(Sequence(name, range(6), 5, num_computed_tokens=6, blocks=list(blocks)) for name in "AB")
-
-
-def test_a_copy_before_a_write_leaves_the_others_their_block():
-    pool, first, second = two_with_the_same_blocks(4)
-    shared = list(first.blocks)
-    assert pool.ref_count == {0: 2, 1: 2}
-    assert copy_before_write(pool, second, 1) == BlockCopy(COPY, 1, 2)
-    assert first.blocks == shared and second.blocks == [0, 2] and pool.ref_count == {0: 2, 1: 1, 2: 1}
-
-
-def test_a_copy_without_a_free_block_changes_nothing():
-    pool, _, second = two_with_the_same_blocks(2)
-    with pytest.raises(OutOfBlocks):
-        copy_before_write(pool, second, 1)
-    assert second.blocks == [0, 1] and pool.ref_count == {0: 2, 1: 2} and not pool.free_queue
 
 
 def test_a_fork_has_everything_of_its_own_but_the_blocks():
@@ -398,12 +302,6 @@ def contents(cache):
         (tensor == tensor[:, :1, :1, :1]).all() for tensor in [*cache.keys, *cache.values]
     )
     return [int(n) for n in per_tensor.pop()]
-
-
-def test_a_swap_reads_one_cache_and_writes_the_other():
-    cache, swap = numbered(4), numbered(3)
-    copy_blocks([BlockCopy(SWAP_OUT, 3, 1), BlockCopy(SWAP_OUT, 2, 0)], cache, swap)
-    assert contents(swap) == [2, 3, 2] and contents(cache) == [0, 1, 2, 3]
 
 
 def test_long_random_runs_of_moves_are_done_one_after_the_other():

@@ -15,9 +15,8 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import ShortestJobFirst
-from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
+from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
@@ -45,26 +44,6 @@ def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
 
 
 # --- the rule
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(0, 11)), max_size=7), st.integers(0, 40))
-def test_the_budget_is_handed_out_token_by_token(lives, budget):
-    running = [
-        a_sequence(str(n), prompt, 9, min(computed, prompt + answer - 1), answer)
-        for n, (prompt, answer, computed) in enumerate(lives)
-    ]
-    before = copy.deepcopy([vars(sequence) for sequence in running])
-    lacking = {sequence: sequence.num_tokens - sequence.num_computed_tokens for sequence in running}
-    expected = {}
-    for sequence in sorted(
-        running, key=lambda sequence: lacking[sequence] > 1
-    ):  # stable: otherwise in the order of admission
-        for _ in range(lacking[sequence]):
-            if sum(expected.values()) < budget:
-                expected[sequence] = expected.get(sequence, 0) + 1
-    assert list(share_budget(running, budget).items()) == list(expected.items())
-    assert before == [vars(sequence) for sequence in running]
 
 
 def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_unknowns():
@@ -109,17 +88,6 @@ def test_nothing_to_do_is_an_empty_plan():
         and scheduler_output.num_tokens == 0
         and scheduler.update(scheduler_output, []) == []
     )
-
-
-def test_the_policy_says_who_goes_first():
-    for policy, order in ((None, ["long", "short", "middle"]), (ShortestJobFirst(), ["short", "middle", "long"])):
-        waiting = [
-            a_sequence("long", max_tokens=9),
-            a_sequence("short", max_tokens=2),
-            a_sequence("middle", max_tokens=5),
-        ]
-        assert names(checked_schedule(a_scheduler(*waiting, policy=policy)).admitted) == order
-    assert isinstance(a_scheduler().waiting.policy, FirstComeFirstServed)
 
 
 # --- admission
