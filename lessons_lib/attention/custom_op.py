@@ -101,15 +101,8 @@ def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
 def operator_logits(
     model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
 ) -> Tensor:
-    """Run one forward pass inside `paged_attention_in`. The host reads no values, so it can be compiled and captured.
-
-    Args:
-        batch: on the device of the model.
-        previous_tokens: tokens of the step in flight, int64 [its sequences, or more].
-
-    Returns:
-        tensor [N, vocabulary]: the logits after each sequence's last token.
-    """
+    """`paged_forward` inside `paged_attention_in`, for a batch on the device of the model and the tokens of the step in
+    flight. The host reads no values, so it can be compiled and captured."""
 
     def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: ScoreTerms | None = None) -> Tensor:
         where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)

@@ -99,8 +99,6 @@ def attention_with_terms(
 ) -> torch.Tensor:  # fmt: skip
     """Attention with ScoreTerms, which PyTorch's attention function doesn't support.
 
-    Blocks outside a window are kept until the sequence ends: other layers may need them.
-
     Args:
         query: [S, q_heads, Q, head_dim].
         keys, values: [S, kv_heads, K, head_dim], of positions 0 to K - 1.

@@ -145,7 +145,7 @@ def batch_generate(
     """Serve requests with continuous batching.
 
     Args:
-        prompts: texts, or lists of token ids; all requests arrive at the start.
+        prompts: see `generate_one_by_one`.
         max_seq_len: length of a cache row. An answer ends when its row is full.
         batch_size: number of batch slots.
         prefill_step: maximum prompt tokens per step.
@@ -153,12 +153,9 @@ def batch_generate(
         names: ids of the requests; "0", "1", ... if not given.
         step, mask, new_request, new_slots: function of a step, a pass's mask, and classes; you can pass your own.
 
-    Returns:
-        The new tokens of each request, in the order of the prompts.
-
     Raises:
-        BadRequest: see `batching.prompts`, with `max_seq_len` as the context; or a size is below 1, or an id
-            is used twice. Nothing was computed.
+        BadRequest: see `batching.prompts`, with `max_seq_len` as the context; or a size is below 1. Nothing was
+            computed.
         NoProgress: a call of `step` computed nothing.
     """
     must(batch_size >= 1, "batch_size", batch_size, "at least 1")

@@ -60,15 +60,8 @@ def packed_generate(
     A finished sequence leaves the batch at once.
 
     Args:
-        prompts: texts, or lists of token ids.
-        max_new_tokens: one limit for all requests, or one for each.
         packed_logits: function that computes the packed batch; you can pass your own.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
-
-    Raises:
-        BadRequest: see `lessons_lib.batching.prompts`; nothing was computed.
+        The others, and Returns and Raises: see `generate_one_by_one`.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     answers: list[list[int]] = [[] for _ in prompt_ids]

@@ -117,13 +117,10 @@ def paged_generate(
         block_size: tokens in a block, at least 1.
         backend: see `hf_backend.plan_attention`.
         make_cache, make_pool: classes of the cache and the pool; you can pass your own.
-        The others: see `ragged_batching.ragged_generate`.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
+        The others, and Returns: see `ragged_generate`.
 
     Raises:
-        BadRequest: see `ragged_generate`; or `block_size` is below 1. Nothing was computed.
+        BadRequest: see `ragged_generate`.
         OutOfBlocks: a request is larger than the whole pool. Nothing was computed.
     """
     must(block_size >= 1, "block_size", block_size, "at least 1")

@@ -151,18 +151,13 @@ def ragged_generate(
     """Serve requests with continuous batching in one packed row, without padding.
 
     Args:
-        prompts: texts, or lists of token ids; all requests arrive at the start.
-        max_new_tokens: one limit for all requests, or one for each.
-        max_num_seqs: maximum requests in a packed batch.
+        max_num_seqs: maximum requests in a packed batch, at least 1.
         names: ids of the requests; "0", "1", ... if not given.
         step, packed_forward, scatter_cache: functions of a step; you can pass your own.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
+        The others, and Returns: see `generate_one_by_one`.
 
     Raises:
-        BadRequest: see `batching.prompts`; or `max_num_seqs` is below 1, or an id is used twice. Nothing was
-            computed.
+        BadRequest: see `batching.prompts`; nothing was computed.
         NoProgress: a call of `step` computed nothing.
     """
     must(max_num_seqs >= 1, "max_num_seqs", max_num_seqs, "at least 1")

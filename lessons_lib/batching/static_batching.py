@@ -124,15 +124,9 @@ def static_generate(
     """Serve requests in waves of `batch_size`, in order of arrival, one wave after the other.
 
     Args:
-        prompts: texts, or lists of token ids; all requests arrive at the start.
-        max_new_tokens: one limit for all requests, or one for each.
+        batch_size: requests per wave, at least 1.
         generate_wave: function that computes one wave; you can pass your own.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
-
-    Raises:
-        BadRequest: a request is invalid, see `lessons_lib.batching.prompts`; raised before anything is computed.
+        The others, and Returns and Raises: see `generate_one_by_one`.
     """
     must(batch_size >= 1, "batch_size", batch_size, "at least 1")
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)

@@ -119,20 +119,12 @@ def decode_groups(
     """Attention of one new token per sequence.
 
     Args:
-        q: [N, Hq, D].
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with equal strides.
-        block_tables: int32 [N, M].
-        context_lens: int32 [N], tokens of each sequence, the new one included.
-        scale: factor of the scores.
+        q, k_cache, v_cache, block_tables, context_lens, scale: see `simple_paged.decode_heads`; all of one dtype.
         keys_per_tile: keys per iteration, a power of two, at least 16.
         kernel: `decode_groups_kernel`, or your own.
-        min_rows: rows of the query tile, at least; 16 for tensor cores.
+        min_rows: minimum rows of the query tile; tensor cores need 16.
 
-    Returns:
-        tensor [N, Hq, D], of the dtype of q.
-
-    Raises:
-        ValueError: the two caches are laid out differently.
+    Returns and Raises: see `decode_heads`; head and block sizes may be any that the kernel supports.
     """
     check_alike(k_cache, v_cache)
     q = q.contiguous()
