@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.attention.packing import (
-    PackedBatch,
-    concatenate_caches,
-    pack,
-    packed_forward,
-    scatter_cache,
-    unpack,
-)
+from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_forward, scatter_cache, unpack
 from lessons_lib.batching.continuous_batching import NoProgress
 from lessons_lib.batching.prompts import make_requests
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState

@@ -115,14 +115,12 @@ class CacheStep:
         waiting: number of queued requests.
         tokens: tokens in all tables.
         restarted: requests that lost their blocks.
-        tokens_lost: tokens of those, to be recomputed.
     """
 
     running: int
     waiting: int
     tokens: int
     restarted: int
-    tokens_lost: int
 
 
 class NeverDone(RuntimeError):
@@ -156,6 +154,6 @@ def serve_in_blocks(
         after = {request: request.table.num_tokens for request in running}
         if after == before:
             raise NeverDone(f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running.")
-        lost = [before[request] for request in unfinished if request.table.num_tokens <= before[request]]
-        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), len(lost), sum(lost)))
+        restarted = sum(request.table.num_tokens <= before[request] for request in unfinished)
+        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), restarted))
     return steps

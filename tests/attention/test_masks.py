@@ -16,10 +16,8 @@ from lessons_lib.attention.masks import (
     combine,
     not_in_the_future,
     not_padding,
-    same_chunk,
     same_sequence,
     tag_tokens,
-    within_window,
 )
 from lessons_lib.batching.packed_logits import packed_logits
 from lessons_lib.models.loading import load_model
@@ -52,22 +50,6 @@ def test_every_combination_of_rules_against_brute_force(queries, keys, rules):
     assert mask.tolist() == brute_force(rules, queries, keys)
     whole = block_diagonal_mask(tags_from(queries), tags_from(keys))
     assert whole.dtype == torch.bool and torch.equal(whole, combine(RULES, tags_from(queries), tags_from(keys)))
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(queries=tag_lists, keys=tag_lists, size=st.integers(1, 11))
-def test_windows_and_chunks_against_brute_force(queries, keys, size):
-    mask = combine([*RULES, within_window(size)], tags_from(queries), tags_from(keys))
-    causal = brute_force(RULES, queries, keys)
-    assert mask.tolist() == [
-        [may and 0 <= query[1] - key[1] < size for may, key in zip(row, keys)] for row, query in zip(causal, queries)
-    ]
-    mask = combine([*RULES, same_chunk(size)], tags_from(queries), tags_from(keys))
-    chunks = [set(range(start, start + size)) for start in range(0, 10, size)]
-    assert mask.tolist() == [
-        [may and any({query[1], key[1]} <= chunk for chunk in chunks) for may, key in zip(row, keys)]
-        for row, query in zip(causal, queries)
-    ]
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
