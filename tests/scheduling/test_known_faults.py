@@ -132,21 +132,6 @@ def test_a_paged_attention_function_called_without_its_cache_ran_without_the_cau
     )  # its own attention has a mask again
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_decoding_was_impossible(family):
-    """Temperature 0 divides by nothing: it takes the likeliest token, beside others who draw theirs, and whatever the
-    seed."""
-    prompts = [[20, 21, 22], [30, 31], [40, 41, 42, 43]]
-    greedy, hot = (
-        SamplingParams(max_tokens=10, temperature=temperature, seed=4, ignore_eos=True) for temperature in (0.0, 2.0)
-    )
-    outputs = an_engine(family).generate(prompts, [greedy, hot, greedy])
-    for place in (0, 2):
-        assert outputs[place].error is None and outputs[place].token_ids == alone(family, tuple(prompts[place]), 10)
-    assert outputs[1].token_ids != alone(family, tuple(prompts[1]), 10)
-    assert SamplingParams().temperature == 0, "greedy is what one gets who asks for nothing"
-
-
 @pytest.mark.parametrize("max_tokens, samples", [(1, 1), (8, 1), (8, 3), (None, 1)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_immediate_end_of_text_lost_the_request(family, max_tokens, samples):

@@ -10,7 +10,6 @@ from oracle import END, answered_requests
 from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
 
 from lessons_lib.engine.greedy_loop import serve_greedily
-from lessons_lib.engine.input_batch import BlockTables, next_tokens
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.tiny_models import tiny_model
@@ -46,7 +45,7 @@ def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
 # --- the rule
 
 
-def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_unknowns():
+def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_ignored():
     sequence = a_sequence("A", 5, 3)
     scheduler = a_scheduler(sequence, max_num_seqs=1, max_num_batched_tokens=3)
     assert (
@@ -143,7 +142,7 @@ def test_one_goes_on_while_the_other_stalls():
     assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"B": 1}
 
 
-def test_unknown_comes_in_while_somebody_stalls():
+def test_none_is_admitted_while_one_stalls():
     """A chunk of B lacks two blocks and one is free: C, which needs one, may not take it."""
     limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=3)
     scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
@@ -167,7 +166,7 @@ def test_unknown_comes_in_while_somebody_stalls():
     )  # no budget is left
 
 
-def test_when_unknown_can_go_on_it_says_so_and_changes_nothing():
+def test_a_deadlock_is_named_and_changes_nothing():
     scheduler = stalling(blocks=4)
     state = lambda: copy.deepcopy(
         ([vars(s) for s in scheduler.running], list(scheduler.pool.free_queue), scheduler.pool.used)
@@ -338,7 +337,7 @@ def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
     assert not scheduler.pool.used and sorted(names(finished)) == sorted(names(sequences))
 
 
-def all_sequencesof(family, chosen=range(18)):
+def sequences_of(family, chosen=range(18)):
     prompts, max_tokens_each, answers = answered_requests(family)
     sequences = [
         Sequence(
@@ -377,7 +376,7 @@ def serve_with_deadlocks(runner, scheduler, sequences):
 @settings(max_examples=45, deadline=None, derandomize=True)
 @given(st.sampled_from(FAMILIES), st.lists(st.integers(0, 17), min_size=1, max_size=8, unique=True), limits)
 def test_no_schedule_changes_a_token(family, chosen, limits):
-    sequences, expected = all_sequencesof(family, chosen)
+    sequences, expected = sequences_of(family, chosen)
     scheduler = limited_scheduler(sequences, **limits)
     serve_with_deadlocks(poisoned_runner(family, scheduler.pool), scheduler, sequences)
     assert [sequence.output_ids for sequence in sequences] == expected
@@ -387,44 +386,7 @@ def test_no_schedule_changes_a_token(family, chosen, limits):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(family):
     for seats, budget in ((1, 1), (4, 4), (4, 16), (8, 64)):
-        sequences, expected = all_sequencesof(family)
+        sequences, expected = sequences_of(family)
         scheduler = Scheduler(BlockPool(60, 4), max_num_seqs=seats, max_num_batched_tokens=budget)
         assert serve_greedily(poisoned_runner(family, scheduler.pool), scheduler, sequences) == expected
         assert not scheduler.pool.used
-
-
-# --- the runner
-
-
-@pytest.mark.parametrize(
-    "computed, count, tokens",
-    [
-        (0, 3, [10, 11, 12]),
-        (1, 1, [11]),
-        (2, 3, [12, 20, 21]),
-        (3, 2, [20, 21]),
-        (4, 1, [21]),
-        (0, 5, [10, 11, 12, 20, 21]),
-    ],
-)
-def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed, count, tokens):
-    sequence = Sequence("A", [10, 11, 12], 5, output_ids=[20, 21], num_computed_tokens=computed)
-    assert next_tokens(SchedulerOutput({sequence: count}), {}) == tokens
-
-
-def test_tables_of_unequal_length_are_filled_up():
-    tables = BlockTables()
-    assert tables.rows([], []) == [] and not tables.array.any()
-    two = [a_sequence("A", blocks=[3, 1]), a_sequence("B", blocks=[2])]
-    assert tables.array[tables.rows(two, [1, 0]), :2].tolist() == [[3, 1], [2, 0]]
-
-
-def test_block_tables_grow_with_the_number_and_the_length_of_sequences():
-    tables = BlockTables(null_block=99)
-    sequences = [a_sequence(str(n), blocks=list(range(n + 1))) for n in range(40)]
-    for some in (sequences[:3], sequences, sequences[20:]):
-        rows = tables.rows(some, [len(each.blocks) - 1 for each in some])
-        assert len(set(rows)) == len(some) and 0 not in rows, "row 0 is for padding"
-        for row, sequence in zip(rows, some):
-            assert tables.array[row, : len(sequence.blocks)].tolist() == sequence.blocks
-        assert (tables.array[0] == 99).all()

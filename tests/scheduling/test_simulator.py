@@ -16,7 +16,6 @@ from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.arrivals import (
     Arrival,
     bursty_arrivals,
-    heavy_tailed,
     poisson_arrivals,
     reversed_estimates,
     traffic,
@@ -66,17 +65,6 @@ def test_gaps_of_a_poisson_stream_are_exponential_and_those_of_bursts_are_not():
     assert np.median(bursty_arrivals(10, 10_000, burst=5, speedup=1)) == pytest.approx(
         np.median(poisson_arrivals(10, 10_000)), rel=0.1
     )
-
-
-def test_most_lengths_are_short_and_a_few_very_long():
-    lengths = heavy_tailed(32, 1.0, 40_000, 10**6, seed=2)
-    assert np.median(lengths) == pytest.approx(32, abs=1) and lengths.mean() == pytest.approx(
-        32 * math.exp(0.5), rel=0.03
-    )
-    assert np.log(lengths).std() == pytest.approx(1, rel=0.03)
-    cut = heavy_tailed(2, 2.0, 5_000, 50)
-    assert cut.min() == 1 and cut.max() == 50 and cut.dtype.kind == "i"
-    assert set(heavy_tailed(7, 0, 20, 50)) == {7}
 
 
 def test_traffic_is_what_was_asked_for():
