@@ -166,7 +166,8 @@ def simulate(
 def _step_of(
     scheduler_output: SchedulerOutput, scheduler: SchedulerBase, clock: float, seconds: float
 ) -> SimulatedStep:
-    prefill, decode = {}, {}
+    prefill: dict[str, int] = {}
+    decode: dict[str, int] = {}
     for sequence, count in scheduler_output.num_scheduled_tokens.items():
         is_decode = sequence.num_computed_tokens >= len(sequence.prompt_ids)
         (decode if is_decode else prefill)[sequence.id] = count
