@@ -41,13 +41,11 @@ def attend_paged(
     max_lens: Tensor, scale: float, window: int | None = None, chunk: int | None = None, softcap: float | None = None,
     sinks: Tensor | None = None, alibi_slopes: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of one layer over the cache: Triton on a GPU, PyTorch elsewhere.
+    """Attention of one layer over the cache, which contains the new tokens: Triton on a GPU, PyTorch elsewhere.
 
     Args:
         query: [T, q_heads, head_dim].
-        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already
-            in them.
-        scale: factor of the scores.
+        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim].
         window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms; operators don't accept dataclasses.
         The others: see ForwardBatch.
 

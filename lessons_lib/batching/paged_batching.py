@@ -74,11 +74,8 @@ def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
 
 
 def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
-    """Allocate cache slots for the new tokens and compute the packed batch. Cached tokens are not moved.
-
-    Returns:
-        tensor [requests, vocabulary]: the logits after each request's last token.
-    """
+    """Allocate cache slots for the new tokens and compute the packed batch, as `ragged_batching.forward` does. Cached
+    tokens aren't moved."""
     tables = [batch.caches[request.id] for request in batch.running]
     slots = []
     for table, count in zip(tables, packed.new_lens):

@@ -41,11 +41,7 @@ def encode_prompt(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int],
     max_new_tokens: int | None, context: int | None = None,
 ) -> tuple[list[int], int]:  # fmt: skip
-    """Token ids and token limit of one request; see `encode_prompts`.
-
-    Args:
-        name: name of the request in error messages.
-    """
+    """Token ids and token limit of one request; see `encode_prompts`. `name` is for error messages."""
     context = checked_context(model, context)
     prompt_ids = token_ids_of(tokenizer, name, prompt, text_config(model.config).vocab_size, context)
     if max_new_tokens is not None:
@@ -59,10 +55,7 @@ def make_requests(
     max_new_tokens: int | Sequence[int] | None, names: Sequence[str] | None, context: int | None = None,
     new_request: Callable[..., Request] = Request,
 ) -> list[Request]:  # fmt: skip
-    """Build the requests of a call; see `encode_prompts`.
-
-    Args:
-        names: ids of the requests; "0", "1", ... if not given.
+    """Build the requests of a call, with the ids `names`, by default "0", "1", ...
 
     Raises:
         BadRequest: see `encode_prompts` and `request_names`.

@@ -160,11 +160,7 @@ def ragged_generate(
 
 
 def serve(batch: RaggedBatch, requests: list[Request], step: Callable[[Any], None]) -> list[list[int]]:
-    """Submit all requests and run steps until all have finished. Return the new tokens of each.
-
-    Raises:
-        NoProgress: see `ragged_generate`.
-    """
+    """Submit all requests and run steps until all have finished; see `ragged_generate`."""
     for request in requests:
         batch.submit(request)
     while batch.running:

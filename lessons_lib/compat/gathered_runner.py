@@ -32,11 +32,7 @@ class GatheredRunner(ModelRunner):
         return torch.stack([self.forward_alone(sequence, count) for sequence, count in scheduled])
 
     def forward_alone(self, sequence: Sequence, count: int) -> torch.Tensor:
-        """Compute the next `count` tokens of one sequence.
-
-        Returns:
-            tensor [vocabulary]: the logits after the last of them.
-        """
+        """Compute the next `count` tokens of one sequence. Return the logits after the last, [vocabulary]."""
         start = sequence.num_computed_tokens
         gathered = gather(self.cache, sequence.blocks, start)
         logits = forward_with_cache(self.model, next_tokens(SchedulerOutput({sequence: count}), {}), start, gathered)
@@ -50,12 +46,9 @@ class GatheredRunner(ModelRunner):
 
 
 def gather(paged: PagedKVCache, blocks: list[int], num_tokens: int) -> Any:
-    """Copy the contents of a sequence's blocks to a cache of its own.
+    """Copy the contents of a sequence's blocks to a DynamicCache of its own.
 
     Every layer gets all keys and values, also those before a sliding window: the model's mask hides them.
-
-    Returns:
-        DynamicCache, empty if `num_tokens` is 0.
     """
     own = DynamicCache()
     if num_tokens:

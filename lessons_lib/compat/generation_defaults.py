@@ -35,13 +35,8 @@ from lessons_lib.models.configuration import UnsupportedModel
 
 @dataclass(frozen=True)
 class Begun:
-    """A sequence, as processors see it.
-
-    Attributes:
-        prompt: int64 [1, T], on the device of the logits.
-        max_length: maximum tokens of prompt and completion together.
-        end_token_ids: tokens that end it.
-    """
+    """A sequence, as processors see it: its prompt, int64 [1, T] on the device of the logits, the maximum tokens of
+    prompt and completion together, and the tokens that end it."""
 
     prompt: Any
     max_length: int
@@ -102,10 +97,7 @@ class GenerationDefaults:
 
     @classmethod
     def of(cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked: bool = True) -> "GenerationDefaults":
-        """Read a model's generation_config.
-
-        Args:
-            asked: if False, only the tokenizer's end token counts.
+        """Read a model's generation_config, unless `asked` is False: then only the tokenizer's end token counts.
 
         Raises:
             UnsupportedModel: the generation_config makes `generate` decode in a way that the engine doesn't support, or
@@ -146,11 +138,8 @@ class GenerationDefaults:
             ) from error
 
     def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
-        """Add them to a request's SamplingParams. The request's own value of a field replaces the model's.
-
-        Args:
-            max_tokens: maximum number of new tokens.
-        """
+        """Add them to the SamplingParams of a request with at most `max_tokens` new tokens. The request's own value of
+        a field replaces the model's."""
         if not self.honored:
             return params
         end_token_ids = frozenset() if params.ignore_eos else self.end_token_ids
@@ -182,15 +171,8 @@ class GenerationDefaults:
 
 
 def processed(processors: LogitsProcessorList, tokens: ListOf[int], logits: torch.Tensor) -> torch.Tensor:
-    """Apply processors to the logits of one sequence.
-
-    Args:
-        tokens: all tokens of the sequence.
-        logits: [vocabulary]; not changed.
-
-    Returns:
-        float32 [vocabulary].
-    """
+    """Apply processors to the logits of one sequence, [vocabulary], given all its tokens. Return float32
+    [vocabulary]."""
     if not processors:
         return logits.float()
     token_ids: Any = torch.tensor([list(tokens)], device=logits.device)

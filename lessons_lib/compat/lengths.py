@@ -51,11 +51,7 @@ def short_lengths(model: PreTrainedModel, names: Collection[str]) -> Iterator[No
 
 @torch.inference_mode()
 def names_of_lengths(model: PreTrainedModel, token_ids: list[int]) -> list[str]:
-    """Find the names of the model's lengths.
-
-    Args:
-        token_ids: of the long pass, more than SHORT.
-    """
+    """Find the names of the model's lengths by trials with these tokens, more than SHORT."""
     first = token_ids[: SHORT - 1]
     with kept(model):
         compute = with_and_without_cache if fills_a_cache(model, first) else without_cache

@@ -105,11 +105,8 @@ def lengths_of(model: PreTrainedModel) -> list[str]:
 
 
 def try_first_layers(model: PreTrainedModel, first_of_kind: list[int]) -> ProbeResult | None:
-    """Probe the first layers only. None if they fail or can't run alone: then the whole model decides.
-
-    Args:
-        first_of_kind: see `shallow`.
-    """
+    """Probe the first layers only, see `shallow`. None if they fail or can't run alone: then the whole model
+    decides."""
     try:
         result, _ = try_paged(model, [generated(model, prompt) for prompt in random_prompts(model)])
     except UnsupportedModel:

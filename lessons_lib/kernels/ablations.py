@@ -46,11 +46,7 @@ class Variant:
 
 
 def with_functions(kernel, **functions):
-    """Copy a kernel so that it calls these functions in place of those with the same names.
-
-    Args:
-        functions: name of a function that the kernel calls -> another function with the same arguments and results.
-    """
+    """Copy a kernel so that it calls these functions in place of those with the same names, arguments and results."""
     fn = kernel.fn
     own = types.FunctionType(fn.__code__, {**fn.__globals__, **functions}, fn.__name__, fn.__defaults__, fn.__closure__)
     return triton.jit(functools.update_wrapper(own, fn))
@@ -60,11 +56,7 @@ _files = itertools.count()
 
 
 def with_lines(kernel, *pairs: tuple[str, str]):
-    """Copy a kernel with pieces of its source replaced.
-
-    Args:
-        pairs: (old, new); each old piece stands in the source at least once.
-    """
+    """Copy a kernel with pieces of its source replaced, given as (old, new)."""
     source = inspect.getsource(kernel.fn)
     for old, new in pairs:
         if old not in source:

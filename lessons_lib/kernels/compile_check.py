@@ -217,7 +217,7 @@ def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, o
         of: names to consider; None for all.
 
     Returns:
-        (owner, name, previous value) of everything that was replaced.
+        (owner, name, previous value) of each replacement.
     """
     names = owner if isinstance(owner, dict) else vars(owner)
     found = [(name, value, _interpreted(value)) for name, value in list(names.items()) if of is None or name in of]

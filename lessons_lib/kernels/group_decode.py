@@ -140,11 +140,7 @@ def decode_splits(
     q, k_cache, v_cache, block_tables, context_lens, scale, split_size, keys_per_tile=64,
     kernel=decode_splits_kernel, merge=merge_kernel,
 ) -> torch.Tensor:  # fmt: skip
-    """`decode_groups` with sequences split into parts of `split_size` keys, merged by a second kernel.
-
-    Args:
-        kernel, merge: `decode_splits_kernel` and `merge_kernel`, or others with the same arguments.
-    """
+    """`decode_groups` with sequences split into parts of `split_size` keys, merged by a second kernel."""
     check_alike(k_cache, v_cache)
     q = q.contiguous()
     out = torch.empty_like(q)

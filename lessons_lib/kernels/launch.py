@@ -99,18 +99,14 @@ def varlen(
 
     Args:
         q: [T, Hq, D], the new tokens of all sequences, one sequence after another.
-        k_cache, v_cache, block_tables, scale, terms: see `decode`.
+        k_cache, v_cache, block_tables, scale, terms, and Returns: see `decode`.
         cu_seqlens_q: int32 [N + 1], where each sequence starts in the packed batch; the last entry is T.
         context_lens: int32 [N], tokens of each sequence in the cache, the new ones included.
         max_seqlen_q, max_context_len: upper bounds on any sequence's new tokens and context. If both are given, nothing
             synchronizes with the GPU, and the call can be captured in a CUDA graph.
 
-    Returns:
-        tensor [T, Hq, V] of the dtype of q.
-
     Raises:
-        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if a maximum is missing, also if a length or
-            a block id is out of bounds.
+        ValueError: see `decode`; lengths and block ids are also checked if a maximum is missing.
     """
     check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, terms)
     if not q.is_cuda or max_seqlen_q is None or max_context_len is None:
@@ -133,10 +129,7 @@ def varlen(
 
 
 def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]:
-    """The Triton backend of lesson 06's `paged_forward`: return the attention function for all layers of one pass.
-
-    Args and Returns: see `paged_attention.plan_torch`.
-    """
+    """The Triton backend of lesson 06's `paged_forward`; see `paged_attention.plan_torch`."""
     bounds, lens, tables = (
         tensor.to(torch.int32).contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables)
     )
@@ -149,10 +142,7 @@ def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]
 def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
     """Choose the keys per program: few enough for eight programs per processor, if there are enough keys.
 
-    Args:
-        num_seqs, num_kv_heads: without splits, there is one program per pair of these.
-        max_context_len: keys of the longest sequence.
-        num_processors: streaming multiprocessors of the GPU.
+    Without splits, there are num_seqs * num_kv_heads programs; num_processors is the GPU's streaming multiprocessors.
 
     Returns:
         int: a multiple of `MIN_KEYS_PER_SPLIT`, and at most `MAX_KEYS_PER_SPLIT`.
@@ -163,10 +153,7 @@ def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
 
 
 def splits_are_short(num_seqs, num_kv_heads, max_context_len, num_processors) -> bool:
-    """True for few short sequences, with splits of `KEYS_PER_SHORT_SPLIT` keys that the decode kernel merges itself.
-
-    Args: see `keys_per_split`.
-    """
+    """True for few short sequences: the decode kernel itself merges their splits of `KEYS_PER_SHORT_SPLIT` keys."""
     num_splits = triton.cdiv(max_context_len, KEYS_PER_SHORT_SPLIT)
     return num_splits <= MAX_SHORT_SPLITS and num_seqs * num_kv_heads * num_splits <= 2 * num_processors
 
@@ -311,10 +298,7 @@ def _padded(size: int) -> int:
 
 
 def _use_int64(*caches) -> bool:
-    """True if offsets in a cache can exceed 32 bits.
-
-    In a view of a larger tensor, offsets can exceed the view's size.
-    """
+    """True if offsets in a cache, which may be a view of a larger tensor, can exceed 32 bits."""
     ends = (sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) for cache in caches)
     return max(ends) > 2**31 - 1
 

@@ -33,10 +33,8 @@ def prepare_triton() -> None:
 def interpret_library() -> list[tuple[object, str, object]]:
     """Interpret the functions of `triton.language` that are written in Triton, such as `tl.max`.
 
-    They were defined when Triton was imported, possibly by transformers.
-
     Returns:
-        (module, name, previous value) of everything that was replaced, methods of `tl.tensor` excepted.
+        (module, name, previous value) of each replacement, methods of `tl.tensor` excepted.
     """
     import triton.language as tl
 
@@ -64,11 +62,7 @@ def _method(fn):
 
 
 def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:
-    """Replace the compiled functions among `names` with interpreted ones.
-
-    Returns:
-        as `interpret_library`.
-    """
+    """Replace the compiled functions among `names` with interpreted ones; see `interpret_library`."""
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 

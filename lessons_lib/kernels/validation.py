@@ -76,11 +76,8 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, 
 
 
 def check_alike(k_cache, v_cache) -> None:
-    """Check that both caches have the same layout: kernels compute one offset for both, scaled by the head sizes.
-
-    Raises:
-        ValueError: shapes differ in more than the head size, or strides in more than that factor.
-    """
+    """Check that both caches have the same shape and strides, except for the head size and in its proportion: kernels
+    compute one offset for both."""
     key_dim, value_dim = k_cache.shape[-1], v_cache.shape[-1]
     strides = [(k * value_dim, v * key_dim) for k, v in zip(k_cache.stride()[:-1], v_cache.stride()[:-1])]
     is_scaled = key_dim == value_dim or all(stride % key_dim == 0 for stride in k_cache.stride()[:-1])
@@ -109,14 +106,14 @@ def check_terms(q, terms) -> None:
 
 
 def check_contents(num_tokens, k_cache, cu_seqlens_q, context_lens, block_tables) -> None:
-    """Check the values of lengths and tables. This synchronizes with the GPU.
+    """Check ranges in the packed batch, lengths and block ids. This synchronizes with the GPU.
 
     Args:
         num_tokens: T, tokens of the packed batch.
         cu_seqlens_q: int32 [N + 1]; None if every sequence has one token.
 
     Raises:
-        ValueError: a sequence's range in the packed batch, a length or a block id is out of bounds.
+        ValueError: names the first value out of bounds.
     """
     num_blocks, block_size = k_cache.shape[:2]
     contexts = context_lens.tolist()

@@ -50,11 +50,7 @@ Seed = int | list[int]
 
 
 def poisson_arrivals(rate: float, count: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
-    """Times of `count` independent arrivals, `rate` per second on average, with exponentially distributed gaps.
-
-    Returns:
-        float array [count], rising.
-    """
+    """Times of `count` independent arrivals, `rate` per second on average, with exponentially distributed gaps."""
     return np.random.default_rng(seed).exponential(1 / rate, count).cumsum()
 
 
@@ -62,11 +58,7 @@ def bursty_arrivals(
     rate: float, count: int, seed: Seed = 0, burst: int = 20, speedup: float = 10
 ) -> "np.ndarray[Any, Any]":
     """Times of arrivals in bursts: `rate` per second on average, but `burst` at a time come `speedup` times as fast,
-    followed by a pause.
-
-    Returns:
-        float array [count], rising.
-    """
+    followed by a pause."""
     rng = np.random.default_rng(seed)
     gaps = rng.exponential(1 / (rate * speedup), count)
     begins = np.arange(count) % burst == 0
@@ -75,14 +67,11 @@ def bursty_arrivals(
 
 
 def heavy_tailed(median: float, spread: float, count: int, most: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
-    """Log-normally distributed lengths, like those of real prompts and completions: mostly short, a few very long.
+    """Log-normally distributed lengths, 1 to `most`, like those of real prompts and completions: mostly short, a few
+    very long.
 
     Args:
         spread: standard deviation of the logarithm; with 0, all are equal; with 1, the mean is 1.6 medians.
-        most: maximum; longer lengths are cut to it.
-
-    Returns:
-        int array [count], 1 to `most`.
     """
     lengths = np.random.default_rng(seed).lognormal(np.log(median), spread, count)
     clipped: np.ndarray[Any, Any] = np.clip(lengths.round(), 1, most).astype(int)

@@ -9,11 +9,6 @@ from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 def fork(scheduler: CopyOnWriteScheduler, sequence: Sequence, id: str) -> Sequence:
     """Start a second sequence with all tokens of a running one. They share every block until one of them writes.
 
-    Args:
-        scheduler: changed in place.
-        sequence: running, with no step in flight.
-        id: of the new sequence.
-
     Raises:
         RuntimeError: the sequence isn't running, a step with it is in flight, or no batch slot is free; nothing
             changes.

@@ -4,10 +4,8 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class ShortestJobFirst:
-    """The shortest expected completion first: many requests finish early, which minimizes the mean wait.
-
-    Without an estimate, `max_new_tokens` counts.
-    """
+    """The shortest expected completion first, which minimizes the mean wait. Without an estimate, `max_new_tokens`
+    counts."""
 
     name = "shortest job first"
 

@@ -85,10 +85,8 @@ class Sequence:
 
 
 class Policy(Protocol):
-    """Ranks waiting sequences.
-
-    A policy with a `window` above 1 also has `choose(first_waiting, running)`; see `BalancedLengths`.
-    """
+    """Ranks waiting sequences. With a `window` above 1, it also has `choose(first_waiting, running)`; see
+    `BalancedLengths`."""
 
     name: str
 
@@ -125,11 +123,7 @@ class WaitingQueue:
         self._entries.clear()
 
     def next(self, running: list[Sequence]) -> Sequence:
-        """Return the sequence to admit next, without removing it.
-
-        Raises:
-            IndexError: the queue is empty.
-        """
+        """Return the sequence to admit next, without removing it. IndexError if the queue is empty."""
         window: int = getattr(self.policy, "window", 1)
         if window == 1 or not self._entries:
             return self._entries[0][-1]
@@ -137,11 +131,7 @@ class WaitingQueue:
         return self.policy.choose(first_waiting, running)  # type: ignore[attr-defined, no-any-return]
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence.
-
-        Raises:
-            ValueError: it isn't in the queue.
-        """
+        """Remove a sequence. ValueError if it isn't in the queue."""
         for index, (*_, other) in enumerate(self._entries):
             if other is sequence:
                 del self._entries[index]

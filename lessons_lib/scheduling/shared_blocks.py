@@ -56,11 +56,7 @@ def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> Bloc
 
 @dataclass(eq=False, repr=False)
 class CopyOnWriteScheduler(SwappingScheduler):
-    """A scheduler whose sequences may share any block: forks, and sequences that find all their tokens in the cache.
-
-    Attributes:
-        take_cached, copy_before_write: see the functions.
-    """
+    """A scheduler whose sequences may share any block: forks, and sequences that find all their tokens in the cache."""
 
     _: KW_ONLY
     take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lessons_lib.models.validate import must
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 
@@ -32,13 +33,11 @@ def fit_cost(tokens: list[int], context_tokens: list[int], seconds: list[float])
 
 @dataclass
 class SequenceTimes:
-    """Times of one sequence, in seconds from the start of the run.
+    """Times of one sequence, in seconds from the start of the run, and the tokens of its completion.
 
     Attributes:
-        arrival: arrival of the request.
         admitted: start of its first step.
         first_token, finished: end of the steps that generated its first and last token.
-        answer_tokens: tokens of the completion.
     """
 
     arrival: float
@@ -96,7 +95,6 @@ class Simulation:
     Attributes:
         times: id -> times of each finished sequence.
         seconds: end of the last step.
-        num_steps, computed_tokens: totals of the run.
         steps: the SimulatedSteps, if recorded.
     """
 
@@ -177,13 +175,8 @@ def _step_of(
 
 
 def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
-    """Simulate the static batching of lesson 01: the requests that have arrived form a wave, which ends together.
-
-    Raises:
-        ValueError: `batch_size` is below 1.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; a wave needs room for 1 request or more.")
+    """Simulate the static batching of lesson 01: the requests that have arrived form a wave, which ends together."""
+    must(batch_size >= 1, "batch_size", batch_size, "1 request or more")
     run = Simulation()
     clock, requests, served = 0.0, list(requests), 0
     while served < len(requests):

@@ -10,7 +10,7 @@ from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-from paged_cases import Case, error, make_case, make_terms
+from paged_cases import Case, error, make_case
 from term_models import term_model
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
@@ -393,55 +393,7 @@ def test_both_kernels_reach_offsets_beyond_32_bits(large_caches, every):
     check("varlen", case.varlen(**maxima_of(case)), case)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_kernel_of_lesson_07_reaches_offsets_beyond_32_bits(large_caches, every):
-    from lessons_lib.kernels.simple_paged import decode_heads
-
-    case = at_the_end(large_caches, [1, 1, 1], [300, 16, 33], every)
-    check("decode_heads", decode_heads(*case.decode_inputs), case)
-
-
-def test_writing_reaches_offsets_beyond_32_bits(large_caches):
-    from lessons_lib.kernels.simple_paged import write_cache
-
-    cache = large_caches[0]
-    slots = torch.tensor([NUM_BLOCKS * SIZE - 1, 2**31 // (HEADS * DIM), 5], device="cuda")
-    new = torch.randn(3, HEADS, DIM, device="cuda").to(BRAIN)
-    write_cache(new, cache, slots)
-    assert torch.equal(cache.flatten(0, 1)[slots], new)
-
-
 # --- terms of the scores, and values with heads of another size
-
-TERMS = {
-    "a window of 1": dict(window=1),
-    "a window within a block": dict(window=5),
-    "a window of several splits": dict(window=1100),
-    "chunks": dict(chunk=300),
-    "a softcap": dict(softcap=0.7),
-    "sinks": dict(sinks=True),
-    "slopes": dict(alibi=True),
-    "all of them": dict(window=130, softcap=20.0, sinks=True, alibi=True),
-}
-
-
-def check_terms(what, got, case, terms):
-    expected = case.reference(terms)
-    assert got.shape == expected.shape and got.dtype == case.q.dtype
-    assert error(got, expected) < 2 * TOLERANCE[case.q.dtype], f"{what}: relative error {error(got, expected):.2g}"
-
-
-@pytest.mark.parametrize("name", TERMS)
-@pytest.mark.parametrize("dtype", [FULL, HALF, BRAIN])
-def test_terms_equal_the_gathered_reference(dtype, name):
-    shapes = dict(q_heads=14, head_dim=64, block_size=16, dtype=dtype, device="cuda")
-    row = make_case([200, 1, 77, 1, 2, 1], [200, 1300, 500, 16, 17, 2500], **shapes)
-    terms = make_terms(row, **TERMS[name])
-    check_terms("varlen", row.varlen(terms), row, terms)
-    check_terms("varlen, maxima given", row.varlen(terms, **maxima_of(row)), row, terms)
-    decodes = make_case([1] * 5, [1, 15, 17, 700, 2500], **shapes)
-    terms = make_terms(decodes, **TERMS[name])
-    check_terms("decode", decodes.decode(terms), decodes, terms)
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "gemma4_text"])

@@ -26,7 +26,7 @@ from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill
 from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
-UPTO = {torch.float32: 1e-5, torch.float16: 3e-3}
+UPTO = {torch.float32: 1e-5, torch.float16: 3e-3} | ({torch.bfloat16: 2e-2} if DEVICE == "cuda" else {})
 
 
 def by_merging_itself(case, terms):

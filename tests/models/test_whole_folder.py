@@ -121,30 +121,6 @@ def test_other_weights_and_the_tied_one_do_not_matter(folder, right):
     assert answers(folder) == right
 
 
-INDEX = "model.safetensors.index.json"
-
-
-@pytest.fixture
-def shards(folder):
-    """The weights in several files, with an index."""
-    model, _ = load_model(folder, device="cpu")
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="4MB")
-    return sorted(folder.glob("model-*.safetensors"))
-
-
-def test_several_files_of_weights(folder, shards, right):
-    assert len(shards) > 2 and answers(folder) == right
-
-
-@pytest.mark.parametrize("name", ["shard", "index"])
-@pytest.mark.parametrize("how", ["gone", "cut"])
-def test_one_of_several_files_is_damaged(folder, shards, name, how):
-    DAMAGES[how](shards[1] if name == "shard" else folder / INDEX)
-    with pytest.raises(DamagedModel, match=re.escape(f"the model in {folder}")):
-        load_model(folder, device="cpu")
-
-
 class Tokenizer:
     all_special_ids = (0,)
     vocab_size = 0

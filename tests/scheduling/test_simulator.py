@@ -248,7 +248,7 @@ def test_waves_can_be_followed_by_hand():
 
 @pytest.mark.parametrize("batch_size", [0, -3])
 def test_a_wave_without_room_is_refused(batch_size):
-    with pytest.raises(ValueError, match=f"batch_size is {batch_size}; a wave needs room for 1 request or more"):
+    with pytest.raises(ValueError, match=f"batch_size is {batch_size}; it must be 1 request or more"):
         simulate_static([arrival("A", 0, 3, 2)], COST, batch_size=batch_size)
 
 
