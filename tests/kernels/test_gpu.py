@@ -349,7 +349,7 @@ def test_the_checks_of_kernels_accept_the_reference_where_kernels_are_compiled(e
     check("varlen, after a check", case.varlen(**maxima_of(case)), case)
 
 
-# --- the last tests of this file: a wrong address here may leave the GPU unusable for the process
+# --- large caches: a wrong address here may leave the GPU unusable for the process
 
 HEADS, SIZE, DIM = 8, 16, 128
 A_BLOCK = SIZE * HEADS * DIM
@@ -393,7 +393,7 @@ def test_both_kernels_reach_offsets_beyond_32_bits(large_caches, every):
     check("varlen", case.varlen(**maxima_of(case)), case)
 
 
-# --- terms of the scores, and values with heads of another size
+# --- models whose layers have terms
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "gemma4_text"])

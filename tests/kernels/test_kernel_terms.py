@@ -211,13 +211,6 @@ def test_terms_that_the_kernels_cannot_take_are_refused(terms, says):
         case.varlen(terms)
 
 
-def test_values_in_another_layout_are_refused():
-    case = make_case([1, 2], [4, 5], value_dim=16)
-    case.v_cache = case.v_cache.transpose(1, 2).contiguous().transpose(1, 2)
-    with pytest.raises(ValueError, match="both must be the same, except for the head size"):
-        case.varlen()
-
-
 # --- the compiler
 
 
