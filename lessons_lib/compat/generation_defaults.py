@@ -1,74 +1,35 @@
 """Lesson 12: a model's own `generation_config`. `generate` follows it unasked, so the engine follows it too, or refuses
 the model."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from transformers import (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    ExponentialDecayLengthPenalty,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    GenerationConfig,
-    InfNanRemoveLogitsProcessor,
-    LogitsProcessor,
-    LogitsProcessorList,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import logits_process
 
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import UnsupportedModel
 
-
-@dataclass(frozen=True)
-class Begun:
-    """A sequence, as processors see it: its prompt, int64 [1, T] on the device of the logits, the maximum tokens of
-    prompt and completion together, and the tokens that end it."""
-
-    prompt: Any
-    max_length: int
-    end_token_ids: list[int]
-
-    @property
-    def device(self) -> str:
-        return str(self.prompt.device)
-
-
-# Fields that change the likeliest token, in the order in which `generate` applies them, with Hugging Face's processors.
-HONORED: dict[str, Callable[[Any, Begun], LogitsProcessor]] = {
-    "sequence_bias": lambda value, begun: SequenceBiasLogitsProcessor(value),
-    "encoder_repetition_penalty": lambda value, begun: EncoderRepetitionPenaltyLogitsProcessor(value, begun.prompt),
-    "repetition_penalty": lambda value, begun: RepetitionPenaltyLogitsProcessor(value),
-    "no_repeat_ngram_size": lambda value, begun: NoRepeatNGramLogitsProcessor(value),
-    "encoder_no_repeat_ngram_size": lambda value, begun: EncoderNoRepeatNGramLogitsProcessor(value, begun.prompt),
-    "bad_words_ids": lambda value, begun: NoBadWordsLogitsProcessor(value, begun.end_token_ids),
-    "min_length": lambda value, begun: MinLengthLogitsProcessor(value, begun.end_token_ids, begun.device),
-    "min_new_tokens": lambda value, begun: MinNewTokensLengthLogitsProcessor(
-        begun.prompt.shape[1], value, begun.end_token_ids, begun.device
-    ),
-    "forced_bos_token_id": lambda value, begun: ForcedBOSTokenLogitsProcessor(value),
-    "forced_eos_token_id": lambda value, begun: ForcedEOSTokenLogitsProcessor(begun.max_length, value, begun.device),
-    "remove_invalid_values": lambda value, begun: InfNanRemoveLogitsProcessor(),
-    "exponential_decay_length_penalty": lambda value, begun: ExponentialDecayLengthPenalty(
-        value, begun.end_token_ids, begun.prompt.shape[1]
-    ),
-    "suppress_tokens": lambda value, begun: SuppressTokensLogitsProcessor(value, begun.device),
-    "begin_suppress_tokens": lambda value, begun: SuppressTokensAtBeginLogitsProcessor(
-        value, begun.prompt.shape[1], begun.device
-    ),
+# Fields that change the likeliest token, in the order in which `generate` applies them: the name of Hugging Face's
+# processor, and its arguments.
+HONORED = {
+    "sequence_bias": ("SequenceBiasLogitsProcessor", "value"),
+    "encoder_repetition_penalty": ("EncoderRepetitionPenaltyLogitsProcessor", "value prompt"),
+    "repetition_penalty": ("RepetitionPenaltyLogitsProcessor", "value"),
+    "no_repeat_ngram_size": ("NoRepeatNGramLogitsProcessor", "value"),
+    "encoder_no_repeat_ngram_size": ("EncoderNoRepeatNGramLogitsProcessor", "value prompt"),
+    "bad_words_ids": ("NoBadWordsLogitsProcessor", "value ends"),
+    "min_length": ("MinLengthLogitsProcessor", "value ends device"),
+    "min_new_tokens": ("MinNewTokensLengthLogitsProcessor", "prompt_length value ends device"),
+    "forced_bos_token_id": ("ForcedBOSTokenLogitsProcessor", "value"),
+    "forced_eos_token_id": ("ForcedEOSTokenLogitsProcessor", "max_length value device"),
+    "remove_invalid_values": ("InfNanRemoveLogitsProcessor", ""),
+    "exponential_decay_length_penalty": ("ExponentialDecayLengthPenalty", "value ends prompt_length"),
+    "suppress_tokens": ("SuppressTokensLogitsProcessor", "value device"),
+    "begin_suppress_tokens": ("SuppressTokensAtBeginLogitsProcessor", "value prompt_length device"),
 }
 NEED_END_TOKENS = ("min_length", "min_new_tokens", "exponential_decay_length_penalty")
 # Fields that would change the tokens, and that the engine doesn't support.
@@ -159,15 +120,16 @@ class GenerationDefaults:
         own_fields: Iterable[str] = (),
     ) -> LogitsProcessorList:  # fmt: skip
         """The processors that `generate` would apply to a request's logits, without those of `own_fields`."""
-        if not self.honored:
-            return LogitsProcessorList()
-        prompt = torch.tensor([list(prompt_ids)], device=device)
-        begun = Begun(prompt, len(prompt_ids) + max_tokens, sorted(end_token_ids))
-        return LogitsProcessorList(
-            HONORED[name](value, begun)
-            for name, value in self.honored.items()
-            if name not in own_fields and (begun.end_token_ids or name not in NEED_END_TOKENS)
-        )
+        known: dict[str, Any] = dict(ends=sorted(end_token_ids), device=str(device))
+        known |= dict(prompt=torch.tensor([list(prompt_ids)], device=device), prompt_length=len(prompt_ids))
+        known["max_length"] = len(prompt_ids) + max_tokens
+        processors = LogitsProcessorList()
+        for name, value in self.honored.items():
+            if name not in own_fields and (known["ends"] or name not in NEED_END_TOKENS):
+                processor, arguments = HONORED[name]
+                given = [value if argument == "value" else known[argument] for argument in arguments.split()]
+                processors.append(getattr(logits_process, processor)(*given))
+        return processors
 
 
 def processed(processors: LogitsProcessorList, tokens: ListOf[int], logits: torch.Tensor) -> torch.Tensor:
