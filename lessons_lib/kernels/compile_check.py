@@ -8,13 +8,13 @@ import inspect
 import io
 import re
 import warnings
-from collections.abc import Collection
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from lessons_lib.kernels.interpreter import language_as_imported  # before Triton
+from lessons_lib.kernels.triton_setup import put, replace_in
 
 import torch
 import triton
@@ -190,43 +190,30 @@ def _compiled_functions(kernel, args, kwargs):
     with language_as_imported():
         try:
             for owner in (tl, tl.standard, tl.tensor):
-                replaced += _swap(owner)
+                replaced += replace_in(owner, _as_compiled)
             bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
             bound.apply_defaults()
             arguments = {name: _jit(value) for name, value in bound.arguments.items()}
             functions = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))]
             for function in functions:  # the list grows as we go
-                found = _swap(function.fn.__globals__, function.fn.__code__.co_names)
+                found = replace_in(function.fn.__globals__, _as_compiled, function.fn.__code__.co_names)
                 functions += [value for _, _, value in found]
                 replaced += found
             yield JITFunction(kernel.fn), arguments
         finally:
-            for owner, name, value in replaced:
-                _put(owner, name, value)
+            put(replaced)
 
 
 def _jit(value):
     return JITFunction(value.fn) if isinstance(value, InterpretedFunction) else value
 
 
-def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, object]]:
-    """Replace interpreted functions with compiled ones.
-
-    Args:
-        owner: a module, a class, or a function's globals.
-        of: names to consider; None for all.
-
-    Returns:
-        (owner, name, previous value) of each replacement.
-    """
-    names = owner if isinstance(owner, dict) else vars(owner)
-    found = [(name, value, _interpreted(value)) for name, value in list(names.items()) if of is None or name in of]
-    replaced = [(owner, name, value) for name, value, function in found if function]
-    for name, _, function in found:
-        if function:
-            is_library = function.fn.__module__.startswith("triton.")
-            _put(owner, name, _library_function(function.fn) if is_library else JITFunction(function.fn))
-    return replaced
+def _as_compiled(value) -> JITFunction | None:
+    function = _interpreted(value)
+    if function is None:
+        return None
+    is_library = function.fn.__module__.startswith("triton.")
+    return _library_function(function.fn) if is_library else JITFunction(function.fn)
 
 
 @cache  # about fifty per kernel, and each reads and searches its source file
@@ -242,10 +229,3 @@ def _interpreted(value) -> InterpretedFunction | None:
         function = inspect.getclosurevars(value).nonlocals.get("fn")
         return function if isinstance(function, InterpretedFunction) else None
     return None
-
-
-def _put(owner, name: str, value: object) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.models.validate import must
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.scheduling.swapping import SwappingScheduler
@@ -19,20 +18,12 @@ class PreemptionCost:
         block_bytes: bytes of one block, keys and values of all layers.
         bandwidth: bytes per second between the two memories.
         per_copy: fixed seconds per block copy.
-
-    Raises:
-        ValueError: the bandwidth isn't above 0, or another value is negative.
     """
 
     step: StepCost
     block_bytes: int
     bandwidth: float
     per_copy: float = 0.0
-
-    def __post_init__(self) -> None:
-        must(self.bandwidth > 0, "bandwidth", self.bandwidth, "above 0")
-        must(self.block_bytes >= 0, "block_bytes", self.block_bytes, "0 or more")
-        must(self.per_copy >= 0, "per_copy", self.per_copy, "0 or more")
 
     def copy_seconds(self, num_block_copies: int) -> float:
         """Seconds of `num_block_copies` block copies, in either direction."""
