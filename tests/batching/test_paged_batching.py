@@ -150,19 +150,6 @@ def test_a_model_of_another_type_gets_a_cache_of_its_type():
     ]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family):
-    prompts, max_tokens_each, expected = answered_requests(family)
-    for block_size in (1, 3, 16):
-        largest = max(
-            blocks_for(len(ids) + max_tokens - 1, block_size) for ids, max_tokens in zip(prompts, max_tokens_each)
-        )
-        result = serve(family, max_num_seqs=8, num_blocks=largest + 2, block_size=block_size, step=hostile_step)
-        assert result.outputs == expected
-        assert any(step.waiting and len(step.names) < 8 for step in result.packed), "no request waited for blocks"
-        assert all(access.num_blocks == largest + 2 for access in result.accesses)
-
-
 @settings(max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES),
@@ -236,28 +223,10 @@ def test_what_is_larger_than_the_pool_is_refused_and_nothing_changes():
     batch.submit(request("A", 8, 5))
     paged_step(batch)
     batch.submit(request("B", 12, 2))
-    large = request("C", 12, 6)
-    before = (
-        copy.deepcopy([batch.running, batch.waiting]),
-        list(batch.pool.free_queue),
-        set(batch.pool.used),
-        batch.caches["A"].blocks[:],
-    )
-    with pytest.raises(
-        OutOfBlocks,
-        match=r"request 'C' may need 5 blocks of 4 tokens; the pool has 4. Lower its max_new_tokens, or make the pool",
-    ):
-        batch.submit(large)
-    assert before == (
-        [batch.running, batch.waiting],
-        list(batch.pool.free_queue),
-        batch.pool.used,
-        batch.caches["A"].blocks,
-    )
-    assert large.state is RequestState.WAITING and large == request("C", 12, 6)
-    while batch.running:
-        checked_step(batch)
-    assert not batch.pool.used
+    before = copy.deepcopy((batch.running, batch.waiting, batch.pool.free_queue, batch.caches["A"].blocks))
+    with pytest.raises(OutOfBlocks, match="request 'C' may need 5 blocks of 4 tokens; the pool has 4. Lower its max"):
+        batch.submit(request("C", 12, 6))
+    assert before == (batch.running, batch.waiting, batch.pool.free_queue, batch.caches["A"].blocks)
 
 
 # --- the call
