@@ -13,7 +13,7 @@ from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.models.loading import BUNDLED_MODEL, DamagedModel, load_model
-from lessons_lib.models.whole_folder import in_files, in_vocabulary, of_other_layers, of_used_modules
+from lessons_lib.models.whole_folder import in_files, in_vocabulary, weights_left_out
 
 PROMPTS = ["Once upon a time", "The little dog said:"]
 DAMAGES = {
@@ -70,14 +70,17 @@ def test_a_damaged_file(folder, right, name, how):
     [
         (
             dict(num_hidden_layers=7, layer_types=["full_attention"] * 7),
-            "12 weights of layers that config.json leaves out",
+            "12 weights that a 'qwen2' model of 7 layers doesn't use",
         ),
         (dict(num_hidden_layers=9, layer_types=["full_attention"] * 9), "lacks 12 weights, such as 'model.layers.8."),
         (dict(vocab_size=4104), "can't be read"),
         (dict(num_key_value_heads=1), "can't be read"),
         (dict(tie_word_embeddings=False), "lacks 1 weights, such as 'lm_head.weight'"),
         (dict(model_type="gpt2", architectures=["GPT2LMHeadModel"]), "lacks"),
-        (dict(model_type="llama", architectures=["LlamaForCausalLM"]), "24 weights that a 'llama' model doesn't use"),
+        (
+            dict(model_type="llama", architectures=["LlamaForCausalLM"]),
+            "24 weights that a 'llama' model of 8 layers doesn't use",
+        ),
         (dict(model_type="nonsense"), "can't be read"),
     ],
 )
@@ -154,8 +157,7 @@ def test_a_tokenizer_in_its_old_files_is_whole(tmp_path):
 
 def test_weights_beside_the_model_are_no_layers():
     used = ["model.layers.0.mlp.up.weight", "model.layers.1.mlp.up.weight", "lm_head.weight"]
-    unused = ["vision.layers.0.weight", "model.layers.2.mtp.weight", "model.layers.7.mlp.up.weight"]
-    assert of_other_layers(unused, used) == ["model.layers.7.mlp.up.weight"]
-    masks = ["model.layers.0.attn.bias", "model.layers.0.attn.masked_bias", "model.layers.0.rotary.inv_freq"]
-    more = ["lm_head.bias", "model.layers.1.mlp.up.lora_A.weight"]
-    assert of_used_modules([*unused, *masks, *more], used) == more
+    fine = ["vision.layers.0.weight", "model.layers.2.mtp.weight", "model.layers.0.rotary.inv_freq"]
+    fine += ["model.layers.0.attn.bias", "model.layers.0.attn.masked_bias"]  # causal masks of old files
+    wrong = ["lm_head.bias", "model.layers.1.mlp.up.lora_A.weight", "model.layers.7.mlp.up.weight"]
+    assert weights_left_out(fine + wrong, used) == wrong
