@@ -174,8 +174,7 @@ def paged_forward(
 
 
 def logits_of(model: PreTrainedModel, batch: ForwardBatch, input_ids: torch.Tensor, paged: PagedPass) -> torch.Tensor:
-    """Call the model, inside `paged_attention_in`, with the batch's `input_ids` without placeholders; logits [N,
-    vocabulary]."""
+    """Call the model, inside `paged_attention_in`, with `input_ids` without placeholders; logits [N, vocabulary]."""
     logits: torch.Tensor = model(
         input_ids=input_ids[None],
         position_ids=batch.positions[None],

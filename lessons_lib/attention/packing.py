@@ -111,8 +111,7 @@ def packed_mask(packed: PackedBatch) -> torch.Tensor:
 
 
 def cache_of(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
-    """Build a DynamicCache from the (keys, values) of each layer, [1, kv_heads, tokens, head_dim], without copying
-    them."""
+    """Build a DynamicCache of existing tensors: (keys, values) of each layer, [1, kv_heads, tokens, head_dim]."""
     cache = DynamicCache()
     for keys, values in layers:
         layer = DynamicLayer()  # type: ignore[no-untyped-call]

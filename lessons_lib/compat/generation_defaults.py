@@ -133,8 +133,7 @@ class GenerationDefaults:
 
 
 def processed(processors: LogitsProcessorList, tokens: ListOf[int], logits: torch.Tensor) -> torch.Tensor:
-    """Apply processors to the logits of one sequence, [vocabulary], given all its tokens. Return float32
-    [vocabulary]."""
+    """Apply processors to the logits of one sequence, [vocabulary], given its tokens; float32 [vocabulary]."""
     if not processors:
         return logits.float()
     token_ids: Any = torch.tensor([list(tokens)], device=logits.device)

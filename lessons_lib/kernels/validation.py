@@ -76,8 +76,7 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, 
 
 
 def check_alike(k_cache, v_cache) -> None:
-    """Check that both caches have the same shape and strides, except for the head size and in its proportion: kernels
-    compute one offset for both."""
+    """Check that both caches have the same layout, but for the head size: kernels compute one offset for both."""
     key_dim, value_dim = k_cache.shape[-1], v_cache.shape[-1]
     strides = [(k * value_dim, v * key_dim) for k, v in zip(k_cache.stride()[:-1], v_cache.stride()[:-1])]
     is_scaled = key_dim == value_dim or all(stride % key_dim == 0 for stride in k_cache.stride()[:-1])

@@ -27,8 +27,7 @@ def write_pair_kernel(
 
 
 def write_pair(keys, values, k_cache, v_cache, slot_mapping, kernel=write_pair_kernel) -> None:
-    """Write the new keys and values of one layer, [T, Hkv, D], into their cache slots; see `write_cache`. Head sizes
-    may differ.
+    """Write a layer's new keys and values, [T, Hkv, D or V], into their cache slots; see `write_cache`.
 
     Raises:
         ValueError: as `write_cache`; nothing is written.

@@ -23,8 +23,10 @@ VOCAB_SIZE = 97
 
 @cache
 def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreTrainedModel:
-    """Build a random two-layer float32 model, of the family "gpt2", "llama" or "qwen2", with 4 query heads, and 2 KV
-    heads if the family supports sharing."""
+    """Build a random two-layer float32 model of the family "gpt2", "llama" or "qwen2".
+
+    It has 4 query heads, and 2 KV heads if the family supports sharing.
+    """
     llama_like: dict[str, Any] = dict(
         vocab_size=VOCAB_SIZE,
         hidden_size=32,
