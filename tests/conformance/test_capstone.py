@@ -179,13 +179,13 @@ def test_steps_and_lines(folder):
 def test_the_map_names_what_exists():
     root = Path(lessons_lib.__file__).parent
     for part in production_map.PARTS:
-        file, name = part.ours.split()
-        assert re.search(rf"(def|class) {name}\b", (root / file).read_text()), part.ours
-        if place := part.there.get("transformers"):
+        file, name = part["ours"].split()
+        assert re.search(rf"(def|class) {name}\b", (root / file).read_text()), part["ours"]
+        if place := part["there"].get("transformers"):
             file, name = place.split()
-            path = file[1:] if file.startswith("/") else production_map.FOLDERS["transformers"] + file
+            path = file[1:] if file.startswith("/") else production_map.ENGINES["transformers"]["folder"] + file
             module = importlib.util.find_spec(path.removesuffix(".py").replace("/", "."))
             assert module and re.search(rf"(def|class) {name}\b", Path(module.origin).read_text()), place
-    assert {len(part.there) for part in production_map.PARTS} <= {2, 3, 4}
+    assert {len(part["there"]) for part in production_map.PARTS} <= {2, 3, 4}
     with pytest.raises(ValueError, match="the map has no 'Orca'"):
         production_map.parts_in("Orca")
