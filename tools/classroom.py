@@ -1,7 +1,7 @@
 """python -m tools.classroom FOLDER: a class's exports (`make export`) as one table, for the teacher.
 
-FOLDER holds a file NAME.json for each learner. It gets class.html, a heat map of exercises and learners that says where
-they get stuck, and class.csv, the same as a table. Only the standard library is needed.
+FOLDER holds a file NAME.json for each learner. It gets class.csv, a row for each learner and exercise; where the class
+gets stuck is printed. Only the standard library is needed.
 """
 
 import csv
@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from statistics import median
 
@@ -19,9 +18,6 @@ from tools.setup_errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[1]
 SOLVED, SHOWN, STUCK, UNTRIED = "solved", "solved after seeing the solution", "tried, not solved", "not tried"
-SIGNS = {SOLVED: "✓", SHOWN: "(✓)", STUCK: "✗", UNTRIED: "·"}
-# Ground and text, which stand apart by 4.5:1 at least; the signs say the same without color.
-COLORS = {SOLVED: "#bfe3c6", SHOWN: "#e6ecb0", STUCK: "#f6c4b0", UNTRIED: "#f2f2f2"}
 COLUMNS = ["learner", "exercise", "state", "attempts", "hints"]
 
 
@@ -132,59 +128,9 @@ def _plain(name: str) -> str:
     return "'" + name if name[:1] in "=+-@" else name
 
 
-def as_html(everyone: Class) -> str:
-    """The heat map: a column for each exercise, a row for each learner, and below it the class."""
-    summary = everyone.summary()
-    heads = "".join(f"<th scope='col'>{escape(each.id)}</th>" for each in summary)
-    rows = "".join(_row(learner, entries) for learner, entries in everyone.entries.items())
-    below = "".join(
-        f"<tr><th scope='row'>{words}</th>{''.join(f'<td>{value(each)}</td>' for each in summary)}</tr>"
-        for words, value in (
-            ("solved", lambda each: f"{each.solved}/{each.tried}" if each.tried else ""),
-            ("attempts, median", lambda each: f"{each.attempts:g}" if each.tried else ""),
-            ("hints", lambda each: each.hints or ""),
-        )
-    )
-    legend = " ".join(f"<span style='background:{COLORS[each]}'>{SIGNS[each]} {each}</span>" for each in SIGNS)
-    unread = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in everyone.unread.items())
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>The class</title>
-<style>
-  body {{ font: 15px/1.4 sans-serif; margin: 1rem; color: #1a1a1a; background: #fff; }}
-  .sheet {{ overflow: auto; max-height: 80vh; }}
-  table {{ border-collapse: collapse; }}
-  th, td {{ padding: 0.2rem 0.45rem; text-align: center; border: 1px solid #ddd; white-space: nowrap; }}
-  thead th {{ position: sticky; top: 0; background: #fff; }}
-  th[scope=row] {{ position: sticky; left: 0; background: #fff; text-align: left; }}
-  span {{ padding: 0.1rem 0.4rem; margin-right: 0.4rem; }}
-</style>
-<h1>The class: {len(everyone.entries)} learners</h1>
-<p>{legend} A number is the attempts.</p>
-<h2>Where they get stuck</h2>
-<ul>{"".join(f"<li>{_stuck(each)}</li>" for each in everyone.where_they_get_stuck()) or "<li>nowhere</li>"}</ul>
-<div class="sheet" tabindex="0" role="region" aria-label="exercises and learners">
-<table><thead><tr><th scope="col">learner</th>{heads}</tr></thead><tbody>{rows}</tbody><tfoot>{below}</tfoot></table>
-</div>
-{f"<h2>Not read</h2><ul>{unread}</ul>" if unread else ""}
-</html>
-"""
-
-
-def _row(learner: str, entries: dict[str, Entry]) -> str:
-    cells = []
-    for exercise, entry in entries.items():
-        words = f"{exercise}: {entry.state}, {entry.attempts} attempts, {entry.hints} hints"
-        number = f" {entry.attempts}" if entry.attempts > 1 else ""
-        cells.append(
-            f"<td style='background:{COLORS[entry.state]}' title='{escape(words)}'>{SIGNS[entry.state]}{number}</td>"
-        )
-    return f"<tr><th scope='row'>{escape(learner)}</th>{''.join(cells)}</tr>"
-
-
 def _stuck(exercise: Exercise) -> str:
     return (
-        f"{escape(exercise.id)}: {exercise.stuck} of {exercise.tried} who tried did not solve it by themselves "
+        f"{exercise.id}: {exercise.stuck} of {exercise.tried} who tried did not solve it by themselves "
         f"(median {exercise.attempts:g} attempts, {exercise.hints} hints)"
     )
 
@@ -195,9 +141,8 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0])
     everyone = read_class(folder, course_exercises())
-    write(folder / "class.html", as_html(everyone).encode())
     write(folder / "class.csv", as_csv(everyone).encode())
-    print(f"{len(everyone.entries)} learners, {len(everyone.summary())} exercises: {folder / 'class.html'}, class.csv")
+    print(f"{len(everyone.entries)} learners, {len(everyone.summary())} exercises: {folder / 'class.csv'}")
     for name, why in everyone.unread.items():
         print(f"  not read: {name} ({why})")
     for exercise in everyone.where_they_get_stuck():

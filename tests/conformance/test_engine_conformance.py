@@ -10,7 +10,6 @@ import pytest
 import torch
 from broken_engines import BROKEN
 from fake_peers import FakeVllm
-from front_engine import make_engine as make_front
 from served_engine import make_engine as make_served
 from transformers import DynamicCache
 
@@ -147,9 +146,7 @@ def test_the_command_names_what_it_cannot_find(capsys):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "make", [make_overlapped_engine, make_front, make_served], ids=["overlapped", "async", "served"]
-)
+@pytest.mark.parametrize("make", [make_overlapped_engine, make_served], ids=["overlapped", "served"])
 def test_the_other_engines_hold_everything(make):
     report = judge(make, LEVELS)
     assert report.broken == [], report

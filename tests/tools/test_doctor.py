@@ -151,15 +151,11 @@ def test_what_is_wrong_with_an_installed_version(wanted, problem, tmp_path, monk
     assert doctor.problem_of(Requirement(wanted)) == problem
 
 
-def test_requirements_are_followed_with_their_extras_and_markers(tmp_path, monkeypatch):
-    needs = {"a": ['b[x]; extra == "server"', "c", "d; sys_platform == 'nowhere'"], "b": ["e; extra == 'x'", "a", "f"]}
-    for name, lines in {**needs, "c": [], "e": []}.items():
-        required = "".join(f"Requires-Dist: {line}\n" for line in lines)
-        install_package(tmp_path, name, f"Name: {name}\nVersion: 9.0\n{required}".encode())
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    served = doctor.requirements(["a[server]", "g; python_version < '3'"])
-    assert [each.name for each in served] == [*"abceafc"]
-    assert [each.name for each in doctor.requirements(["a"])] == ["a", "c"]
+def test_what_packages_need_and_is_missing_is_named(tmp_path, monkeypatch):
+    install_package(tmp_path, "needy", b"Name: needy\nVersion: 9.0\nRequires-Dist: gone>=1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (finding,) = doctor.look_at_what_they_need()
+    assert finding.level == FAIL and finding.found == "needy 9.0 requires gone, which is not installed."
 
 
 @pytest.mark.parametrize(
