@@ -9,8 +9,8 @@ from tools import random_workloads
 def test_every_answer_is_the_one_that_the_prompt_gets_alone():
     happened, failed = random_workloads.run(30, seed=0)
     assert not failed
-    few = dict.fromkeys(["preemptions", "aborted", "overlapped"], 5)
-    few |= {"swaps": 2, "cached tokens": 100, "answers compared": 100}
+    few = dict.fromkeys(["preemptions", "aborted", "overlapped", "swaps"], 2)
+    few |= {"cached tokens": 100, "answers compared": 80}
     assert {what: happened[what] for what, least in few.items() if happened[what] < least} == {}
 
 
