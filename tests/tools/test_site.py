@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ from lessons_lib.kv_cache import block_table
 from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
 from tools.site import doors
-from tools.site.__main__ import main as site_main
 from tools.site.code_pages import code_page, linked_files, to_code_pages
 from tools.site.front_page import front_page, lessons_of, routes_of
 from tools.site.sources import lesson_page
@@ -132,29 +130,6 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
     for name, why in (protocol.CompletionRequest.not_offered | protocol.ChatRequest.not_offered).items():
         assert f"| `{name}` | {why} |" in text
     assert all(f"`{path}`" in text and f" | {advice} |" in text for path, advice in errors.OTHER_PATHS.items())
-
-
-def test_what_a_new_repository_changes_is_said(monkeypatch, capsys):
-    moved = []
-    monkeypatch.setattr("tools.site.__main__.move_to", moved.append)
-    assert site_main(["--repository", HOME]) == 0 == site_main(["--repository", ""]) and moved == [HOME, ""]
-    said = capsys.readouterr().out
-    assert f"README.md name {HOME}." in said and "README.md name no repository." in said
-    assert said.count("Next: `make notebooks`") == 2
-
-
-def test_the_badges_follow_from_the_setting(tmp_path, monkeypatch):
-    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
-    assert doors.badges(doors.repository()) in README
-    for name in ("README.md", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    doors.move_to(HOME, tmp_path)
-    assert doors.repository(tmp_path) == HOME
-    assert doors.badges(HOME) in (tmp_path / "README.md").read_text(encoding="utf-8")
-    before = (tmp_path / "README.md").read_bytes()
-    with pytest.raises(ValueError, match=r"'nowhere' is no repository.*OWNER/NAME.*Nothing was changed"):
-        doors.move_to("nowhere", tmp_path)
-    assert (tmp_path / "README.md").read_bytes() == before and doors.repository(tmp_path) == HOME
 
 
 # --- in a browser --------------------------------------------------------------------------------------
