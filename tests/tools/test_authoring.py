@@ -155,14 +155,8 @@ def test_reference_knows_which_imports_its_code_needs():
     "attempt, message",
     [
         (lambda: marked("OnlyData"), "no function body is left"),
-        (
-            lambda: marked("Counter", ("ad",)),
-            "given='ad' names no method of this code. It has: __post_init__, add, mean, reset",
-        ),
-        (
-            lambda: find_reference("toylib.shapes:nope"),
-            "defines 0 functions or classes named 'nope'.*It has: area, Counter",
-        ),
+        (lambda: marked("Counter", ("ad",)), "given='ad' names no method of this code. It has: __post_init__, add"),
+        (lambda: find_reference("toylib.shapes:nope"), "defines 0 functions or classes named 'nope'.*It has: area"),
         (lambda: find_reference("toylib.nope:area"), "there is no module 'toylib.nope'"),
     ],
 )
@@ -184,11 +178,7 @@ def lesson_from(tmp_path, text, name="99_toy.py"):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        (
-            'exercise="99.1"',
-            'exercise="99.7"',
-            "99_toy.py, cell 4, exercise 99.7: no exercise '99.7'.*add it to EXERCISES",
-        ),
+        ('exercise="99.1"', 'exercise="99.7"', "99_toy.py, cell 4, exercise 99.7: no exercise '99.7'.*add it to"),
         ('exercise="99.2"', 'exercise="99.1"', "cell 6, exercise 99.1: this exercise is in the lesson twice"),
         ('exercise="99.2" given="__post_init__"', "", "exercise 99.2 of lesson 99 has no cell. Add a cell"),
         ('exercise="99.1"', 'exercise="98.1"', "an exercise of lesson 99 is named like 99.1"),
@@ -410,37 +400,29 @@ def test_measurements_outlive_new_prose_but_not_new_code(root, built):
     assert read(root, "solutions", "99_toy").cells[-1].outputs == code.solved.cells[-1].outputs != old
 
 
+def renamed_sides(nb):
+    nb.cells[3].source = nb.cells[3].source.replace("both", "two").replace("Both", "Two")
+
+
+LEFT_OVER = nbformat.v4.new_code_cell("left over")
+STREAM_OUTPUT = nbformat.v4.new_output("stream", text="x")
+
+
 @pytest.mark.parametrize(
     "folder, spoil, message",
     [
         (
             "solutions",
-            lambda nb: nb.cells[5].outputs[0].update(text="first area 7.0\n"),
-            "cell 6 .*: outputs\n(.|\n)*-.*area 7.0(.|\n)*\\+.*area 6.0",
+            lambda nb: nb.cells[5].outputs[0].update(text="7.0\n"),
+            "cell 6 .*: outputs\n(.|\n)*\\+.*area 6.0",
         ),
-        (
-            "solutions",
-            lambda nb: nb.cells[3].update(source=nb.cells[3].source.replace("both", "two").replace("Both", "Two")),
-            "ex-99-1.*: source\n(.|\n)*Two sides",
-        ),
+        ("solutions", renamed_sides, "ex-99-1.*: source\n(.|\n)*Two sides"),
         ("solutions", lambda nb: nb.cells[9].metadata.update(tags=[]), "cell 10 .*: metadata"),
         ("solutions", lambda nb: nb.metadata.kernelspec.update(name="other"), "notebook: metadata"),
-        (
-            "notebooks",
-            lambda nb: nb.cells[4].metadata.nbgrader.update(points=5),
-            "notebooks/99_toy.ipynb, cell 5 .check-99-1.*metadata",
-        ),
+        ("notebooks", lambda nb: nb.cells[4].metadata.nbgrader.update(points=5), "cell 5 .check-99-1.*metadata"),
         ("notebooks", lambda nb: nb.cells.pop(2), "cell 3 .*only in the rebuilt file"),
-        (
-            "notebooks",
-            lambda nb: nb.cells.append(nbformat.v4.new_code_cell("left over")),
-            "left over.*only in the committed file",
-        ),
-        (
-            "notebooks",
-            lambda nb: nb.cells[8].outputs.append(nbformat.v4.new_output("stream", text="x")),
-            "notebooks/99_toy.ipynb, cell 9 .*outputs",
-        ),
+        ("notebooks", lambda nb: nb.cells.append(LEFT_OVER), "left over.*only in the committed file"),
+        ("notebooks", lambda nb: nb.cells[8].outputs.append(STREAM_OUTPUT), "notebooks/99_toy.ipynb, cell 9 .*outputs"),
     ],
 )
 def test_any_other_change_is_found_and_named(root, built, folder, spoil, message):
