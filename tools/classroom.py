@@ -9,101 +9,52 @@ import io
 import json
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from tools.learner_work import write
 from tools.setup_errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[1]
 SOLVED, SHOWN, STUCK, UNTRIED = "solved", "solved after seeing the solution", "tried, not solved", "not tried"
-COLUMNS = ["learner", "exercise", "state", "attempts", "hints"]
 
 
-@dataclass(frozen=True)
-class Entry:
+class Row(NamedTuple):
     """One exercise of one learner."""
 
+    learner: str
+    exercise: str
     state: str = UNTRIED
     attempts: int = 0
     hints: int = 0
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise over the class.
-
-    Attributes:
-        tried, solved: how many learners; those who saw the solution count as having tried only.
-        attempts: the median of those who tried; 0 if nobody did.
-        hints: how many were shown, in all.
-    """
-
-    id: str
-    tried: int
-    solved: int
-    attempts: float
-    hints: int
-
-    @property
-    def stuck(self) -> int:
-        return self.tried - self.solved
-
-
-@dataclass(frozen=True)
-class Class:
-    """Everyone's entries.
-
-    Attributes:
-        entries: learner -> exercise -> Entry, for all exercises of the course, in order.
-        unread: file name -> why it is no export.
-    """
-
-    entries: dict[str, dict[str, Entry]]
-    unread: dict[str, str]
-
-    def summary(self) -> list[Exercise]:
-        found = []
-        for id in next(iter(self.entries.values())):
-            tried = [each[id] for each in self.entries.values() if each[id].state != UNTRIED]
-            attempts = median([each.attempts for each in tried]) if tried else 0
-            solved = sum(each.state == SOLVED for each in tried)
-            found.append(Exercise(id, len(tried), solved, attempts, sum(each.hints for each in tried)))
-        return found
-
-    def where_they_get_stuck(self, most: int = 5) -> list[Exercise]:
-        """The exercises that most learners tried and did not solve by themselves, the worst first."""
-        stuck = [each for each in self.summary() if each.stuck]
-        return sorted(stuck, key=lambda each: (-each.stuck, -each.attempts))[:most]
-
-
-def read_class(folder: Path, exercises: list[str]) -> Class:
-    """The exports of a folder.
+def read_class(folder: Path, exercises: list[str]) -> tuple[list[Row], dict[str, str]]:
+    """The exports of a folder: a row for each learner and exercise, and file name -> why it is no export.
 
     Raises:
         SetupError: the folder isn't there, or has no export.
     """
     if not folder.is_dir():
         raise SetupError(f"There is no folder {folder}. Put each learner's export.json into one, as NAME.json.")
-    entries, unread = {}, {}
+    found, unread = {}, {}
     for path in sorted(folder.glob("*.json")):
         try:
             done = json.loads(path.read_bytes())["progress"].get("exercises", {})
-            entries[path.stem] = {str(id): _entry(each) for id, each in done.items()}
+            found[path.stem] = {str(id): _row(path.stem, str(id), each) for id, each in done.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             unread[path.name] = f"{type(error).__name__}: {error}"
-    if not entries:
+    if not found:
         raise SetupError(f"No export in {folder}: learners make one with `make export`; name it NAME.json.")
-    known = sorted({*exercises, *(id for each in entries.values() for id in each)})
-    return Class({name: {id: each.get(id, Entry()) for id in known} for name, each in entries.items()}, unread)
+    known = sorted({*exercises, *(id for rows in found.values() for id in rows)})
+    return [rows.get(id, Row(name, id)) for name, rows in found.items() for id in known], unread
 
 
-def _entry(record: dict) -> Entry:
+def _row(learner: str, exercise: str, record: dict) -> Row:
     attempts, hints = int(record.get("attempts", 0)), int(record.get("hints", 0))
-    if record.get("passed"):
-        return Entry(SHOWN if record.get("solution") else SOLVED, attempts, hints)
-    return Entry(STUCK if attempts else UNTRIED, attempts, hints)
+    solved, tried = SHOWN if record.get("solution") else SOLVED, STUCK if attempts else UNTRIED
+    return Row(learner, exercise, solved if record.get("passed") else tried, attempts, hints)
 
 
 def course_exercises(root: Path = ROOT) -> list[str]:
@@ -112,14 +63,29 @@ def course_exercises(root: Path = ROOT) -> list[str]:
     return sorted({number for text in texts for number in re.findall(r'check\(\\"(\d\d\.\d+)\\"', text)})
 
 
-def as_csv(everyone: Class) -> str:
-    """A row for each learner and exercise."""
+def where_they_get_stuck(rows: list[Row], most: int = 5) -> list[str]:
+    """The exercises that most learners tried and did not solve by themselves, the worst first, a sentence each.
+
+    Those who saw the solution count as having tried.
+    """
+    told = []
+    for id in dict.fromkeys(row.exercise for row in rows):
+        tried = [row for row in rows if row.exercise == id and row.state != UNTRIED]
+        if stuck := sum(row.state != SOLVED for row in tried):
+            attempts, hints = median(row.attempts for row in tried), sum(row.hints for row in tried)
+            sentence = (
+                f"{id}: {stuck} of {len(tried)} who tried did not solve it by themselves "
+                f"(median {attempts:g} attempts, {hints} hints)"
+            )
+            told.append((-stuck, -attempts, sentence))
+    return [sentence for *_, sentence in sorted(told)[:most]]
+
+
+def as_csv(rows: list[Row]) -> str:
     out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(COLUMNS)
-    for learner, entries in everyone.entries.items():
-        for exercise, entry in entries.items():
-            rows.writerow([_plain(learner), exercise, entry.state, entry.attempts, entry.hints])
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(Row._fields)
+    table.writerows(row._replace(learner=_plain(row.learner)) for row in rows)
     return out.getvalue()
 
 
@@ -128,25 +94,19 @@ def _plain(name: str) -> str:
     return "'" + name if name[:1] in "=+-@" else name
 
 
-def _stuck(exercise: Exercise) -> str:
-    return (
-        f"{exercise.id}: {exercise.stuck} of {exercise.tried} who tried did not solve it by themselves "
-        f"(median {exercise.attempts:g} attempts, {exercise.hints} hints)"
-    )
-
-
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("Give the folder with your learners' exports, each as NAME.json: make class FOLDER=exports")
         return 2
     folder = Path(arguments[0])
-    everyone = read_class(folder, course_exercises())
-    write(folder / "class.csv", as_csv(everyone).encode())
-    print(f"{len(everyone.entries)} learners, {len(everyone.summary())} exercises: {folder / 'class.csv'}")
-    for name, why in everyone.unread.items():
+    rows, unread = read_class(folder, course_exercises())
+    write(folder / "class.csv", as_csv(rows).encode())
+    learners, exercises = {row.learner for row in rows}, {row.exercise for row in rows}
+    print(f"{len(learners)} learners, {len(exercises)} exercises: {folder / 'class.csv'}")
+    for name, why in unread.items():
         print(f"  not read: {name} ({why})")
-    for exercise in everyone.where_they_get_stuck():
-        print(f"  stuck at {_stuck(exercise)}")
+    for sentence in where_they_get_stuck(rows):
+        print(f"  stuck at {sentence}")
     return 0
 
 
