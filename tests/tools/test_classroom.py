@@ -1,11 +1,11 @@
-"""A folder of exports becomes a table, and a list of where learners get stuck."""
+"""A folder of exports becomes a table, a heat map, and a list of where learners get stuck."""
 
 import csv
 import json
 
 import pytest
 
-from tools.classroom import as_csv, course_exercises, main, read_class, where_they_get_stuck
+from tools.classroom import COLUMNS, as_csv, as_html, course_exercises, main, read_class
 from tools.setup_errors import SetupError
 
 
@@ -28,29 +28,38 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_class_is_read_and_where_it_gets_stuck_is_said(folder):
-    rows, unread = read_class(folder, ["03.1", "03.2", "09.3", "10.1"])
-    assert sorted(unread) == ["broken.json", "other.json"]
-    assert where_they_get_stuck(rows) == [
-        "09.3: 2 of 2 who tried did not solve it by themselves (median 5 attempts, 4 hints)",
-        "03.1: 1 of 2 who tried did not solve it by themselves (median 1.5 attempts, 0 hints)",  # saw the solution
-    ]
+def test_the_class_is_read(folder):
+    everyone = read_class(folder, ["03.1", "03.2", "09.3", "10.1"])
+    assert sorted(everyone.unread) == ["broken.json", "other.json"]
+    by_id = {each.id: each for each in everyone.summary()}
+    assert (by_id["03.1"].tried, by_id["03.1"].solved) == (2, 1), "who saw the solution did not solve it"
+    assert (by_id["09.3"].tried, by_id["09.3"].stuck, by_id["09.3"].attempts, by_id["09.3"].hints) == (2, 2, 5, 4)
+    assert by_id["10.1"].tried == 0
+    assert [each.id for each in everyone.where_they_get_stuck()] == ["09.3", "03.1"]
 
 
 def test_the_table_has_a_row_for_each_learner_and_exercise(folder):
-    rows = list(csv.DictReader(as_csv(read_class(folder, ["03.1", "10.1"])[0]).splitlines()))
-    assert list(rows[0]) == ["learner", "exercise", "state", "attempts", "hints"] and len(rows) == 3 * 4
+    rows = list(csv.DictReader(as_csv(read_class(folder, ["03.1", "10.1"])).splitlines()))
+    assert list(rows[0]) == COLUMNS and len(rows) == 3 * 4
     ada = {row["exercise"]: row for row in rows if row["learner"] == "Ada"}
     assert ada["03.2"] == dict(learner="Ada", exercise="03.2", state="solved", attempts="4", hints="1")
     assert ada["10.1"]["state"] == "not tried"
     assert {row["learner"] for row in rows} == {"Ada", "Béla <b>", "'=cmd()"}, "no name is a formula"
 
 
-def test_the_command_writes_the_table_and_says_where_the_class_is_stuck(folder, capsys):
+def test_the_page_needs_nothing_else_and_escapes_names(folder):
+    page = as_html(read_class(folder, []))
+    assert "Béla &lt;b&gt;" in page and "<b>" not in page
+    assert "http" not in page and "<script" not in page
+    assert "✗ 7" in page and "(✓) 2" in page and "2 of 2 who tried" in page
+
+
+def test_the_command_writes_both_files(folder, capsys):
     assert main([str(folder)]) == 0
     said = capsys.readouterr().out
     assert "3 learners" in said and "not read: broken.json" in said and "stuck at 09.3" in said
-    assert (folder / "class.csv").exists()
+    assert (folder / "class.html").exists() and (folder / "class.csv").exists()
+    assert main([str(folder)]) == 0, "its own files are no exports"
     assert main([]) == 2 and "make class FOLDER=exports" in capsys.readouterr().out
 
 
