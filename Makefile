@@ -21,7 +21,7 @@ help:
 	@echo "make lab        install the course into .venv and open your copy of the lessons, work/ (PORT=9999, ARGS=...)"
 	@echo "make update     bring work/ to the newest lessons in this folder and keep your answers"
 	@echo "make export     write all your answers, predictions and progress into work/export.json"
-	@echo "make class      a table of the exports in a folder, and where the class gets stuck (FOLDER=exports)"
+	@echo "make class      a table and a heat map of the exports in a folder (FOLDER=exports)"
 	@echo "make nbgrader   an nbgrader course with an assignment for each lesson (FOLDER=course)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make quick      the tests without notebooks, browser and nbgrader: less than two minutes"

@@ -2,7 +2,7 @@
 
     python3 course.py lab [--port 9999] [...]   install, then JupyterLab on your copy of the lessons, work/
     python3 course.py update | export           renew the lessons in work/ | all your answers as one file
-    python3 course.py class FOLDER              the exports of a class as one table
+    python3 course.py class FOLDER              the exports of a class as one table and a heat map
     python3 course.py nbgrader FOLDER           an nbgrader course of these lessons
     python3 course.py test [...]                install with the test tools, then all tests
     python3 course.py quick [...]               the same, but only the tests that need less than two minutes together
