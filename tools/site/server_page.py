@@ -22,7 +22,6 @@ from lessons_lib.serving.http.protocol import (
     MAX_COMPLETIONS,
     MAX_MESSAGES,
     MAX_PROMPTS,
-    NEUTRAL,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -161,12 +160,10 @@ def server_page() -> str:
 def refused_fields() -> list[Row]:
     """Fields of both kinds of completion, and of messages."""
     names = CompletionRequest.not_offered | ChatRequest.not_offered
-    names |= {f"{name} (of a message)": why for name, why in ChatMessage.not_offered.items()}
-    neutral = {
-        name: ", ".join(f"`{json.dumps(value)}`" for value in NEUTRAL.get(name.split()[0], ())) for name in names
-    }
+    names |= {f"{name}` of a message": why for name, why in ChatMessage.not_offered.items()}
     return [
-        (f"`{name}`".replace(" (of a message)`", "` of a message"), why, neutral[name]) for name, why in names.items()
+        (f"`{name}" + "`" * ("`" not in name), why, ", ".join(f"`{json.dumps(value)}`" for value in neutral))
+        for name, (why, *neutral) in names.items()
     ]
 
 

@@ -27,8 +27,8 @@ class TextGeneration(Generation):
     """One request of this kind.
 
     Attributes:
-        echoed: what the text of each prompt's completions begins with.
-        lengths: choice -> how long its text is so far, by the texts of its tokens.
+        echoed: for each prompt, the text that its completions begin with.
+        lengths: choice -> length of its text so far, by the texts of its tokens.
     """
 
     kind: ClassVar[str] = "text_completion"
@@ -50,8 +50,8 @@ class TextGeneration(Generation):
                 token_ids, text = await self.served.encode(prompt, self.body.add_special_tokens is not False), prompt
             else:
                 token_ids, text = prompt, ""
-                if self.body.echo:
-                    self._check_tokens(token_ids)
+                if self.body.echo:  # without it, the engine finds tokens that have no text
+                    self.served.check_tokens("prompt", token_ids)
                     text = self.served.decode(token_ids, self.body.skip_special_tokens is not False)
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
@@ -84,8 +84,6 @@ class TextGeneration(Generation):
         }
         if self.body.return_token_ids:
             choice["token_ids"] = token_ids
-            if is_first:
-                choice["prompt_token_ids"] = self.prompts[prompt_index]
         return choice
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
@@ -118,8 +116,6 @@ class TextGeneration(Generation):
 
     def _check(self) -> None:
         body = self.body
-        if body.best_of not in (None, body.n or 1):
-            raise BadRequest(f"best_of is {body.best_of} and n {body.n or 1}; best_of isn't offered. Ask for n.")
         num_prompts, n = len(body.prompts()), body.n or 1
         if num_prompts * n > MAX_COMPLETIONS:
             raise BadRequest(
@@ -139,10 +135,6 @@ class TextGeneration(Generation):
                     f"prompt_logprobs is {body.prompt_logprobs} and logprobs {body.logprobs}; with echo they must be "
                     "the same, or leave out prompt_logprobs."
                 )
-
-    def _check_tokens(self, token_ids: list[int]) -> None:
-        """Tokens outside the vocabulary have no text. Without `echo` the engine finds them."""
-        self.served.check_tokens("prompt", token_ids)
 
     def _max_tokens(self, prompt_length: int) -> int:
         max_tokens, longest = self.body.max_tokens, self.served.max_model_len
