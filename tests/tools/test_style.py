@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ["lessons_lib", "tools", "examples", "tests", "course.py"]
-PLAIN = ["models", "batching", "attention", "kernels", "kv_cache", "measuring", "recording"]  # add what is cleaned
+PLAIN = ["models", "batching", "attention", "kernels", "kv_cache", "measuring", "recording", "serving"]  # add what is cleaned
 OPENINGS = {"What", "Which", "Whether", "How"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
