@@ -41,39 +41,6 @@ def test_equal_beginnings_of_texts_have_equal_hashes():
     assert not set(hash_prompt("xnce upon a time", 4)) & set(one)
 
 
-@pytest.mark.parametrize(
-    "replicas, limit, chosen",
-    [
-        ([replica(0), replica(0, PROMPT)], 2, 1),  # its whole prompt
-        ([replica(0, PROMPT[:4]), replica(0, PROMPT[:8])], 2, 1),  # the longer beginning
-        ([replica(0), replica(2, PROMPT)], 2, 1),  # busier, up to the limit
-        ([replica(0), replica(3, PROMPT)], 2, 0),  # and one more
-        ([replica(5), replica(7, PROMPT)], 2, 1),  # a difference counts, not the load itself
-        ([replica(1, PROMPT[:4]), replica(0), replica(9, PROMPT)], 2, 1),  # then the least loaded, whatever it has
-        ([replica(1), replica(0)], 2, 1),  # unknown: the least loaded
-        ([replica(1, PROMPT), replica(0, PROMPT)], 2, 1),  # equally long: the less loaded
-        ([replica(0, num_sent=3), replica(0, num_sent=2)], 2, 1),  # equally loaded: it was sent fewer
-        ([replica(0), replica(0)], 2, 0),
-        ([replica(0), replica(1, PROMPT)], 0, 0),
-        (
-            [replica(0, PROMPT[4:]), replica(1, PROMPT[:4])],
-            2,
-            1,
-        ),  # the same tokens behind another beginning don't count
-        ([replica(9)], 0, 0),
-    ],
-)
-def test_choices(replicas, limit, chosen):
-    assert choose_replica(HASHES, replicas, limit) == chosen
-
-
-def test_a_block_without_those_before_it_does_not_count():
-    holes = Replica()
-    holes.sent_blocks.add(HASHES[1:])
-    assert choose_replica(HASHES, [replica(0, num_sent=1), holes], 2) == 1  # by the tie only
-    assert choose_replica(HASHES, [replica(0, PROMPT[:4], num_sent=1), holes], 2) == 0
-
-
 def test_any_choice_agrees_with_the_rule_spelled_out():
     draw = random.Random(0)
     for _ in range(500):
@@ -174,13 +141,6 @@ def test_the_imbalance_limit_trades_hits_for_balance():
     assert none.highest_load < some.highest_load < much.highest_load
     assert min(none.requests) > 0 and min(some.requests) > 0
     assert min(much.requests) == 0  # all conversations with the same system prompt go to one replica
-
-
-def test_a_small_cache_loses_what_was_not_used_for_longest():
-    prompts = chat_prompts()
-    roomy, tight = (simulate_routing(prompts, PrefixAffinity(), 2, num_blocks=blocks) for blocks in (400, 250))
-    assert tight.hit_rate < roomy.hit_rate
-    assert all(len(blocks) <= 250 for blocks in tight.cached_blocks)
 
 
 def test_a_replica_that_cannot_hold_its_requests_says_so():
