@@ -5,7 +5,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from lessons_lib import __version__
 from lessons_lib.serving.async_engine import AsyncEngine
@@ -13,6 +12,8 @@ from lessons_lib.serving.http.observability import AccessLog, ServerMetrics, coc
 from lessons_lib.serving.http.page import page
 from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders
 from lessons_lib.serving.http.settings import ServerSettings
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def install(
@@ -38,7 +39,7 @@ def install(
 
     show("/health", answer_health)
     show("/ping", answer_health)
-    show("/metrics", lambda: Response(metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST}))
+    show("/metrics", lambda: Response(metrics.text(), headers={"content-type": METRICS_TYPE}))
     show("/version", lambda: JSONResponse({"version": __version__}))
     show("/cockpit", lambda: JSONResponse(cockpit(front)))
     show("/", lambda: page(settings))

@@ -20,7 +20,7 @@ FIELDS = {
     CHAT: of_chat.CompletionCreateParamsNonStreaming.__annotations__,
 }
 NAMES = [(path, name) for path, fields in FIELDS.items() for name in sorted(fields)]
-# Values with which fields ask for nothing, besides null. The last line has fields of other servers, whose clients send them.
+# Values with which fields ask for nothing, besides null.
 OF_BOTH = [
     (0, "frequency_penalty presence_penalty"),
     (1, "n best_of temperature top_p"),
@@ -48,7 +48,10 @@ NEUTRAL = {
         ({"type": "text"}, "response_format"),
         (False, "logprobs parallel_tool_calls store stream"),
         (True, "parallel_tool_calls"),
-        *((False, "use_beam_search"), (1.0, "length_penalty"), ({"enable_thinking": False}, "chat_template_kwargs")),
+        # fields of other servers, whose clients send them
+        (False, "use_beam_search"),
+        (1.0, "length_penalty"),
+        ({"enable_thinking": False}, "chat_template_kwargs"),
     ],
 }
 VALUES = [(path, name, value) for path, rows in NEUTRAL.items() for value, names in rows for name in names.split()]
