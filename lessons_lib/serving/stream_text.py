@@ -28,7 +28,7 @@ class TextRules:
 
     @classmethod
     def of(cls, params: SamplingParams, engine: LLMEngine) -> "TextRules | None":
-        """The rules of a request; None if no text is wanted, or if the engine must make it."""
+        """None if the reader has nothing to do: no text is wanted, or the engine must make it."""
         if not params.detokenize or params.stop or engine.generation_defaults.stop:
             return None
         options = decode_options(engine.tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
