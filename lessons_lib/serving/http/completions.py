@@ -75,16 +75,8 @@ class TextGeneration(Generation):
         self.lengths[index] = length
         if self.body.max_tokens == 0:
             text, token_ids = "", []
-        choice = {
-            "index": index,
-            "text": self.echoed[prompt_index] + text if is_first else text,
-            "logprobs": logprobs,
-            "finish_reason": tokens[-1].finish_reason,
-            "stop_reason": tokens[-1].stop_reason,
-        }
-        if self.body.return_token_ids:
-            choice["token_ids"] = token_ids
-        return choice
+        text = self.echoed[prompt_index] + text if is_first else text
+        return self._fields(index, text, logprobs, tokens[-1], token_ids)
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
         return [self._whole_choice(prompt_index, each, end) for each in end.completions]
@@ -92,16 +84,18 @@ class TextGeneration(Generation):
     def count_of(self, num_tokens: int) -> int:
         return 0 if self.body.max_tokens == 0 else num_tokens
 
+    def _fields(
+        self, index: int, text: str, logprobs: Any, end: NewToken | CompletionOutput, token_ids: list[int]
+    ) -> dict[str, Any]:
+        choice = {"index": index, "text": text, "logprobs": logprobs}
+        choice |= {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
+        return choice | {"token_ids": token_ids} if self.body.return_token_ids else choice
+
     def _whole_choice(self, prompt_index: int, completion: CompletionOutput, end: RequestEnded) -> dict[str, Any]:
         prompt, count = self.prompts[prompt_index], self.count_of(len(completion.token_ids))
-        choice = {
-            "index": prompt_index * self.params[0].n + completion.index,
-            "text": self.echoed[prompt_index] + (completion.text if count else ""),
-            "logprobs": None,
-            "finish_reason": completion.finish_reason,
-            "stop_reason": completion.stop_reason,
-        }
-        token_ids = completion.token_ids[:count]
+        index, token_ids = prompt_index * self.params[0].n + completion.index, completion.token_ids[:count]
+        text = self.echoed[prompt_index] + (completion.text if count else "")
+        choice = self._fields(index, text, None, completion, token_ids)
         if completion.logprobs is not None:
             found: list[TokenLogprobs | None] = [*completion.logprobs[:count]]
             of_tokens = token_ids
@@ -111,7 +105,7 @@ class TextGeneration(Generation):
         if self.body.prompt_logprobs is not None and end.prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
         if self.body.return_token_ids:
-            choice |= {"prompt_token_ids": prompt, "token_ids": token_ids}
+            choice["prompt_token_ids"] = prompt
         return choice
 
     def _check(self) -> None:
