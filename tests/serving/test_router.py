@@ -7,7 +7,6 @@ import pytest
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.serving.router import (
-    PrefixAffinity,
     Replica,
     RoundRobin,
     SentBlocks,
@@ -117,30 +116,6 @@ def test_cached_tokens_are_the_longest_beginnings_that_came_before():
         wanted += min(common, len(prompt) - 1) // 4 * 4
     assert result.cached_tokens == wanted > 0
     assert result.prompt_tokens == sum(map(len, prompts))
-
-
-def test_affinity_keeps_what_one_replica_finds_and_the_others_lose_it():
-    prompts = chat_prompts()
-    rates = {
-        (policy.name, count): simulate_routing(prompts, policy, count).hit_rate
-        for count in (1, 2, 4)
-        for policy in (PrefixAffinity(), TwoChoices(), RoundRobin())
-    }
-    assert rates["round robin", 1] == rates["prefix affinity", 1]
-    for count in (2, 4):
-        assert rates["prefix affinity", count] > rates["prefix affinity", 1]  # more caches, and each keeps its own
-        assert rates["prefix affinity", count] > rates["two choices", count] + 0.1
-    assert rates["two choices", 4] < rates["two choices", 2] < rates["two choices", 1]
-    assert rates["round robin", 4] < rates["round robin", 2]
-
-
-def test_the_imbalance_limit_trades_hits_for_balance():
-    prompts = chat_prompts()
-    none, some, much = (simulate_routing(prompts, PrefixAffinity(limit), 8) for limit in (0, 4, 16))
-    assert none.hit_rate < some.hit_rate < much.hit_rate
-    assert none.highest_load < some.highest_load < much.highest_load
-    assert min(none.requests) > 0 and min(some.requests) > 0
-    assert min(much.requests) == 0  # all conversations with the same system prompt go to one replica
 
 
 def test_a_replica_that_cannot_hold_its_requests_says_so():

@@ -10,11 +10,7 @@ from lessons_lib.scheduling.arrivals import Arrival
 from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.serving.admission import AdmissionControl
-from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.knee import find_knee
 from lessons_lib.serving.load.simulated import SimulatedServer, poisson_arrivals, simulate
-
-TARGET = Target(ttft=0.2, tpot=0.02)
 
 
 def bounded(*limits):
@@ -88,18 +84,6 @@ def test_admission_bounds_what_is_in_the_server_and_refuses_at_once(rate, max_re
 
 def test_the_same_arguments_give_the_same_log_and_another_seed_another():
     assert simulate(60, server=bounded(20)) == simulate(60, server=bounded(20)) != simulate(60, seed=1)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_at_three_times_the_knee_admission_keeps_nine_tenths_of_its_goodput(seed):
-    def run(rate, server=None):
-        return simulate(rate, num_requests=1000, seed=seed, server=server)
-
-    knee = find_knee(run, TARGET, 40)
-    at_knee = goodput(knee.log, TARGET)
-    overload = 3 * knee.rate
-    assert goodput(run(overload, bounded(20, 2048)), TARGET) >= 0.9 * at_knee
-    assert goodput(run(overload), TARGET) < 0.2 * at_knee
 
 
 @settings(max_examples=60, derandomize=True)
