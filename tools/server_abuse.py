@@ -33,7 +33,7 @@ from lessons_lib.serving.http.server_process import ServerProcess
 
 PATIENCE = 600  # seconds; only what never happens takes as long, also on a busy machine
 ARGUMENTS = ("--model", BUNDLED_MODEL, "--served-model-name", "m", "--num-blocks", 1000, "--no-access-log")
-TEXT, CHAT, TOKENIZE, DETOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 HONEST = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": 0}
 CLIENT = httpx.Client(timeout=PATIENCE, headers={"content-type": "application/json"})
 SIZE, VALUES = 270_000, 34_000  # of a body, in bytes and in values: nearly what the server takes by default
@@ -103,11 +103,6 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "1,024 prompts": (TEXT, {"prompt": ["a"] * 1024, "max_tokens": 1}),
     "prompt": (TEXT, filled('{"prompt":"', "a, ", '"}')),
     "prompt that could fit": (TEXT, filled('{"prompt":"', "a", '"}', size=131_000)),
-    "tokenize": (TOKENIZE, filled('{"return_token_strs":true,"prompt":"', "a, b", '"}', size=131_000)),
-    "tokenize escapes": (TOKENIZE, filled('{"prompt":"', "\\ud83d\\udc36", '"}')),
-    "tokenize messages": (TOKENIZE, filled('{"messages":[', message('"a"') + ",", "]}", size=60_000)),
-    "detokenize": (DETOKENIZE, filled('{"tokens":[', "300,", "]}")),
-    "detokenize fewer": (DETOKENIZE, filled('{"tokens":[', "300,", "]}", size=4 * VALUES)),
     "name of a field": (TEXT, {"prompt": "a", "k" * SIZE: 1}),
     "deep array": (TEXT, b"[" * SIZE),
     "deep object": (TEXT, filled("", '{"a":')),
@@ -226,9 +221,9 @@ def from_schema(server: ServerProcess, seed: int, num_requests: int, statuses: "
     """What schemathesis makes of the API's own description, valid and invalid."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     modes = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
-    for path, weight in ((TEXT, 3), (CHAT, 3), (TOKENIZE, 1), (DETOKENIZE, 1)):
+    for path in (TEXT, CHAT):
         settings = hypothesis.settings(
-            max_examples=max(1, num_requests * weight // 16), deadline=None, database=None,
+            max_examples=max(1, num_requests // 4), deadline=None, database=None,
             suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
         )  # fmt: skip
         for mode in modes:
@@ -259,7 +254,6 @@ def at_random(server: ServerProcess, rng: random.Random, fields: dict[str, list[
     bodies: dict[str, dict[str, Any]] = {
         TEXT: {"prompt": rng.choice(["A dog", [5, 6, 7], "Once upon a time " * 30]), "max_tokens": length},
         CHAT: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": length},
-        DETOKENIZE: {"tokens": [5, 6]},
     }
     odd = {name: rng.choice(ODD_VALUES) for name in rng.sample(fields[path], rng.randrange(3))}
     body = rng.choice(ODD_BODIES) if kind < 0.1 else bodies[path] | {"stream": rng.random() < 0.3} | odd
@@ -273,7 +267,7 @@ def run_many(server: ServerProcess, num_requests: int) -> list[str]:
     for stream in streams:
         stream.answer()
     document = get(server, "/openapi.json")["components"]["schemas"]
-    kinds = {TEXT: "CompletionRequest", CHAT: "ChatRequest", DETOKENIZE: "DetokenizeRequest"}
+    kinds = {TEXT: "CompletionRequest", CHAT: "ChatRequest"}
     fields = {path: sorted(document[kind]["properties"]) for path, kind in kinds.items()}
     statuses, memory, start = Counter[int](), [measured(server)], time.monotonic()
 

@@ -1,5 +1,5 @@
-"""Lesson 14: how much a server takes on. Beyond that, it refuses at once: a request that waits for a minute and then
-times out has cost as much as one that was served."""
+"""Lesson 14: the limits of what a server takes on. Beyond them, it refuses at once: a request that waits for a minute
+and then times out has cost as much as one that was served."""
 
 import time
 from collections import deque
@@ -8,16 +8,12 @@ from dataclasses import dataclass
 
 from lessons_lib.models.validate import BadRequest
 
-NUM_RECENT = 64  # how many requests that have ended the rate is taken from
+NUM_RECENT = 64  # ended requests, whose rate counts
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 60.0  # seconds
 
 
 class Overloaded(RuntimeError):
-    """The server has as much to do as it takes on.
-
-    Attributes:
-        retry_after: in how many seconds there is likely to be room.
-    """
+    """The server has as much to do as it takes on. In `retry_after` seconds there is likely to be room."""
 
     def __init__(self, message: str, retry_after: float):
         super().__init__(message, retry_after)
@@ -29,11 +25,7 @@ class Overloaded(RuntimeError):
 
 @dataclass(eq=False)
 class Admitted:
-    """What one request in flight counts for.
-
-    Attributes:
-        num_prompt_tokens: how long its prompt is, or is believed to be.
-    """
+    """A request in flight, with the known or estimated number of its prompt's tokens."""
 
     num_prompt_tokens: int
 
@@ -46,7 +38,7 @@ class AdmissionControl:
     Attributes:
         max_requests, max_prompt_tokens: the bounds; None for none.
         num_requests, num_prompt_tokens: in flight now.
-        num_refused: how many requests it has refused.
+        num_refused: requests that it has refused.
     """
 
     def __init__(
@@ -80,7 +72,7 @@ class AdmissionControl:
         return Admitted(num_prompt_tokens)
 
     def correct(self, admitted: Admitted, num_prompt_tokens: int) -> None:
-        """The engine has encoded the prompt, so how long it is is known.
+        """Count a prompt with its real length, once the engine has encoded it.
 
         Raises:
             BadRequest, Overloaded: as `admit` would have; the request still counts, as before.
@@ -93,14 +85,14 @@ class AdmissionControl:
         admitted.num_prompt_tokens = num_prompt_tokens
 
     def release(self, admitted: Admitted, *, was_served: bool = True) -> None:
-        """The request has ended. If it was served, it says how fast requests end."""
+        """Count a request no more: it has ended. If it was served, it counts in the rate at which requests end."""
         self.num_requests -= 1
         self.num_prompt_tokens -= admitted.num_prompt_tokens
         if was_served:
             self._ended.append((self.clock(), admitted.num_prompt_tokens))
 
     def retry_after(self, num_requests: int, num_prompt_tokens: int) -> float:
-        """Estimate how long it takes until so many requests and prompt tokens have ended, from the recent rate.
+        """Estimate from the recent rate how long these numbers of requests and prompt tokens take to end.
 
         Returns:
             seconds, 0.1 to 60; 1 if too few requests have ended to tell.
@@ -121,7 +113,7 @@ class AdmissionControl:
             )
 
     def _check_room(self, num_prompt_tokens: int) -> None:
-        """Refuse so many more prompt tokens if there is no room for them now: Overloaded."""
+        """Refuse more prompt tokens than there is room for: Overloaded."""
         if self.max_prompt_tokens is None:
             return
         too_many = self.num_prompt_tokens + num_prompt_tokens - self.max_prompt_tokens

@@ -36,23 +36,22 @@ from lessons_lib.serving.owner import own_engine
 from lessons_lib.serving.stream_text import StreamText
 
 CLOSED = "EngineDead: the front was closed."
-CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
+CHARACTERS_PER_TOKEN = 4  # of usual text
 FrontT = TypeVar("FrontT", bound="AsyncEngine")
 
 
 @dataclass(eq=False)
 class OpenRequest:
-    """What a front knows of a request that has not ended.
+    """A request that has not ended.
 
     Attributes:
         answered: set when the engine has accepted or refused it, or has died.
         known: the first tokens of its completion, if another engine has computed them.
-        num_prompt_tokens: of its prompt, once the engine has accepted it.
         text: makes the text of its tokens, if the engine doesn't.
-        refusal: why it isn't served, for the caller of `add`.
+        refusal: the error that `add` raises.
         ended: set when `end` is there.
-        has_text: whether the completions of `end` have their text.
-        is_left: whether its reader has left, and its abort is on the way.
+        has_text: the completions of `end` have their text.
+        is_left: its reader has left, and its abort is on the way.
     """
 
     request_id: str
@@ -69,7 +68,7 @@ class OpenRequest:
     is_left: bool = False
 
     def end_with_text(self) -> RequestEnded:
-        """`end`, which must be there. Its text is made when it is asked for: a stream's reader has it already."""
+        """`end`, which must be there, with its text. A stream's reader has that already, so it is made only here."""
         assert self.end is not None
         if self.text is not None and not self.has_text:
             completions = [self.text.add_to_end(completion) for completion in self.end.completions]
@@ -84,12 +83,8 @@ class RequestStream:
             async for tokens in stream: ...
 
     When the reader leaves before the end, the request is aborted: at the end of `async with`, when the reader is
-    cancelled while it waits, and when the stream is garbage. A reader that wants to wait for a limited time uses
-    `asyncio.wait`, which cancels nothing.
-
-    Attributes:
-        request_id: of the request.
-        num_prompt_tokens: how many tokens its prompt has.
+    cancelled while it waits, and when the stream is garbage. To wait for a limited time, use `asyncio.wait`, which
+    cancels nothing.
     """
 
     def __init__(self, front: "AsyncEngine", request: OpenRequest):
@@ -124,7 +119,7 @@ class RequestStream:
     async def aclose(self) -> None:
         """Abort the request if it still runs. It ends with the next step; `end` waits for that.
 
-        There is no await inside, so a caller in a `finally` can't be cancelled halfway, however often it is cancelled.
+        There is no await inside, so a caller in a `finally` can't be cancelled halfway.
         """
         self._front.leave(self._request)
 
@@ -137,7 +132,8 @@ class RequestStream:
     def __del__(self) -> None:
         # The garbage collector runs in any thread, also in the engine's.
         if not self._request.ended.is_set():
-            self._front.leave_soon(self._request)
+            with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
+                self._front._event_loop.call_soon_threadsafe(self._front.leave, self._request)
 
 
 class AsyncEngine:
@@ -151,10 +147,9 @@ class AsyncEngine:
     One coroutine owns the engine (`own_engine`). Tokens go into a mailbox for each stream.
 
     Attributes:
-        admission: an AdmissionControl.
-        gauges: what the engine did after its last step.
-        error: why the engine is dead; None while it lives.
-        is_draining: whether new requests are refused.
+        gauges: of the engine after its last step.
+        error: the reason if the engine is dead; None while it lives.
+        is_draining: new requests are refused.
         tokenizer: of the model, once the front is open.
     """
 
@@ -166,10 +161,6 @@ class AsyncEngine:
         mailbox: type[Any] = Mailbox,
         own: Callable[..., Awaitable[None]] = own_engine,
     ):
-        """
-        Args:
-            mailbox, own: a class as `Mailbox`, a coroutine as `own_engine`.
-        """
         self._prepare(admission, mailbox)
         self._own_engine, self._engine_loop = own, EngineLoop(engine, self._answer)
 
@@ -202,11 +193,8 @@ class AsyncEngine:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
-        tier: int = 0,
-        expected_tokens: float | None = None,
-        is_interactive: bool = False,
-        cache_salt: str | None = None,
         output_ids: Sequence[int] = (),
+        **options: Any,
     ) -> RequestStream:
         """Add a request. Returns once the engine has accepted it.
 
@@ -221,8 +209,6 @@ class AsyncEngine:
             In all cases, nothing is left of the request.
         """
         self._check_open()
-        options: dict[str, Any] = dict(tier=tier, expected_tokens=expected_tokens)
-        options |= dict(is_interactive=is_interactive, cache_salt=cache_salt)
         if output_ids:
             options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
@@ -249,10 +235,10 @@ class AsyncEngine:
         """Take no new requests, and wait until those in flight have ended.
 
         Args:
-            timeout: seconds after which those that are left are aborted, which takes a step; None to wait for all.
+            timeout: seconds after which those that are left are aborted; None to wait for all.
 
         Returns:
-            how many were aborted.
+            the number of aborted requests.
         """
         self.is_draining = True
         left: list[OpenRequest] = []
@@ -281,22 +267,17 @@ class AsyncEngine:
             self._die(CLOSED)
 
     def leave(self, request: OpenRequest) -> None:
-        """The reader of this request has left: abort it if it still runs."""
+        """Abort a request whose reader has left, if it still runs."""
         if self._requests.get(request.request_id) is request and not request.is_left:
             request.is_left = True
             request.mailbox.clear()
             self._send(AbortRequest(request.request_id))
 
-    def leave_soon(self, request: OpenRequest) -> None:
-        """As `leave`, from any thread."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
-            self._event_loop.call_soon_threadsafe(self.leave, request)
-
-    # What EngineProcess does in another way.
+    # EngineProcess does these in another way.
 
     @property
     def is_restarting(self) -> bool:
-        """Whether a new engine is starting in the place of one that has died."""
+        """True while a new engine starts in the place of one that has died."""
         return False
 
     async def _open(self) -> None:
@@ -322,7 +303,7 @@ class AsyncEngine:
     # Bookkeeping, in the event loop's thread.
 
     def _deliver(self, events: Iterable[Event]) -> None:
-        """Hand events to the streams that they belong to."""
+        """Pass events to their streams."""
         requests = self._requests
         for event in events:
             if isinstance(event, NewTokens):
@@ -357,7 +338,7 @@ class AsyncEngine:
         self._forget(request)
 
     def _forget(self, request: OpenRequest) -> None:
-        """The request has ended, or was refused."""
+        """Drop a request that has ended, or was refused."""
         del self._requests[request.request_id]
         was_served = request.end is not None and request.end.error is None and not request.end.is_aborted
         self.admission.release(request.admitted, was_served=was_served)
@@ -368,7 +349,7 @@ class AsyncEngine:
             self._is_empty.set()
 
     def _die(self, reason: str) -> None:
-        """The engine is dead: end all streams, and say why."""
+        """End all streams: the engine is dead, for this reason."""
         self.error = self.error or reason
         for request in list(self._requests.values()):
             self._finish(request, RequestEnded(request.request_id, request.admitted.num_prompt_tokens, error=reason))
@@ -393,7 +374,7 @@ class AsyncEngine:
         return request_id
 
     def _estimated_size(self, prompt: str | Sequence[int]) -> int:
-        """How many tokens a prompt has, or probably has, until the engine has encoded it."""
+        """The number of a prompt's tokens; for text, a guess until the engine has encoded it."""
         if not isinstance(prompt, str):
             return len(prompt) if hasattr(prompt, "__len__") else 1  # the engine refuses what has no length
         size = len(prompt) // CHARACTERS_PER_TOKEN + 1

@@ -9,20 +9,17 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import anyio
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from lessons_lib.serving.client_request import JSON, MAX_BODY_BYTES, NOT_PASSED_ON, ClientRequest, events
+from lessons_lib.serving.client_request import JSON, Answer, ClientRequest, served
 from lessons_lib.serving.continuation import MAX_MOVES, ReplicaLost
-from lessons_lib.serving.http.errors import ClientGone
-from lessons_lib.serving.http.sse import unless_gone
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, RoutingPolicy, TwoChoices
 
+MAX_FAILURES = 2  # looks at /health in a row without an answer, after which a replica is given up
 POLICIES = {"affinity": PrefixAffinity, "two-choices": TwoChoices, "round-robin": RoundRobin}
-Answer: TypeAlias = tuple[int, dict[str, str], bytes]  # status, headers, body
 
 
 @dataclass(eq=False)
@@ -30,9 +27,8 @@ class ServerReplica(Replica):
     """A server process behind the balancer.
 
     Attributes:
-        url: such as "http://127.0.0.1:8001".
-        is_up: whether its /health says that it takes requests.
-        failures: how many times in a row it hasn't answered.
+        is_up: its /health says that it takes requests.
+        failures: looks at /health in a row without an answer.
         in_use: cancelled when it is given up, so that no request waits for it forever.
     """
 
@@ -51,12 +47,10 @@ class Balancer:
 
     Attributes:
         replicas: a ServerReplica for each server.
-        policy: how one of them is chosen.
-        max_moves: how many times a request goes on elsewhere after it has lost a replica. Not forever: it may be the
-            request that kills them.
+        policy: chooses one of them.
         health_interval, health_timeout: seconds between two looks at a replica's /health, and for its answer.
-        max_failures: after so many looks in a row without an answer, a replica is given up.
-        counts: what has happened, by name.
+        transport: httpx's, to the replicas.
+        counts: of requests by what happened to them.
     """
 
     def __init__(
@@ -64,36 +58,26 @@ class Balancer:
         urls: Sequence[str],
         policy: RoutingPolicy | None = None,
         *,
-        max_moves: int = MAX_MOVES,
         health_interval: float = 0.5,
         health_timeout: float = 5.0,
-        max_failures: int = 2,
+        transport: httpx.AsyncBaseTransport | None = None,
     ):
         self.replicas = [ServerReplica(url=url.rstrip("/")) for url in urls]
         self.policy = policy or PrefixAffinity()
-        self.max_moves, self.max_failures = max_moves, max_failures
-        self.health_interval, self.health_timeout = health_interval, health_timeout
+        self.health_interval, self.health_timeout, self.transport = health_interval, health_timeout, transport
         self.counts = {"requests": 0, "lost": 0, "continued": 0, "failed": 0, "left": 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            request = ClientRequest(scope, send)
-            if not await request.read(receive):
-                return await request.refuse(413, "too_large", f"the body has more than {MAX_BODY_BYTES} bytes.")
-            try:
-                await unless_gone(receive, self._respond(request))
-            except ClientGone:  # the work was cancelled, which closes the connection to the replica: it aborts, too
-                self.counts["left"] += 1
+            self.counts["left"] += not await served(scope, receive, send, self._respond)
 
     async def _respond(self, request: ClientRequest) -> None:
         if request.path == "/health":
             num_up = sum(replica.is_up for replica in self.replicas)
             status = 200 if num_up else 503
             await request.answer(status, JSON, json.dumps({"status": "ok" if num_up else "no replica"}).encode())
-        elif request.path == "/replicas":
-            await request.answer(200, JSON, json.dumps(self.state()).encode())
         else:
             self.counts["requests"] += 1
             await self._serve(request)
@@ -101,7 +85,7 @@ class Balancer:
     async def _serve(self, request: ClientRequest) -> None:
         """Send a request to one replica after another, until one has served it."""
         losses, reason, refusal = 0, "no replica takes requests", None
-        while losses <= self.max_moves and (replica := self.choose(request)):
+        while losses <= MAX_MOVES and (replica := self.choose(request)):
             replica.begin(request.block_hashes)
             self.counts["continued"] += request.has_begun
             try:
@@ -134,10 +118,7 @@ class Balancer:
         return replica
 
     async def _relay(self, request: ClientRequest, replica: ServerReplica) -> Answer | None:
-        """Pass the answer of a replica on.
-
-        Returns:
-            None; or an answer that another replica might not give: this one is full, or draining.
+        """See `ClientRequest.relay`.
 
         Raises:
             ReplicaLost, httpx.TransportError: the answer isn't complete.
@@ -147,27 +128,16 @@ class Balancer:
             replica.in_use.add(scope)
             try:
                 async with self._client.stream(request.method, url, headers=request.headers, content=body) as response:
-                    headers = {name: value for name, value in response.headers.items() if name not in NOT_PASSED_ON}
-                    if request.stream is None or response.status_code != 200:
-                        answer = (response.status_code, headers, await response.aread())
-                        if answer[0] in (429, 503) or request.has_begun:
-                            return answer
-                        await request.answer(*answer)
-                        return None
-                    async for event in events(response.aiter_raw()):
-                        await request.pass_on(headers, request.stream.accept(event))
+                    return await request.relay(response.status_code, response.headers, response.aiter_raw())
             finally:
                 replica.in_use.discard(scope)
-        if scope.cancelled_caught:
-            raise ReplicaLost("it doesn't answer any more")
-        if not (request.stream and request.stream.is_done):
-            raise ReplicaLost("its stream ended without [DONE]")
-        return None
+        raise ReplicaLost("it doesn't answer any more")
 
     async def __aenter__(self) -> "Balancer":
-        # How long a replica may compute isn't limited: whether it is alive is seen by its /health.
+        # A replica may compute for any time: /health tells if it is alive.
         timeout = httpx.Timeout(None, connect=self.health_timeout)
-        self._client = httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=timeout, trust_env=False)
+        limits = httpx.Limits(max_connections=None)
+        self._client = httpx.AsyncClient(transport=self.transport, limits=limits, timeout=timeout, trust_env=False)
         await asyncio.gather(*map(self.check, self.replicas))
         self._watching = [asyncio.create_task(self._watch(replica)) for replica in self.replicas]
         return self
@@ -185,7 +155,7 @@ class Balancer:
             replica.is_up, replica.failures = response.status_code == 200, 0
         except httpx.TransportError:
             replica.failures += 1
-            if replica.failures >= self.max_failures:
+            if replica.failures >= MAX_FAILURES:
                 replica.is_up = False
                 replica.sent_blocks.clear()  # when it comes back, its cache will be empty
                 for scope in list(replica.in_use):
@@ -195,12 +165,6 @@ class Balancer:
         while True:
             await asyncio.sleep(self.health_interval)
             await self.check(replica)
-
-    def state(self) -> dict[str, Any]:
-        """What `/replicas` shows."""
-        fields = ("url", "is_up", "load", "num_sent")
-        replicas = [{name: getattr(replica, name) for name in fields} for replica in self.replicas]
-        return {"policy": self.policy.name, "replicas": replicas, "counts": self.counts}
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":

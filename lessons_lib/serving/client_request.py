@@ -1,13 +1,15 @@
-"""Lesson 15: one request through a balancer: what the client has sent, and what it has been answered."""
+"""Lesson 15: one request through a balancer: the client's request, and the answer so far."""
 
 import json
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from lessons_lib.serving.continuation import DONE, ContinuedStream
+from lessons_lib.serving.continuation import DONE, ContinuedStream, ReplicaLost
+from lessons_lib.serving.http.errors import ClientGone
+from lessons_lib.serving.http.sse import unless_gone
 from lessons_lib.serving.router import Replica, hash_prompt
 
 STREAMED = ("/v1/completions", "/v1/chat/completions")
@@ -15,17 +17,34 @@ BLOCK_TOKENS, BLOCK_CHARACTERS = 16, 64  # of prompts in token ids, and in text
 NOT_PASSED_ON = ("host", "content-length", "connection", "transfer-encoding", "accept-encoding", "x-request-id", "date")
 JSON = {"content-type": "application/json"}
 MAX_BODY_BYTES = 2**22
+Answer: TypeAlias = tuple[int, dict[str, str], bytes]  # status, headers, body
+
+
+async def served(
+    scope: Scope, receive: Receive, send: Send, serve: "Callable[[ClientRequest], Awaitable[None]]"
+) -> bool:
+    """Serve one HTTP request. Returns False if the client has left: the work was cancelled, and the replica's as
+    well."""
+    request = ClientRequest(scope, send)
+    if not await request.read(receive):
+        await request.refuse(413, "too_large", f"the body has more than {MAX_BODY_BYTES} bytes.")
+        return True
+    try:
+        await unless_gone(receive, serve(request))
+    except ClientGone:
+        return False
+    return True
 
 
 class ClientRequest:
-    """What a client has sent, and what it has been answered.
+    """A client's request, and the answer so far.
 
     Attributes:
         target: path and query.
         content: the body.
         block_hashes: of its prompt.
         stream: of its answer; None if it is in one piece.
-        has_begun: whether the head of the response was sent.
+        has_begun: the head of the response was sent.
         asked: the replicas that have been asked.
     """
 
@@ -43,7 +62,7 @@ class ClientRequest:
         self.asked: list[Replica] = []
 
     async def read(self, receive: Receive) -> bool:
-        """Read the body. Returns whether it isn't too large."""
+        """Read the body. Returns False if it is too large."""
         parts, size = [], 0
         while (message := await receive())["type"] == "http.request":
             size += len(message.get("body", b""))
@@ -63,29 +82,47 @@ class ClientRequest:
         return True
 
     def next_body(self) -> bytes:
-        """What the next replica is sent."""
+        """The body for the next replica."""
         return json.dumps(self.stream.next_body()).encode("ascii") if self.stream else self.content
 
     def why_not_elsewhere(self) -> str | None:
-        """Why no other replica can take the request over; None if one can."""
+        """The reason why no other replica can take the request over; None if one can."""
         return self.stream.why_not if self.stream and self.has_begun else None
 
-    async def pass_on(self, headers: dict[str, str], event: bytes) -> None:
-        """An event of the stream; the head goes out with the first one."""
-        if not self.has_begun:
-            self.has_begun = True
-            await self._send_head(200, headers)
-        is_last = bool(self.stream and self.stream.is_done)
-        await self._send({"type": "http.response.body", "body": event, "more_body": not is_last})
+    async def relay(self, status: int, headers: Mapping[str, str], parts: AsyncIterator[bytes]) -> Answer | None:
+        """Pass the answer of a replica on.
+
+        Returns:
+            None; or an answer that the client doesn't get yet: the replica is full or draining, or it didn't go on.
+
+        Raises:
+            ReplicaLost: the stream isn't complete.
+        """
+        kept = {name: value for name, value in headers.items() if name not in NOT_PASSED_ON}
+        if self.stream is None or status != 200:
+            content = b"".join([part async for part in parts])
+            if status in (429, 503) or self.has_begun:
+                return status, kept, content
+            await self.answer(status, kept, content)
+            return None
+        async for event in events(parts):
+            passed = self.stream.accept(event)
+            if not self.has_begun:  # the head goes out with the first event
+                self.has_begun = True
+                await self._send_head(200, kept)
+            await self._send({"type": "http.response.body", "body": passed, "more_body": not self.stream.is_done})
+        if not self.stream.is_done:
+            raise ReplicaLost("its stream ended without [DONE]")
+        return None
 
     async def answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
-        """The whole response."""
+        """Send the whole response."""
         self.has_begun = True
         await self._send_head(status, headers | {"content-length": str(len(content))})
         await self._send({"type": "http.response.body", "body": content})
 
     async def refuse(self, status: int, code: str, message: str) -> None:
-        """An error: a response of its own, or the last event if the response has begun."""
+        """Send an error: as a response of its own, or as the last event if the response has begun."""
         kind = "invalid_request_error" if status < 500 else "server_error"
         error = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode("ascii")
         if self.has_begun:

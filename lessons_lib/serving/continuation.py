@@ -1,9 +1,9 @@
 """Lesson 15: a stream that goes on elsewhere. When a replica dies in the middle of a stream, another one can continue
 from the tokens so far, and the client sees nothing of that.
 
-What makes it exact: the server takes `output_token_ids` and goes on as if it had computed these tokens itself, and its
-random numbers depend only on the seed and on how many tokens there are. So the balancer asks for token ids in every
-chunk, gives each request a seed, and remembers what it has passed on.
+It is exact because the server takes `output_token_ids` and goes on as if it had computed these tokens itself, and its
+random numbers depend only on the seed and the number of tokens. So the balancer asks for token ids in every chunk,
+gives each request a seed, and remembers the tokens that it has passed on.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any
 # Of error events: the replica won't finish the request, and another one can.
 LOST = ("engine_dead", "aborted", "draining")
 DONE = b"data: [DONE]\n\n"
-# How many more replicas are asked after the first one was lost. Not all: it may be the request that kills them. And not
-# one only: a replica that drains sends its streams away, possibly to the one that is restarted next.
+# More replicas that are asked after the first one was lost. Not all: the request itself may kill them. And not only
+# one: a replica that drains sends its streams away, possibly to the one that is restarted next.
 MAX_MOVES = 2
 
 
@@ -23,15 +23,13 @@ class ReplicaLost(Exception):
 
 
 class ContinuedStream:
-    """What one client has been sent, by whichever replica.
+    """The stream that one client gets, by whichever replica.
 
     Attributes:
-        body: what the client asked for.
-        token_ids: all tokens that it was sent.
-        has_begun: whether it was sent anything.
-        is_finished: whether it was sent the finish reason.
-        has_usage: whether it was sent the last chunk, which has no choices.
-        is_done: whether it was sent everything.
+        body: the client's request.
+        token_ids: all tokens that were sent.
+        has_begun, is_finished, has_usage, is_done: an event, the finish reason, the last chunk (which has no choices),
+            everything was sent.
     """
 
     def __init__(self, body: dict[str, Any]):
@@ -42,7 +40,7 @@ class ContinuedStream:
 
     @property
     def why_not(self) -> str | None:
-        """Why another replica can't go on with it once it has begun; None if it can."""
+        """The reason why another replica can't go on with it once it has begun; None if it can."""
         prompt = self.body.get("prompt", "")
         if self.body.get("n", 1) != 1:
             return f"it has {self.body['n']} completions"
@@ -51,16 +49,13 @@ class ContinuedStream:
         return "it has echo" if self.body.get("echo") else None
 
     def next_body(self) -> dict[str, Any]:
-        """What the next replica is asked for: the rest."""
-        # The end of a completion can't be asked for without its last token. What comes twice is left out by `accept`.
+        """The request to the next replica: for the rest."""
+        # The end of a completion can't be asked for without its last token, which `accept` then leaves out.
         known = self.token_ids[:-1] if self.is_finished else self.token_ids
         return self.body | {"return_token_ids": True} | ({"output_token_ids": known} if known else {})
 
     def accept(self, event: bytes) -> bytes:
-        """An event of a replica.
-
-        Returns:
-            the event that the client gets; b"" for none.
+        """Turn an event of a replica into the client's; b"" for none.
 
         Raises:
             ReplicaLost: it says that the request won't be finished here, or it isn't an event of a completion.
@@ -85,7 +80,7 @@ class ContinuedStream:
         return b"data: " + json.dumps(chunk).encode("ascii") + b"\n\n"
 
     def _is_repeated(self, chunk: dict[str, Any]) -> bool:
-        """Whether a chunk, of a later replica, says what the client knows already."""
+        """True for a chunk of a later replica that tells the client nothing new."""
         has_role = any("role" in choice.get("delta", ()) for choice in chunk["choices"])
         return (self.is_finished or (has_role and self.has_begun)) if chunk["choices"] else self.has_usage
 
@@ -96,8 +91,7 @@ class ContinuedStream:
             self.is_finished |= choice["finish_reason"] is not None and self.why_not is None
         self.has_usage |= not chunk["choices"]
         if not self.body.get("return_token_ids"):
-            for part in (chunk, *chunk["choices"]):
-                part.pop("token_ids", None)
-                part.pop("prompt_token_ids", None)
+            for choice in chunk["choices"]:
+                choice.pop("token_ids", None)
         self._first = self._first or {name: chunk[name] for name in ("id", "created") if name in chunk}
         chunk |= self._first

@@ -22,7 +22,7 @@ def cut_layer(layer: "DecoderLayer", rank: int, world_size: int, all_reduce: "Al
         layer: changed in place. It has `self_attn` with q_proj, k_proj, v_proj and o_proj, and `mlp` with gate_proj,
             up_proj and down_proj; each is a torch.nn.Linear. Everything else stays whole.
         rank: the index of the process, from 0.
-        world_size: how many processes there are.
+        world_size: the number of processes.
         all_reduce: function from this process's tensor to the sum over all processes. A forward pass calls it at most
             twice.
     """

@@ -11,6 +11,8 @@ from lessons_lib.engine.metrics import EngineGauges, EngineMetrics
 from lessons_lib.engine.output_processor import TokenReader
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.messages import (
     AbortRequest,
     Accepted,
@@ -22,6 +24,7 @@ from lessons_lib.serving.messages import (
     NewTokens,
     Refused,
     RequestEnded,
+    error_text,
 )
 from lessons_lib.serving.stream_text import TextRules
 
@@ -33,11 +36,9 @@ class EngineLoop:
     """Uses an engine. Everything else sends it commands.
 
     Attributes:
-        engine: an LLMEngine.
-        answer: function that gets the answers to commands before the step, so that no caller waits for the step as
-            well. None: they are returned with the events of the step.
-        metrics: of the engine.
-        readers: id -> reader, of the requests that it has added, and whose end it hasn't told.
+        answer: gets the answers to commands before the step, so that no caller waits for the step as well. If None,
+            they are returned with the events of the step.
+        readers: id -> reader of an added request, until its end has been told.
         compiling: requests whose grammars are being compiled in another thread, which no step waits for.
     """
 
@@ -59,11 +60,7 @@ class EngineLoop:
         return [*self.compiling, *self.readers]
 
     def turn(self, commands: Iterable[Command]) -> list[Event]:
-        """Carry out commands, then take one step.
-
-        Raises:
-            What the engine's `step` raises: the engine can't go on.
-        """
+        """Carry out commands, then take one step. If this raises, the engine can't go on."""
         answers = self.apply(commands)
         if self.answer and answers:
             self.answer(answers)
@@ -94,7 +91,7 @@ class EngineLoop:
         return [*self.collect(), self.status()]
 
     def collect(self) -> list[Event]:
-        """What is new of the requests."""
+        """New tokens and ends of the requests."""
         tokens: list[NewToken] = []
         ended: list[Event] = []
         for name, reader in list(self.readers.items()):
@@ -126,7 +123,7 @@ class EngineLoop:
         self.compiling.clear()
 
     def _compiles(self, command: AddRequest) -> bool:
-        """Begin to compile the grammar of a request. Returns whether it has one."""
+        """Begin to compile the grammar of a request. Returns False if it has none."""
         rules = getattr(command.params, "structured_outputs", None)
         if rules is None:
             return False
@@ -158,6 +155,7 @@ class EngineLoop:
 
 
 def _plain(error: BaseException) -> Exception:
-    """An error without what it holds on to."""
-    assert isinstance(error, Exception)
-    return error.with_traceback(None)
+    """An error that can be pickled, without its traceback, which would keep objects alive."""
+    if isinstance(error, BadRequest | OutOfBlocks):
+        return error.with_traceback(None)
+    return RuntimeError(error_text(error))

@@ -1,7 +1,7 @@
 """Lesson 14: the same front, with the engine in a process of its own.
 
-A thread shares Python's lock (GIL) with the callers: while one runs Python, the other waits. A process has its own.
-What it costs is one message each step.
+A thread shares Python's lock (GIL) with the callers: while one runs Python, the other waits. A process has its own, at
+the price of one message per step.
 """
 
 import asyncio
@@ -16,48 +16,37 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import zmq
 import zmq.asyncio
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import BadRequest, number
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import CLOSED, AsyncEngine
 from lessons_lib.serving.engine_loop import COMPILER_MILLISECONDS, EngineLoop
-from lessons_lib.serving.messages import (
-    STEP_TIMEOUT,
-    Command,
-    EngineDead,
-    EngineDied,
-    EngineReady,
-    Event,
-    Refused,
-    check_step_timeout,
-    error_text,
-)
+from lessons_lib.serving.messages import STEP_TIMEOUT, Command, EngineDead, EngineDied, EngineReady, Event, error_text
 
 MAX_STARTS = 3  # in a row, of an engine that has died
 PATIENCE = 5.0  # seconds that a process gets to end by itself
 NUM_LOOKS = 10  # in the time after which a step counts as hung
+REMEDY = "Put it into a module, and give the function."
 CLOSE = b""  # the message that ends the engine's process
-MakeEngine = Callable[[], LLMEngine] | str
+MakeEngine = Callable[[], LLMEngine]
 
 
 class EngineProcess(AsyncEngine):
-    """An engine in a process of its own, for the coroutines of one event loop. Used as AsyncEngine is.
+    """An AsyncEngine whose engine is in a process of its own.
 
     The process ends with the front, and also if the front's process is killed. It ignores Ctrl-C, which is meant for
-    the notebook. If it dies, all streams end with an error, and `error` says how. If a step hangs, it is killed. With
-    `restarts`, a new process follows one that has died, and requests are refused until its engine is ready. Which of
-    the requests was to blame isn't known, so none is begun again here; a balancer sends each to another replica.
+    the notebook. If it dies, all streams end with an error; if a step hangs, it is killed. With `restarts`, a new
+    process follows one that has died, and requests are refused until its engine is ready. No request is begun again
+    here, since it may be the one that killed the engine; a balancer sends each to another replica.
 
     Attributes:
         process: a subprocess.Popen.
-        num_restarts: how many processes have followed another one.
-        step_timeout: see `__init__`.
+        num_restarts: of the engine so far.
     """
 
     def __init__(
@@ -65,26 +54,25 @@ class EngineProcess(AsyncEngine):
         make_engine: MakeEngine,
         admission: AdmissionControl | None = None,
         *,
-        num_threads: int | None = None,
         step_timeout: float | None = STEP_TIMEOUT,
         restarts: bool = False,
     ):
         """
         Args:
             make_engine: makes the LLMEngine, in the new process: a function that can be pickled, such as a function of
-                a module or a `functools.partial` of one; or "module:function".
-            num_threads: of torch in the new process; torch's own choice if not given.
+                a module or a `functools.partial` of one.
             step_timeout: seconds after which a step that doesn't return counts as hung, and the process is killed.
                 None for no limit. Starting the engine may take any time.
-            restarts: whether an engine that has died is started again.
+            restarts: start an engine that has died again.
 
         Raises:
             ValueError: `make_engine` can't be sent to another process, or `step_timeout` is not above 0.
         """
-        check_step_timeout(step_timeout)
+        if step_timeout is not None:
+            number("step_timeout", step_timeout, "a number of seconds above 0, or None", lambda value: value > 0)
         self._prepare(admission)
-        self._start_message = _start_message(make_engine, num_threads)
-        self._num_threads, self.step_timeout, self._restarts = num_threads, step_timeout, restarts
+        self._start_message = _start_message(make_engine)
+        self.step_timeout, self._restarts = step_timeout, restarts
         self._is_shut, self.num_restarts = False, 0
         self._restarting: asyncio.Task[None] | None = None
 
@@ -106,7 +94,7 @@ class EngineProcess(AsyncEngine):
 
     @property
     def is_restarting(self) -> bool:
-        """Whether a new process is starting, because the last one has died."""
+        """True while a new process starts because the last one has died."""
         return self._restarting is not None and not self._restarting.done()
 
     async def _restart(self) -> None:
@@ -138,15 +126,13 @@ class EngineProcess(AsyncEngine):
             raise
 
     def _start(self) -> None:
-        """Start the process, which connects to a port of this machine. Any user can do that, and unpickling a
-        stranger's message would run code: so CURVE encrypts both directions, and only the new process has the keys."""
+        """Start the process, which connects to a port of this machine. Any user could, and unpickling a stranger's
+        message would run code: so CURVE encrypts both directions, and only the new process has the keys."""
         public, private = zmq.curve_keypair()
         self._socket.curve_server, self._socket.curve_secretkey, self._socket.curve_publickey = True, private, public
         without_limit(self._socket)
         address = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        if self._num_threads is not None:
-            own["OMP_NUM_THREADS"] = str(self._num_threads)
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from lessons_lib.serving.engine_process import main; main()"],
             stdin=subprocess.PIPE,
@@ -154,7 +140,7 @@ class EngineProcess(AsyncEngine):
             start_new_session=True,  # Ctrl-C goes to all processes of a session's foreground group
         )
         assert self.process.stdin is not None
-        # It stays open: when this process has gone, however that happened, the other one reads its end.
+        # It stays open: when this process has gone, in whatever way, the other one reads its end.
         pickle.dump((address, public, *zmq.curve_keypair()), self.process.stdin)
         self.process.stdin.flush()
         threading.Thread(target=self._watch, args=(self.process,), name="engine-watcher", daemon=True).start()
@@ -209,7 +195,7 @@ class EngineProcess(AsyncEngine):
         self._socket.send(message)  # done at once, as there is no limit to what may wait
 
     async def _own(self) -> None:
-        """The coroutine that hears what the engine says."""
+        """The coroutine that receives the engine's messages."""
         reason = CLOSED
         try:
             while not self._is_shut:
@@ -225,14 +211,10 @@ class EngineProcess(AsyncEngine):
             self._shut(reason)
 
     async def _refuse_silence(self) -> None:
-        """Wait until the engine says something.
+        """Wait until the engine says something; EngineDead if it says nothing for too long, though requests are open.
 
-        A step may never return. The engine is alive and silent then, so nothing else notices it: a sign of life from a
-        thread beside it would prove nothing. Looks are counted, not seconds: after a time in which this process itself
-        stood still (a suspended laptop, a debugger), messages lie unread, and the engine is not to blame.
-
-        Raises:
-            EngineDead: it has said nothing for too long, though requests are open.
+        Nothing else notices a step that never returns: a thread next to it would still be alive. Looks are counted, not
+        seconds: if this process itself stood still (a suspended laptop, a debugger), the engine is not to blame.
         """
         num_silent = -1  # the time of a request begins with the look that sees it first
         while not await self._socket.poll(self.step_timeout and 1000 * self.step_timeout / NUM_LOOKS):
@@ -267,34 +249,29 @@ class EngineProcess(AsyncEngine):
                 self._restarting = asyncio.ensure_future(self._restart())
 
 
-def _start_message(make_engine: MakeEngine, num_threads: int | None) -> bytes:
-    """What the new process has to do, after checking that it can.
+def _start_message(make_engine: MakeEngine) -> bytes:
+    """The new process's task.
 
     Raises:
-        ValueError: it can't.
+        ValueError: it can't be done there.
     """
-    remedy = 'Put it into a module, and give the function or "module:function".'
-    if isinstance(make_engine, str):
-        if make_engine.count(":") != 1:
-            raise ValueError(f'make_engine is {make_engine!r}; as a string, it must be "module:function".')
-    else:
-        function: Any = make_engine
-        while isinstance(function, partial):
-            function = function.func
-        if getattr(function, "__module__", None) == "__main__":
-            name = getattr(function, "__name__", repr(function))
-            raise ValueError(f"{name} is part of this notebook or script, which the new process doesn't have. {remedy}")
+    function: Any = make_engine
+    while isinstance(function, partial):
+        function = function.func
+    if getattr(function, "__module__", None) == "__main__":
+        name = getattr(function, "__name__", repr(function))
+        raise ValueError(f"{name} is part of this notebook or script, which the new process doesn't have. {REMEDY}")
     try:
-        return pickle.dumps((make_engine, num_threads))
+        return pickle.dumps(make_engine)
     except Exception as error:
-        raise ValueError(f"{make_engine!r} can't be sent to another process ({error_text(error)}). {remedy}") from error
+        raise ValueError(f"{make_engine!r} can't be sent to another process ({error_text(error)}). {REMEDY}") from error
 
 
 # The other process.
 
 
 def main() -> None:
-    """What the engine's process does."""
+    """The engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A service manager sends it to all processes of a service. The front drains first, and then ends this one.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -307,7 +284,7 @@ def main() -> None:
     socket.connect(address)
     status, is_made = 0, False
     try:
-        with _made_engine(*pickle.loads(socket.recv())) as engine:
+        with pickle.loads(socket.recv())() as engine:
             is_made = True
             gc.collect()
             gc.freeze()  # a full collection looks at all objects, for a quarter of a second; these stay
@@ -324,12 +301,11 @@ def main() -> None:
 
 
 def serve(engine: LLMEngine, socket: "zmq.Socket[bytes]") -> None:
-    """Take turns until the front says that it is enough. Commands arrive at the socket, and events are sent: a message
-    for each turn."""
+    """Take turns until the front ends it. Commands arrive at the socket; the events of each turn are one message."""
 
     def send(events: Sequence[Event]) -> None:
         if events:
-            socket.send(packed(events))
+            socket.send(pickle.dumps(events))
 
     loop = EngineLoop(engine, send)
     send([EngineReady(engine.tokenizer), loop.status()])
@@ -355,31 +331,7 @@ def _messages(socket: "zmq.Socket[bytes]") -> Iterable[bytes]:
             yield socket.recv(zmq.NOBLOCK)
 
 
-def packed(events: Sequence[Event]) -> bytes:
-    """Events as one message."""
-    try:
-        return pickle.dumps(list(events))
-    except Exception:  # the error's class isn't ours
-        plain = [
-            Refused(event.request_id, RuntimeError(error_text(event.error))) if isinstance(event, Refused) else event
-            for event in events
-        ]
-        return pickle.dumps(plain)
-
-
 def _end_with_parent() -> None:
     while os.read(0, 4096):
         continue
     os._exit(0)
-
-
-def _made_engine(make_engine: MakeEngine, num_threads: int | None) -> LLMEngine:
-    if num_threads is not None:
-        import torch
-
-        torch.set_num_threads(num_threads)
-    if isinstance(make_engine, str):
-        module, name = make_engine.split(":")
-        make_engine = getattr(import_module(module), name)
-    assert callable(make_engine)
-    return make_engine()

@@ -29,11 +29,7 @@ class Chunk:
 
 
 class Server(Protocol):
-    """What a balancer needs of a replica.
-
-    Attributes:
-        load: how many streams it is serving.
-    """
+    """A replica, as a balancer needs it. `load` is the number of streams that it is serving."""
 
     load: int
 
@@ -92,8 +88,8 @@ def relay(
         request: see `request_to_go_on`. If its "seed" is missing or None, one is drawn, the same for all replicas.
         replicas: those that can be asked.
         choose: function from the replicas that haven't failed to the index of one of them.
-        max_moves: how many more replicas are asked after the first one. Not all of them: it may be the request that
-            kills them.
+        max_moves: the most replicas that are asked after the first one. Not all of them: the request itself may kill
+            them.
 
     Yields:
         Chunks, each token once. Only the last has a `finish_reason`, which is "error" if the answer isn't complete.

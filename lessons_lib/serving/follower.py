@@ -1,4 +1,4 @@
-"""Lesson 16: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
+"""Lesson 16: the engine of each process of a model: it makes its part, and runs its steps. All but the first follow."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,9 +56,7 @@ class RankedCore(EngineCore):
             super().process(depth)
 
     def rebuild(self) -> None:
-        """Raises:
-        RanksDiffer: always.
-        """
+        """Raise RanksDiffer."""
         self.ranks.error = self.ranks.error or RuntimeError("a call was interrupted")
         self.ranks.check()
 
@@ -80,7 +78,7 @@ def engine_of(
 
 
 def follow(rank: int, world_size: int, store: str, device: str, load: LoadModel, config: EngineConfig) -> None:
-    """What all processes but the first do: call what it calls, until it closes its engine or ends."""
+    """Repeat the calls of the first process, until it closes its engine or ends."""
     if device == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // world_size))
     ranks = join_ranks(rank, world_size, store, device)
@@ -103,7 +101,7 @@ def carry_out(engine: LLMEngine, added: list[dict[str, Any]], cancelled: list[tu
 
     Args:
         added: the arguments of `InputProcessor.process`, the time of arrival, and `is_streamed`.
-        cancelled: ids, and whether they end with an error.
+        cancelled: (id, True if it ends with an error) of each.
     """
     for options in added:
         arrival, is_streamed = options.pop("arrival"), options.pop("is_streamed")

@@ -15,7 +15,7 @@ class Mailbox(Generic[T]):
     It belongs to one event loop: all calls are made in its thread.
 
     Attributes:
-        is_closed: whether nothing follows.
+        is_closed: nothing follows.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class Mailbox(Generic[T]):
             self._has_news.set()
 
     def close(self) -> None:
-        """Nothing follows. What is in the mailbox can still be taken."""
+        """Let nothing follow. Items in the mailbox can still be taken."""
         self.is_closed = True
         self._has_news.set()
 
     def clear(self) -> None:
-        """Drop what won't be taken."""
+        """Drop all items."""
         self._items = []
 
     async def take(self) -> list[T]:

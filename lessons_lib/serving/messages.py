@@ -1,7 +1,6 @@
-"""Lesson 14: what a front and an engine say to each other. All of it can be pickled, because the engine may run in
-another process."""
+"""Lesson 14: the messages between a front and an engine. They can be pickled, because the engine may run in another
+process."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -25,11 +24,7 @@ class EngineDead(RuntimeError):
 
 @dataclass(frozen=True)
 class AddRequest:
-    """Serve this request.
-
-    Attributes:
-        options: keyword arguments of `LLMEngine.add_request`, such as `tier` and `cache_salt`.
-    """
+    """Serve this request. `options` are those of `LLMEngine.add_request`, such as `tier` and `cache_salt`."""
 
     request_id: str
     prompt: str | Sequence[int]
@@ -46,11 +41,7 @@ class AbortRequest:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The engine serves the request.
-
-    Attributes:
-        text_rules: how its reader makes the text of its tokens; None if they have it, or if no text is wanted.
-    """
+    """The engine serves the request. Its reader makes the text of its tokens, if there are `text_rules`."""
 
     request_id: str
     num_prompt_tokens: int
@@ -59,11 +50,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The engine doesn't serve the request.
-
-    Attributes:
-        error: what `LLMEngine.add_request` raised.
-    """
+    """The engine doesn't serve the request: `LLMEngine.add_request` raised this error."""
 
     request_id: str
     error: Exception
@@ -90,8 +77,7 @@ class RequestEnded:
 
     Attributes:
         num_cached_tokens: tokens of the prompt that were in the prefix cache.
-        prompt_logprobs: see `RequestOutput`.
-        error: the type and the message of what went wrong, None if nothing did.
+        error: its type and message; None if nothing went wrong.
     """
 
     request_id: str
@@ -103,7 +89,7 @@ class RequestEnded:
 
     @classmethod
     def of(cls, output: RequestOutput) -> "RequestEnded":
-        """What the engine returned, without anything that belongs to the engine."""
+        """The engine's output, without anything that belongs to the engine."""
         return cls(
             output.request_id,
             len(output.prompt_ids),
@@ -115,17 +101,13 @@ class RequestEnded:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether it was stopped before it was complete."""
+        """True if it was stopped before it was complete."""
         return any(each.finish_reason == "abort" for each in self.completions)
 
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """How the engine is doing.
-
-    Attributes:
-        metrics: `EngineMetrics.snapshot()`, or None if they were sent a moment ago.
-    """
+    """The state of the engine. `metrics` is `EngineMetrics.snapshot()`, or None if they were sent a moment ago."""
 
     gauges: EngineGauges
     metrics: dict[str, Any] | None = None
@@ -133,22 +115,14 @@ class EngineStatus:
 
 @dataclass(frozen=True)
 class EngineReady:
-    """The engine's process has made its engine.
-
-    Attributes:
-        tokenizer: of the model.
-    """
+    """The engine's process has made its engine. The front gets the model's tokenizer."""
 
     tokenizer: Any
 
 
 @dataclass(frozen=True)
 class EngineDied:
-    """The last words of an engine's process.
-
-    Attributes:
-        error: the type and the message of what went wrong.
-    """
+    """The last words of an engine's process."""
 
     error: str
 
@@ -161,11 +135,3 @@ def error_text(error: BaseException) -> str:
     """The type and the message of an error, as the last line of a traceback has them."""
     message = str(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def check_step_timeout(timeout: float | None) -> None:
-    """Raises:
-    ValueError: it is no time that can be waited for.
-    """
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise ValueError(f"step_timeout is {timeout}; it must be a number of seconds above 0, or None for no limit.")

@@ -1,8 +1,8 @@
 """Lesson 16: an engine whose model is spread over several processes.
 
-Every process has an engine of its own, with the same requests, the same scheduler and the same block tables; only the
-model's weights and the contents of the cache are parts. So that all schedule the same, the first process tells the
-others before each step which requests it begins and ends: with their seeds and times. Tokens are chosen by the first.
+Every process has an engine of its own, with the same requests, scheduler and block tables; only the weights and the
+contents of the cache are parts. Before each step, the first process tells the others which requests begin and end, with
+their seeds and times, so that all schedule the same. The first chooses the tokens.
 """
 
 import multiprocessing
@@ -93,7 +93,7 @@ class ParallelEngine(LLMEngine):
 
     Attributes:
         followers: the other processes.
-        folder: where the processes have met.
+        folder: meeting point of the processes.
     """
 
     core: LeadingCore

@@ -1,4 +1,4 @@
-"""Lesson 16: the processes of one model. They sum tensors, and the first sends the others messages and tokens."""
+"""Lesson 16: the processes of one model. They sum tensors, and the first sends messages and tokens to the others."""
 
 import os
 import zlib
@@ -25,11 +25,11 @@ class Ranks:
     """This process and the others.
 
     Attributes:
-        rank: its index; 0 is the first.
-        world_size: how many there are.
-        device: where its part of the model is.
+        rank: the index of this one; 0 is the first.
+        world_size: the number of processes.
+        device: of this process's part of the model.
         fingerprint: of all steps so far, the same in every process.
-        error: why they can't go on together, or None.
+        error: the reason why they can't go on together, or None.
     """
 
     rank: int
@@ -62,7 +62,7 @@ class Ranks:
             self.check()
 
     def receive(self) -> tuple[str, dict[str, Any]]:
-        """What the first process sends next.
+        """Wait for the next message of the first process.
 
         Raises:
             RanksDiffer: this process has scheduled other steps than the first.
@@ -83,12 +83,10 @@ class Ranks:
         self.fingerprint = zlib.crc32(repr(step).encode(), self.fingerprint)
 
     def check(self) -> None:
-        """Raises:
-        RanksDiffer: the processes can't go on together.
-        """
+        """Raise RanksDiffer if the processes can't go on together."""
         if self.error is not None:
             text = f"{type(self.error).__name__}: {self.error}"
-            # What gloo says of a lost connection is long, and names addresses.
+            # gloo's text about a lost connection is long, and names addresses.
             reason = "another one has ended" if "Connection" in text else text
             raise RanksDiffer(
                 f"the {self.world_size} processes of this model can't go on together: {reason}. Close the engine and "

@@ -1,5 +1,5 @@
-"""Lesson 15: which replica serves a request. A prefix that one replica has cached is computed again by every other. A
-router that remembers what it has sent where saves these tokens; it must not overload one replica for that."""
+"""Lesson 15: choosing a replica. A prefix that one replica has cached is computed again by every other. A router that
+remembers the prompts of each replica saves these tokens; it must not overload one replica for that."""
 
 import random
 from collections import OrderedDict
@@ -29,10 +29,9 @@ def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | No
 
 
 class SentBlocks:
-    """What a router has sent to one replica: the hashes of the last `max_blocks` blocks, least recently sent first.
+    """Hashes of the last `max_blocks` blocks that a router has sent to one replica, least recently sent first.
 
-    It is a guess at what the replica has cached, since the router doesn't ask. `max_blocks` should be about the size of
-    the replica's pool.
+    The router guesses from them what the replica has cached. `max_blocks` should be about the size of its pool.
     """
 
     def __init__(self, max_blocks: int = 10_000):
@@ -46,7 +45,7 @@ class SentBlocks:
         return block in self._hashes
 
     def add(self, block_hashes: ListOf[bytes]) -> None:
-        """A prompt with these blocks was sent."""
+        """Note that a prompt with these blocks was sent."""
         # The last block first: a block without those before it can't be found, so the ends of prompts are lost first.
         for block in reversed(block_hashes):
             self._hashes[block] = None
@@ -55,17 +54,17 @@ class SentBlocks:
             self._hashes.popitem(last=False)
 
     def clear(self) -> None:
-        """The replica was started again: its cache is empty."""
+        """Forget all blocks: the replica was started again, with an empty cache."""
         self._hashes.clear()
 
 
 @dataclass
 class Replica:
-    """What a router knows of a replica.
+    """A router's view of a replica.
 
     Attributes:
-        load: how many requests it is serving now.
-        num_sent: how many requests it was sent in all.
+        load: requests that it is serving now.
+        num_sent: requests that it was sent in all.
         sent_blocks: the blocks of their prompts.
     """
 
@@ -74,13 +73,13 @@ class Replica:
     sent_blocks: SentBlocks = field(default_factory=SentBlocks)
 
     def begin(self, block_hashes: ListOf[bytes]) -> None:
-        """A request is sent to it."""
+        """Count a request that is sent to it."""
         self.load += 1
         self.num_sent += 1
         self.sent_blocks.add(block_hashes)
 
     def end(self) -> None:
-        """A request has ended, in whatever way."""
+        """Count a request that has ended, in whatever way."""
         self.load -= 1
 
 
@@ -111,7 +110,7 @@ def choose_replica(block_hashes: "ListOf[bytes]", replicas: "ListOf[Replica]", i
 
 
 class RoutingPolicy(Protocol):
-    """How a balancer chooses. It calls `Replica.begin` itself."""
+    """A balancer's rule. The balancer calls `Replica.begin` itself."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Lesson 15: how much of the prompts a routing policy finds in a cache. Only caches are simulated; no model runs."""
+"""Lesson 15: the share of prompts that a routing policy finds in a cache. Only caches are simulated; no model runs."""
 
 import random
 from collections import deque
@@ -50,23 +50,16 @@ def chat_prompts(
 
 
 class SimulatedReplica:
-    """The prefix cache of a replica, without the model that would fill it.
-
-    Attributes:
-        cache: its PrefixCache.
-        running: the blocks of requests that haven't ended, oldest first.
-    """
+    """The prefix cache of a replica, without the model that would fill it. `running` has the blocks of requests that
+    haven't ended, oldest first."""
 
     def __init__(self, num_blocks: int, block_size: int):
         self.cache = PrefixCache(num_blocks, block_size)
         self.running: deque[list[int]] = deque()
 
     def serve(self, num_tokens: int, block_hashes: list[bytes]) -> int:
-        """A prompt arrives, and is computed.
-
-        Returns:
-            how many of its tokens were cached. As in the engine, the last token is always computed: its logits choose
-            the next one.
+        """Serve a prompt. Returns how many of its tokens were cached. As in the engine, the last token is always
+        computed, since its logits choose the next one.
 
         Raises:
             OutOfBlocks: running requests leave too few blocks; nothing changes.
@@ -85,17 +78,17 @@ class SimulatedReplica:
         return len(found) * block_size
 
     def end_oldest(self) -> None:
-        """The request that arrived first has ended. What it computed stays until its blocks are needed."""
+        """End the request that arrived first. Its blocks stay cached until they are needed."""
         self.cache.free(self.running.popleft())
 
 
 @dataclass(frozen=True)
 class RoutingResult:
-    """What a policy achieved.
+    """The result of a policy.
 
     Attributes:
         prompt_tokens, cached_tokens: of all requests; those that were found in a cache.
-        requests: how many each replica was sent.
+        requests: number of requests of each replica.
         highest_load: the most requests that one replica had running at the same time.
         cached_blocks: of each replica, the hashes of the blocks in its cache at the end.
     """

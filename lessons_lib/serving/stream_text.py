@@ -1,7 +1,7 @@
 """Lesson 14: text is made where it is read.
 
-The engine sends tokens; their text, a decode for each of them, is work for the reader's side: the engine's next step
-needn't wait for it. Only a request with stop strings needs its text inside the engine, which must know where to stop.
+Decoding each token is work for the reader's side: the engine's next step needn't wait for it. Only a request with stop
+strings needs its text inside the engine, which must know where to stop.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ from lessons_lib.engine.sampling_params import SamplingParams
 
 @dataclass(frozen=True)
 class TextRules:
-    """How the tokens of a request become text.
+    """Rules for turning the tokens of a request into text.
 
     Attributes:
         options: for `tokenizer.decode`.
-        shows_stop_token: whether a token that ends a completion is part of its text.
+        shows_stop_token: a token that ends a completion is part of its text.
     """
 
     options: dict[str, bool]
@@ -36,16 +36,10 @@ class TextRules:
 
 
 class StreamText:
-    """Makes the text of one request: of its tokens as they are read, and of its completions when they have ended.
-
-    It is the text that `LLMEngine` would have made.
-    """
+    """Makes the text of one request as `LLMEngine` would: of its tokens as they are read, and of its completions when
+    they have ended. If another engine has begun its only completion, the reader has the text of the `known` tokens."""
 
     def __init__(self, tokenizer: Any, rules: TextRules, known: Sequence[int] = ()):
-        """
-        Args:
-            known: tokens that the reader has already, if another engine has begun the completion. There is only one.
-        """
         self.tokenizer, self.rules, self.known = tokenizer, rules, known
         self._detokenizers: dict[int, IncrementalDetokenizer] = {}
         self._finished: set[int] = set()
@@ -71,7 +65,7 @@ class StreamText:
         return NewToken(request_id, index, token_id, text, finish_reason, logprobs, stop_reason)
 
     def _hides_last(self, finish_reason: str | None) -> bool:
-        # There are no stop strings, so what has stopped it is its last token.
+        # There are no stop strings, so its last token has stopped it.
         return finish_reason == "stop" and not self.rules.shows_stop_token
 
     def _begin(self, index: int) -> IncrementalDetokenizer:

@@ -1,11 +1,11 @@
 """Lesson 16: tensor parallelism by hand. Several processes compute one model together, and each has a part of every
 large matrix.
 
-A Llama or Qwen layer has two blocks, attention and MLP, and both are a matrix, something that treats heads or elements
-separately, and another matrix. The first is cut by columns (q, k, v, gate, up): each process computes its own heads and
-elements, from the whole input. The second is cut by rows (o, down): each process multiplies what it has, and the sum
-over all processes is the block's output. So a layer needs two sums, and nothing else is sent. (Shoeybi et al. 2019,
-"Megatron-LM", https://arxiv.org/abs/1909.08053)
+Both blocks of a Llama or Qwen layer, attention and MLP, are a matrix, an operation on separate heads or elements, and
+another matrix. The first matrix is cut by columns (q, k, v, gate, up): each process computes its own heads and
+elements, from the whole input. The second is cut by rows (o, down), and the sum over all processes is the block's
+output. So a layer needs two sums, and nothing else is sent. (Shoeybi et al. 2019, "Megatron-LM",
+https://arxiv.org/abs/1909.08053)
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def cut_linear(
         cut: "colwise": this process computes its share of the outputs, from all inputs. "rowwise": it gets its share of
             the inputs, and computes a part of every output; the layer's output is the sum over all processes.
         rank: the index of the process, from 0.
-        world_size: how many processes there are.
+        world_size: the number of processes.
 
     Returns:
         (weight, bias) of this process: new tensors of the same type, which keep nothing of the whole ones in memory.
@@ -119,9 +119,7 @@ def cut_model(model: PreTrainedModel, rank: int, world_size: int, all_reduce: Al
 
 
 def check_can_be_cut(model: PreTrainedModel, world_size: int) -> None:
-    """Raises:
-    CannotCut: see `cut_model`.
-    """
+    """Raise CannotCut if `cut_model` would."""
     name, layers = type(model).__name__, getattr(getattr(model, "model", None), "layers", None)
     if layers is None or text_config(model.config) is not model.config:
         raise CannotCut(
@@ -143,7 +141,7 @@ def check_can_be_cut(model: PreTrainedModel, world_size: int) -> None:
 
 
 def why_not_cut(layer: Any, head_dim: int) -> str:
-    """What a layer has that Llama's and Qwen's don't have; "" if nothing."""
+    """A part of the layer that Llama's and Qwen's layers don't have; "" if there is none."""
     modules = dict(layer.named_modules())
     for name in CUTS:
         if type(modules.get(name)) is not torch.nn.Linear:

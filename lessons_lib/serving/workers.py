@@ -26,13 +26,13 @@ class Stopped(BaseException):
 
 
 class Network:
-    """What is on its way between the workers.
+    """Tensors on their way between the workers.
 
     Attributes:
         unread: (source, to) -> tensors that were sent and not yet received, oldest first.
         waiting: rank -> (the worker that it waits for, the file and line where it waits).
         ended: the workers that have returned or failed.
-        error: why the workers can't go on, or None.
+        error: the reason why the workers can't go on, or None.
     """
 
     def __init__(self, world_size: int):
@@ -44,13 +44,13 @@ class Network:
         self.changed = threading.Condition()
 
     def stop(self, error: BaseException) -> None:
-        """End the workers; the first reason counts."""
+        """End the workers. The first reason counts."""
         with self.changed:
             self.error = self.error or error
             self.changed.notify_all()
 
     def end(self, rank: int) -> None:
-        """A worker has returned. Others may wait for it in vain."""
+        """Note that a worker has returned. Others may wait for it in vain."""
         with self.changed:
             self.ended.add(rank)
             self.stop_if_stuck()
@@ -61,7 +61,7 @@ class Network:
             self.stop(Deadlock("\n".join(self.place(worker) for worker in self.workers)))
 
     def place(self, worker: "Worker") -> str:
-        """Where a worker is, for the message of a Deadlock."""
+        """The place of a worker, for the message of a Deadlock."""
         done = f"after {worker.num_sent} sent and {worker.num_received} received"
         if worker.rank in self.ended:
             return f"worker {worker.rank} has returned {done}"
@@ -76,8 +76,8 @@ class Worker:
 
     Attributes:
         rank: its index, from 0.
-        world_size: how many workers there are.
-        sent_bytes, num_sent, num_received: so far. What a worker sends to itself has no bytes.
+        world_size: the number of workers.
+        sent_bytes, num_sent, num_received: so far. A tensor that a worker sends to itself has no bytes.
     """
 
     def __init__(self, rank: int, world_size: int, network: Network):

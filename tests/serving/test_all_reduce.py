@@ -1,4 +1,4 @@
-"""The sum of all workers' tensors, and the threads that stand for workers."""
+"""A model in two threads, and the threads that stand for workers. The check of exercise 16.2 tests the sum itself."""
 
 from functools import partial
 
@@ -11,27 +11,6 @@ from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.cut_layer import cut_layer
 from lessons_lib.serving.tensor_parallel import cut_model
 from lessons_lib.serving.workers import MAX_UNREAD, Deadlock, run_workers
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("shape", [(), (1,), (2,), (12,), (3, 5), (0,)])
-def test_every_worker_gets_the_sum_and_sends_no_more_than_it_must(world_size, shape):
-    generator = torch.Generator().manual_seed(world_size)
-    tensors = [torch.randint(-99, 99, shape, generator=generator).float() for _ in range(world_size)]
-    before = [tensor.clone() for tensor in tensors]
-    results, workers = run_workers(lambda worker: all_reduce(tensors[worker.rank], worker), world_size)
-    assert all(torch.equal(got, torch.stack(before).sum(0)) for got in results)
-    assert all(torch.equal(*pair) for pair in zip(tensors, before))
-    owned = [got.untyped_storage().data_ptr() for got in results if got.numel()]
-    assert not set(owned) & {tensor.untyped_storage().data_ptr() for tensor in tensors}
-    longest_part = -(-tensors[0].numel() // world_size)
-    assert max(worker.sent_bytes for worker in workers) <= 4 * 2 * (world_size - 1) * longest_part
-
-
-def test_all_workers_get_the_same_bits():
-    tensors = list(torch.randn(4, 1000, generator=torch.Generator().manual_seed(0)))
-    results, _ = run_workers(lambda worker: all_reduce(tensors[worker.rank], worker), 4)
-    assert all(torch.equal(got, results[0]) for got in results)
 
 
 def cut_each_layer(model, rank, world_size, all_reduce):

@@ -3,20 +3,11 @@
 import asyncio
 import gc
 import random
+from contextlib import asynccontextmanager
 
 import pytest
 from engine_cases import check_that_nothing_is_left, greedy
-from fronts import (
-    LIMIT,
-    CancelledAt,
-    counted,
-    counting_engine,
-    dying_engine,
-    read,
-    tiny_engine,
-    until,
-    until_empty,
-)
+from fronts import LIMIT, CancelledAt, counting_engine, dying_engine, read, tiny_engine, until, until_empty
 
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
@@ -26,36 +17,34 @@ from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.engine_process import EngineProcess
 from lessons_lib.serving.messages import Draining, EngineDead
 
-KINDS = {"thread": lambda: AsyncEngine(tiny_engine()), "process": lambda: EngineProcess(tiny_engine, num_threads=1)}
+KINDS = {"thread": lambda: AsyncEngine(tiny_engine()), "process": lambda: EngineProcess(tiny_engine)}
 
 LONG = greedy(200, ignore_eos=True)  # still in flight when a test acts, however slow its event loop
 
 
-class Shared:
-    """A front that several tests use one after the other, in one event loop."""
-
-    def __init__(self, front):
-        self.front, self.loop = front, asyncio.new_event_loop()
-
-    def run(self, story, *args):
-        async def audited():
-            result = await story(self.front, *args)
-            gc.collect()
-            await until_empty(self.front)
-            return result
-
-        return self.loop.run_until_complete(asyncio.wait_for(audited(), LIMIT))
+@pytest.fixture(scope="module")
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def shared(request):
-    shared = Shared(KINDS[request.param]())
-    shared.loop.run_until_complete(shared.front.__aenter__())
+def shared(request, loop):
+    """A front that several tests use one after the other, in one event loop."""
+    front = KINDS[request.param]()
+    loop.run_until_complete(front.__aenter__())
     gc.freeze()  # what is there stays; each collection looks only at what the tests leave
-    yield shared
+    yield front
     gc.unfreeze()
-    shared.loop.run_until_complete(shared.front.aclose())
-    shared.loop.close()
+    loop.run_until_complete(front.aclose())
+
+
+@pytest.fixture
+def front(shared, loop):
+    yield shared
+    gc.collect()
+    loop.run_until_complete(asyncio.wait_for(until_empty(shared), LIMIT))
 
 
 MIXED = [
@@ -92,19 +81,17 @@ def rounded(logprobs):
     ]
 
 
-def test_streams_have_the_tokens_of_generate(shared):
-    async def story(front):
-        async def one(prompt, params):
-            stream = await front.add(prompt, params)
-            arrived, end = await read(stream)
-            assert stream.num_prompt_tokens == end.num_prompt_tokens == len(prompt)
-            return arrived, end
+async def test_streams_have_the_tokens_of_generate(front):
+    async def one(prompt, params):
+        stream = await front.add(prompt, params)
+        arrived, end = await read(stream)
+        assert stream.num_prompt_tokens == end.num_prompt_tokens == len(prompt)
+        return arrived, end
 
-        return await asyncio.gather(*[one(*each) for each in MIXED * 2])
-
+    found = await asyncio.gather(*[one(*each) for each in MIXED * 2])
     with tiny_engine() as engine:
         expected = engine.generate([prompt for prompt, _ in MIXED * 2], [params for _, params in MIXED * 2])
-    for (arrived, end), output in zip(shared.run(story), expected):
+    for (arrived, end), output in zip(found, expected):
         assert end.error is None and ended_as(end) == ended_as(output)
         assert rounded(end.prompt_logprobs) == rounded(output.prompt_logprobs)
         for completion in end.completions:
@@ -118,39 +105,33 @@ def test_streams_have_the_tokens_of_generate(shared):
                 assert [token.logprobs for token in tokens] == completion.logprobs
 
 
-def test_what_the_engine_refuses_is_raised_by_add(shared):
-    async def story(front):
-        with pytest.raises(BadRequest, match="request 'mine' is empty"):
-            await front.add([], request_id="mine")
-        with pytest.raises(BadRequest, match="contains token id 97"):
-            await front.add([97])
-        with pytest.raises(BadRequest, match="tier"):
-            await front.add([1], tier="gold")
-        with pytest.raises(BadRequest, match="params is 3"):
-            await front.add([1], 3)
-        with pytest.raises(BadRequest, match="request_id is 5; it must be a str"):
-            await front.add([1], request_id=5)
-        with pytest.raises(OutOfBlocks):
-            await front.add([1] * 200, greedy(50))
-        with pytest.raises(BadRequest, match=r"prompt|request"):
-            await front.add(2.5)
-        _, end = await read(await front.add([1], greedy(3, ignore_eos=True), request_id="mine"))
-        assert len(end.completions[0].token_ids) == 3
-
-    shared.run(story)
+async def test_what_the_engine_refuses_is_raised_by_add(front):
+    with pytest.raises(BadRequest, match="request 'mine' is empty"):
+        await front.add([], request_id="mine")
+    with pytest.raises(BadRequest, match="contains token id 97"):
+        await front.add([97])
+    with pytest.raises(BadRequest, match="tier"):
+        await front.add([1], tier="gold")
+    with pytest.raises(BadRequest, match="params is 3"):
+        await front.add([1], 3)
+    with pytest.raises(BadRequest, match="request_id is 5; it must be a str"):
+        await front.add([1], request_id=5)
+    with pytest.raises(OutOfBlocks):
+        await front.add([1] * 200, greedy(50))
+    with pytest.raises(BadRequest, match=r"prompt|request"):
+        await front.add(2.5)
+    _, end = await read(await front.add([1], greedy(3, ignore_eos=True), request_id="mine"))
+    assert len(end.completions[0].token_ids) == 3
 
 
-def test_an_id_is_used_once_at_a_time(shared):
-    async def story(front):
-        stream = await front.add([1], LONG, request_id="mine")
-        with pytest.raises(BadRequest, match="request id 'mine' is being served"):
-            await front.add([2], request_id="mine")
-        await stream.aclose()
-        assert (await stream.end()).completions[0].finish_reason == "abort"
-        _, end = await read(await front.add([2], greedy(2, ignore_eos=True), request_id="mine"))
-        assert not end.is_aborted
-
-    shared.run(story)
+async def test_an_id_is_used_once_at_a_time(front):
+    stream = await front.add([1], LONG, request_id="mine")
+    with pytest.raises(BadRequest, match="request id 'mine' is being served"):
+        await front.add([2], request_id="mine")
+    await stream.aclose()
+    assert (await stream.end()).completions[0].finish_reason == "abort"
+    _, end = await read(await front.add([2], greedy(2, ignore_eos=True), request_id="mine"))
+    assert not end.is_aborted
 
 
 async def leave_by_aclose(front):
@@ -216,24 +197,23 @@ LEAVING = [
 
 
 @pytest.mark.parametrize("leave", LEAVING)
-def test_a_reader_that_leaves_aborts_its_request(shared, leave):
-    aborted = shared.front.metrics()["requests"].get("abort", 0)
-    shared.run(leave)
-    assert shared.front.metrics()["requests"]["abort"] == aborted + 1
+async def test_a_reader_that_leaves_aborts_its_request(front, leave):
+    aborted = front.metrics()["requests"].get("abort", 0)
+    await leave(front)
+    gc.collect()
+    await until_empty(front)
+    assert front.metrics()["requests"]["abort"] == aborted + 1
 
 
-def test_the_abort_comes_before_the_next_step(shared):
-    async def story(front):
-        stream = await front.add([1], LONG)
-        tokens = await anext(stream)
-        await stream.aclose()
-        end = await stream.end()
-        if isinstance(front, EngineProcess):  # it goes on until the system lets this process send the abort
-            assert end.is_aborted or len(end.completions[0].token_ids) == 200
-        else:  # the step that ran meanwhile, and the one whose tokens hadn't been read yet
-            assert len(end.completions[0].token_ids) <= len(tokens) + 2
-
-    shared.run(story)
+async def test_the_abort_comes_before_the_next_step(front):
+    stream = await front.add([1], LONG)
+    tokens = await anext(stream)
+    await stream.aclose()
+    end = await stream.end()
+    if isinstance(front, EngineProcess):  # it goes on until the system lets this process send the abort
+        assert end.is_aborted or len(end.completions[0].token_ids) == 200
+    else:  # the step that ran meanwhile, and the one whose tokens hadn't been read yet
+        assert len(end.completions[0].token_ids) <= len(tokens) + 2
 
 
 async def whole_client(front):
@@ -252,16 +232,7 @@ async def careless_client(front):
 
 @pytest.mark.parametrize("has_arrived", [False, True])
 @pytest.mark.parametrize("client", [whole_client, careless_client])
-def test_a_client_is_cancelled_at_every_await(shared, client, has_arrived):
-    async def story(front, k):
-        attempt = CancelledAt(client(front), k, has_arrived)
-        other = asyncio.create_task(read(await front.add([5, 6], greedy(3, ignore_eos=True))))
-        if cancelled := await was_cancelled(attempt):
-            assert attempt.was_cancelled
-        _, end = await other
-        assert len(end.completions[0].token_ids) == 3, "others are not touched"
-        return cancelled
-
+async def test_a_client_is_cancelled_at_every_await(front, client, has_arrived):
     async def was_cancelled(attempt):
         try:
             await attempt
@@ -269,9 +240,17 @@ def test_a_client_is_cancelled_at_every_await(shared, client, has_arrived):
             return True
         return False
 
-    k = 1
-    while shared.run(story, k):
+    cancelled, k = True, 0
+    while cancelled:
         k += 1
+        attempt = CancelledAt(client(front), k, has_arrived)
+        other = asyncio.create_task(read(await front.add([5, 6], greedy(3, ignore_eos=True))))
+        if cancelled := await was_cancelled(attempt):
+            assert attempt.was_cancelled
+        _, end = await other
+        assert len(end.completions[0].token_ids) == 3, "others are not touched"
+        gc.collect()
+        await until_empty(front)
     assert k > 2  # of them: accepted, a token
 
 
@@ -314,19 +293,16 @@ def test_the_owner_is_cancelled_at_every_await(make_engine, has_arrived):
     assert k > 3
 
 
-def test_a_reader_that_never_reads_costs_only_its_own_tokens(shared):
-    async def story(front):
-        lazy = await front.add([1], greedy(50, ignore_eos=True))
-        await asyncio.gather(*[asyncio.create_task(whole_client(front)) for _ in range(10)])
-        end = await lazy.end()
-        assert len(lazy._request.mailbox) == 50 == len(end.completions[0].token_ids)
-        arrived, _ = await read(lazy)
-        assert [token.token for token in arrived[0]] == end.completions[0].token_ids, "they can still be read"
-
-    shared.run(story)
+async def test_a_reader_that_never_reads_costs_only_its_own_tokens(front):
+    lazy = await front.add([1], greedy(50, ignore_eos=True))
+    await asyncio.gather(*[asyncio.create_task(whole_client(front)) for _ in range(10)])
+    end = await lazy.end()
+    assert len(lazy._request.mailbox) == 50 == len(end.completions[0].token_ids)
+    arrived, _ = await read(lazy)
+    assert [token.token for token in arrived[0]] == end.completions[0].token_ids, "they can still be read"
 
 
-def test_clients_that_vanish_in_every_phase(shared):
+async def test_clients_that_vanish_in_every_phase(front):
     """1,000 of them, seeded; half as many streams at a time as there are batch slots, and then many more."""
 
     async def vanish(front, chance):
@@ -360,58 +336,36 @@ def test_clients_that_vanish_in_every_phase(shared):
             _, end = await read(stream)
             assert len(end.completions[0].token_ids) == count
 
-    async def story(front):
-        for batch in range(clients // 50):
-            chances = [random.Random(f"{batch}-{index}") for index in range(50)]
-            await asyncio.gather(*[vanish(front, chance) for chance in chances])
-
-    clients = 1000 if not hasattr(shared.front, "process") else 200
-    shared.run(story)
+    for batch in range(20 if not hasattr(front, "process") else 4):
+        chances = [random.Random(f"{batch}-{index}") for index in range(50)]
+        await asyncio.gather(*[vanish(front, chance) for chance in chances])
 
 
-def test_gauges_metrics_and_what_the_engine_is(shared):
-    async def story(front):
-        before = front.metrics()["new_tokens"]
-        stream = await front.add([1, 2], LONG)
-        await anext(stream)
-        assert front.gauges.running == 1 and front.gauges.waiting == 0
-        assert front.gauges.used_blocks > 0 and front.gauges.num_blocks == 60
-        await stream.end()
-        await until_empty(front)
-        assert front.metrics()["new_tokens"] == before + LONG.max_tokens
-        assert front.tokenizer.decode([0, 1]) == '!"'
-
-    shared.run(story)
-
-
-def test_cached_tokens_of_a_prompt_are_said(shared):
-    async def story(front):
-        prompt = [50 + index for index in range(20)]
-        _, first = await read(await front.add(prompt, greedy(2), cache_salt="own"))
-        _, second = await read(await front.add(prompt, greedy(2), cache_salt="own"))
-        _, other = await read(await front.add(prompt, greedy(2), cache_salt="other"))
-        assert [each.num_cached_tokens for each in (first, second, other)] == [0, 16, 0]
-
-    shared.run(story)
+async def test_gauges_metrics_and_what_the_engine_is(front):
+    before = front.metrics()["new_tokens"]
+    stream = await front.add([1, 2], LONG)
+    await anext(stream)
+    assert front.gauges.running == 1 and front.gauges.waiting == 0
+    assert front.gauges.used_blocks > 0 and front.gauges.num_blocks == 60
+    await stream.end()
+    await until_empty(front)
+    assert front.metrics()["new_tokens"] == before + LONG.max_tokens
+    assert front.tokenizer.decode([0, 1]) == '!"'
 
 
 # Fronts of their own, in a thread.
 
 
-def run_with(engine, story, **options):
-    async def opened():
-        async with AsyncEngine(engine, **options) as front:
-            await story(front)
-        assert not front._requests and front.admission.num_requests == 0
-        return front
-
-    front = asyncio.run(asyncio.wait_for(opened(), LIMIT))
+@asynccontextmanager
+async def opened(engine, **options):
+    async with AsyncEngine(engine, **options) as front:
+        yield front
+    assert not front._requests and front.admission.num_requests == 0
     check_that_nothing_is_left(engine)
-    return front
 
 
-def test_a_full_front_refuses_and_stays_as_it_was():
-    async def story(front):
+async def test_a_full_front_refuses_and_stays_as_it_was():
+    async with opened(counting_engine(), admission=AdmissionControl(max_requests=2)) as front:
         streams = [await front.add([1], LONG) for _ in range(2)]
         with pytest.raises(Overloaded, match="2 requests are in flight") as refused:
             await front.add([1])
@@ -421,11 +375,9 @@ def test_a_full_front_refuses_and_stays_as_it_was():
         await whole_client(front)
         await streams[1].end()
 
-    run_with(counting_engine(), story, admission=AdmissionControl(max_requests=2))
 
-
-def test_a_text_that_turns_out_too_long_is_refused_then():
-    async def story(front):
+async def test_a_text_that_turns_out_too_long_is_refused_then():
+    async with opened(counting_engine(), admission=AdmissionControl(max_prompt_tokens=10)) as front:
         stream = await front.add([1] * 6, greedy(100, ignore_eos=True))
         with pytest.raises(Overloaded, match="prompts of 8 tokens are in flight, and 3 more exceed the limit of 10"):
             await front.add("five!")  # 5 tokens, believed to be 2
@@ -433,57 +385,35 @@ def test_a_text_that_turns_out_too_long_is_refused_then():
         assert front.admission.num_prompt_tokens == 6
         await stream.aclose()
 
-    run_with(counting_engine(), story, admission=AdmissionControl(max_prompt_tokens=10))
 
-
-def test_a_drain_lets_requests_finish():
-    async def story(front):
-        readers = [
-            asyncio.create_task(read(await front.add([index], greedy(20, ignore_eos=True)))) for index in range(9)
-        ]
+async def test_a_drain_lets_requests_finish_or_aborts_what_is_left():
+    async with opened(counting_engine(num_blocks=200)) as front:
+        tasks = [asyncio.create_task(read(await front.add([i], greedy(20, ignore_eos=True)))) for i in range(9)]
         assert await front.drain() == 0
         with pytest.raises(Draining, match="finishes its requests"):
             await front.add([1])
-        for arrived, end in await asyncio.gather(*readers):
+        for arrived, end in await asyncio.gather(*tasks):
             assert len(arrived[0]) == 20 and end.error is None
-        assert front.error is None
-
-    run_with(counting_engine(), story)
-
-
-def test_a_drain_aborts_what_is_left():
-    async def story(front):
+        front.is_draining = False
         streams = [await front.add([index], greedy(220, ignore_eos=True)) for index in range(3)]
         assert await front.drain(timeout=0) == 3
         for stream in streams:
             assert (await stream.end()).is_aborted
 
-    run_with(counting_engine(num_blocks=200), story)
 
-
-def test_streams_that_are_open_at_the_end_of_the_front_end_with_an_error():
-    streams = []
-
-    async def story(front):
-        streams.append(await front.add([1], LONG))
-
-    async def opened():
-        async with AsyncEngine(engine) as front:
-            await story(front)
-        end = await streams[0].end()
-        assert end.error == "EngineDead: the front was closed."
-        with pytest.raises(EngineDead):
-            await front.add([1])
-        await front.aclose()
-
+async def test_streams_that_are_open_at_the_end_of_the_front_end_with_an_error():
     engine = counting_engine()
-    asyncio.run(asyncio.wait_for(opened(), LIMIT))
+    async with AsyncEngine(engine) as front:
+        stream = await front.add([1], LONG)
+    assert (await stream.end()).error == "EngineDead: the front was closed."
+    with pytest.raises(EngineDead):
+        await front.add([1])
+    await front.aclose()
     check_that_nothing_is_left(engine)
-    streams.clear()  # its event loop is closed
 
 
-def test_an_engine_that_raises_is_dead_for_all():
-    async def story(front):
+async def test_an_engine_that_raises_is_dead_for_all():
+    async with opened(dying_engine()) as front:
         streams = [await front.add([index], greedy(50, ignore_eos=True)) for index in range(3)]
         last = await front.add([7, 7, 7], greedy(5))
         for stream in [*streams, last]:
@@ -493,39 +423,27 @@ def test_an_engine_that_raises_is_dead_for_all():
             await front.add([1])
         assert await front.drain() == 0
 
-    run_with(dying_engine(), story)
 
-
-def test_a_front_that_is_not_open_says_so():
+async def test_a_front_that_is_not_open_says_so():
     with pytest.raises(RuntimeError, match="use it inside `async with`"):
-        asyncio.run(AsyncEngine(counting_engine()).add([1]))
+        await AsyncEngine(counting_engine()).add([1])
 
 
-def test_the_garbage_collector_may_run_in_the_engines_thread():
-    async def story(front):
-        for index in range(5):
-            stream = await front.add([index], greedy(30, ignore_eos=True))
-            ring = [stream]
-            ring.append(ring)  # only the collector finds it
-            del stream, ring
-        await until(lambda: not front._requests)
-
+async def test_the_garbage_collector_may_run_in_the_engines_thread():
     engine = counting_engine()
     step = engine.step
     engine.step = lambda: (gc.collect(), step())[1]
     gc.disable()
     try:
-        run_with(engine, story)
+        async with opened(engine) as front:
+            for index in range(5):
+                stream = await front.add([index], greedy(30, ignore_eos=True))
+                ring = [stream]
+                ring.append(ring)  # only the collector finds it
+                del stream, ring
+            await until(lambda: not front._requests)
     finally:
         gc.enable()
-
-
-def test_counted_tokens_are_what_the_engine_counts():
-    async def story(front):
-        arrived, _ = await read(await front.add([95], greedy(3, ignore_eos=True)))
-        assert [token.token for token in arrived[0]] == [counted(95), 0, 1]
-
-    run_with(counting_engine(), story)
 
 
 def test_a_closed_loop_of_the_caller_does_no_harm():

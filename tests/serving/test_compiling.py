@@ -4,7 +4,7 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
-from fronts import LIMIT, counting_engine, read, until, until_empty
+from fronts import counting_engine, read, until, until_empty
 
 from lessons_lib.engine import guided
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -91,19 +91,16 @@ def test_a_request_that_is_aborted_before_it_began(compiler):
     assert compiler[0].cancelled() and not loop.compiling
 
 
-def test_behind_a_front_others_are_served_meanwhile(compiler):
-    async def story():
-        async with AsyncEngine(counting_engine()) as front:
-            adding = asyncio.create_task(front.add([5], GUIDED))
-            leaving = asyncio.create_task(front.add([6], GUIDED))
-            await until(lambda: len(compiler) == 2)
-            _, end = await read(await front.add([1], PLAIN))
-            assert len(end.completions[0].token_ids) == 3 and not adding.done()
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
-            compiler[0].set_result(FreeGrammar())
-            _, end = await read(await adding)
-            assert end.error is None and len(end.completions[0].token_ids) == 3
-            await until_empty(front)
-
-    asyncio.run(asyncio.wait_for(story(), LIMIT))
+async def test_behind_a_front_others_are_served_meanwhile(compiler):
+    async with AsyncEngine(counting_engine()) as front:
+        adding = asyncio.create_task(front.add([5], GUIDED))
+        leaving = asyncio.create_task(front.add([6], GUIDED))
+        await until(lambda: len(compiler) == 2)
+        _, end = await read(await front.add([1], PLAIN))
+        assert len(end.completions[0].token_ids) == 3 and not adding.done()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        compiler[0].set_result(FreeGrammar())
+        _, end = await read(await adding)
+        assert end.error is None and len(end.completions[0].token_ids) == 3
+        await until_empty(front)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from engine_cases import greedy
-from fronts import LIMIT, counting_engine, hanging_engine, read
+from fronts import counting_engine, hanging_engine, read
 
 from lessons_lib.serving.engine_process import NUM_LOOKS, EngineProcess
 from lessons_lib.serving.http.observability import health
@@ -66,10 +66,6 @@ def test_what_is_no_time_is_refused(timeout):
         EngineProcess(counting_engine, step_timeout=timeout)
 
 
-def run(story):
-    asyncio.run(asyncio.wait_for(story(), LIMIT))
-
-
 async def all_end(front):
     """The oracle: whatever waited ends with the same error, and nothing is left in flight."""
     open_before = [await front.add([index], greedy(30, ignore_eos=True)) for index in range(2)]
@@ -87,27 +83,21 @@ async def all_end(front):
         await front.add([1])
 
 
-def test_a_process_that_hangs_is_killed():
-    async def story():
-        async with EngineProcess(hanging_engine, num_threads=1) as front:
-            await all_end(front)
-            assert front.error.endswith("Its process was killed: make a new one.")
-            assert front.process.returncode == -signal.SIGKILL
-
-    run(story)
+async def test_a_process_that_hangs_is_killed():
+    async with EngineProcess(hanging_engine) as front:
+        await all_end(front)
+        assert front.error.endswith("Its process was killed: make a new one.")
+        assert front.process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops a process")
-def test_a_process_that_is_stopped_is_killed_and_an_idle_one_is_not():
-    async def story():
-        async with EngineProcess(counting_engine, num_threads=1, step_timeout=0.2) as front:
-            _, end = await read(await front.add([1], greedy(5, ignore_eos=True)))
-            assert end.error is None
-            os.kill(front.process.pid, signal.SIGSTOP)
-            await asyncio.sleep(0.3)
-            assert front.error is None
-            with pytest.raises(EngineDead, match="said nothing"):
-                await front.add([1])
-
-    run(story)
+async def test_a_process_that_is_stopped_is_killed_and_an_idle_one_is_not():
+    async with EngineProcess(counting_engine, step_timeout=0.2) as front:
+        _, end = await read(await front.add([1], greedy(5, ignore_eos=True)))
+        assert end.error is None
+        os.kill(front.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(0.3)
+        assert front.error is None
+        with pytest.raises(EngineDead, match="said nothing"):
+            await front.add([1])

@@ -7,7 +7,6 @@ import pytest
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.serving.router import (
-    PrefixAffinity,
     Replica,
     RoundRobin,
     SentBlocks,
@@ -39,39 +38,6 @@ def test_equal_beginnings_of_texts_have_equal_hashes():
     one, other = hash_prompt("Once upon a time", 4), hash_prompt("Once upon a hill", 4)
     assert one[:3] == other[:3] and one[3] != other[3]
     assert not set(hash_prompt("xnce upon a time", 4)) & set(one)
-
-
-@pytest.mark.parametrize(
-    "replicas, limit, chosen",
-    [
-        ([replica(0), replica(0, PROMPT)], 2, 1),  # its whole prompt
-        ([replica(0, PROMPT[:4]), replica(0, PROMPT[:8])], 2, 1),  # the longer beginning
-        ([replica(0), replica(2, PROMPT)], 2, 1),  # busier, up to the limit
-        ([replica(0), replica(3, PROMPT)], 2, 0),  # and one more
-        ([replica(5), replica(7, PROMPT)], 2, 1),  # a difference counts, not the load itself
-        ([replica(1, PROMPT[:4]), replica(0), replica(9, PROMPT)], 2, 1),  # then the least loaded, whatever it has
-        ([replica(1), replica(0)], 2, 1),  # unknown: the least loaded
-        ([replica(1, PROMPT), replica(0, PROMPT)], 2, 1),  # equally long: the less loaded
-        ([replica(0, num_sent=3), replica(0, num_sent=2)], 2, 1),  # equally loaded: it was sent fewer
-        ([replica(0), replica(0)], 2, 0),
-        ([replica(0), replica(1, PROMPT)], 0, 0),
-        (
-            [replica(0, PROMPT[4:]), replica(1, PROMPT[:4])],
-            2,
-            1,
-        ),  # the same tokens behind another beginning don't count
-        ([replica(9)], 0, 0),
-    ],
-)
-def test_choices(replicas, limit, chosen):
-    assert choose_replica(HASHES, replicas, limit) == chosen
-
-
-def test_a_block_without_those_before_it_does_not_count():
-    holes = Replica()
-    holes.sent_blocks.add(HASHES[1:])
-    assert choose_replica(HASHES, [replica(0, num_sent=1), holes], 2) == 1  # by the tie only
-    assert choose_replica(HASHES, [replica(0, PROMPT[:4], num_sent=1), holes], 2) == 0
 
 
 def test_any_choice_agrees_with_the_rule_spelled_out():
@@ -150,37 +116,6 @@ def test_cached_tokens_are_the_longest_beginnings_that_came_before():
         wanted += min(common, len(prompt) - 1) // 4 * 4
     assert result.cached_tokens == wanted > 0
     assert result.prompt_tokens == sum(map(len, prompts))
-
-
-def test_affinity_keeps_what_one_replica_finds_and_the_others_lose_it():
-    prompts = chat_prompts()
-    rates = {
-        (policy.name, count): simulate_routing(prompts, policy, count).hit_rate
-        for count in (1, 2, 4)
-        for policy in (PrefixAffinity(), TwoChoices(), RoundRobin())
-    }
-    assert rates["round robin", 1] == rates["prefix affinity", 1]
-    for count in (2, 4):
-        assert rates["prefix affinity", count] > rates["prefix affinity", 1]  # more caches, and each keeps its own
-        assert rates["prefix affinity", count] > rates["two choices", count] + 0.1
-    assert rates["two choices", 4] < rates["two choices", 2] < rates["two choices", 1]
-    assert rates["round robin", 4] < rates["round robin", 2]
-
-
-def test_the_imbalance_limit_trades_hits_for_balance():
-    prompts = chat_prompts()
-    none, some, much = (simulate_routing(prompts, PrefixAffinity(limit), 8) for limit in (0, 4, 16))
-    assert none.hit_rate < some.hit_rate < much.hit_rate
-    assert none.highest_load < some.highest_load < much.highest_load
-    assert min(none.requests) > 0 and min(some.requests) > 0
-    assert min(much.requests) == 0  # all conversations with the same system prompt go to one replica
-
-
-def test_a_small_cache_loses_what_was_not_used_for_longest():
-    prompts = chat_prompts()
-    roomy, tight = (simulate_routing(prompts, PrefixAffinity(), 2, num_blocks=blocks) for blocks in (400, 250))
-    assert tight.hit_rate < roomy.hit_rate
-    assert all(len(blocks) <= 250 for blocks in tight.cached_blocks)
 
 
 def test_a_replica_that_cannot_hold_its_requests_says_so():

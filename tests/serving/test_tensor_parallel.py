@@ -1,12 +1,10 @@
 """A model in two parts computes what the whole one computes, and an engine over two processes gives the same tokens."""
 
 import copy
-import threading
 from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from engine_cases import LetterTokenizer, measured
 from transformers import (
     LlamaConfig,
@@ -28,78 +26,25 @@ from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.follower import RankedCore
 from lessons_lib.serving.parallel_engine import parallel_engine
 from lessons_lib.serving.ranks import Ranks, RanksDiffer
-from lessons_lib.serving.tensor_parallel import CannotCut, cut_linear, cut_model
-
-# --- One matrix ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_the_parts_of_a_matrix_compute_what_the_whole_computes(world_size, has_bias):
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(5, 12), torch.randn(18, 12)
-    bias = torch.randn(18) if has_bias else None
-    whole, ranks = F.linear(hidden, weight, bias), range(world_size)
-    columns = [F.linear(hidden, *cut_linear(weight, bias, "colwise", rank, world_size)) for rank in ranks]
-    torch.testing.assert_close(torch.cat(columns, dim=-1), whole)
-    shares = hidden.chunk(world_size, dim=-1)
-    rows = [F.linear(shares[rank], *cut_linear(weight, bias, "rowwise", rank, world_size)) for rank in ranks]
-    torch.testing.assert_close(sum(rows), whole)
-
-
-@pytest.mark.parametrize("cut", ["colwise", "rowwise"])
-def test_a_part_keeps_nothing_of_the_whole_in_memory(cut):
-    weight, bias = cut_linear(torch.randn(8, 4), torch.randn(8), cut, 0, 2)
-    assert weight.untyped_storage().nbytes() == 8 * 4 * 4 // 2
-    assert bias.untyped_storage().nbytes() == (8 * 4 // 2 if cut == "colwise" else 8 * 4)
-
-
-@pytest.mark.parametrize("cut, message", [("colwise", "9 outputs can't"), ("rowwise", "5 inputs can't")])
-def test_unequal_parts_are_refused(cut, message):
-    with pytest.raises(ValueError, match=message):
-        cut_linear(torch.randn(9, 5), None, cut, 0, 2)
-
+from lessons_lib.serving.tensor_parallel import CannotCut, cut_model
+from lessons_lib.serving.workers import run_workers
 
 # --- One model -------------------------------------------------------------------------------------------------------
 
 
-class Threads:
-    """Processes for those who have none: each rank is a thread."""
-
-    def __init__(self, world_size):
-        self.barrier = threading.Barrier(world_size, timeout=60)
-        self.parts = [None] * world_size
-
-    def all_reduce_of(self, rank):
-        def all_reduce(tensor):
-            self.parts[rank] = tensor
-            self.barrier.wait()
-            total = sum(self.parts)
-            self.barrier.wait()
-            return total
-
-        return all_reduce
-
-
 def logits_in_parts(model, world_size, input_ids):
-    threads, logits = Threads(world_size), [None] * world_size
     models = [copy.deepcopy(model) for _ in range(world_size)]
 
-    def compute(rank):
+    def work(worker):
+        cut_model(models[worker.rank], worker.rank, world_size, partial(all_reduce, worker=worker))
         with torch.inference_mode():
-            logits[rank] = models[rank](input_ids).logits
+            return models[worker.rank](input_ids).logits
 
-    for rank, part in enumerate(models):
-        cut_model(part, rank, world_size, threads.all_reduce_of(rank))
-    running = [threading.Thread(target=compute, args=(rank,)) for rank in range(world_size)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    return models, logits
+    return models, run_workers(work, world_size)[0]
 
 
 SIZES = dict(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
@@ -169,16 +114,11 @@ def test_what_cannot_be_cut_is_refused_by_name(name):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_a_model_is_cut_once():
+def test_a_cut_model_is_neither_cut_again_nor_fused_without_its_sums():
     model = copy.deepcopy(tiny_model("llama"))
     cut_model(model, 0, 2, lambda tensor: tensor)
     with pytest.raises(CannotCut, match="no linear layer 'self_attn.o_proj'"):
         cut_model(model, 0, 2, lambda tensor: tensor)
-
-
-def test_a_fused_model_does_not_leave_out_the_sums():
-    model = copy.deepcopy(tiny_model("llama"))
-    cut_model(model, 0, 2, lambda tensor: tensor)
     with pytest.raises(NotFusible):
         FusedModel(model)
 
@@ -292,37 +232,27 @@ def test_an_engine_over_two_processes_gives_the_same_tokens(parallel, request):
             parallel.step()
 
 
+@pytest.mark.parametrize("part", ["runner.forward", "scheduler.schedule"])
 @pytest.mark.parametrize(
     "error, message", [(OSError("no memory"), "OSError: no memory. Close"), (KeyboardInterrupt(), "was interrupted")]
 )
-def test_after_a_step_that_failed_every_call_says_why(error, message):
-    """Without processes: the first one, whose model fails."""
+def test_after_a_step_that_failed_every_call_says_why(error, message, part):
+    """Without processes: the first one, whose model or scheduler fails."""
     ranks = Ranks.__new__(Ranks)
     ranks.world_size, ranks.fingerprint, ranks.error = 2, 7, None
     engine = LLMEngine(*load_llama("cpu"), CONFIG, parts=Parts(core=partial(RankedCore, ranks=ranks)))
 
-    def fail(scheduler_output):
+    def fail(*args):
         raise error
 
     engine.add_request([1, 2, 3], SamplingParams(max_tokens=9))
-    engine.runner.forward = fail
-    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else RanksDiffer):
+    owner, name = part.split(".")
+    setattr(getattr(engine, owner), name, fail)
+    with pytest.raises((RanksDiffer, type(error))):
         engine.step()
     for call in (engine.step, lambda: engine.add_request([4], SamplingParams(max_tokens=9))):
         with pytest.raises(RanksDiffer, match=message):
             call()
-
-
-def test_an_error_outside_of_the_model_is_named_too():
-    ranks = Ranks.__new__(Ranks)
-    ranks.world_size, ranks.fingerprint, ranks.error = 2, 7, None
-    engine = LLMEngine(*load_llama("cpu"), CONFIG, parts=Parts(core=partial(RankedCore, ranks=ranks)))
-    engine.add_request([1, 2, 3], SamplingParams(max_tokens=9))
-    engine.scheduler.schedule = lambda: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        engine.step()
-    with pytest.raises(RanksDiffer, match="ZeroDivisionError: division by zero"):
-        engine.step()
 
 
 def test_processes_that_schedule_differently_say_so(monkeypatch):

@@ -31,9 +31,9 @@ class LiveServer:
         app: the application.
     """
 
-    def __init__(self, *, max_requests=256, api_keys=(), make_engine=LLMEngine, chat_template=None, **config):
+    def __init__(self, *, max_requests=256, api_keys=(), make_engine=LLMEngine, **config):
         self.settings = ServerSettings(MODEL, api_keys=api_keys, access_log=False)
-        self.max_requests, self.make_engine, self.chat_template = max_requests, make_engine, chat_template
+        self.max_requests, self.make_engine = max_requests, make_engine
         self.config = EngineConfig(**({"max_num_seqs": 16} | config))
 
     def __enter__(self):
@@ -57,7 +57,7 @@ class LiveServer:
         self.tokenizer = tokenizer
         with contextlib.closing(self.make_engine(model, tokenizer, self.config)) as self.engine:
             async with AsyncEngine(self.engine, AdmissionControl(self.max_requests)) as self.front:
-                served = ServedModel.of(MODEL, model.config, tokenizer, chat_template=self.chat_template)
+                served = ServedModel.of(MODEL, model.config, tokenizer)
                 self.app = create_app(self.front, self.settings, served)
                 config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=3)
                 self._server = uvicorn.Server(config)
@@ -73,6 +73,16 @@ class LiveServer:
         """Reason -> how many requests have ended with it."""
         with self.engine.core.lock:
             return dict(self.engine.core.num_ended)
+
+
+def slow(forward):
+    """A model's forward that takes a while."""
+
+    def with_pause(*args, **kwargs):
+        time.sleep(0.02)
+        return forward(*args, **kwargs)
+
+    return with_pause
 
 
 def wait_until(holds, patience=PATIENCE):

@@ -5,18 +5,18 @@ import json
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvicorn
+from fronts import until
 
 from lessons_lib.serving.balancer import POLICIES, Balancer
-from lessons_lib.serving.http.server_process import ServerProcess
+from lessons_lib.serving.http.server_process import ServerProcess, start_together
+from lessons_lib.serving.http.server_thread import ServerThread
 
 DEADLINE = 120  # seconds for whatever is waited for
 
@@ -99,29 +99,6 @@ def without_cache(usage: dict[str, Any] | None) -> dict[str, Any] | None:
     return {name: usage[name] for name in ("prompt_tokens", "completion_tokens")} if usage else None
 
 
-@asynccontextmanager
-async def serving(balancer: Balancer) -> Any:
-    """The balancer on a port of its own. Yields its URL."""
-    config = uvicorn.Config(balancer, host="127.0.0.1", port=0, lifespan="on", log_level="warning", ws="none")
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve())
-    try:
-        await until(lambda: server.started or running.done())
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    start = time.perf_counter()
-    while not condition():
-        if time.perf_counter() - start > DEADLINE:
-            raise TimeoutError(f"still not so after {DEADLINE} s")
-        await asyncio.sleep(0.01)
-
-
 async def load(url: str, bodies: list[dict[str, Any]], after_events: int = 0, then: Any = None) -> list[Stream]:
     """All streams at the same time. After so many events of all of them, something happens."""
     count = 0
@@ -158,13 +135,11 @@ async def kill_under_load(bodies: list[dict[str, Any]]) -> tuple[list[Counter[st
         (outcomes of each round's streams, compared with the first round's; how many of them went on elsewhere).
     """
     arguments = ("--max-num-seqs", 64)
-    async with AsyncExitStack() as stack:
+    with ExitStack() as stack:
         servers = [ServerProcess(*arguments, shutdown_timeout=1.0) for _ in range(2)]
-        for server in servers:
-            stack.callback(server.close)
-        await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
+        stack.enter_context(start_together(*servers))
         balancer = Balancer([server.url for server in servers], POLICIES["round-robin"](), health_interval=0.2)
-        url = await stack.enter_async_context(serving(balancer))
+        url = stack.enter_context(ServerThread(balancer)).url
         num_events = sum(body["max_tokens"] for body in bodies) // 4
 
         async def kill_first() -> None:
@@ -178,8 +153,7 @@ async def kill_under_load(bodies: list[dict[str, Any]]) -> tuple[list[Counter[st
         killed = await load(url, bodies, num_events, kill_first)
         continued.append(balancer.counts["continued"])
         servers[0] = ServerProcess(*arguments, "--port", servers[0].url.rpartition(":")[2], shutdown_timeout=1.0)
-        stack.callback(servers[0].close)
-        await asyncio.to_thread(servers[0].start)
+        stack.enter_context(servers[0])
         await until(lambda: all(replica.is_up for replica in balancer.replicas))
         stopped = await load(url, bodies, num_events, stop_second)
         return [outcomes(streams, wanted) for streams in (wanted, killed, stopped)], continued

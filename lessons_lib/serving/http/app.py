@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from lessons_lib import __version__
 from lessons_lib.serving.async_engine import AsyncEngine
-from lessons_lib.serving.http import chat, completions, errors, models_list, operations, tokenization
+from lessons_lib.serving.http import chat, completions, errors, operations
+from lessons_lib.serving.http.generation import check_model
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
@@ -21,12 +22,7 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
     settings = settings.for_context(served.max_model_len)
     app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
     errors.install(app)
-    routers = (
-        models_list.router(served),
-        completions.router(front, served),
-        chat.router(front, served),
-        tokenization.router(served),
-    )
+    routers = models(served), completions.router(front, served), chat.router(front, served)
     for router in routers:
         app.include_router(router)
     # The app's own list of routes doesn't name those of its routers.
@@ -49,3 +45,33 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+def models(served: ServedModel) -> APIRouter:
+    """`GET /v1/models`."""
+    routes = APIRouter(tags=["models"])
+    card = {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "lessons_lib",
+        "root": served.name,
+        "parent": None,
+        "max_model_len": served.max_model_len,
+    }
+
+    @routes.head("/v1/models", include_in_schema=False)
+    @routes.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        """The models of this server: one."""
+        return {"object": "list", "data": [card]}
+
+    # Names such as "HuggingFaceTB/SmolLM2-135M-Instruct" have a slash.
+    @routes.head("/v1/models/{model:path}", include_in_schema=False)
+    @routes.get("/v1/models/{model:path}")
+    async def retrieve_model(model: str) -> dict[str, Any]:
+        """One model."""
+        check_model(model, served)
+        return card
+
+    return routes

@@ -1,5 +1,4 @@
-"""Lesson 14: what `python -m lessons_lib.serving` can be told.
-`vllm serve` has the same names where it has the option."""
+"""Lesson 14: the options of `python -m lessons_lib.serving`. Where `vllm serve` has one, its name is the same."""
 
 import argparse
 import os
@@ -18,19 +17,12 @@ ENGINES = ("process", "thread")
 
 
 class WrongArgument(ValueError):
-    """What the user asked for makes no sense; the message says what to do."""
+    """An option makes no sense; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class ServerArguments:
-    """A server, as the command line describes it.
-
-    Attributes:
-        recipe: of its engine.
-        settings: of everything else.
-        engine: "process" or "thread".
-        until_stdin_closes: see `serve`.
-    """
+    """The arguments of `serve`."""
 
     recipe: EngineRecipe
     settings: ServerSettings
@@ -58,12 +50,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         raise WrongArgument(_with_options(str(error), options)) from error
     if options.device == "cuda" and not torch.cuda.is_available():
         raise WrongArgument("--device is 'cuda', and PyTorch finds no GPU here. Leave it away for the CPU.")
-    return ServerArguments(
-        EngineRecipe(model, options.device, config),
-        settings,
-        options.engine,
-        options.until_stdin_closes,
-    )
+    recipe = EngineRecipe(model, options.device, config)
+    return ServerArguments(recipe, settings, options.engine, options.until_stdin_closes)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -125,7 +113,7 @@ def seconds(text: str) -> float | None:
 
 
 def api_keys(given: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """All keys: from the command line, where other users of the machine can see them, and from the environment."""
+    """All keys: from the command line, where others on the machine can see them, and from the environment."""
     keys = [*(given or ()), *environment.get(KEY_VARIABLE, "").replace(",", " ").split()]
     return tuple(dict.fromkeys(keys))
 
@@ -151,7 +139,7 @@ def _of_fields(owner: type[Any], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _with_options(message: str, options: argparse.Namespace) -> str:
-    """A message about fields, about options instead: `max_num_seqs` is `--max-num-seqs` here."""
+    """A message about fields, reworded for options: `max_num_seqs` is `--max-num-seqs` here."""
     for name in sorted(vars(options), key=len, reverse=True):
         if "_" in name or message.startswith(f"{name} is "):
             message = message.replace(name, "--" + name.replace("_", "-"))

@@ -52,11 +52,6 @@ class ChatGeneration(Generation):
             for index in range(self.params[0].n)
         ]
 
-    def first_fields(self, choice: dict[str, Any]) -> str:
-        if self.body.return_token_ids and choice["index"] == 0:
-            return f', "prompt_token_ids": {self.prompts[0]}'
-        return ""
-
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         logprobs = None
         if self.body.logprobs:

@@ -33,7 +33,7 @@ class ChatChunks:
         return self._chunk({"content": text}, finish_reason)
 
     def usage(self, completion_tokens: int) -> bytes:
-        """How many tokens prompt and completion have."""
+        """The number of tokens of prompt and completion."""
         assert self.prompt_tokens is not None, "the client didn't ask for usage: prompt_tokens is None."
         total = self.prompt_tokens + completion_tokens
         usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}

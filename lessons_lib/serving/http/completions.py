@@ -27,8 +27,8 @@ class TextGeneration(Generation):
     """One request of this kind.
 
     Attributes:
-        echoed: what the text of each prompt's completions begins with.
-        lengths: choice -> how long its text is so far, by the texts of its tokens.
+        echoed: for each prompt, the text that its completions begin with.
+        lengths: choice -> length of its text so far, by the texts of its tokens.
     """
 
     kind: ClassVar[str] = "text_completion"
@@ -50,8 +50,8 @@ class TextGeneration(Generation):
                 token_ids, text = await self.served.encode(prompt, self.body.add_special_tokens is not False), prompt
             else:
                 token_ids, text = prompt, ""
-                if self.body.echo:
-                    self._check_tokens(token_ids)
+                if self.body.echo:  # without it, the engine finds tokens that have no text
+                    self.served.check_tokens("prompt", token_ids)
                     text = self.served.decode(token_ids, self.body.skip_special_tokens is not False)
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
@@ -75,18 +75,8 @@ class TextGeneration(Generation):
         self.lengths[index] = length
         if self.body.max_tokens == 0:
             text, token_ids = "", []
-        choice = {
-            "index": index,
-            "text": self.echoed[prompt_index] + text if is_first else text,
-            "logprobs": logprobs,
-            "finish_reason": tokens[-1].finish_reason,
-            "stop_reason": tokens[-1].stop_reason,
-        }
-        if self.body.return_token_ids:
-            choice["token_ids"] = token_ids
-            if is_first:
-                choice["prompt_token_ids"] = self.prompts[prompt_index]
-        return choice
+        text = self.echoed[prompt_index] + text if is_first else text
+        return self._fields(index, text, logprobs, tokens[-1], token_ids)
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
         return [self._whole_choice(prompt_index, each, end) for each in end.completions]
@@ -94,16 +84,18 @@ class TextGeneration(Generation):
     def count_of(self, num_tokens: int) -> int:
         return 0 if self.body.max_tokens == 0 else num_tokens
 
+    def _fields(
+        self, index: int, text: str, logprobs: Any, end: NewToken | CompletionOutput, token_ids: list[int]
+    ) -> dict[str, Any]:
+        choice = {"index": index, "text": text, "logprobs": logprobs}
+        choice |= {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
+        return choice | {"token_ids": token_ids} if self.body.return_token_ids else choice
+
     def _whole_choice(self, prompt_index: int, completion: CompletionOutput, end: RequestEnded) -> dict[str, Any]:
         prompt, count = self.prompts[prompt_index], self.count_of(len(completion.token_ids))
-        choice = {
-            "index": prompt_index * self.params[0].n + completion.index,
-            "text": self.echoed[prompt_index] + (completion.text if count else ""),
-            "logprobs": None,
-            "finish_reason": completion.finish_reason,
-            "stop_reason": completion.stop_reason,
-        }
-        token_ids = completion.token_ids[:count]
+        index, token_ids = prompt_index * self.params[0].n + completion.index, completion.token_ids[:count]
+        text = self.echoed[prompt_index] + (completion.text if count else "")
+        choice = self._fields(index, text, None, completion, token_ids)
         if completion.logprobs is not None:
             found: list[TokenLogprobs | None] = [*completion.logprobs[:count]]
             of_tokens = token_ids
@@ -113,13 +105,11 @@ class TextGeneration(Generation):
         if self.body.prompt_logprobs is not None and end.prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
         if self.body.return_token_ids:
-            choice |= {"prompt_token_ids": prompt, "token_ids": token_ids}
+            choice["prompt_token_ids"] = prompt
         return choice
 
     def _check(self) -> None:
         body = self.body
-        if body.best_of not in (None, body.n or 1):
-            raise BadRequest(f"best_of is {body.best_of} and n {body.n or 1}; best_of isn't offered. Ask for n.")
         num_prompts, n = len(body.prompts()), body.n or 1
         if num_prompts * n > MAX_COMPLETIONS:
             raise BadRequest(
@@ -139,10 +129,6 @@ class TextGeneration(Generation):
                     f"prompt_logprobs is {body.prompt_logprobs} and logprobs {body.logprobs}; with echo they must be "
                     "the same, or leave out prompt_logprobs."
                 )
-
-    def _check_tokens(self, token_ids: list[int]) -> None:
-        """Tokens outside the vocabulary have no text. Without `echo` the engine finds them."""
-        self.served.check_tokens("prompt", token_ids)
 
     def _max_tokens(self, prompt_length: int) -> int:
         max_tokens, longest = self.body.max_tokens, self.served.max_model_len

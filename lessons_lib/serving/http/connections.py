@@ -1,8 +1,6 @@
-"""Lesson 14: what one connection may cost. uvicorn has bounded buffers, but waits forever for a client that
-sends its request one byte a minute, or doesn't read its answer; and it takes a head of any size.
-
-These limits belong to the connection: an app sees a request only when its head is complete, and can't tell a client
-that reads slowly from one that has stopped.
+"""Lesson 14: limits of one connection. uvicorn has bounded buffers, but waits forever for a client that sends its
+request one byte a minute, or doesn't read its answer; and it takes a head of any size. An app can't limit these: it
+sees a request only when its head is complete, and can't tell a client that reads slowly from one that has stopped.
 """
 
 import asyncio
@@ -17,14 +15,12 @@ TOO_LARGE = (
     b"connection: close\r\n\r\n%s"
 )
 TOO_LARGE_BODY = b'{"error": {"message": "the head of the request is too large.", "type": "invalid_request_error"}}'
-
-
 PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
 PROBE_SECONDS = (0.05, 1.0)  # the second probe comes soon, the others now and then
 
 
 class HeadTooLarge(Exception):
-    """Raised inside the parser, which turns it into an error of its own."""
+    """The parser turns it into an error of its own."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -105,7 +101,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._stalled.cancel()
 
     def _count_header(self, size: int) -> None:
-        """Headers may all come at once, and some behind the body."""
+        """Count the bytes of a head. Headers may all come at once, and some behind the body."""
         self._header_bytes += size
         if self._header_bytes > self.settings.max_header_bytes:
             raise HeadTooLarge

@@ -1,4 +1,4 @@
-"""Lesson 14: how a server's engine is made: in this process, or in one of its own, which receives the recipe."""
+"""Lesson 14: the recipe of a server's engine, which is made in this process or in one of its own."""
 
 import contextlib
 from dataclasses import dataclass, field, replace
@@ -52,11 +52,7 @@ class EngineRecipe:
         return engine
 
     def text_side(self) -> tuple[Any, Any]:
-        """(config, tokenizer) of the model, without its weights.
-
-        Raises:
-            ModelNotFound, DamagedModel: as `load_model`.
-        """
+        """(config, tokenizer) of the model, without its weights. Raises what `load_model` raises."""
         is_folder = Path(self.model).is_dir()
         where = {"local_files_only": True} if is_folder else {}  # the bundled model never asks the network
         try:
@@ -72,7 +68,7 @@ def default_model() -> str:
 
 
 def model_name(model: str) -> str:
-    """What clients call a model unless the user says otherwise."""
+    """The name of a model for clients, unless the user gives another one."""
     if Path(model).resolve() == BUNDLED_MODEL.resolve():
         return BUNDLED_NAME
     folder = Path(model).resolve().name if Path(model).is_dir() else model

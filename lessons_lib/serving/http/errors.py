@@ -1,4 +1,4 @@
-"""What goes wrong, as OpenAI's error body with the status that its clients turn into a typed exception."""
+"""Errors: OpenAI's body, with the status that its clients turn into a typed exception."""
 
 import json
 import math
@@ -22,34 +22,18 @@ TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}  # o
 USE_CHAT, TEXT_ONLY = "use /v1/chat/completions", "its model reads and writes text only; use another server"
 NOT_EMBEDDED = "its model writes text; use a server with an embedding model"
 NOT_STORED = "nothing is stored; send the text in a message"
-# What OpenAI's and others' clients ask for, and the way out.
+# Paths that OpenAI's and others' clients ask for, and the way out.
 OTHER_PATHS = {
-    "/v1/responses": USE_CHAT,
-    "/v1/conversations": f"{USE_CHAT} and send all messages each time",
-    "/v1/assistants": USE_CHAT,
-    "/v1/threads": USE_CHAT,
-    "/v1/messages": USE_CHAT,
-    "/v1/embeddings": NOT_EMBEDDED,
-    "/v1/rerank": NOT_EMBEDDED,
-    "/v1/score": NOT_EMBEDDED,
+    **dict.fromkeys(("/v1/responses", "/v1/messages", "/chat/completions", "/responses", "/api/chat"), USE_CHAT),
+    **dict.fromkeys(("/v1/conversations", "/v1/assistants", "/v1/threads"), f"{USE_CHAT} and send all messages"),
+    **dict.fromkeys(("/v1/embeddings", "/v1/rerank", "/v1/score", "/embeddings"), NOT_EMBEDDED),
+    **dict.fromkeys(("/v1/audio", "/v1/images", "/v1/videos", "/v1/realtime"), TEXT_ONLY),
+    **dict.fromkeys(("/v1/files", "/v1/uploads", "/v1/vector_stores"), NOT_STORED),
+    **dict.fromkeys(("/completions", "/api/generate"), "use /v1/completions"),
+    **dict.fromkeys(("/models", "/api/tags"), "use /v1/models"),
     "/v1/moderations": "nothing is moderated; use another server",
-    "/v1/audio": TEXT_ONLY,
-    "/v1/images": TEXT_ONLY,
-    "/v1/videos": TEXT_ONLY,
-    "/v1/realtime": f"{USE_CHAT} with stream",
-    "/v1/files": NOT_STORED,
-    "/v1/uploads": NOT_STORED,
-    "/v1/vector_stores": NOT_STORED,
     "/v1/batches": "send the requests at once, they are batched",
     "/v1/fine_tuning": "nothing is trained; serve another model",
-    "/chat/completions": USE_CHAT,
-    "/completions": "use /v1/completions",
-    "/models": "use /v1/models",
-    "/responses": USE_CHAT,
-    "/embeddings": NOT_EMBEDDED,
-    "/api/chat": USE_CHAT,
-    "/api/generate": "use /v1/completions",
-    "/api/tags": "use /v1/models",
 }
 
 
@@ -58,13 +42,7 @@ class ClientGone(Exception):
 
 
 class ApiError(Exception):
-    """An answer that is an error.
-
-    Attributes:
-        param: the field of the request that is to blame.
-        code: a word for programs, such as "model_not_found".
-        headers: more headers of the response, such as Retry-After.
-    """
+    """An answer that is an error: `param` is the field of the request at fault, `code` a word for programs."""
 
     def __init__(
         self,
@@ -96,11 +74,7 @@ class AsciiJSONResponse(JSONResponse):
 
 
 def api_error(error: BaseException, fields: Any = ()) -> ApiError:
-    """The answer to an exception.
-
-    Args:
-        fields: names of the request's fields; the one that the message begins with is the param.
-    """
+    """The answer to an exception. If its message begins with one of `fields`, that is the param."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, (BadRequest, OutOfBlocks)):
@@ -126,45 +100,31 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
-        if error.status_code == 400 and (cause := error.__cause__):  # what json says of depth, and of long numbers
-            return ApiError(
-                400, f"the body can't be read: {str(cause).split(';')[0]}. Send a smaller value."
-            ).response()
+        if error.status_code == 400 and (cause := error.__cause__):  # json's, about depth and long numbers
+            reason = str(cause).split(";")[0]
+            return ApiError(400, f"the body can't be read: {reason}. Send a smaller value.").response()
         detail = f"{request.method} {request.url.path}: {error.detail}."
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-        advice = next(
-            (each for start, each in OTHER_PATHS.items() if path == start or path.startswith(f"{start}/")), ""
-        )
+        advice = [each for start, each in OTHER_PATHS.items() if path == start or path.startswith(f"{start}/")]
         if error.status_code == 404 and advice:
-            return ApiError(404, f"{detail} This server doesn't offer it: {advice}.", code="not_offered").response()
+            return ApiError(404, f"{detail} This server doesn't offer it: {advice[0]}.", code="not_offered").response()
         return ApiError(error.status_code, detail, headers=dict(error.headers or {})).response()
 
     @app.exception_handler(ClientGone)
     async def _gone(request: Request, error: ClientGone) -> Response:
         return Response(status_code=499)  # nginx's, for the log: nothing is sent any more
 
-    for kind in (BadRequest, OutOfBlocks, Overloaded, Draining, EngineDead):
+    for kind in (BadRequest, OutOfBlocks, Overloaded, Draining, EngineDead, ApiError, Exception):
 
         @app.exception_handler(kind)
-        async def _refused(request: Request, error: Exception) -> JSONResponse:
+        async def _other(request: Request, error: Exception) -> JSONResponse:
             return api_error(error, FIELDS).response()
-
-    @app.exception_handler(ApiError)
-    async def _api(request: Request, error: ApiError) -> JSONResponse:
-        return error.response()
-
-    @app.exception_handler(Exception)
-    async def _other(request: Request, error: Exception) -> JSONResponse:
-        return api_error(error).response()
 
 
 def validation_error(errors: list[Any]) -> ApiError:
-    """A body that isn't JSON, or doesn't fit the model of the request: what is wrong with the first field that is.
-
-    Args:
-        errors: pydantic's.
-    """
-    # Names that aren't offered say more than what else is wrong.
+    """The answer to a body that isn't JSON, or doesn't fit the model of the request, from pydantic's errors: it names
+    the first field that is wrong."""
+    # A name that isn't offered says more than other errors.
     first = next((error for error in errors if error["type"] == "not_offered"), errors[0])
     location = [str(part) for part in first["loc"] if part not in ("body", *TAGS)]
     kind, value = first["type"], first.get("input")
@@ -192,15 +152,12 @@ def validation_error(errors: list[Any]) -> ApiError:
 
 NO_OBJECT = "the body must be a JSON object, sent with `Content-Type: application/json`."
 # The branches of unions, which pydantic's locations name beside fields; see protocol.py.
-TAGS = (
-    *("TokenizeRequest", "TokenizeChatRequest"),
-    *("(text)", "(texts)", "(token ids)", "(lists of token ids)", "(parts)", "(object)"),
-)
+TAGS = ("(text)", "(texts)", "(token ids)", "(lists of token ids)", "(parts)", "(object)")
 FIELDS: list[str] = []  # of all requests, for "did you mean"; protocol.py fills it
 
 
 def _wanted(kind: str, message: str) -> str:
-    """What a value must do, from pydantic's "Input should be a valid string"."""
+    """The demand on a value, from pydantic's "Input should be a valid string"."""
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return "be a JSON object"
     rest = message.split(" should ", 1)[-1]

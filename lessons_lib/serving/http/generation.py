@@ -1,5 +1,5 @@
-"""What both kinds of completion share: one HTTP request, whose prompts are requests of the engine, answered in one
-piece or as a stream."""
+"""The common part of both kinds of completion: one HTTP request, whose prompts are requests of the engine, answered in
+one piece or as a stream."""
 
 import asyncio
 import itertools
@@ -33,20 +33,13 @@ _serial_numbers = itertools.count()  # two clients may send the same x-request-i
 
 @dataclass
 class Usage:
-    """Tokens of one HTTP request.
-
-    Attributes:
-        prompt_tokens: of all its prompts.
-        completion_tokens: of all their completions.
-        cached_tokens: how many of the prompts' were in the prefix cache.
-    """
+    """Tokens of all prompts and completions of one HTTP request. `cached_tokens` of the prompts' were in the cache."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
 
     def so_far(self) -> dict[str, Any]:
-        """While it runs."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -63,16 +56,14 @@ class Generation:
 
     Attributes:
         id: of the response.
-        body: what was asked for.
-        prompts: token ids of each prompt; `prepare` finds them.
-        params: of each prompt.
+        prompts, params: token ids and parameters of each prompt; `prepare` finds them.
         created: when the request came, in seconds since 1970.
     """
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
     prompt_field: ClassVar[str]
-    # What `choice` says of a token with nothing but text, which nearly all are: index and text are put in.
+    # `choice` of a token that has only text, as nearly all have: index and text are put in.
     plain_choice: ClassVar[str]
 
     front: AsyncEngine
@@ -83,7 +74,7 @@ class Generation:
     params: list[SamplingParams] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
 
-    # What the two kinds do in different ways.
+    # The two kinds differ in these.
 
     async def prepare(self) -> None:
         """Find prompts and params.
@@ -94,34 +85,28 @@ class Generation:
         raise NotImplementedError
 
     def first_choices(self) -> list[dict[str, Any]]:
-        """What a stream says before its first token, as choices of one chunk each."""
+        """Choices before the first token of a stream, one chunk each."""
         return []
 
-    def first_fields(self, choice: dict[str, Any]) -> str:
-        """More fields of the chunk with one of these, as JSON with a comma in front."""
-        return ""
-
     def is_plain(self) -> bool:
-        """Whether `plain_choice` will do."""
+        """True if `plain_choice` will do."""
         return not (self.body.return_token_ids or self.params[0].logprobs is not None)
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
-        """What a chunk says of some tokens of one completion."""
+        """Some tokens of one completion, for a chunk."""
         raise NotImplementedError
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
-        """What the response says of the completions of one prompt."""
+        """The completions of one prompt, for the response."""
         raise NotImplementedError
 
     def more_fields(self, ends: list[RequestEnded]) -> dict[str, Any]:
-        """Of the response, besides choices and usage."""
+        """More fields of the response than choices and usage."""
         return {}
 
     def count_of(self, num_tokens: int) -> int:
-        """How many of these tokens the client gets."""
+        """The number of these tokens that the client gets."""
         return num_tokens
-
-    # What they have in common.
 
     async def respond(self, request: Request) -> Response:
         """Serve the request. Status and head are sent once there is a first token, so that errors have a status.
@@ -157,21 +142,21 @@ class Generation:
         return self._head(self.kind) | {"choices": choices, "usage": usage.at_the_end()} | self.more_fields(ends)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The stream. Each item is what one step of the engine has computed for all completions of the request."""
+        """The stream. Each item has the tokens that one step of the engine has computed for the request."""
         options, usage, is_plain = self.body.stream_options, self._usage(), self.is_plain()
         includes_usage = bool(options and options.include_usage)
         continuous = bool(includes_usage and options and options.continuous_usage_stats)
         write = EventWriter(self._head(self.chunk_kind))
         rest = ', "usage": null' if includes_usage else ""
 
-        def chunk(choice: str, more: str = "") -> str:
-            usage_so_far = f', "usage": {json.dumps(usage.so_far())}' if continuous else rest
-            return write(f'"choices": [{choice}]{usage_so_far}{more}')
+        def chunk(choice: str) -> str:
+            more = f', "usage": {json.dumps(usage.so_far())}' if continuous else rest
+            return write(f'"choices": [{choice}]{more}')
 
         async with self._started() as streams, aclosing(arrivals(streams)) as arriving:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
             first = [] if self.body.output_token_ids else self.first_choices()
-            parts = [chunk(json.dumps(choice), self.first_fields(choice)) for choice in first]
+            parts = [chunk(json.dumps(choice)) for choice in first]
             async for arrived in arriving:
                 for prompt_index, tokens in arrived:
                     for completion, own in by_completion(tokens).items():
@@ -189,11 +174,7 @@ class Generation:
             yield write(f'"choices": [], "usage": {json.dumps(usage.at_the_end())}').encode("ascii")
 
     def _check_context(self) -> None:
-        """As the engine would, in the words of the API.
-
-        Raises:
-            ApiError: a prompt is too long, or leaves too little room.
-        """
+        """Refuse a prompt that is too long, or leaves too little room, as the engine would, but in the API's words."""
         longest = self.served.max_model_len
         for prompt, params in zip(self.prompts, self.params):
             length, max_tokens = len(prompt), params.max_tokens or 1
@@ -209,11 +190,7 @@ class Generation:
                 )
 
     async def _ended(self, stream: RequestStream) -> RequestEnded:
-        """What the engine has returned for one prompt.
-
-        Raises:
-            ApiError: it failed, or the server has ended it.
-        """
+        """The end of a prompt's request; ApiError if it failed, or the server has ended it."""
         end = await stream.end()
         if end.error is not None:
             is_dead = self.front.error is not None
@@ -224,7 +201,7 @@ class Generation:
         return end
 
     def _head(self, kind: str) -> dict[str, Any]:
-        """Fields of the response, and of each chunk."""
+        """The first fields of the response, and of each chunk."""
         return {
             "id": self.id,
             "object": kind,
@@ -238,8 +215,7 @@ class Generation:
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[list[RequestStream]]:
-        """The streams of the prompts. Those that still run when the block is left are aborted: all, if the client
-        leaves or if one of them is refused."""
+        """The streams of the prompts. Those that still run when the block is left are aborted."""
         async with AsyncExitStack() as stack:
             streams: list[RequestStream] = []
             for prompt, params in zip(self.prompts, self.params):
@@ -259,17 +235,14 @@ class Generation:
 
 
 def check_model(name: str | None, served: ServedModel) -> None:
-    """
-    Raises:
-        ApiError: a request names another model.
-    """
+    """Refuse a request that names another model: ApiError."""
     if name not in (None, served.name):
         message = f"the model {name[:200]!r} isn't served here; {served.name!r} is."
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
 async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[int, list[NewToken]]], None]:
-    """(which stream, its new tokens) of all streams that have some, until all have ended."""
+    """(index, new tokens) of all streams that have some, until all have ended."""
     if len(streams) == 1:
         async for tokens in streams[0]:
             yield [(0, tokens)]
@@ -300,7 +273,7 @@ async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[in
 
 
 def by_completion(tokens: list[NewToken]) -> dict[int, list[NewToken]]:
-    """Tokens by the completion of the request that they belong to."""
+    """Index of a completion -> its tokens."""
     if len(tokens) == 1:
         return {tokens[0].index: tokens}
     found: dict[int, list[NewToken]] = {}

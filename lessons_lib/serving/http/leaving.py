@@ -23,7 +23,7 @@ async def stream_until_gone(
         send: `await send(tokens)` waits until the connection has room for them.
 
     Returns:
-        whether all tokens were sent.
+        True if all tokens were sent.
 
     However it ends, the request has ended or is being aborted, and nothing that was started here runs on.
     """

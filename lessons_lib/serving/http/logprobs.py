@@ -13,11 +13,10 @@ LEAST = -9999.0  # JSON has no -inf
 def completion_logprobs(
     tokens: list[int], found: Sequence[TokenLogprobs | None], served: ServedModel, offset: int = 0
 ) -> dict[str, Any]:
-    """As /v1/completions has them.
+    """In the shape of /v1/completions.
 
     Args:
-        found: one for each token, with as many of the likeliest as were asked for. None for the first token of a
-            prompt, which nothing predicts.
+        found: one for each token; None for the first token of a prompt, which nothing predicts.
         offset: where in the text the first token begins.
     """
     texts = [served.token_text[token] for token in tokens]
@@ -39,7 +38,7 @@ def _by_text(found: TokenLogprobs, served: ServedModel) -> dict[str, float]:
 
 
 def chat_logprobs(found: Sequence[TokenLogprobs], served: ServedModel) -> dict[str, Any]:
-    """As /v1/chat/completions has them."""
+    """In the shape of /v1/chat/completions."""
     content = [
         _entry(each.token, each.logprob, served)
         | {"top_logprobs": [_entry(token, value, served) for token, value in each.top]}
@@ -49,15 +48,11 @@ def chat_logprobs(found: Sequence[TokenLogprobs], served: ServedModel) -> dict[s
 
 
 def _entry(token: int, logprob: float, served: ServedModel) -> dict[str, Any]:
-    return {
-        "token": served.token_text[token],
-        "logprob": max(logprob, LEAST),
-        "bytes": served.token_bytes[token],
-    }
+    return {"token": served.token_text[token], "logprob": max(logprob, LEAST), "bytes": served.token_bytes[token]}
 
 
 def prompt_logprobs(found: Sequence[TokenLogprobs | None], served: ServedModel) -> list[dict[str, Any] | None]:
-    """As vLLM has those of a prompt: token id -> its log-probability, the prompt's own token first."""
+    """In vLLM's shape, for prompts: token id -> its log-probability, the prompt's own token first."""
     return [
         None
         if each is None

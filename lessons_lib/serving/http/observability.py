@@ -1,4 +1,4 @@
-"""Lesson 14: a server as its operator sees it: health, metrics, a line for each request, the cockpit's numbers."""
+"""Lesson 14: a server as its operator sees it: health, metrics, a log line for each request, the cockpit's numbers."""
 
 import contextlib
 import logging
@@ -10,34 +10,24 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.prometheus import counter, counters, engine_families, gauge
-from lessons_lib.serving.http.security import App, Message, Receive, Scope, Send, header_values
+from lessons_lib.serving.async_engine import AsyncEngine
 
 ACCESS = logging.getLogger("lessons_lib.access")
 CLIENT_LEFT = 499  # before it had a status; nginx logs the same number
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-class Front(Protocol):
-    """The part of an AsyncEngine that observability reads."""
-
-    gauges: EngineGauges
-    error: str | None
-    is_draining: bool
-    admission: Any
-
-    def metrics(self) -> dict[str, Any]: ...
-
-
-def health(front: Front) -> tuple[int, dict[str, Any]]:
-    """(status, body) of /health: 200 if a request would be served, else 503, so that a balancer asks another server."""
+def health(front: AsyncEngine) -> tuple[int, dict[str, Any]]:
+    """(status, body) of /health: 503 if no request would be served, so that a balancer asks another server."""
     if front.error is not None:
         return 503, {"status": "dead", "error": front.error}
     if front.is_draining:
@@ -45,8 +35,8 @@ def health(front: Front) -> tuple[int, dict[str, Any]]:
     return 200, {"status": "ok"}
 
 
-def cockpit(front: Front) -> dict[str, Any]:
-    """Everything that the page draws: the state of the engine, and sums whose differences are rates."""
+def cockpit(front: AsyncEngine) -> dict[str, Any]:
+    """Figures for the page: the state of the engine, and sums whose differences are rates."""
     gauges, metrics, admission = front.gauges, front.metrics(), front.admission
     return {
         **health(front)[1],
@@ -70,12 +60,12 @@ class ServerMetrics:
     """Everything under /metrics, computed when it is asked for.
 
     Attributes:
-        answers: (path, status) -> how many answers. Paths that the server doesn't have count as "other", or a client
-            could make it remember any number of paths.
-        log: counts lost lines; None if there is none.
+        answers: (path, status) -> number of answers. Unknown paths count as "other", or a client could make the server
+            remember any number of paths.
+        log: counts lost lines; may be None.
     """
 
-    def __init__(self, front: Front, model_name: str, log: "BackgroundLog | None" = None):
+    def __init__(self, front: AsyncEngine, model_name: str, log: "BackgroundLog | None" = None):
         self.front, self.model_name, self.log = front, model_name, log
         self.answers: Any = Counter[tuple[str, int]]()
         self.registry = CollectorRegistry()
@@ -87,7 +77,7 @@ class ServerMetrics:
         return generate_latest(self.registry)
 
     def describe(self) -> list[Metric]:
-        """Nothing: the values may not be there yet when this is registered."""
+        """No metrics: the values may not be there yet when this is registered."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -114,7 +104,7 @@ class AccessLog:
     answer's headers and into the log, where a line break would forge a header or a line.
     """
 
-    def __init__(self, app: App, metrics: ServerMetrics, known_paths: frozenset[str], is_logged: bool = True):
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, known_paths: frozenset[str], is_logged: bool = True):
         self.app, self.metrics, self.known_paths, self.is_logged = app, metrics, known_paths, is_logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,8 +118,7 @@ class AccessLog:
             nonlocal status, num_bytes, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [header for header in message.get("headers", []) if header[0].lower() != b"x-request-id"]
-                message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
             else:
                 num_bytes += len(message.get("body", b""))
                 is_complete = not message.get("more_body", False)
@@ -161,10 +150,9 @@ class AccessLog:
 
 def checked_request_id(scope: Scope) -> str:
     """The request's id: the client's, or a new one. From now on it is the one in the request's headers."""
-    sent = header_values(scope, b"x-request-id")
+    sent = Headers(scope=scope).getlist("x-request-id")
     request_id = sent[0] if len(sent) == 1 and REQUEST_ID.fullmatch(sent[0]) else uuid.uuid4().hex
-    others = [header for header in scope["headers"] if header[0].lower() != b"x-request-id"]
-    scope["headers"] = [*others, (b"x-request-id", request_id.encode())]
+    MutableHeaders(scope=scope)["x-request-id"] = request_id
     return request_id
 
 

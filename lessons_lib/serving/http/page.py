@@ -15,9 +15,8 @@ from lessons_lib.serving.http.settings import ServerSettings
 def page(settings: ServerSettings) -> Response:
     """The page of a server, with a policy that lets it load and ask nothing but this server."""
     text, policy = source()
-    fields = {"{{model}}": settings.model_name, "{{needs_key}}": "yes" if settings.api_keys else "no"}
-    for name, value in fields.items():
-        text = text.replace(name, html.escape(value, quote=True))
+    for name, value in {"model": settings.model_name, "needs_key": "yes" if settings.api_keys else "no"}.items():
+        text = text.replace("{{" + name + "}}", html.escape(value))
     headers = {"content-security-policy": policy, "cache-control": "no-store"}
     return Response(text, media_type="text/html", headers=headers)
 
@@ -25,13 +24,10 @@ def page(settings: ServerSettings) -> Response:
 @functools.cache
 def source() -> tuple[str, str]:
     """(the file's text, its Content-Security-Policy): a browser runs the file's own script and no other."""
-    text = resources.files(__package__).joinpath("page").joinpath("index.html").read_text(encoding="utf-8")
-    allowed = {"script": "'none'", "style": "'none'"}
-    for kind in allowed:
-        bodies = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
-        allowed[kind] = " ".join(f"'sha256-{base64_sha256(body)}'" for body in bodies)
+    text = resources.files(__package__).joinpath("page", "index.html").read_text(encoding="utf-8")
+    script, style = (base64_sha256(re.findall(f"<{tag}>(.*?)</{tag}>", text, re.S)[0]) for tag in ("script", "style"))
     policy = (
-        f"default-src 'none'; script-src {allowed['script']}; style-src {allowed['style']}; connect-src 'self'; "
+        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return text, policy

@@ -1,6 +1,8 @@
-"""What a request may say: the fields of OpenAI's API that make sense here, and vLLM's for the rest of the engine's
-SamplingParams. Values are checked for their types and ranges, and a field that isn't known is refused: a misspelled
-`max_token` that is silently ignored is the worst of all answers."""
+"""The fields of requests: those of OpenAI's API that make sense here, and vLLM's for the rest of SamplingParams.
+
+Values are checked for types and ranges, and an unknown field is refused: silently ignoring a misspelled `max_token` is
+the worst of all answers.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -36,56 +38,16 @@ Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
-# Values with which a field asks for nothing, besides null. Clients fill in what they know of.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "annotations": ([],),
-    "best_of": (1,),
-    "documents": ([],),
-    "early_stopping": (False,),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "kv_transfer_params": ({},),
-    "length_penalty": (1,),
-    "logits_processors": ([],),
-    "mm_processor_kwargs": ({},),
-    "parallel_tool_calls": (False, True),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
-    "reasoning_effort": ("none",),
-    "refusal": ("",),
-    "suffix": ("",),
-    "tool_call_id": ("",),
-    "tool_calls": ([],),
-    "tool_choice": ("none",),
-    "tools": ([],),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
-    "verbosity": ("medium",),
-}
-
-
-def is_neutral(name: str, value: Any) -> bool:
-    """Whether a field that isn't offered may have this value."""
+def asks_for_nothing(value: Any, neutral: tuple[Any, ...]) -> bool:
+    """True for null and for neutral values."""
     # To Python, 1 and 1.0 and True are equal.
     is_bool = isinstance(value, bool)
-    return value is None or any(value == each and isinstance(each, bool) == is_bool for each in NEUTRAL.get(name, ()))
-
-
-def neutral_only(names: dict[str, str]) -> dict[str, Any]:
-    """The JSON schema of fields that aren't offered."""
-    return {
-        name: {"enum": [None, *NEUTRAL.get(name, ())], "description": f"Not offered: {why}"}
-        for name, why in names.items()
-    }
+    return value is None or any(value == each and isinstance(each, bool) == is_bool for each in neutral)
 
 
 def one_of(wanted: str, tag_of: Callable[[Any], str | None]) -> Discriminator:
-    """Choose the branch of a union by looking at a value, so that errors are about the one that was meant.
-
-    Args:
-        wanted: what a value must be.
-        tag_of: returns the tag of a branch, or None.
-    """
+    """Choose the branch of a union by the tag of a value, or None, so that errors are about the branch that was
+    meant."""
     return Discriminator(tag_of, custom_error_type="union", custom_error_message=f"Input should be {wanted}")
 
 
@@ -95,12 +57,11 @@ def text_or_other(other: str, kind: type) -> Callable[[Any], str | None]:
 
 
 # Tags of branches: pydantic names them in the places of errors, beside names of fields.
-TEXT, TEXTS, TOKENS, LISTS_OF_TOKENS, PARTS, OBJECT = errors.TAGS[2:]
+TEXT, TEXTS, TOKENS, LISTS_OF_TOKENS, PARTS, OBJECT = errors.TAGS
 
 
 def fail_fast(schema: Any) -> Any:
-    """Let validation stop at the first wrong item of a list or dict: an answer tells one, and building 100,000 errors
-    takes seconds."""
+    """Let validation stop at the first wrong item of a list or dict: building 100,000 errors takes seconds."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "dict"):
             schema["fail_fast"] = True
@@ -119,14 +80,11 @@ def known_fields(kind: "type[Fields]") -> frozenset[str]:
 
 
 class Fields(BaseModel):
-    """Strict: a number in quotes is no number, and a field that doesn't exist is an error.
-
-    Attributes:
-        not_offered: field -> why it is refused, and what to do.
-    """
+    """Strict: a number in quotes is no number, and a field that doesn't exist is an error. `not_offered` is like
+    NOT_OFFERED."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    not_offered: ClassVar[dict[str, str]] = {}
+    not_offered: ClassVar[dict[str, tuple[Any, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -134,8 +92,8 @@ class Fields(BaseModel):
         """Of fields that don't exist, one is kept: an error is about one, so 100,000 needn't be looked at."""
         if not isinstance(data, dict) or data.keys() <= (fields := known_fields(cls)):
             return data
-        for name, why in cls.not_offered.items():
-            if name in data and not is_neutral(name, data[name]):
+        for name, (why, *neutral) in cls.not_offered.items():
+            if name in data and not asks_for_nothing(data[name], tuple(neutral)):
                 raise PydanticCustomError("not_offered", "{field} isn't offered: {why}", {"field": name, "why": why})
         known = {name: data[name] for name in fields if name in data}
         for name in data:
@@ -147,30 +105,17 @@ class Fields(BaseModel):
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         return fail_fast(handler(source))
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = handler(core_schema)
-        target = handler.resolve_ref_schema(schema)
-        if cls.not_offered:
-            target.setdefault("properties", {}).update(neutral_only(cls.not_offered))
-        return schema
-
 
 class StreamOptions(Fields):
-    """What a stream tells besides its tokens.
+    """More that a stream tells."""
 
-    Attributes:
-        include_usage: one more chunk at the end, with `usage` and without choices.
-        continuous_usage_stats: `usage` so far in every chunk.
-    """
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: bool | None = None  # in one more chunk at the end
+    continuous_usage_stats: bool | None = None  # so far, in every chunk
     include_obfuscation: bool | None = None  # OpenAI's; what it would add hides lengths from eavesdroppers
 
 
 class StructuredOutputs(Fields):
-    """What the text must look like; see StructuredOutputsParams. Exactly one is given."""
+    """Rules for the text; see StructuredOutputsParams. Exactly one is given."""
 
     json_schema: (
         Annotated[
@@ -185,17 +130,14 @@ class StructuredOutputs(Fields):
     json_object: Literal[True] | None = None
 
     def to_params(self) -> StructuredOutputsParams:
+        choice = None if self.choice is None else tuple(self.choice)
         return StructuredOutputsParams(
-            json=self.json_schema,
-            regex=self.regex,
-            choice=None if self.choice is None else tuple(self.choice),
-            grammar=self.grammar,
-            json_object=self.json_object,
+            json=self.json_schema, regex=self.regex, choice=choice, grammar=self.grammar, json_object=self.json_object
         )
 
 
 class JSONSchemaFormat(Fields):
-    """OpenAI's name for a schema. `name`, `description` and `strict` change nothing: every schema is kept strictly."""
+    """OpenAI's form of a schema. `name`, `description` and `strict` change nothing: every schema is kept strictly."""
 
     name: str
     json_schema: dict[str, Any] = Field(alias="schema")
@@ -204,7 +146,7 @@ class JSONSchemaFormat(Fields):
 
 
 class ResponseFormat(Fields):
-    """OpenAI's way to say what the text must look like."""
+    """OpenAI's rules for the text."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JSONSchemaFormat | None = None
@@ -219,20 +161,21 @@ class ResponseFormat(Fields):
         return StructuredOutputsParams(json=self.json_schema.json_schema)
 
 
-NOT_OFFERED = {
-    "use_beam_search": "completions are drawn, not searched; ask for n.",
-    "length_penalty": "it belongs to beam search.",
-    "early_stopping": "it belongs to beam search.",
-    "truncate_prompt_tokens": "a shortened prompt is another prompt; shorten it before you send it.",
-    "logits_processors": "functions can't be sent; see logit_bias and structured_outputs.",
-    "guided_json": "use structured_outputs, as in vLLM from 0.12 on.",
-    "guided_regex": "use structured_outputs, as in vLLM from 0.12 on.",
-    "guided_choice": "use structured_outputs, as in vLLM from 0.12 on.",
-    "guided_grammar": "use structured_outputs, as in vLLM from 0.12 on.",
-    "typical_p": "use min_p or top_p.",
-    "kv_transfer_params": "KV caches stay in one engine.",
-    "prompt_cache_retention": "a prompt is cached until others need the room.",
-    "moderation": "nothing is moderated.",
+# Field -> why it is refused, and values with which it asks for nothing, besides null. Clients fill in all they know.
+NOT_OFFERED: dict[str, tuple[Any, ...]] = {
+    "use_beam_search": ("completions are drawn, not searched; ask for n.", False),
+    "length_penalty": ("it belongs to beam search.", 1),
+    "early_stopping": ("it belongs to beam search.", False),
+    "truncate_prompt_tokens": ("a shortened prompt is another prompt; shorten it before you send it.",),
+    "logits_processors": ("functions can't be sent; see logit_bias and structured_outputs.", []),
+    "guided_json": ("use structured_outputs, as in vLLM from 0.12 on.",),
+    "guided_regex": ("use structured_outputs, as in vLLM from 0.12 on.",),
+    "guided_choice": ("use structured_outputs, as in vLLM from 0.12 on.",),
+    "guided_grammar": ("use structured_outputs, as in vLLM from 0.12 on.",),
+    "typical_p": ("use min_p or top_p.", 1),
+    "kv_transfer_params": ("KV caches stay in one engine.", {}),
+    "prompt_cache_retention": ("a prompt is cached until others need the room.", "in_memory", "in-memory"),
+    "moderation": ("nothing is moderated.",),
 }
 
 
@@ -291,11 +234,8 @@ class SamplingFields(Fields):
     def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
         """As the engine takes them.
 
-        Args:
-            own: more fields, which differ between the two kinds of completion.
-
         Raises:
-            BadRequest: values that don't fit together.
+            BadRequest: values don't fit together.
         """
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options is given, and stream is not true; leave it out, or set stream.")
@@ -311,10 +251,6 @@ class SamplingFields(Fields):
             rules = self.structured_outputs.to_params()
         fields = {"temperature": 1.0} | given | own
         return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, structured_outputs=rules, **fields)
-
-    def options(self) -> dict[str, Any]:
-        """What `AsyncEngine.add` takes besides."""
-        return {"tier": self.priority or 0, "cache_salt": self.cache_salt}
 
 
 # Fields that SamplingParams has by the same name and meaning.
@@ -341,13 +277,14 @@ class CompletionRequest(SamplingFields):
     Attributes:
         prompt: a text or token ids, or a list of one kind: one prompt each.
         max_tokens: 16 if not given, or what fits. 0 with `echo`: nothing but the prompt, with its log-probabilities.
-        logprobs: for how many of the likeliest tokens log-probabilities are returned, besides the chosen ones.
-        echo: whether the text begins with the prompt.
+        logprobs: how many of the likeliest tokens have log-probabilities, besides the chosen ones.
+        echo: put the prompt in front of the text.
     """
 
-    not_offered: ClassVar[dict[str, str]] = NOT_OFFERED | {
-        "suffix": "this model writes on, and can't fill in; put all of the text into prompt.",
-        "prompt_embeds": "send text or token ids.",
+    not_offered: ClassVar[dict[str, tuple[Any, ...]]] = NOT_OFFERED | {
+        "suffix": ("this model writes on, and can't fill in; put all of the text into prompt.", ""),
+        "prompt_embeds": ("send text or token ids.",),
+        "best_of": ("ask for n.", 1),
     }
 
     prompt: Annotated[
@@ -360,11 +297,9 @@ class CompletionRequest(SamplingFields):
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=-1)] | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     add_special_tokens: bool | None = None
 
     def prompts(self) -> list[str | list[int]]:
-        """One or several."""
         is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if is_one else self.prompt  # type: ignore[list-item, return-value]
 
@@ -392,22 +327,17 @@ class TextPart(Fields):
 
 
 class ChatMessage(Fields):
-    """One message of a chat.
+    """One message of a chat. `name` is for templates that write it."""
 
-    Attributes:
-        content: a text, or parts of a text, which are joined by new lines.
-        name: for templates that write it.
-    """
-
-    not_offered: ClassVar[dict[str, str]] = {
-        "annotations": "nothing is looked up.",
-        "reasoning_content": "this model doesn't reason before it answers; send it as content.",
-        "reasoning": "this model doesn't reason before it answers; send it as content.",
-        "tool_calls": "tools are not.",
-        "tool_call_id": "tools are not.",
-        "function_call": "functions are not.",
-        "audio": "this model reads text only.",
-        "refusal": "this model has no refusals; send it as content.",
+    not_offered: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "annotations": ("nothing is looked up.", []),
+        "reasoning_content": ("this model doesn't reason before it answers; send it as content.",),
+        "reasoning": ("this model doesn't reason before it answers; send it as content.",),
+        "tool_calls": ("tools are not.", []),
+        "tool_call_id": ("tools are not.", ""),
+        "function_call": ("functions are not.", "none"),
+        "audio": ("this model reads text only.",),
+        "refusal": ("this model has no refusals; send it as content.", ""),
     }
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -433,19 +363,45 @@ class ChatMessage(Fields):
         return message if self.name is None else message | {"name": self.name}
 
 
-class ChatFields(Fields):
-    """A chat, and how the template writes it.
+class ChatRequest(SamplingFields):
+    """`POST /v1/chat/completions`.
 
     Attributes:
-        add_generation_prompt: whether the beginning of the answer's message is written; true if not given.
-        continue_final_message: whether the answer goes on with the last message instead.
+        add_generation_prompt: the template writes the beginning of the answer's message; true if not given.
+        continue_final_message: the answer goes on with the last message instead.
         chat_template_kwargs: more variables of the template, such as `enable_thinking`.
+        max_completion_tokens: what fits if not given. `max_tokens` is its older name.
+        top_logprobs: how many of the likeliest tokens have log-probabilities, besides the chosen ones.
     """
+
+    not_offered: ClassVar[dict[str, tuple[Any, ...]]] = NOT_OFFERED | {
+        "tools": ("the answer is text; ask for JSON with response_format.", []),
+        "tool_choice": ("the answer is text; ask for JSON with response_format.", "none"),
+        "parallel_tool_calls": ("tools are not.", False, True),
+        "functions": ("the answer is text; ask for JSON with response_format.", []),
+        "function_call": ("the answer is text; ask for JSON with response_format.", "none"),
+        "audio": ("this model writes text only.",),
+        "prediction": ("there is no speculative decoding.",),
+        "reasoning_effort": ("this model doesn't reason before it answers.", "none"),
+        "verbosity": ("say it in a message, or set max_completion_tokens.", "medium"),
+        "web_search_options": ("nothing is looked up.",),
+        "best_of": ("ask for n.", 1),
+        "echo": ("the answer begins after the messages.", False),
+        "chat_template": ("the template is the server's; send a prompt of your own to /v1/completions.",),
+        "documents": ("put them into a message.", []),
+        "mm_processor_kwargs": ("this model reads text only.", {}),
+    }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1)] | None = None
+    store: Literal[False] | None = None
 
     def template_options(self) -> dict[str, Any]:
         continues = bool(self.continue_final_message)
@@ -459,79 +415,4 @@ class ChatFields(Fields):
         }
 
 
-class ChatRequest(SamplingFields, ChatFields):
-    """`POST /v1/chat/completions`.
-
-    Attributes:
-        max_completion_tokens: what fits if not given. `max_tokens` is its older name.
-        logprobs: whether log-probabilities are returned.
-        top_logprobs: for how many of the likeliest tokens, besides the chosen ones.
-    """
-
-    not_offered: ClassVar[dict[str, str]] = NOT_OFFERED | {
-        "tools": "the answer is text; ask for JSON with response_format.",
-        "tool_choice": "the answer is text; ask for JSON with response_format.",
-        "parallel_tool_calls": "tools are not.",
-        "functions": "the answer is text; ask for JSON with response_format.",
-        "function_call": "the answer is text; ask for JSON with response_format.",
-        "audio": "this model writes text only.",
-        "prediction": "there is no speculative decoding.",
-        "reasoning_effort": "this model doesn't reason before it answers.",
-        "verbosity": "say it in a message, or set max_completion_tokens.",
-        "web_search_options": "nothing is looked up.",
-        "best_of": "ask for n.",
-        "echo": "the answer begins after the messages.",
-        "chat_template": "the template is the server's; send a prompt of your own to /v1/completions.",
-        "documents": "put them into a message.",
-        "mm_processor_kwargs": "this model reads text only.",
-    }
-
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0)] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(min_length=1)] | None = None
-    store: Literal[False] | None = None
-
-
-class TokenizeRequest(Fields):
-    """`POST /tokenize` with a text."""
-
-    prompt: str
-    model: str | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
-
-
-class TokenizeChatRequest(ChatFields):
-    """`POST /tokenize` with a chat."""
-
-    model: str | None = None
-    return_token_strs: bool | None = None
-
-
-def kind_of_tokenize(data: Any) -> str:
-    """Which of the two a body is meant to be."""
-    return (TokenizeChatRequest if isinstance(data, dict) and "messages" in data else TokenizeRequest).__name__
-
-
-AnyTokenizeRequest = Annotated[
-    Annotated[TokenizeRequest, Tag("TokenizeRequest")] | Annotated[TokenizeChatRequest, Tag("TokenizeChatRequest")],
-    Discriminator(kind_of_tokenize),
-]
-
-
-class DetokenizeRequest(Fields):
-    """`POST /detokenize`."""
-
-    tokens: list[TokenId]
-    model: str | None = None
-
-
-errors.FIELDS = sorted(
-    {
-        name
-        for kind in (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
-        for name in kind.model_fields
-    }
-)
+errors.FIELDS = sorted(CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys())

@@ -1,4 +1,4 @@
-"""What the server needs of the model besides its engine: text to tokens, tokens to text, and the chat template."""
+"""The server's side of the model: text to tokens, tokens to text, and the chat template."""
 
 import asyncio
 import copy
@@ -18,9 +18,9 @@ from lessons_lib.models.validate import BadRequest
 
 # A model that was never trained on chats has never seen roles: it just continues the last message.
 DEFAULT_CHAT_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
-# What a client can't set by chat_template_kwargs.
+# A client can't set these by chat_template_kwargs.
 CHAT_ARGUMENTS = signature(PreTrainedTokenizerBase.apply_chat_template).parameters.keys() | {"messages", "tool_schemas"}
-INLINE_CHARACTERS, INLINE_MESSAGES = 4096, 16  # what is shorter is encoded faster than another thread is woken
+INLINE_CHARACTERS, INLINE_MESSAGES = 4096, 16  # encoding less is faster than waking another thread
 
 
 class TooLong(BadRequest):
@@ -38,7 +38,6 @@ class ServedModel:
         tokenizer: of the front; the engine may have its own, in another process.
         max_model_len: the longest sequence, prompt and completion together. None if nothing limits it.
         vocab_size: of the model.
-        chat_template: Jinja; replaces the tokenizer's.
         created: when the server started, in seconds since 1970.
     """
 
@@ -46,30 +45,20 @@ class ServedModel:
     tokenizer: PreTrainedTokenizerBase
     max_model_len: int | None
     vocab_size: int
-    chat_template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        config: PretrainedConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        max_model_len: int | None = None,
-        chat_template: str | None = None,
+        cls, name: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_model_len: int | None = None
     ) -> "ServedModel":
-        """Of a model's config: its weights may be in another process.
-
-        Args:
-            max_model_len: `EngineConfig.max_model_len`; the model's own context if not given.
-        """
+        """From a model's config: its weights may be in another process. `max_model_len` is that of EngineConfig."""
         longest = context_length(config) if max_model_len is None else max_model_len
-        return cls(name, tokenizer, longest, text_config(config).vocab_size, chat_template)
+        return cls(name, tokenizer, longest, text_config(config).vocab_size)
 
     @functools.cached_property
     def text_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer, but special tokens in a text are text: a client that wants one sends its id. A copy, since a
-        tokenizer can't encode in both ways in two threads."""
+        """A tokenizer to which special tokens in a text are text: a client that wants one sends its id. It is a copy,
+        since a tokenizer can't encode in both ways in two threads."""
         tokenizer = copy.deepcopy(self.tokenizer)
         tokenizer.split_special_tokens = True
         return tokenizer
@@ -111,11 +100,8 @@ class ServedModel:
         continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a chat, by a chat template: the server's, or the tokenizer's, or one that joins the messages.
-        Control tokens are those that the template writes; in a message, they are text.
-
-        Args:
-            chat_template_kwargs: more variables of the template.
+        """Token ids of a chat, by the tokenizer's chat template, or by one that joins the messages. Only the template
+        writes control tokens; in a message, they are text.
 
         Raises:
             BadRequest: the template can't write these messages.
@@ -125,7 +111,7 @@ class ServedModel:
         write = functools.partial(
             self.tokenizer.apply_chat_template,
             messages,
-            chat_template=self.chat_template or self.tokenizer.chat_template or DEFAULT_CHAT_TEMPLATE,
+            chat_template=self.tokenizer.chat_template or DEFAULT_CHAT_TEMPLATE,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             return_dict=False,
@@ -141,12 +127,12 @@ class ServedModel:
             encoded = write(**more) if is_short else await asyncio.to_thread(write, **more)
         except RecursionError as error:
             raise BadRequest("chat_template_kwargs is nested too deeply; make it flatter.") from error
-        except Exception as error:  # templates raise what they like, such as "roles must alternate"
+        except Exception as error:  # a template may raise anything, such as "roles must alternate"
             raise BadRequest(f"messages can't be written by the chat template: {error}") from error
         return list(encoded)
 
     def _check_length(self, name: str, num_characters: int) -> None:
-        """Texts that can't fit aren't encoded."""
+        """Refuse a text that can't fit before it is encoded: TooLong."""
         if self.max_model_len is not None and num_characters > self.max_model_len * MAX_CHARACTERS_PER_TOKEN:
             raise TooLong(
                 f"{name} has {num_characters} characters. This model's maximum context length is {self.max_model_len} "
@@ -160,10 +146,7 @@ class ServedModel:
         return {token.content: index for index, token in found if token.special and token.content != unknown}
 
     def check_tokens(self, name: str, token_ids: list[int]) -> None:
-        """
-        Raises:
-            BadRequest: a token is outside the vocabulary.
-        """
+        """Refuse tokens outside the vocabulary: BadRequest."""
         for token in token_ids:
             if not 0 <= token < self.vocab_size:
                 raise BadRequest(
@@ -176,16 +159,18 @@ class ServedModel:
 
     @functools.cached_property
     def token_text(self) -> Mapping[int, str]:
-        """Token -> its own text; found when it is first looked up."""
+        """Token -> its own text."""
         return _Remembered(lambda token: self.decode([token]))
 
     @functools.cached_property
     def token_bytes(self) -> Mapping[int, list[int]]:
-        """Token -> its own bytes; found when it is first looked up. Half a character has bytes, and no text."""
+        """Token -> its own bytes. Half a character has bytes, and no text."""
         return _Remembered(lambda token: list(bytes_of(self.tokenizer, token)))
 
 
 class _Remembered(dict[int, Any]):
+    """Finds a value when it is first looked up."""
+
     def __init__(self, find: Any):
         super().__init__()
         self._find = find
@@ -199,7 +184,7 @@ def bytes_of(tokenizer: PreTrainedTokenizerBase, token: int) -> bytes:
     """The bytes that a token stands for."""
     piece = tokenizer.convert_ids_to_tokens(token)
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    of_characters = _bytes_of_characters()
+    of_characters = bytes_of_characters()
     # Added tokens are written as they are: "<|im_end|>" in either way, but a space only in theirs.
     if isinstance(piece, str) and type(decoder).__name__ == "ByteLevel" and set(piece) <= of_characters.keys():
         return bytes(of_characters[character] for character in piece)
@@ -209,6 +194,6 @@ def bytes_of(tokenizer: PreTrainedTokenizerBase, token: int) -> bytes:
 
 
 @functools.cache
-def _bytes_of_characters() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level vocabularies."""
+def bytes_of_characters() -> dict[str, int]:
+    """Character -> the byte that it stands for in byte-level vocabularies."""
     return {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -39,11 +40,7 @@ class PortTaken(OSError):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server around a front: it opens the front, and drains it before it ends.
-
-    Attributes:
-        front: an AsyncEngine that is not open yet.
-    """
+    """uvicorn's server around a front, which isn't open yet: it opens the front, and drains it before it ends."""
 
     def __init__(self, config: uvicorn.Config, front: AsyncEngine, settings: ServerSettings):
         super().__init__(config)
@@ -52,7 +49,7 @@ class Server(uvicorn.Server):
         self._is_dead_logged = False
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Until a signal ends it. Doesn't listen before the engine is there."""
+        """Serve until a signal ends it. It doesn't listen before the engine is there."""
         self._event_loop = asyncio.get_running_loop()
         async with self.front:
             bound_pauses()
@@ -102,12 +99,12 @@ def serve(
     """Serve a model until a signal ends this process.
 
     Args:
-        engine: where it runs: "process" (of its own) or "thread" (of this process).
-        until_stdin_closes: end as on SIGTERM when stdin does, which is when the process at its other end has gone.
+        engine: "process" (of its own) or "thread" (of this process).
+        until_stdin_closes: end as on SIGTERM when stdin closes, which is when the process at its other end has gone.
 
     Raises:
         PortTaken: another program listens there.
-        What making the engine raises, or EngineDead.
+        Also what making the engine raises, and EngineDead.
     """
     listening = listen(settings)  # before minutes of loading, not after
     raise_file_limit()
@@ -127,7 +124,7 @@ def serve(
 
 
 def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
-    """What uvicorn is told."""
+    """The settings of uvicorn."""
     return uvicorn.Config(
         app,
         log_config=None,
@@ -152,17 +149,12 @@ def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> A
 
 
 def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings) -> Any:
-    """The app of a server. See `create_app`.
-
-    Raises:
-        ModelNotFound, DamagedModel: as `load_model`.
-    """
+    """The app of a server; see `create_app`. Raises what `load_model` raises."""
     from lessons_lib.serving.http.app import create_app
 
     config, tokenizer = recipe.text_side()
-    return create_app(
-        front, settings, ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
-    )
+    served = ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
+    return create_app(front, settings, served)
 
 
 def listen(settings: ServerSettings) -> socket.socket:
@@ -171,28 +163,25 @@ def listen(settings: ServerSettings) -> socket.socket:
     Raises:
         PortTaken: another program listens there, or the address isn't this machine's.
     """
-    host = settings.host
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with contextlib.ExitStack() as on_error:
+            bound = on_error.enter_context(socket.socket(family, kind, protocol))
+            if os.name != "nt":  # where it would let two servers share the port
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            on_error.pop_all()
     except OSError as error:
-        raise PortTaken(f"there is no address {host!r} ({error.strerror or error}). Try --host 127.0.0.1.") from error
-    try:
-        if os.name != "nt":  # where it would let two servers share the port
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
         raise PortTaken(
-            f"can't listen on port {settings.port} of {host} ({error.strerror or error}). Choose another one with "
-            "--port, or any free one with --port 0."
+            f"can't listen on port {settings.port} of {settings.host} ({error.strerror or error}). Choose another one "
+            "with --port, any free one with --port 0, or an address of this machine with --host."
         ) from error
-    bound.set_inheritable(True)
     return bound
 
 
 def ready_line(settings: ServerSettings, port: int) -> str:
-    """What a user, and ServerProcess, is waiting for."""
+    """The line that a user, and ServerProcess, is waiting for."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return f"Serving {settings.model_name} at {url} (the page; OpenAI's API is under {url}/v1). Ctrl-C ends it."
@@ -211,17 +200,11 @@ def start_log(settings: ServerSettings) -> BackgroundLog:
 
 
 def bound_pauses() -> None:
-    """For a process that does nothing but serve: three things that would stop its event loop.
-
-    A full garbage collection looks at all objects, most of which are libraries'; those that exist now are left out from
-    here on. Reading a number takes the square of its digits; JSON's numbers get 640 of them, the least that Python can
-    be told. A thread that runs Python keeps its lock (GIL) for 5 ms if it isn't told otherwise, and the event loop
-    needs the lock several times for each token.
-    """
+    """Bound three things that would stop the event loop of a process that does nothing but serve."""
     gc.collect()
-    gc.freeze()
-    sys.set_int_max_str_digits(640)
-    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()  # a full collection would look at all objects of all libraries
+    sys.set_int_max_str_digits(640)  # the least possible: reading a number takes the square of its digits
+    sys.setswitchinterval(SWITCH_SECONDS)  # 5 ms by default, and each token needs the GIL several times
 
 
 def raise_file_limit() -> None:
@@ -238,15 +221,15 @@ def raise_file_limit() -> None:
 
 def end_with_stdin(settings: ServerSettings) -> None:
     """End this process as SIGTERM does when stdin closes."""
-    threading.Thread(target=_end_with_stdin, args=(settings,), daemon=True).start()
 
-
-def _end_with_stdin(settings: ServerSettings) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while os.read(0, 4096):
-            continue
-    with contextlib.suppress(OSError):
-        os.kill(os.getpid(), signal.SIGTERM)
-    if not threading.Event().wait(settings.shutdown_timeout + FLUSH_SECONDS + 10):  # it leaves no process behind
+    def wait_and_end() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while os.read(0, 4096):
+                continue
+        with contextlib.suppress(OSError):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(settings.shutdown_timeout + FLUSH_SECONDS + 10)
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(1)  # it leaves no process behind
+
+    threading.Thread(target=wait_and_end, daemon=True).start()

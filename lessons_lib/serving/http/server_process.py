@@ -1,4 +1,4 @@
-"""Lesson 14: a server beside a notebook: in a process of its own, on a free port, for as long as a `with` block."""
+"""Lesson 14: a server for a notebook: in a process of its own, on a free port, for as long as a `with` block."""
 
 import atexit
 import contextlib
@@ -8,11 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 LAST_LINES = 20  # of the log, in error messages
 PATIENCE = 10  # seconds more than --shutdown-timeout, before the process is killed
@@ -28,12 +25,8 @@ class ServerProcess:
         with ServerProcess("--max-num-seqs", 8) as server:
             print(server.url)
 
-    It ends with the block, with `close()`, and with this process, however that ends: the server reads from a pipe that
+    It ends with the block, with `close()`, and with this process, in whatever way: the server reads from a pipe that
     closes when this process is gone. Ctrl-C in the notebook doesn't reach it.
-
-    Attributes:
-        process: a subprocess.Popen.
-        url: such as "http://127.0.0.1:41873".
     """
 
     def __init__(
@@ -45,11 +38,9 @@ class ServerProcess:
     ):
         """
         Args:
-            arguments: of the command line; see `python -m lessons_lib.serving --help`. The port is a free one unless it
-                is given.
-            env: more environment variables, such as {"LESSONS_API_KEY": ...}.
-            start_timeout: seconds until the server must answer.
-            shutdown_timeout: seconds that open requests get when it ends.
+            arguments: of `python -m lessons_lib.serving`. The port is a free one unless it is given.
+            env: more environment variables.
+            start_timeout, shutdown_timeout: seconds until the server must answer; for open requests when it ends.
         """
         self.arguments = [str(argument) for argument in arguments]
         self.env, self.start_timeout, self.shutdown_timeout = env or {}, start_timeout, shutdown_timeout
@@ -104,7 +95,7 @@ class ServerProcess:
         self._log.close()
 
     def log(self) -> str:
-        """What the server has written so far. Empty once it was closed."""
+        """The server's output so far. Empty once it was closed."""
         if self._log.closed:
             return ""
         # Not `read`: the server writes at the same place in the file.
@@ -112,7 +103,7 @@ class ServerProcess:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.start_timeout
-        while not self._answers():
+        while not (ready := re.search(r"^Serving .* at (http://\S+)", self.log(), re.MULTILINE)):
             if self.process.poll() is not None:
                 raise ServerFailed(f"the server ended with exit status {self.process.returncode}. {self._end_of_log()}")
             if time.monotonic() > deadline:
@@ -121,23 +112,7 @@ class ServerProcess:
                     f"busy. {self._end_of_log()}"
                 )
             time.sleep(0.02)  # between two looks; the condition decides
-
-    def _answers(self) -> bool:
-        found = re.search(r"^Serving .* at (http://\S+)", self.log(), re.MULTILINE)
-        if not found:
-            return False
-        try:
-            self._get(f"{found[1]}/health")
-        except (urllib.error.URLError, OSError):
-            return False
-        self.url = found[1]
-        return True
-
-    @staticmethod
-    def _get(url: str) -> Any:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy can't reach 127.0.0.1
-        with direct.open(url, timeout=5) as answer:
-            return answer.read()
+        self.url = ready[1]
 
     def _end_of_log(self) -> str:
         lines = self.log().splitlines()[-LAST_LINES:]
@@ -146,11 +121,7 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def start_together(*servers: ServerProcess) -> Iterator[None]:
-    """Start several servers at the same time. All of them end with the block, however it ends.
-
-    Raises:
-        ServerFailed: one of them didn't start. No process is left.
-    """
+    """Start several servers at the same time. All of them end with the block, or if one doesn't start."""
     with contextlib.ExitStack() as ending:
         for server in servers:
             ending.callback(server.close)

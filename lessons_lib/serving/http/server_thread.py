@@ -14,10 +14,6 @@ PATIENCE = 10.0  # seconds, for what takes milliseconds
 class ServerThread:
     """Serves an ASGI application on a free port of this machine, until `close`. It is a context manager, too.
 
-    Attributes:
-        host: such as "127.0.0.1:43211".
-        url: the same with http://.
-
     Raises:
         RuntimeError: the application didn't start.
     """

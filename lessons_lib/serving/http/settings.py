@@ -1,37 +1,61 @@
-"""Lesson 14: what a server can be told. Each value is checked before a model is loaded."""
+"""Lesson 14: the settings of a server. Each is checked before a model is loaded."""
 
 import ipaddress
 import re
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from lessons_lib.serving.messages import STEP_TIMEOUT, check_step_timeout
+from lessons_lib.models.validate import check_fields, must, number, whole
+from lessons_lib.serving.messages import STEP_TIMEOUT
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 BODY_BYTES, BYTES_PER_TOKEN, BYTES_PER_VALUE = 2**18, 16, 8
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+COUNT = (whole, "at least 1", 1)
+SECONDS = (number, "a number of seconds above 0", lambda value: value > 0)
+
+
+def root_path(name: str, value: Any) -> str:
+    is_path = not value or re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value) is not None
+    must(is_path, name, value, "a path such as '/llm', without a final '/'")
+    return str(value)
+
+
+def sendable_keys(name: str, value: Any) -> tuple[str, ...]:
+    # HTTP strips spaces around a header's value and allows no control characters in it.
+    if not all(re.fullmatch(r"[\x21-\x7e]+", key) for key in value):
+        raise ValueError(
+            "an API key is empty, or has a space or a character outside ASCII, which no client can send. "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes a good one."
+        )
+    return tuple(value)
+
+
+CHECKS: dict[str, tuple[Any, ...]] = {
+    "api_keys": (sendable_keys,),
+    "port": (whole, "from 0 to 65535, where 0 is any free port", 0, 2**16 - 1),
+    "root_path": (root_path,),
+    "max_requests": COUNT,
+    "max_prompt_tokens": COUNT,
+    "max_body_bytes": COUNT,
+    "max_header_bytes": COUNT,
+    "receive_timeout": SECONDS,
+    "stall_timeout": SECONDS,
+    "step_timeout": (number, "a number of seconds above 0, or None for no limit", lambda value: value > 0),
+    "shutdown_timeout": (number, "0 or more seconds", lambda value: value >= 0),
+}
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Everything about a server that isn't about its engine.
+    """The settings of a server, without those of its engine. `python -m lessons_lib.serving --help` describes all.
 
     Attributes:
-        model_name: what clients call the model: `model` in requests and answers.
+        model_name: clients call the model so: `model` in requests and answers.
         api_keys: a request needs one of them; if there is none, every request is served.
-        host, port: where the server listens; port 0 is any free one.
-        allowed_hosts: the names in `Host` headers that are served, without port; if empty, all. None: the loopback
-            names if the server listens on a loopback address only, otherwise all.
-        root_path: the path under which a proxy publishes this server, such as "/llm".
-        max_requests: the most requests that wait or run at a time; one more gets status 429.
-        max_prompt_tokens: the most tokens of all their prompts together.
-        max_body_bytes: the largest body of a request. None: what the model's context needs; see `for_context`.
-        max_header_bytes: the largest head of a request: its first line and its headers.
-        receive_timeout: seconds that a client has for sending a request, from its first byte to its last.
-        stall_timeout: seconds that a client may leave its answer unread before its connection is closed.
-        step_timeout: seconds after which a step of the engine counts as hung; None for no limit. See EngineProcess.
-        shutdown_timeout: seconds that running requests have to finish once the server has been told to end.
-        log_level: one of LOG_LEVELS.
-        access_log: whether a line is logged for each request.
+        allowed_hosts: names in `Host` headers that are served, without port; if empty, all. None: the loopback names if
+            the server listens on a loopback address only, otherwise all.
+        max_body_bytes: if None, as the model's context needs; see `for_context`.
 
     Raises:
         ValueError: a value makes no sense.
@@ -55,30 +79,7 @@ class ServerSettings:
     access_log: bool = True
 
     def __post_init__(self) -> None:
-        if not self.model_name:
-            raise ValueError("model_name is empty; clients need a name for the model, such as 'lessons'.")
-        for name in ("max_requests", "max_prompt_tokens", "max_body_bytes", "max_header_bytes"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1.")
-        for name in ("receive_timeout", "stall_timeout"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of seconds above 0.")
-        check_step_timeout(self.step_timeout)
-        if not self.shutdown_timeout >= 0:
-            raise ValueError(f"shutdown_timeout is {self.shutdown_timeout}; it must be 0 or more seconds.")
-        if not 0 <= self.port < 2**16:
-            raise ValueError(f"port is {self.port}; it must be from 0 to 65535, where 0 is any free port.")
-        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
-            raise ValueError(f"root_path is {self.root_path!r}; it must look like '/llm': no '/' at its end.")
-        if self.log_level not in LOG_LEVELS:
-            raise ValueError(f"log_level is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}.")
-        for key in self.api_keys:
-            # HTTP strips spaces around a header's value and allows no control characters in it.
-            if not re.fullmatch(r"[\x21-\x7e]+", key):
-                raise ValueError(
-                    "an API key is empty, or has a space or a character outside ASCII, which no client can send. "
-                    "`python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes a good one."
-                )
+        check_fields(self, CHECKS, {"max_body_bytes", "step_timeout"})
 
     def for_context(self, max_model_len: int | None) -> "ServerSettings":
         """These settings for a model, with its number for `max_body_bytes`.
@@ -91,16 +92,14 @@ class ServerSettings:
 
     @property
     def max_values(self) -> int:
-        """The most values that the JSON of a body may have: as `max_body_bytes`, what a prompt needs, and some more."""
+        """The most values in the JSON of a body: as `max_body_bytes`, for a prompt and some more."""
         return max(BODY_BYTES, self.max_body_bytes or 0) // BYTES_PER_VALUE
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs on this machine can connect."""
-        if self.host == "localhost":
-            return True
+        """True if only programs on this machine can connect."""
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 

@@ -29,7 +29,7 @@ class SmallApp:
 
     Attributes:
         front: an AsyncEngine; it is open from the server's start to its end.
-        num_left: how many clients have left before the end of their answers.
+        num_left: clients that have left before the end of their answers.
     """
 
     def __init__(
@@ -42,10 +42,6 @@ class SmallApp:
         until_gone: Callable[..., Awaitable[bool]] = stream_until_gone,
         admission: Any = None,
     ):
-        """
-        Args:
-            mailbox, own, events, until_gone, admission: the five parts; the reference's if not given.
-        """
         self.engine, self.events, self.until_gone, self.num_left = engine, events, until_gone, 0
         self.front = AsyncEngine(engine, admission, mailbox=mailbox, own=own)
 
@@ -105,7 +101,7 @@ class SmallApp:
         await send(_body(b"", more=False))
 
     def _read(self, body: bytes) -> tuple[list[int], SamplingParams, bool]:
-        """The prompt's tokens, how to go on, and whether usage is wanted. The bundled model doesn't know roles."""
+        """(prompt's tokens, parameters, True if usage is wanted). The bundled model doesn't know roles."""
         try:
             asked = json.loads(body)
             text = "\n".join(message["content"] for message in asked["messages"])

@@ -22,31 +22,20 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 class EventWriter:
-    """Events that share their first fields, which are written once.
-
-    Attributes:
-        head: what comes before the rest in each event.
-    """
+    """Writes events that share their first fields. The rest is JSON without braces."""
 
     def __init__(self, head: dict[str, Any]):
         self.head = "data: " + json.dumps(head)[:-1] + ", "
 
     def __call__(self, rest: str) -> str:
-        """
-        Args:
-            rest: the other fields, as JSON without braces.
-        """
         return f"{self.head}{rest}}}\n\n"
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """Do some work, and cancel it if the client leaves.
-
-    Args:
-        receive: of the ASGI connection. The body of the request was read.
+    """Do some work, and cancel it if the client leaves. The body of the request must have been read.
 
     Raises:
-        ClientGone: it has left; the work has ended.
+        ClientGone: the client has left; the work has ended.
     """
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
@@ -67,11 +56,8 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Events as they come. The first is there already, so that an error before it has a status of its own.
-
-    An error after it becomes an event `{"error": ...}`. In the end `[DONE]` follows. `events` is closed, also if the
-    client has left.
-    """
+    """Events as they come. The first is there already, so that an error before it has a status of its own; a later one
+    becomes an event `{"error": ...}`. `events` is closed even if the client leaves."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]):
         super().__init__(events, headers=HEADERS, media_type="text/event-stream")

@@ -1,6 +1,6 @@
-"""Lesson 14: load. How a server behaves under requests that do not wait for it.
+"""Lesson 14: a server under requests that do not wait for it.
 
-Read in this order: `records` (what a client sees of a request), `client` (an open loop, over HTTP), `goodput`, `knee`
-(how much a server can take), `simulated` (a server on a simulated clock). To measure a real server, use `guidellm` or
-`vllm bench serve`.
+Read in this order: `records` (a request seen by a client), `client` (an open loop, over HTTP), `goodput`, `knee` (the
+most load that a server can take), `simulated` (a server on a simulated clock). To measure a real server, use `guidellm`
+or `vllm bench serve`.
 """

@@ -1,6 +1,5 @@
-"""Lesson 14: an open loop over HTTP: requests are sent at their times, whatever the server does.
-
-Only an open loop shows a queue that grows: in a closed loop, a slow server is asked less.
+"""Lesson 14: an open loop over HTTP: requests are sent at their times, whatever the server does. In a closed loop, a
+slow server is asked less, so no queue grows.
 """
 
 import asyncio
@@ -30,14 +29,7 @@ async def open_loop(
     Args:
         send: one request from sending to its end, such as `ChatClient.send`.
         arrivals: seconds from the start, one for each request, rising.
-
-    Raises:
-        ValueError: there are not as many arrivals as requests, or none.
     """
-    if len(requests) != len(arrivals) or not requests:
-        raise ValueError(
-            f"{len(requests)} requests and {len(arrivals)} arrivals; there must be as many, and 1 or more."
-        )
     start = clock()
     records: list[LoadRecord] = []
     tasks: list[asyncio.Task[None]] = []
@@ -46,7 +38,7 @@ async def open_loop(
         return clock() - start
 
     try:
-        for index, (request, arrival) in enumerate(zip(requests, arrivals)):
+        for index, (request, arrival) in enumerate(zip(requests, arrivals, strict=True)):
             await asyncio.sleep(max(0.0, arrival - now()))
             record = LoadRecord(str(index), arrival, now(), request.prompt_tokens, request.max_tokens)
             records.append(record)
@@ -60,31 +52,26 @@ async def open_loop(
     return LoadLog(records, arrivals[-1] or duration, duration)
 
 
-class CompletionsClient:
-    """Streams completions of `/v1/completions`, each over a connection of its own.
+class ChatClient:
+    """Streams chat completions, each over a connection of its own. A prompt is a text, and the only message.
 
     Attributes:
         extra_body: more fields of each request, such as {"ignore_eos": True}.
     """
 
-    route = "/v1/completions"
-
     def __init__(self, url: str, *, extra_body: Mapping[str, Any] | None = None, timeout: float = 600.0):
-        self.url, self.extra_body = url.rstrip("/"), dict(extra_body or {})
+        self.url, self.extra_body = f"{url.rstrip('/')}/v1/chat/completions", dict(extra_body or {})
         # made once: httpx would load all certificates again for each request
         self.options: dict[str, Any] = {"timeout": timeout, "verify": ssl.create_default_context(), "trust_env": False}
 
-    def question(self, request: LoadRequest) -> dict[str, Any]:
-        return {"prompt": request.prompt}
-
     async def send(self, request: LoadRequest, record: LoadRecord, now: Now) -> None:
         """One request, from its connection to its end. Whatever goes wrong is written into the record."""
-        stream = {"stream": True, "stream_options": {"include_usage": True}}
-        body = self.question(request) | {"max_tokens": request.max_tokens} | stream | self.extra_body
+        body = {"messages": [{"role": "user", "content": request.prompt}], "max_tokens": request.max_tokens}
+        body |= {"stream": True, "stream_options": {"include_usage": True}} | self.extra_body
         try:
             async with (
                 httpx.AsyncClient(**self.options) as client,
-                client.stream("POST", self.url + self.route, json=body) as response,
+                client.stream("POST", self.url, json=body) as response,
             ):
                 record.status = response.status_code
                 if record.status != 200:
@@ -102,15 +89,6 @@ class CompletionsClient:
         finally:
             record.end_time = now()
             record.output_tokens = record.output_tokens or len(record.token_times)
-
-
-class ChatClient(CompletionsClient):
-    """The same for `/v1/chat/completions`; a prompt is a text, and the only message."""
-
-    route = "/v1/chat/completions"
-
-    def question(self, request: LoadRequest) -> dict[str, Any]:
-        return {"messages": [{"role": "user", "content": request.prompt}]}
 
 
 def take_event(event: dict[str, Any], record: LoadRecord, time: float) -> None:

@@ -1,4 +1,4 @@
-"""Lesson 14: goodput: how many requests per second were served as well as promised."""
+"""Lesson 14: goodput: requests per second that were served as well as promised."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,8 @@ from lessons_lib.serving.load.records import LoadLog
 
 @dataclass(frozen=True)
 class Target:
-    """What is promised for each request, in seconds; None promises nothing.
-
-    Attributes:
-        ttft, tpot, e2el: the longest time to first token, per further output token, and from end to end.
-    """
+    """The promise for each request: the longest time to first token, per further output token, and from end to end, in
+    seconds. None promises nothing."""
 
     ttft: float | None = None
     tpot: float | None = None

@@ -1,4 +1,4 @@
-"""Lesson 14: what a client saw of each request of a run: when it was sent, when its tokens came, how it ended."""
+"""Lesson 14: the requests of a run, seen from the client: when each was sent, when its tokens came, how it ended."""
 
 from dataclasses import dataclass, field
 
@@ -21,11 +21,10 @@ class LoadRecord:
         send_time: when it was sent. Later than `arrival_time` only if the client itself was busy.
         prompt_tokens, max_tokens: its lengths, as planned; the server's own count of the prompt if it told one.
         token_times: when each event with tokens came. A server may put several tokens into one event.
-        output_tokens: how many tokens came, by the server's count if it told one.
+        output_tokens: tokens that came, by the server's count if it told one.
         end_time: when its stream or its error ended; None if it was still running when the log ended.
         status: of HTTP; None if there was no answer.
         finish_reason: "stop" or "length"; None if the completion did not end as it should.
-        error: what went wrong, in words.
     """
 
     request_id: str
@@ -42,7 +41,7 @@ class LoadRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Whether its completion came, whole. A stream that was cut has tokens, and no finish reason."""
+        """True if its whole completion came. A stream that was cut has tokens, and no finish reason."""
         return self.status == 200 and self.error is None and self.finish_reason is not None and bool(self.token_times)
 
     @property
@@ -74,8 +73,7 @@ class LoadLog:
 
     Attributes:
         records: in the order of arrival.
-        window: seconds in which requests were offered. A log goes on until its last request has ended; `window` does
-            not.
+        window: seconds in which requests were offered.
         duration: seconds until the last request ended.
     """
 

@@ -16,14 +16,12 @@ COST = StepCost(base=4e-3, per_token=50e-6, per_context_token=2e-6)
 
 
 class SimulatedServer:
-    """Continuous batching, in steps whose duration is computed: decodes first, what is left of the token budget goes to
-    the prompts in the order of arrival.
+    """Continuous batching, in steps whose duration is computed: decodes first; the rest of the token budget goes to the
+    prompts in the order of arrival.
 
     Attributes:
-        max_num_seqs, max_num_batched_tokens: the most sequences and tokens of a step.
-        admission: which requests it takes on; the others are refused at once.
         waiting, running: records of requests. Running ones are in the order of their start.
-        admitted: request id -> what it counts for in the admission, until it has finished.
+        admitted: request id -> its share of the admission, until it has finished.
         prefilled: request id -> tokens of its prompt that are computed.
         new_tokens: records that get a token from the step that runs now.
     """
@@ -46,7 +44,7 @@ class SimulatedServer:
         self.new_tokens: list[LoadRecord] = []
 
     def add(self, record: LoadRecord) -> None:
-        """A request arrives: it waits, or is refused."""
+        """Let a request wait, or refuse it."""
         try:
             self.admitted[record.request_id] = self.admission.admit(record.prompt_tokens)
         except (Overloaded, BadRequest) as error:
@@ -57,8 +55,8 @@ class SimulatedServer:
         self.waiting.append(record)
 
     def launch(self, clock: float) -> float:
-        """Begin a step at `clock`; returns when it ends. Until then, requests arrive at a server that is as full as it
-        was."""
+        """Begin a step at `clock`; returns its end. Until then, requests arrive at a server that is as full as
+        before."""
         while self.waiting and len(self.running) < self.max_num_seqs:
             self.running.append(self.waiting.popleft())
             self.prefilled[self.running[-1].request_id] = 0
@@ -77,7 +75,7 @@ class SimulatedServer:
         return clock + self.cost.seconds(computed, context)
 
     def finish(self, clock: float) -> None:
-        """The step has ended, at `clock`."""
+        """End the step at `clock`."""
         for record in self.new_tokens:
             record.token_times.append(clock)
             record.output_tokens += 1
@@ -114,9 +112,6 @@ def simulate(
         prompt_tokens, output_tokens: medians of the lengths.
         spread: of both lengths, see `heavy_tailed`; 0 makes all equal.
         server: an empty one; by default one that takes all requests.
-
-    Returns:
-        LoadLog, as of `open_loop`.
     """
     times = poisson_arrivals(rate, num_requests, seed)
     seeds = np.random.default_rng(seed).integers(2**31, size=2).tolist()

@@ -6,8 +6,7 @@ die, and adds more when there is more to do.
 
 Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The
 `Gateway` is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go
-on elsewhere, or sends an error event, as the balancer does. Ray's router chooses the replica: by two choices, or by
-prefixes with `PrefixRequestRouter`.
+on elsewhere, or sends an error event, as the balancer does. `PrefixRequestRouter` chooses the replica.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import signal
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
+import httpx
 import ray
 from fastapi import FastAPI, Request
 from ray import serve
@@ -39,21 +38,20 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lessons_lib.serving.client_request import MAX_BODY_BYTES, NOT_PASSED_ON, ClientRequest, events
+from lessons_lib.serving.client_request import ClientRequest, served
 from lessons_lib.serving.continuation import MAX_MOVES, ReplicaLost
 from lessons_lib.serving.router import Replica, choose_replica
 
 START_TIMEOUT = 240.0  # seconds: a dozen processes are started, each of which imports Ray
-TWO_CHOICES = "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter"
 
 
 class RayDidNotStart(RuntimeError):
-    """There is no Ray here, or too little machine for it. The message says which."""
+    """Ray isn't installed, or the machine is too small for it. The message says which."""
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """What a replica is sent: an HTTP request without its connection."""
+    """An HTTP request to a replica, without its connection."""
 
     method: str
     path: str
@@ -62,22 +60,15 @@ class HttpRequest:
     content: bytes
 
     def scope(self) -> Scope:
-        """As ASGI has it."""
+        """The scope of ASGI."""
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
         return {
             "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
             "method": self.method,
             "scheme": "http",
             "path": self.path,
-            "raw_path": self.path.encode(),
-            "root_path": "",
             "query_string": self.query.encode("latin-1"),
             "headers": [*headers, (b"host", b"localhost")],
-            "client": ("127.0.0.1", 0),
-            "server": ("127.0.0.1", 0),
-            "state": {},
         }
 
 
@@ -98,10 +89,8 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
     try:
         while (message := await messages.get()) is not None:
             if message["type"] == "http.response.start":
-                yield (
-                    message["status"],
-                    {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]},
-                )
+                headers = message["headers"]
+                yield message["status"], {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
             else:
                 yield message.get("body", b"")
         await running
@@ -128,20 +117,16 @@ class ModelServer:
         await self.front.__aenter__()
 
     async def respond(self, request: HttpRequest, block_hashes: list[bytes]) -> AsyncIterator[Any]:
-        """Serve a request; see `messages_of`.
-
-        Args:
-            block_hashes: of its prompt, for the router.
-        """
+        """Serve a request; see `messages_of`. The block hashes of its prompt are for the router."""
         async for message in messages_of(self.app, request):
             yield message
 
     async def state(self) -> tuple[int, int]:
-        """(its process's id, how many requests its engine has)."""
+        """(its process's id, the number of its engine's requests)."""
         return os.getpid(), int(self.front.admission.num_requests)
 
     def check_health(self) -> None:
-        """Ray asks every few seconds, and replaces the replica if this raises."""
+        """Raise if the engine is dead. Ray asks every few seconds, and then replaces the replica."""
         if self.front.error is not None:
             raise RuntimeError(self.front.error)
 
@@ -167,13 +152,13 @@ class PrefixRequestRouter(RequestRouter):
         return [[candidate_replicas[chosen]], others] if others else [[candidate_replicas[chosen]]]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """A replica has taken the request."""
+        """Note that a replica has taken the request."""
         replica = self._known(replica_id)
         replica.num_sent += 1
         replica.sent_blocks.add(hashes_in(pending_request))
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """The one that replaces it has another id, and an empty cache."""
+        """Forget the replica: the one that replaces it has another id, and an empty cache."""
         super().on_replica_actor_died(replica_id)
         self.known.pop(replica_id.unique_id, None)
 
@@ -204,7 +189,7 @@ class Relayed(Response):
 
 @serve.ingress(gateway_app)
 class Gateway:
-    """What clients talk to: passes requests to the replicas, and lets streams go on elsewhere."""
+    """The one server that clients see: it passes requests to the replicas, and lets streams go on elsewhere."""
 
     def __init__(self, servers: DeploymentHandle[Any]):
         self.respond = servers.options(stream=True, method_name="respond").respond
@@ -216,16 +201,7 @@ class Gateway:
 
     async def relay(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        from lessons_lib.serving.http.errors import ClientGone
-        from lessons_lib.serving.http.sse import unless_gone
-
-        request = ClientRequest(scope, send)
-        if not await request.read(receive):
-            return await request.refuse(413, "too_large", f"the body has more than {MAX_BODY_BYTES} bytes.")
-        try:
-            await unless_gone(receive, self._serve(request))
-        except ClientGone:  # the work was cancelled, and the replica's with it
-            return None
+        await served(scope, receive, send, self._serve)
 
     async def _serve(self, request: ClientRequest) -> None:
         """As `Balancer._serve`. Ray's router chooses, and leaves out replicas that have died."""
@@ -254,40 +230,28 @@ class Gateway:
         answer: Any = self.respond.remote(sent, block_hashes=request.block_hashes)
         try:
             status, headers = await anext(answer)
-            headers = {name: value for name, value in headers.items() if name not in NOT_PASSED_ON}
-            if request.stream is None or status != 200:
-                content = b"".join([part async for part in answer])
+            if refusal := await request.relay(status, headers, answer):
                 if request.has_begun:
                     raise ReplicaLost(f"another replica answered with status {status}")
-                return await request.answer(status, headers, content)
-            async for event in events(answer):
-                await request.pass_on(headers, request.stream.accept(event))
-            if not request.stream.is_done:
-                raise ReplicaLost("its stream ended without [DONE]")
+                await request.answer(*refusal)
         finally:
             answer.cancel()  # does nothing if it has ended
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """The application; `args` of the configuration file.
+    """The application.
 
     Args:
-        args: model (a folder or a name), engine (fields of EngineConfig), replicas (a number, or "auto"), policy
-            ("affinity" or "two-choices"), imbalance_limit, max_requests (of a replica), num_gpus (of a replica).
+        args: of the configuration file: model (a folder or a name), engine (fields of EngineConfig), replicas (a
+            number, or "auto"), imbalance_limit, max_requests and num_gpus (of a replica).
     """
-    known = {"model", "engine", "replicas", "policy", "imbalance_limit", "max_requests", "num_gpus"}
+    known = {"model", "engine", "replicas", "imbalance_limit", "max_requests", "num_gpus"}
     if unknown := sorted(set(args) - known):
         raise ValueError(f"args has {', '.join(unknown)}; it may have {', '.join(sorted(known))}.")
-    policy = args.get("policy", "affinity")
-    if policy not in ("affinity", "two-choices"):
-        raise ValueError(f"policy is {policy!r}; it must be 'affinity' or 'two-choices'.")
-    routers: dict[str, dict[str, Any]] = {
-        "affinity": {
-            "request_router_class": "lessons_lib.serving.ray.app:PrefixRequestRouter",
-            "request_router_kwargs": {"imbalance_limit": args.get("imbalance_limit", 4)},
-        },
-        "two-choices": {"request_router_class": TWO_CHOICES},
-    }
+    router = RequestRouterConfig(
+        request_router_class="lessons_lib.serving.ray.app:PrefixRequestRouter",
+        request_router_kwargs={"imbalance_limit": args.get("imbalance_limit", 4)},
+    )
     max_requests, replicas = args.get("max_requests", 256), args.get("replicas", "auto")
     # A replica is added when each has more than this many requests on average, and taken away when they have fewer.
     scaling: dict[str, Any] = {"num_replicas": replicas}
@@ -297,12 +261,12 @@ def build(args: dict[str, Any]) -> serve.Application:
     server = deployment(
         ModelServer,
         max_ongoing_requests=max_requests,
-        request_router_config=RequestRouterConfig(**routers[policy]),
+        request_router_config=router,
         ray_actor_options={"num_cpus": 1, "num_gpus": args.get("num_gpus", 0)},
         health_check_period_s=2,
         health_check_timeout_s=30,
-        graceful_shutdown_wait_loop_s=0.5,  # how often it looks whether the last request has ended
-        graceful_shutdown_timeout_s=60,  # how long a replica that is taken away may finish what it has
+        graceful_shutdown_wait_loop_s=0.5,  # between two looks at what it still has
+        graceful_shutdown_timeout_s=60,  # for a replica that is taken away to finish what it has
         **scaling,
     )
     gateway = deployment(Gateway, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.5})
@@ -348,12 +312,12 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
 
 def wait_until_green(url: str, timeout: float = 60.0) -> None:
     """Wait until a request is answered with 200: the proxy learns of the routes after `serve.run` has returned."""
-    deadline, opener = time.monotonic() + timeout, urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + timeout
     while True:
         try:
-            with opener.open(url, timeout=5):
+            if httpx.get(url, timeout=5, trust_env=False).status_code == 200:
                 return
-        except OSError as error:
+        except httpx.TransportError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{url} isn't green after {timeout:g} s: {error}.") from error
         time.sleep(0.05)
@@ -367,28 +331,19 @@ def main() -> int:
     parser.add_argument(
         "--model", default=None, help="a folder or a name; the chat model or the bundled one if left out"
     )
-    parser.add_argument("--policy", choices=["affinity", "two-choices"], default="affinity")
     parser.add_argument("--start-timeout", type=float, default=START_TIMEOUT, help="seconds")
     wanted = parser.parse_args()
     ended = threading.Event()
-    is_ready = threading.Event()
-
-    def give_up() -> None:
-        if not is_ready.wait(wanted.start_timeout):
-            print(f"Ray did not start here because it took longer than {wanted.start_timeout:g} s.", flush=True)
-            os._exit(1)  # Ray's threads don't end
-
-    threading.Thread(target=give_up, daemon=True).start()
-    args = {"model": wanted.model, "replicas": wanted.replicas, "policy": wanted.policy}
+    args = {"model": wanted.model, "replicas": wanted.replicas}
+    signal.alarm(round(wanted.start_timeout))  # it ends this process: Ray's threads may wait forever
     try:
         with tempfile.TemporaryDirectory(prefix="ray-") as folder, on_this_machine(args, wanted.port, folder) as url:
-            is_ready.set()
+            signal.alarm(0)
             for number in (signal.SIGTERM, signal.SIGINT):  # not earlier: Ray installs handlers of its own
                 signal.signal(number, lambda *_: ended.set())
             print(f"Serving on {wanted.replicas} replicas at {url}. Ctrl-C ends them.", flush=True)
             ended.wait()
     except RayDidNotStart as error:
-        is_ready.set()
         print(error, flush=True)
         return 1
     return 0

@@ -46,23 +46,3 @@ def test_a_client_that_leaves_before_its_first_token(live):
             connection.close()
         wait_until(live.is_idle)
     assert live.ended().get("abort", 0) - aborted in (0, 1, 2)  # or it was gone before the engine knew it
-
-
-def test_a_client_that_never_reads(live, http):
-    """Its tokens wait in the mailbox; others go on."""
-    connection = open_request(live, {"prompt": "Once upon a time", "stream": True, "n": 2, "max_tokens": 100})
-    wait_until(lambda: live.front.admission.num_requests == 1)
-    assert http.post("/v1/completions", json={"prompt": "A dog", "max_tokens": 4}).status_code == 200
-    wait_until(live.is_idle)
-    received = b""
-    while b"[DONE]" not in received:
-        received += connection.recv(65536)
-    connection.close()
-    assert received.count(b'"finish_reason": "length"') == 2
-
-
-def test_a_body_that_never_comes_whole(live):
-    connection = socket.create_connection(("127.0.0.1", int(live.url.rpartition(":")[2])))
-    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
-    connection.close()
-    assert live.is_idle()

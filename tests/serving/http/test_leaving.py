@@ -71,16 +71,13 @@ def test_a_client_that_leaves_leaves_nothing(num_read, stalls):
     assert len(client.got) < MAX_TOKENS
 
 
-def test_what_add_raises_comes_out():
-    async def story():
-        async with AsyncEngine(counting_engine(), AdmissionControl(1)) as front:
-            first = await front.add([5], greedy(MAX_TOKENS, ignore_eos=True))
-            client = Client()
-            with pytest.raises(Overloaded):
-                await stream_until_gone(lambda: front.add([6]), client.receive, client.send)
-            await first.aclose()
-
-    asyncio.run(asyncio.wait_for(story(), LIMIT))
+async def test_what_add_raises_comes_out():
+    async with AsyncEngine(counting_engine(), AdmissionControl(1)) as front:
+        first = await front.add([5], greedy(MAX_TOKENS, ignore_eos=True))
+        client = Client()
+        with pytest.raises(Overloaded):
+            await stream_until_gone(lambda: front.add([6]), client.receive, client.send)
+        await first.aclose()
 
 
 @pytest.mark.parametrize("cancel_after", [0, 3])

@@ -28,14 +28,8 @@ def test_models(client):
         client.models.retrieve("gpt/4")
 
 
-def test_version_and_load(live, http):
+def test_version(http):
     assert http.get("/version").json() == {"version": lessons_lib.__version__}
-    assert http.get("/load").json() == {"server_load": 0}
-    body = {"prompt": PROMPT, "stream": True, "ignore_eos": True, "max_tokens": 200}
-    with http.stream("POST", "/v1/completions", json=body) as stream:
-        next(stream.iter_lines())  # its first token: it runs
-        assert http.get("/load").json() == {"server_load": live.front.admission.num_requests} == {"server_load": 1}
-    wait_until(lambda: http.get("/load").json() == {"server_load": 0})
 
 
 def test_chat(client):
@@ -124,14 +118,8 @@ def test_many_async_streams_at_once(live, client):
 def test_bad_requests_are_typed_and_name_the_field(client):
     with pytest.raises(openai.BadRequestError, match="temperature is -1; it must be greater") as caught:
         client.completions.create(prompt=PROMPT, **GREEDY | {"temperature": -1})
-    assert caught.value.param == "temperature"
-    assert caught.value.type == "invalid_request_error"
+    assert (caught.value.param, caught.value.type) == ("temperature", "invalid_request_error")
     assert caught.value.request_id
-    with pytest.raises(openai.BadRequestError, match="1024"):
-        client.completions.create(prompt=PROMPT, **GREEDY | {"max_tokens": 2000})
-    with pytest.raises(openai.BadRequestError, match="tools isn't offered"):
-        tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-        client.chat.completions.create(messages=MESSAGES, tools=[tool], **GREEDY)
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(messages=MESSAGES, **GREEDY | {"model": "gpt-4"})
     assert caught.value.code == "model_not_found"
@@ -141,13 +129,6 @@ def test_a_timeout_aborts_the_request(live, client):
     aborted = live.ended().get("abort", 0)
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.2).completions.create(prompt=PROMPT, **LONG)
-    wait_until(lambda: live.ended().get("abort", 0) == aborted + 1 and live.is_idle())
-
-
-def test_a_stream_that_is_closed_early_is_aborted(live, client):
-    aborted = live.ended().get("abort", 0)
-    with client.completions.create(prompt=PROMPT, stream=True, **LONG) as stream:
-        next(iter(stream))
     wait_until(lambda: live.ended().get("abort", 0) == aborted + 1 and live.is_idle())
 
 
@@ -172,14 +153,8 @@ def test_keys_and_a_full_server():
             assert client.with_options(max_retries=2).completions.create(prompt=PROMPT, **GREEDY).choices[0].text
 
 
-def test_a_draining_server_and_a_dead_engine_are_503():
+def test_a_dead_engine_ends_its_streams_and_is_503():
     with LiveServer() as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
-        server.front.is_draining = True
-        with pytest.raises(openai.InternalServerError, match="draining") as caught:
-            client.completions.create(prompt=PROMPT, **GREEDY)
-        assert (caught.value.status_code, caught.value.code) == (503, "draining")
-        server.front.is_draining = False
-        assert client.completions.create(prompt=PROMPT, **GREEDY).choices[0].text
 
         def die():
             raise RuntimeError("the device is lost")

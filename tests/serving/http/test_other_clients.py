@@ -1,6 +1,7 @@
 """`curl`, LangChain's standard tests, and schemathesis, which reads the OpenAPI document and tries what it allows and
 what it doesn't."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -31,11 +32,19 @@ def benchmark():
     pytest.skip("nothing is timed here")
 
 
+@pytest.fixture(scope="module")
+def loop():
+    """One for all coroutines: LangChain's clients keep connections open."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
 class TestChatOpenAI(langchain_tests.ChatModelIntegrationTests):
     """LangChain's standard tests of a chat model. They see what this one has, and skip the rest."""
 
     @pytest.fixture(autouse=True)
-    def _server(self, live):
+    def _server(self, live, loop):
         type(self).url = live.url
 
     @property

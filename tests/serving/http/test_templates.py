@@ -1,6 +1,7 @@
-"""Text to tokens and back: chat templates, /tokenize, /detokenize."""
+"""Text to tokens: chat templates."""
 
 import asyncio
+import copy
 import threading
 
 import pytest
@@ -26,7 +27,9 @@ def tokenizer():
 
 
 def served(tokenizer, chat_template=None):
-    return ServedModel("m", tokenizer, 1024, 4096, chat_template)
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = chat_template
+    return ServedModel("m", tokenizer, 1024, 4096)
 
 
 def written(model, **fields):
@@ -44,21 +47,16 @@ def test_a_model_without_a_template_continues_the_messages(tokenizer):
 @pytest.mark.parametrize("num_messages, is_inline", [(1, True), (17, False)])
 def test_many_messages_are_written_outside_the_event_loop(tokenizer, monkeypatch, num_messages, is_inline):
     threads = []
+    model = served(tokenizer)
     monkeypatch.setattr(
-        tokenizer, "apply_chat_template", lambda *_, **__: threads.append(threading.current_thread()) or [5]
+        model.tokenizer, "apply_chat_template", lambda *_, **__: threads.append(threading.current_thread()) or [5]
     )
-    assert written(served(tokenizer), messages=CHAT[:1] * num_messages)
+    assert written(model, messages=CHAT[:1] * num_messages)
     assert (threads == [threading.current_thread()]) == is_inline
 
 
-def test_the_servers_template_comes_before_the_tokenizers(tokenizer):
+def test_a_template_writes_the_chat(tokenizer):
     assert written(served(tokenizer, CHATML)) == "<|user|>Hi there!\n<|assistant|>Sure,\n<|assistant|>"
-    tokenizer.chat_template = "{{ messages[0].content }}!"
-    try:
-        assert written(served(tokenizer)) == "Hi there!!"
-        assert written(served(tokenizer, CHATML)).startswith("<|user|>")
-    finally:
-        tokenizer.chat_template = None
 
 
 def test_what_a_request_says_about_the_template(tokenizer):
@@ -70,14 +68,13 @@ def test_what_a_request_says_about_the_template(tokenizer):
     assert written(model, messages=messages) == "<|system|>Be brief\n<|user|>A\nB(Sue)\n<|assistant|>"
 
 
-def test_a_template_that_fails_is_the_requests_fault(tokenizer):
-    with pytest.raises(BadRequest, match="roles must alternate"):
-        written(served(tokenizer, "{{ raise_exception('roles must alternate') }}"))
-
-
-def test_a_template_can_do_nothing_but_write(tokenizer):
-    with pytest.raises(BadRequest):
-        written(served(tokenizer, "{{ messages.__class__.__mro__[1].__subclasses__() }}"))
+@pytest.mark.parametrize(
+    "template",
+    ["{{ raise_exception('roles must alternate') }}", "{{ messages.__class__.__mro__[1].__subclasses__() }}"],
+)
+def test_a_template_can_do_nothing_but_write_and_fails_by_the_requests_fault(tokenizer, template):
+    with pytest.raises(BadRequest, match=r"roles must alternate|\.__class__|unsafe|access"):
+        written(served(tokenizer, template))
 
 
 def test_texts_that_can_t_fit_aren_t_encoded(tokenizer):
@@ -91,22 +88,3 @@ def test_each_token_has_its_bytes(tokenizer):
     token_ids = tokenizer(text).input_ids
     assert b"".join(bytes_of(tokenizer, token) for token in token_ids).decode() == text
     assert bytes_of(tokenizer, tokenizer.eos_token_id) == b"<|endoftext|>"
-
-
-def test_tokenize_and_back(http, live):
-    text = "A test with é and 🤗"
-    answer = http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
-    token_ids = live.tokenizer(text).input_ids
-    assert answer["tokens"] == token_ids
-    assert (answer["count"], answer["max_model_len"]) == (len(token_ids), 1024)
-    assert answer["token_strs"] == [live.tokenizer.decode([token]) for token in token_ids]
-    assert http.post("/detokenize", json={"tokens": token_ids}).json() == {"prompt": text}
-    assert http.post("/tokenize", json={"prompt": text}).json()["token_strs"] is None
-    assert http.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
-
-
-def test_tokenize_a_chat(http, live):
-    answer = http.post("/tokenize", json={"messages": CHAT}).json()
-    assert answer["tokens"] == live.tokenizer("Hi there!\nSure,").input_ids
-    body = {"messages": CHAT, "max_tokens": 1, "return_token_ids": True}
-    assert http.post("/v1/chat/completions", json=body).json()["prompt_token_ids"] == answer["tokens"]

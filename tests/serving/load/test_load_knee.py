@@ -1,13 +1,12 @@
-"""The knee of servers of which it is known, and of the simulated one."""
+"""The knee of servers of which it is known."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.serving.load.goodput import Target, goodput
+from lessons_lib.serving.load.goodput import Target
 from lessons_lib.serving.load.knee import find_knee
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
-from lessons_lib.serving.load.simulated import simulate
 
 TARGET = Target(ttft=0.2, tpot=0.02)
 
@@ -36,11 +35,3 @@ def test_a_sharp_knee_is_found_to_the_precision(knee, start, precision):
 def test_a_search_that_finds_nothing_says_so(knee):
     with pytest.raises(ValueError, match="the search began at 5 requests per second and found no knee up to"):
         find_knee(server(knee), TARGET, 5)
-
-
-@pytest.mark.parametrize("share", [0.8, 0.9])
-def test_the_knee_of_the_simulated_server(share):
-    knee = find_knee(simulate, TARGET, 10, share=share)
-    assert goodput(knee.log, TARGET) >= share * knee.rate
-    assert goodput(simulate(knee.beyond), TARGET) < share * knee.beyond
-    assert knee.rate < knee.beyond <= 1.05 * knee.rate

@@ -1,6 +1,7 @@
 """The command line: what it means, and what it says when it makes no sense."""
 
 import pickle
+import socket
 
 import pytest
 
@@ -42,42 +43,21 @@ def test_the_chat_model_is_served_once_it_is_there(tmp_path):
 
 
 def test_every_option_arrives():
+    engine = {"max_num_seqs": 3, "max_num_batched_tokens": 99, "max_model_len": 77, "block_size": 8, "num_blocks": 50}
+    engine |= {"cache_bytes": 1000, "num_swap_blocks": 4, "watermark": 0.5, "max_logprobs": 2}
+    server = {"host": "::1", "port": 0, "root_path": "/llm", "max_requests": 5, "max_prompt_tokens": 6}
+    server |= {"max_body_bytes": 7, "max_header_bytes": 8, "receive_timeout": 1.5, "stall_timeout": 2.5}
+    server |= {"step_timeout": 3.5, "shutdown_timeout": 0.0, "log_level": "error"}
+    options = (part for name, value in (engine | server).items() for part in (f"--{name.replace('_', '-')}", value))
     found = read(
-        *("--model", "org/name", "--served-model-name", "n", "--device", "cpu", "--engine", "thread"),
-        *("--max-num-seqs", 3, "--max-num-batched-tokens", 99, "--max-model-len", 77, "--block-size", 8),
-        *("--num-blocks", 50, "--cache-bytes", 1000, "--num-swap-blocks", 4, "--watermark", 0.5, "--max-logprobs", 2),
-        *("--policy", "priority", "--no-prefix-caching", "--host", "::1", "--port", 0, "--allowed-host", "a"),
-        *("--allowed-host", "b", "--root-path", "/llm", "--max-requests", 5, "--max-prompt-tokens", 6),
-        *("--max-body-bytes", 7, "--max-header-bytes", 8, "--receive-timeout", 1.5, "--stall-timeout", 2.5),
-        *("--step-timeout", 3.5, "--shutdown-timeout", 0, "--log-level", "error", "--no-access-log"),
+        *("--model", "org/name", "--served-model-name", "n", "--device", "cpu", "--engine", "thread", *options),
+        *("--policy", "priority", "--no-prefix-caching", "--allowed-host", "a", "--allowed-host", "b"),
+        "--no-access-log",
     )
-    config, settings = found.recipe.config, found.settings
     assert (found.recipe.model, found.recipe.device, found.engine) == ("org/name", "cpu", "thread")
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks", "cache_bytes")
-    assert [getattr(config, name) for name in names] == [3, 99, 77, 8, 50, 1000]
-    assert (config.num_swap_blocks, config.watermark, config.max_logprobs, config.share_prefixes) == (4, 0.5, 2, False)
-    assert type(config.policy).__name__ == "StrictPriority"
-    assert settings == ServerSettings(
-        "n",
-        host="::1",
-        port=0,
-        allowed_hosts=("a", "b"),
-        root_path="/llm",
-        max_requests=5,
-        max_prompt_tokens=6,
-        max_body_bytes=7,
-        max_header_bytes=8,
-        receive_timeout=1.5,
-        stall_timeout=2.5,
-        step_timeout=3.5,
-        shutdown_timeout=0.0,
-        log_level="error",
-        access_log=False,
-    )
-
-
-def test_steps_may_take_any_time():
-    assert read().settings.step_timeout == 300.0
+    assert {name: getattr(found.recipe.config, name) for name in engine} == engine
+    assert not found.recipe.config.share_prefixes and type(found.recipe.config.policy).__name__ == "StrictPriority"
+    assert found.settings == ServerSettings("n", allowed_hosts=("a", "b"), access_log=False, **server)
     assert read("--step-timeout", "none").settings.step_timeout is None
 
 
@@ -93,12 +73,10 @@ def test_keys_come_from_two_places():
         (["--max-num-seqs", "0"], ["--max-num-seqs is 0", "from 1 on"]),
         (["--max-num-seqs", "900"], ["--max-num-batched-tokens is 512", "900"]),
         (["--port", "70000"], ["--port is 70000", "0 to 65535"]),
-        (["--port", "-1"], ["--port is -1"]),
         (["--watermark", "2"], ["--watermark is 2.0", "0 to 1"]),
         (["--max-requests", "0"], ["--max-requests is 0", "at least 1"]),
         (["--max-body-bytes", "-5"], ["--max-body-bytes is -5"]),
         (["--shutdown-timeout", "-1"], ["--shutdown-timeout is -1"]),
-        (["--shutdown-timeout", "nan"], ["--shutdown-timeout is nan"]),
         (["--step-timeout", "0"], ["--step-timeout is 0.0", "None for no limit"]),
         (["--step-timeout", "inf"], ["--step-timeout is inf"]),
         (["--stall-timeout", "0"], ["--stall-timeout is 0.0"]),
@@ -106,21 +84,17 @@ def test_keys_come_from_two_places():
         (["--root-path", "llm/"], ["--root-path is 'llm/'", "'/llm'"]),
         (["--api-key", ""], ["API key is empty", "token_urlsafe"]),
         (["--api-key", "a b"], ["API key"]),
+        (["--device", "cuda"], ["--device is 'cuda', and PyTorch finds no GPU here"]),
     ],
 )
-def test_a_wrong_value_says_what_to_do(arguments, words, capsys):
+def test_a_wrong_value_says_what_to_do(arguments, words, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(WrongArgument) as caught:
         read(*arguments)
     for word in words:
         assert word in str(caught.value)
     assert main(arguments) == 2
     assert words[0] in capsys.readouterr().err
-
-
-def test_a_gpu_that_is_not_there(monkeypatch, capsys):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert main(["--device", "cuda"]) == 2
-    assert "--device is 'cuda', and PyTorch finds no GPU here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -132,20 +106,21 @@ def test_what_is_no_option_is_refused(arguments, capsys):
     assert caught.value.code == 2 and "usage" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there(capsys):
-    assert main(["--model", "/nonexistent/model", "--port", "0"]) == 1
-    error = capsys.readouterr().err
-    assert "The server can't start: no model '/nonexistent/model'" in error and "Traceback" not in error
-
-
-def test_a_port_that_is_taken(capsys):
-    import socket
-
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--model", "/nonexistent/model", "--port", "0"], ["The server can't start: no model '/nonexistent/model'"]),
+        (["--port", "taken"], ["of 127.0.0.1", "--port 0"]),
+        (["--host", "192.0.2.1", "--port", "0", "--api-key", "k"], ["192.0.2.1"]),
+    ],
+    ids=str,
+)
+def test_a_start_that_fails_at_once(arguments, words, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        assert main(["--port", str(port)]) == 1
+        port = str(other.getsockname()[1])
+        assert main([port if each == "taken" else each for each in arguments]) == 1
     error = capsys.readouterr().err
-    assert f"port {port} of 127.0.0.1" in error and "--port 0" in error
+    assert all(word in error for word in words) and "Traceback" not in error
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
@@ -171,29 +146,13 @@ def test_a_bad_start_is_told_in_a_sentence(arguments, part, engine, tmp_path, ca
     assert "The server can't start: " in error and part in error and "Traceback" not in error
 
 
-def test_an_address_of_another_machine(capsys):
-    assert main(["--host", "192.0.2.1", "--port", "0", "--api-key", "k"]) == 1
-    assert "192.0.2.1" in capsys.readouterr().err
-
-
 def test_a_recipe_can_be_sent_to_another_process():
     recipe = EngineRecipe("m", config=EngineConfig(max_num_seqs=3, policy="priority"))
     sent = pickle.loads(pickle.dumps(recipe))
     assert sent.config.max_num_seqs == 3 and sent.model == "m"
 
 
-@pytest.mark.parametrize(
-    "host, is_local",
-    [
-        ("127.0.0.1", True),
-        ("127.5.5.5", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("example.org", False),
-    ],
-)
-def test_which_hosts_are_local(host, is_local):
-    assert ServerSettings("m", host=host).is_local == is_local
-    assert bool(ServerSettings("m", host=host).known_hosts) == is_local
+def test_which_hosts_are_local():
+    for host in ("127.0.0.1", "127.5.5.5", "::1", "localhost", "0.0.0.0", "::", "example.org"):
+        settings = ServerSettings("m", host=host)
+        assert settings.is_local == bool(settings.known_hosts) == (host not in ("0.0.0.0", "::", "example.org"))

@@ -10,7 +10,7 @@ import pytest
 
 from lessons_lib.serving.http import security
 from lessons_lib.serving.http.observability import AccessLog
-from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders, host_name, replayed
+from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders
 from lessons_lib.serving.http.settings import ServerSettings
 
 LOCAL = ServerSettings("m").known_hosts
@@ -96,17 +96,6 @@ def test_pages_of_other_sites_are_refused(origin, expected):
     assert len(app.scopes) == (expected == 200)
 
 
-def test_host_names():
-    assert [host_name(each) for each in ("a:1", "A", "[::1]", "[::1]:5", "a:b", "x:1:2")] == [
-        "a",
-        "a",
-        "::1",
-        "::1",
-        "",
-        "",
-    ]
-
-
 @pytest.mark.parametrize(
     "value, expected",
     [
@@ -120,10 +109,12 @@ def test_host_names():
         ("", 401),
         ("Bearer \xff\xfe", 401),
         (None, 401),
+        (("Bearer first", "Bearer second"), 401),
     ],
 )
 def test_keys(value, expected):
-    headers = [] if value is None else [("authorization", value)]
+    values = () if value is None else (value,) if isinstance(value, str) else value
+    headers = [("authorization", each) for each in values]
     found, head, body = ask(ApiKeys(App(), ["first", "second"]), headers=headers)
     assert found == expected
     if expected == 401:
@@ -131,10 +122,6 @@ def test_keys(value, expected):
         error = json.loads(body)["error"]
         assert error["code"] == "invalid_api_key" and error["type"] == "invalid_request_error"
         assert "first" not in error["message"]
-
-
-def test_two_keys_at_once_are_refused():
-    assert status(ApiKeys(App(), ["a"]), headers=[("authorization", "Bearer a"), ("authorization", "Bearer b")]) == 401
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch):
@@ -162,16 +149,14 @@ def test_every_key_is_compared_in_constant_time(monkeypatch):
 def test_health_and_the_page_need_no_key(path, expected):
     assert status(ApiKeys(App(), ["k"]), path=path) == expected
     assert status(ApiKeys(App(), ["k"]), path="/llm" + path, root_path="/llm") == expected
-
-
-def test_without_keys_all_are_served():
-    assert status(ApiKeys(App(), [])) == 200
+    assert status(ApiKeys(App(), []), path=path) == 200
 
 
 def test_a_body_within_the_limit_arrives_whole():
     app = App()
     assert status(BodyLimit(app, 6), b"abc", b"def", headers=[("content-length", "6")]) == 200
-    assert app.bodies == [b"abcdef"]
+    assert status(BodyLimit(app, 100), "ä".encode()[:1], "ä".encode()[1:]) == 200  # a character may be cut
+    assert app.bodies == [b"abcdef", "ä".encode()]
 
 
 @pytest.mark.parametrize("length", ["7", "99999999999999999999", "-1", "x"])
@@ -179,15 +164,7 @@ def test_a_body_that_is_announced_too_large_is_not_read(length):
     app = App()
     found, _, body = ask(BodyLimit(app, 6), headers=[("content-length", length)])
     assert found == 413 and "6 bytes" in json.loads(body)["error"]["message"] and not app.scopes
-
-
-def test_a_chunked_body_is_counted():
-    app = App()
-    assert status(BodyLimit(app, 6), b"abcd", b"efg") == 413 and not app.scopes
-
-
-def test_a_client_that_leaves_while_it_sends_reaches_nothing():
-    app = App()
+    assert status(BodyLimit(app, 6), b"abcd", b"efg") == 413 and not app.scopes, "a chunked body is counted"
     assert ask(BodyLimit(app, 6), b"abc", leaves=True) is None and not app.scopes
 
 
@@ -203,10 +180,6 @@ def test_bodies_are_not_decompressed(encoding, expected):
 def test_bodies_that_are_not_utf8(body):
     app = App()
     assert status(BodyLimit(app, 100), body) == 400 and not app.scopes
-
-
-def test_a_character_may_be_cut_between_chunks():
-    assert status(BodyLimit(App(), 100), "ä".encode()[:1], "ä".encode()[1:]) == 200
 
 
 def test_safe_headers_leave_the_apps_own():
@@ -262,17 +235,3 @@ def test_a_failing_app_counts_as_500(caplog):
         ask(log)
     assert log.metrics.answers == {("/v1/completions", 500): 1}
     assert "status=500" in caplog.text
-
-
-def test_a_body_that_was_read_is_given_once():
-    """Then the app waits for what comes from the connection: that the client leaves."""
-
-    async def story():
-        async def receive():
-            return {"type": "http.disconnect"}
-
-        again = replayed(b"abc", receive)
-        assert await again() == {"type": "http.request", "body": b"abc", "more_body": False}
-        assert await again() == await again() == {"type": "http.disconnect"}
-
-    asyncio.run(story())
