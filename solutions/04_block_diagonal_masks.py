@@ -699,9 +699,8 @@ Table(
 """
 ### The mask by hand
 
-In the explorer you can set the lengths, the cached tokens per sequence and the padding, with the sliders or by
-dragging a bar at the end of its letters, and turn each rule on and off. Answer first, then try (the answers are below
-the explorer):
+In the explorer you can set the lengths, the cached tokens per sequence and the padding, and turn each rule on and off.
+Answer first, then try (the answers are below the explorer):
 
 1. Turn "same sequence" off. Which cells become True, and why not all of them? Then turn it on again.
 2. Give A some cached tokens. Now there are more columns than rows. Which rows gain colored cells?

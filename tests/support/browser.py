@@ -390,38 +390,6 @@ class Explorer(Interactive):
         box = self.box.locator(".lessons-mask-rule", has_text=rule).locator("input")
         return self._answer_to(box.click)
 
-    def drag(self, end: str, tokens: int, axis: str = "x", finger: bool = False) -> None:
-        """Drag the end of a sequence on an axis by so many tokens, e.g. "new 0", and let go."""
-        handle = self.part("picture").locator(f'[data-end="{end}"][data-axis="{axis}"]')
-        handle.scroll_into_view_if_needed()
-        way = tokens * handle.evaluate("handle => Number(handle.dataset.cell) * handle.getScreenCTM().a")
-        place = handle.bounding_box()
-        x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
-        along = [(x + way * part / 6 * (axis == "x"), y + way * part / 6 * (axis == "y")) for part in range(7)]
-        if finger:
-            touches = self.page.context.new_cdp_session(self.page)
-            for kind, points in [("Start", along[:1]), *(("Move", [point]) for point in along[1:]), ("End", [])]:
-                points = [{"x": x, "y": y} for x, y in points]
-                touches.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
-            touches.detach()
-            return
-        self.page.mouse.move(*along[0])
-        self.page.mouse.down()
-        for point in along[1:]:
-            self.page.mouse.move(*point)
-        self.page.mouse.up()
-
-    def wait_for_ends(self, counts: list[int]) -> None:
-        """Wait for a picture with so many cached tokens of each sequence, new tokens of each, and padding."""
-        self.page.wait_for_function(
-            """([box, counts]) => {
-                 const ends = box.querySelectorAll('[data-end][data-axis="x"]');
-                 return [...ends].map((end) => end.dataset.count).join() === counts.join();
-               }""",
-            arg=[self.box.element_handle(), counts],
-            timeout=10_000,
-        )
-
 
 class Dashboard(Interactive):
     """A `lessons_lib.viz.dashboard.live.Dashboard`."""

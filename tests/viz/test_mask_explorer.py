@@ -1,30 +1,20 @@
 """The mask explorer: every slider and box changes what is shown, in Python and in a real JupyterLab."""
 
 import html
-import random
 import re
 
-import pytest
-
-from lessons_lib.attention.masks import PADDING, RULES, block_diagonal_mask, combine, not_padding, same_sequence
-from lessons_lib.recording.mask_text import mask_text, read_row
+from lessons_lib.attention.masks import PADDING, RULES, block_diagonal_mask, combine, same_sequence
+from lessons_lib.recording.mask_text import read_row
 from lessons_lib.viz.drawing.picture import live_html
 from lessons_lib.viz.masks import explorer as mask_explorer
-from lessons_lib.viz.masks.ends import ends_of
 from lessons_lib.viz.masks.explorer import MaskExplorer, row_tags
 from lessons_lib.viz.masks.grid import draw_mask
 
 
-@pytest.fixture(autouse=True)
-def no_loop(monkeypatch):
-    """As in a plain program. Browser tests before this one may have left an event loop running."""
-    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
-
-
 def expected(lengths, cached, padding, rules, row, names="ABC"):
     queries, keys = row_tags(lengths, cached, padding)
-    mask, ends = combine(rules, queries, keys), ends_of(lengths, cached, padding)
-    return live_html(draw_mask(mask, queries, keys, list(names), row, rules, sentence=False, ends=ends))
+    mask = combine(rules, queries, keys)
+    return live_html(draw_mask(mask, queries, keys, list(names), row, rules, sentence=False))
 
 
 def reading(explorer):
@@ -33,11 +23,6 @@ def reading(explorer):
 
 def message(explorer):
     return html.unescape(re.fullmatch(r"<p>(.*)</p>", explorer.picture.value)[1])
-
-
-def drag(explorer, end, count):
-    """What the browser tells when its reader drags this end."""
-    explorer.picture._handle_custom_msg({"end": end, "count": count}, [])
 
 
 # --- the row
@@ -81,43 +66,6 @@ def test_every_slider_and_box_redraws():
     assert explorer.picture.value == expected(lengths, cached, 2, (), 5)
 
 
-def test_every_end_can_be_dragged():
-    explorer = MaskExplorer()
-    lengths, cached = [4, 3, 2], [0, 0, 0]
-    for n, (new, old) in enumerate(((5, 2), (0, 3), (1, 0))):
-        drag(explorer, f"new {n}", new)
-        lengths[n] = new
-        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
-        drag(explorer, f"cached {n}", old)
-        cached[n] = old
-        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
-    drag(explorer, "padding", 2)
-    assert explorer.picture.value == expected(lengths, cached, 2, RULES, 0)
-    assert [slider.value for slider in explorer.new_tokens] == lengths
-    assert [slider.value for slider in explorer.cached_tokens] == cached
-    assert explorer.padding_tokens.value == 2
-
-
-def test_ends_stand_where_the_colors_of_the_mask_change():
-    rng = random.Random(11)
-    for _ in range(50):
-        lengths, cached = ([rng.randrange(4) for _ in range(3)] for _ in range(2))
-        padding = rng.randrange(3)
-        queries, keys = row_tags(lengths, cached, padding)
-        ends = ends_of(lengths, cached, padding)
-        for axis, tags, kinds in (("x", keys, 2), ("y", queries, 1)):
-            places = [end for end in ends if end.axis == axis]
-            assert len(places) == 3 * kinds + 1
-            ids = [
-                PADDING if end.name == "padding" else int(end.name.split()[1])
-                for end in places
-                for _ in range(end.count)
-            ]
-            assert ids == tags.seq_ids.tolist()
-            for end in places:
-                assert end.at == len(ids[: end.at]) and (not end.count or ids[end.at - 1] == ids[end.at - end.count])
-
-
 def test_one_move_draws_once(monkeypatch):
     explorer = MaskExplorer()
     explorer.reading_row.value = 8
@@ -141,22 +89,6 @@ def test_rows_are_read_one_by_one():
     assert reading(explorer) == "B, position 1, attends to A 0 to 1, B 0 to 1."
 
 
-def test_the_text_form():
-    explorer = MaskExplorer(lengths=(2, 1), cached=(0, 2), names=("Fox", "<b>"))
-    explorer.padding_tokens.value = 1
-    picture = explorer.picture.value
-    explorer.as_text.value = True
-    queries, keys = row_tags([2, 1], [0, 2], 1)
-    text = re.fullmatch(r"<pre[^>]*>(.*)</pre>", explorer.picture.value, re.DOTALL)[1]
-    assert html.unescape(text) == mask_text(block_diagonal_mask(queries, keys), queries, keys, ["Fox", "<b>"])
-    assert "&lt;" in text
-    explorer.rule_boxes[RULES.index(not_padding)].value = False
-    assert explorer.picture.value.count("#") == text.count("#") + 1  # a padding token sees itself
-    explorer.rule_boxes[RULES.index(not_padding)].value = True
-    explorer.as_text.value = False
-    assert explorer.picture.value == picture
-
-
 # --- what cannot be drawn
 
 
@@ -164,86 +96,24 @@ def test_no_new_tokens_no_mask():
     explorer = MaskExplorer(lengths=(1, 0), cached=(2, 0))
     explorer.new_tokens[0].value = 0
     assert "no new tokens" in message(explorer) and reading(explorer) == ""
-    explorer.as_text.value = True
-    assert explorer.picture.value.startswith("<pre")
-    explorer.as_text.value = False
     explorer.new_tokens[1].value = 1
     assert explorer.picture.value.startswith("<div") and "<svg" in explorer.picture.value
 
 
 def test_a_mask_too_large_is_counted_not_drawn():
-    explorer = MaskExplorer(lengths=(50, 1), cached=(30, 19), longest=60)
+    explorer = MaskExplorer(lengths=(20, 20, 11), cached=(20, 20, 9))
     assert explorer.picture.value.startswith("<div") and "<svg" in explorer.picture.value
-    explorer.cached_tokens[1].value = 20
+    explorer.cached_tokens[2].value = 10
     assert message(explorer).startswith("101 keys, of which 50 are cached; at most 100 can be drawn.")
-    assert reading(explorer) == "A, position 30, attends to A 0 to 30."
-    explorer.as_text.value = True
-    assert explorer.picture.value.count("\n") == 51
-    explorer.as_text.value = False
-    explorer.cached_tokens[1].value = 19
+    assert reading(explorer) == "A, position 20, attends to A 0 to 20."
+    explorer.cached_tokens[2].value = 9
     assert explorer.picture.value.startswith("<div") and "<svg" in explorer.picture.value
 
 
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        (dict(lengths=(1, 2)), "2 lengths, 3 cached lengths and 2 names"),
-        (dict(names="AB"), "3 lengths, 3 cached lengths and 2 names"),
-        (dict(lengths=(21, 0, 0)), "21 tokens; the sliders go from 0 to 20"),
-        (dict(cached=(0, -1, 0)), "-1 tokens; the sliders go from 0 to 20"),
-    ],
-)
-def test_it_names_its_limits(settings, words):
-    with pytest.raises(ValueError, match=words):
-        MaskExplorer(**settings)
-
-
-# --- hover texts of large masks
-
-
-class Loop:
-    """An event loop in which time passes when it is told to."""
-
-    def __init__(self):
-        self.timers = []
-
-    def call_later(self, delay, act):
-        self.timers.append(Timer(act))
-        return self.timers[-1]
-
-    def rest(self):
-        for timer in self.timers:
-            if not timer.cancelled:
-                timer.act()
-
-
-class Timer:
-    def __init__(self, act):
-        self.act = act
-        self.cancelled = False
-
-    def cancel(self):
-        self.cancelled = True
-
-
-@pytest.fixture
-def loop(monkeypatch):
-    """The explorer finds an event loop, as it does in a kernel."""
-    loop = Loop()
-    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: loop)
-    return loop
-
-
-def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest(loop, monkeypatch):
-    explorer = MaskExplorer(lengths=(20, 12), cached=(0, 0))
-    explorer.new_tokens[1].value = 13
-    moving = explorer.picture.value
-    loop.rest()
-    rested = explorer.picture.value
-    assert "<title>" not in moving and rested.count("<title>") == 33 * 33
-    assert moving == re.sub(r'<g transform="matrix.*?</rect></g></g>', "", rested)
-    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
-    assert MaskExplorer(lengths=(20, 13), cached=(0, 0)).picture.value == rested  # without a loop, at once
+def test_only_the_still_picture_of_a_large_mask_has_hover_texts():
+    explorer = MaskExplorer(lengths=(20, 13), cached=(0, 0))
+    assert "<title>" not in explorer.picture.value and "<title>" in MaskExplorer().picture.value
+    assert explorer._repr_mimebundle_()["image/svg+xml"].count("<title>") == 33 * 33
 
 
 # --- what it leaves behind, and how it is found
@@ -252,7 +122,6 @@ def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest(loop, monkeypatc
 def test_it_leaves_a_still_picture():
     explorer = MaskExplorer()
     explorer.reading_row.value = 5
-    explorer.as_text.value = True
     bundle = explorer._repr_mimebundle_()
     queries, keys = row_tags([4, 3, 2], [0, 0, 0])
     still = draw_mask(block_diagonal_mask(queries, keys), queries, keys, row=5)

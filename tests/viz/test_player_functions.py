@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lessons_lib.viz import masks
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.player.frames import frame_of
 from lessons_lib.viz.stepper import PLAYER, Stepper
@@ -52,8 +51,3 @@ def test_the_functions_of_the_player(tmp_path):
     shutil.copy(PLAYER, tmp_path / "player.mjs")  # to node, a module
     places = {"PLAYER": (tmp_path / "player.mjs").as_uri(), "RECORDING": str(tmp_path / "recording.json")}
     assert "tests 9" in run_in_node("player.test.mjs", places)
-
-
-def test_which_end_of_a_mask_is_dragged(tmp_path):
-    module = shutil.copy(Path(masks.__file__).with_name("draggable.js"), tmp_path / "draggable.mjs")
-    assert "tests 2" in run_in_node("draggable.test.mjs", {"DRAGGABLE": module.as_uri()})

@@ -25,6 +25,7 @@ DARK_PAGES = (
 )
 
 LEAST_WIDTH = 820  # pixels: that of player.js. In a narrower column a picture scrolls.
+_DECIMALS = re.compile(r"(?<=\.\d\d)\d+")  # beyond two
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ class Picture:
         start, rest = svg.split(">", 1)
         width, height = (float(re.search(rf'\b{side}="([\d.]+)pt"', start)[1]) * 4 / 3 for side in ("width", "height"))
         view_box = re.search(r'viewBox="[^"]*"', start)[0]
+        # Fewer characters: no comments, no line breaks, and coordinates with two decimals.
+        rest = re.sub(r"<!--.*?-->|(?<=>)\s+(?=<)", "", rest, flags=re.DOTALL)
+        rest = re.sub(r' [dxy]="[^"]*"', lambda found: " " + " ".join(_DECIMALS.sub("", found[0]).split()), rest)
         return cls(svg_start(width, height, alt, view_box, f"lessons-picture {CHART}") + rest, alt)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:

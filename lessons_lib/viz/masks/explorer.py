@@ -1,8 +1,5 @@
 """A mask to play with: each sequence's new and cached tokens, and the rules that apply."""
 
-from __future__ import annotations
-
-import asyncio
 from collections.abc import Sequence
 from html import escape
 
@@ -10,22 +7,18 @@ import ipywidgets as widgets
 import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine, tag_tokens
-from lessons_lib.recording.mask_text import letters, mask_text, read_row, reason
+from lessons_lib.recording.mask_text import letters, read_row, reason
 from lessons_lib.viz.drawing.palette import color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
-from lessons_lib.viz.masks.draggable import DraggablePicture
-from lessons_lib.viz.masks.ends import ends_of
 from lessons_lib.viz.masks.grid import LARGEST, draw_mask
 
-_MOST_PADDING = 8
-_AT_ONCE = 1000  # cells; with more, the hover texts would slow the picture down
-_AT_REST = 0.3  # seconds after the last move
+_LONGEST, _MOST_PADDING = 20, 8
+_MOST_HOVERS = 1000  # cells; with more, their hover texts would slow the sliders down
 
 
 def row_tags(lengths: Sequence[int], cached: Sequence[int], padding: int = 0) -> tuple[Tags, Tags]:
     """The tags of one pass. The queries are the new tokens of every sequence, then the padding; the keys are the cached
-    tokens of
-    every sequence, then those same queries."""
+    tokens of every sequence, then those same queries."""
     at_the_end = Tags(torch.full((padding,), PADDING), torch.arange(padding))
     queries = tag_tokens(lengths, starts=cached).followed_by(at_the_end)
     return queries, tag_tokens(cached).followed_by(queries)
@@ -36,38 +29,19 @@ class MaskExplorer(widgets.VBox):
 
     lengths  new tokens of each sequence at first
     cached   tokens that each has in the cache at first, as many
-    names    of the sequences; A, B, ... if not given
-    longest  the maximum of the sliders for a sequence's new and cached tokens
-
-    The ends of the letters at both axes can be dragged: each moves its slider.
-    Hovering over a cell describes it. The slider "read row" frames a query's row and describes it.
+    Each slider goes to 20.
+    Hovering over a cell of a small mask describes it. The slider "read row" frames a query's row and describes it.
     Keyboard: Tab goes from slider to slider and to the boxes; arrow keys move a slider, Space ticks a box.
     Where no kernel runs (GitHub, an exported page), the last picture is shown.
     """
 
-    def __init__(
-        self,
-        lengths: Sequence[int] = (4, 3, 2),
-        cached: Sequence[int] = (0, 0, 0),
-        names: Sequence[str] | None = None,
-        longest: int = 20,
-    ):
-        self.names = list(letters(len(lengths)) if names is None else names)
-        if not len(lengths) == len(cached) == len(self.names):
-            raise ValueError(
-                f"{len(lengths)} lengths, {len(cached)} cached lengths and {len(self.names)} names; there must be as "
-                "many of each."
-            )
-        for count in (*lengths, *cached):
-            if not 0 <= count <= longest:
-                raise ValueError(
-                    f"a sequence has {count} tokens; the sliders go from 0 to {longest}. `longest` makes them longer."
-                )
+    def __init__(self, lengths: Sequence[int] = (4, 3, 2), cached: Sequence[int] = (0, 0, 0)):
+        self.names = letters(len(lengths))
         self.new_tokens = [
-            _slider("new tokens", count, longest, f"new tokens of {name}") for name, count in zip(self.names, lengths)
+            _slider("new tokens", count, _LONGEST, f"new tokens of {name}") for name, count in zip(self.names, lengths)
         ]
         self.cached_tokens = [
-            _slider("cached", count, longest, f"cached tokens of {name}") for name, count in zip(self.names, cached)
+            _slider("cached", count, _LONGEST, f"cached tokens of {name}") for name, count in zip(self.names, cached)
         ]
         self.padding_tokens = _slider("padding", 0, _MOST_PADDING, "padding tokens at the end of the row")
         self.rule_boxes = [_box(reason(rule)[0]) for rule in RULES]
@@ -75,22 +49,13 @@ class MaskExplorer(widgets.VBox):
             box.value = True
         self.reading_row = _slider("read row", 0, 0, "the query whose row is framed and described")
         self.reading_row.readout = False  # it would count from 0, and the sentence says more
-        self.as_text = _box("as text")
         self.sentence = widgets.HTML(layout=widgets.Layout(flex="1 1 300px"))
-        self.picture = DraggablePicture(layout=widgets.Layout(width="auto", margin="4px 0"))
-        self.picture.on_drag(self._drag)
+        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="4px 0"))
         super().__init__([*self._controls(), self.picture])
         self._name_for_browsers()
         self._shown: tuple | None = None
-        self._waiting: asyncio.TimerHandle | None = None
-        self._moving = [
-            *self.new_tokens,
-            *self.cached_tokens,
-            self.padding_tokens,
-            *self.rule_boxes,
-            self.reading_row,
-            self.as_text,
-        ]
+        sliders = [*self.new_tokens, *self.cached_tokens, self.padding_tokens]
+        self._moving = [*sliders, *self.rule_boxes, self.reading_row]
         for control in self._moving:
             control.observe(lambda _: self._show(), names="value")
         self._show()
@@ -101,22 +66,10 @@ class MaskExplorer(widgets.VBox):
         return tuple(rule for rule, box in zip(RULES, self.rule_boxes) if box.value)
 
     @property
-    def _tokens(self) -> tuple[list[int], list[int], int]:
-        """New and cached tokens of each sequence, and the padding, at the sliders' current values."""
-        new, cached = ([slider.value for slider in sliders] for sliders in (self.new_tokens, self.cached_tokens))
-        return new, cached, self.padding_tokens.value
-
-    @property
     def tags(self) -> tuple[Tags, Tags]:
         """The tags of queries and keys at the sliders' current values."""
-        return row_tags(*self._tokens)
-
-    def _drag(self, end: str, count: int) -> None:
-        """Move the slider of an end of `ends_of`; a count that it doesn't have becomes the nearest that it has."""
-        kind, _, index = end.partition(" ")
-        sliders = {"new": self.new_tokens, "cached": self.cached_tokens, "padding": [self.padding_tokens]}[kind]
-        slider = sliders[int(index or 0)]
-        slider.value = min(count, slider.max)
+        new, cached = ([slider.value for slider in sliders] for sliders in (self.new_tokens, self.cached_tokens))
+        return row_tags(new, cached, self.padding_tokens.value)
 
     def _controls(self) -> list[widgets.Widget]:
         line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
@@ -128,7 +81,7 @@ class MaskExplorer(widgets.VBox):
         may = widgets.HTML("a query may attend to a key that is:")
         wrapped = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap", grid_gap="0 16px")
         rules = widgets.HBox([may, *self.rule_boxes], layout=wrapped)
-        reading = widgets.HBox([self.reading_row, self.sentence, self.as_text], layout=line)
+        reading = widgets.HBox([self.reading_row, self.sentence], layout=line)
         return [*sequences, padding, rules, reading]
 
     def _name_for_browsers(self) -> None:
@@ -136,7 +89,6 @@ class MaskExplorer(widgets.VBox):
         self.picture.add_class("lessons-mask-picture")
         self.sentence.add_class("lessons-mask-reading")
         self.reading_row.add_class("lessons-mask-row")
-        self.as_text.add_class("lessons-mask-as-text")
         self.padding_tokens.add_class("lessons-mask-padding")
         for kind, controls in (("new", self.new_tokens), ("cached", self.cached_tokens), ("rule", self.rule_boxes)):
             for control in controls:
@@ -144,74 +96,35 @@ class MaskExplorer(widgets.VBox):
 
     def _show(self) -> None:
         queries, keys = self.tags
-        self.reading_row.max = max(
-            len(queries) - 1, 0
-        )  # may move the slider, and so come back here before the next line
+        # This may move the slider, and so come back here before the next line.
+        self.reading_row.max = max(len(queries) - 1, 0)
         self.reading_row.disabled = len(queries) < 2
         state = tuple(control.value for control in self._moving)
         if state == self._shown:
             return
         self._shown = state
-        read = (
-            read_row(combine(self.rules, queries, keys), queries, keys, self.reading_row.value, self.names)
-            if len(queries)
-            else ""
-        )
+        mask = combine(self.rules, queries, keys)
+        read = read_row(mask, queries, keys, self.reading_row.value, self.names) if len(queries) else ""
         self.sentence.value = f'<span role="status">{escape(read)}</span>'
-        if self._waiting:
-            self._waiting.cancel()
-            self._waiting = None
-        if self.as_text.value:
-            self.picture.value = self._text()
-        elif len(queries) * len(keys) > _AT_ONCE and (loop := _running_loop()):
-            self.picture.value = self._html(hover=False)
-            self._waiting = loop.call_later(_AT_REST, lambda: self.picture.set_trait("value", self._html(hover=True)))
-        else:
-            self.picture.value = self._html(hover=True)
+        self.picture.value = live_html(self._content(live=True))
 
-    def _text(self) -> str:
-        queries, keys = self.tags
-        text = mask_text(combine(self.rules, queries, keys), queries, keys, self.names)
-        return f'<pre style="line-height:1.25">{escape(text)}</pre>'
-
-    def _html(self, hover: bool) -> str:
-        return live_html(self._content(live=True, hover=hover))
-
-    def _content(self, live: bool = False, hover: bool = True) -> Picture | str:
-        """The picture, or a sentence saying why there is none. A live one has ends to drag; a still one says what its
-        sentence says, which a live one has beside its slider.
-        """
+    def _content(self, live: bool = False) -> Picture | str:
+        """The picture, or a sentence saying why there is none. A live one has its sentence next to the slider."""
         queries, keys = self.tags
         if not len(queries):
             return "There are no new tokens, so there are no queries and no mask. Give a sequence a new token."
         if len(keys) > LARGEST:
             return (
                 f"{len(keys)} keys, of which {len(keys) - len(queries)} are cached; at most {LARGEST} can be drawn. "
-                "Move a slider back, or tick “as text”."
+                "Move a slider back."
             )
         mask = combine(self.rules, queries, keys)
-        return draw_mask(
-            mask,
-            queries,
-            keys,
-            self.names,
-            self.reading_row.value,
-            self.rules,
-            sentence=not live,
-            hover=hover,
-            ends=ends_of(*self._tokens) if live else (),
-        )
+        hover = not live or mask.numel() <= _MOST_HOVERS
+        row = self.reading_row.value
+        return draw_mask(mask, queries, keys, self.names, row, self.rules, sentence=not live, hover=hover)
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The kernel's event loop; a plain program has none."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _slider(description: str, value: int, most: int, tooltip: str) -> widgets.IntSlider:

@@ -4,26 +4,23 @@ A cell has the color of the query's sequence. Letters and positions are at the e
 it. Fills are drawn in runs, because the picture must redraw while a slider moves.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
+from lessons_lib.attention.masks import PADDING, RULES, Tags
 from lessons_lib.recording.mask_text import cached_keys, count_text, describe_mask, names_for, read_pairs, read_row
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.masks.ends import End
 from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
 
 LARGEST = 100  # queries, and keys; with more, cells would be too small to tell apart
 _MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the letters are in the band, the ticks are the positions
 _WIDEST, _NARROWEST, _READABLE, _MOST_HEIGHT = 34, 6, 16, 640  # of a cell; and of all rows
-_FINGER = 24  # pixels that answer the pointer around the end of a sequence
 _DOT_CELL = 8  # narrower cells have no dot
 _GRID = "#DCDCD7"
 _BLOCK_EDGE = "#8A8A86"
@@ -36,7 +33,6 @@ class _Sheet:
     """What is drawn, and where.
 
     may      for each query, for each key: whether it may attend
-    differs  the same: whether the rules say otherwise
     cached   for each key: whether it is in the cache
     band     width of the letters of the queries
     """
@@ -44,7 +40,6 @@ class _Sheet:
     rows: TokenAxis
     columns: TokenAxis
     may: list[list[bool]]
-    differs: list[list[bool]]
     cached: list[bool]
     band: int
 
@@ -63,9 +58,8 @@ def draw_mask(
     title: str = "",
     sentence: bool = True,
     hover: bool = True,
-    ends: Sequence[End] = (),
 ) -> Picture:
-    """The mask as a grid of cells. Cells where the mask differs from the rules are crossed out.
+    """The mask as a grid of cells.
 
     Args:
         mask: bool [queries, keys], True where the query may attend.
@@ -78,7 +72,6 @@ def draw_mask(
         sentence: whether the row's description is also shown below the grid; the alternative text always has it.
         hover: whether the cells have hover texts. At 64 x 64, they make up most of the picture's size: 40 times the
             rest.
-        ends: where sequences end, to be dragged; each gets a grip at the letters.
 
     Raises:
         ValueError: the mask is not bool, has another shape than the tags, or has more than 100 queries or keys.
@@ -88,7 +81,7 @@ def draw_mask(
     if not len(queries) or not len(keys):
         return _empty(title, len(queries), len(keys))
     names = names_for(queries, keys) if names is None else names
-    sheet = _lay_out(mask, queries, keys, names, rules)
+    sheet = _lay_out(mask, queries, keys, names)
     read = read_row(mask, queries, keys, row, names) if row is not None else ""
     d = Drawing()
     if title:
@@ -97,21 +90,19 @@ def draw_mask(
     _row_labels(d, sheet, y)
     _cells(d, sheet, y)
     _lines(d, sheet, y)
-    _crosses(d, sheet, y)
     if row is not None:
         top = y + row * sheet.rows.cell
         d.lines(f"M18 {number(top + sheet.rows.cell / 2 - 6)}l10 6l-10 6z", "none", fill=INK)
         d.rect(sheet.left - 1, top, sheet.columns.length + 2, sheet.rows.cell, "none", INK, 2)
     if hover:
-        d.hover_grid(sheet.left, y, sheet.columns.cell, sheet.rows.cell, read_pairs(queries, keys, names, rules, mask))
-    _grips(d, sheet, y, ends)
+        d.hover_grid(sheet.left, y, sheet.columns.cell, sheet.rows.cell, read_pairs(queries, keys, names, rules))
     y += sheet.rows.length + 10
     for line in textwrap.wrap(read, 115) if sentence else []:
         d.text(16, y + 10, line, 14, bold=True)
         y += 20
     d.height = _legend(d, sheet, y)
     return d.picture(
-        " ".join(filter(None, [f"{title}." if title else "", describe_mask(mask, queries, keys, names, rules), read]))
+        " ".join(filter(None, [f"{title}." if title else "", describe_mask(mask, queries, keys, names), read]))
     )
 
 
@@ -132,11 +123,8 @@ def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> No
             f"{shape[0]} queries and {shape[1]} keys; at most {LARGEST} of each can be drawn. Draw a part of the "
             "mask, or print `mask_text`."
         )
-    if row is not None and not 0 <= row < len(queries):
-        raise IndexError(
-            f"row is {row}; "
-            + (f"it may be from 0 to {len(queries) - 1}." if len(queries) else "the mask has no rows.")
-        )
+    if row is not None:
+        check_index("row", row, len(queries))
 
 
 def _empty(title: str, queries: int, keys: int) -> Picture:
@@ -146,14 +134,13 @@ def _empty(title: str, queries: int, keys: int) -> Picture:
     return d.picture(words)
 
 
-def _lay_out(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str], rules) -> _Sheet:
+def _lay_out(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str]) -> _Sheet:
     band = min(90, max([_BAND, *(8 * len(name) + 8 for name in names)]))
     tallest = max(_NARROWEST, _MOST_HEIGHT // len(queries))
     width = min(_WIDEST, tallest, (WIDTH - _MARGIN - band - _TICKS - _RIGHT) // len(keys))
     # Squares, unless rows would be too low to read the labels of a few queries.
     columns, rows = TokenAxis.of(keys, names, width), TokenAxis.of(queries, names, max(width, min(_READABLE, tallest)))
-    differs = mask != combine(rules, queries, keys)
-    return _Sheet(rows, columns, mask.tolist(), differs.tolist(), cached_keys(queries, keys), band)
+    return _Sheet(rows, columns, mask.tolist(), cached_keys(queries, keys), band)
 
 
 def _column_labels(d: Drawing, sheet: _Sheet, y: float) -> float:
@@ -169,15 +156,8 @@ def _column_labels(d: Drawing, sheet: _Sheet, y: float) -> float:
     for seq_id, start, size in columns.runs():
         d.rect(sheet.left + start * columns.cell + 0.5, y, size * columns.cell - 1, _BAND, columns.colour(seq_id))
     for seq_id, middle, size in columns.letters(upright=False):
-        d.text(
-            sheet.left + middle,
-            y + _BAND / 2,
-            columns.label(seq_id),
-            size,
-            "middle",
-            bold=True,
-            on=columns.colour(seq_id),
-        )
+        label, colour = columns.label(seq_id), columns.colour(seq_id)
+        d.text(sheet.left + middle, y + _BAND / 2, label, size, "middle", bold=True, on=colour)
     for index, position in columns.ticks(upright=False):
         d.text(sheet.left + (index + 0.5) * columns.cell, y + _BAND + 8, position, 11, "middle", fill=SOFT_INK)
     return y + _BAND + 18
@@ -254,54 +234,22 @@ def _lines(d: Drawing, sheet: _Sheet, y: float) -> None:
         d.lines("".join(f"M{sheet.left + index * sheet.columns.cell} {top}v{height}" for index in edges), INK, 2)
 
 
-def _crosses(d: Drawing, sheet: _Sheet, y: float) -> None:
-    wide, high = sheet.columns.cell, sheet.rows.cell
-    across, down = number(0.56 * wide), number(0.56 * high)
-    path = "".join(
-        f"M{number(sheet.left + (column + 0.22) * wide)} {number(y + (row + 0.22) * high)}l{across} "
-        f"{down}m0-{down}l-{across} {down}"
-        for row, flags in enumerate(sheet.differs)
-        for column, flag in enumerate(flags)
-        if flag
-    )
-    if path:
-        d.lines(path, PAPER, 3.5)  # a rim: the cells below have any color
-        d.lines(path, INK, 1.5)
-
-
-def _grips(d: Drawing, sheet: _Sheet, y: float, ends: Sequence[End]) -> None:
-    """A bar at each end that can be dragged, across the letters, and around it the place that answers a finger."""
-    for end in ends:
-        cell = sheet.columns.cell if end.axis == "x" else sheet.rows.cell
-        told = {"end": end.name, "axis": end.axis, "cell": cell, "count": end.count}
-        if end.axis == "x":
-            x, top = sheet.left + end.at * cell, y - _BAND - 18
-            d.rect(x - 3, top - 2, 6, _BAND + 4, PAPER, INK, 1.5, radius=3)
-            d.handle(x - _FINGER / 2, top - 2, _FINGER, _BAND + 18, at=number(x), **told)
-        else:
-            middle = y + end.at * cell
-            d.rect(_MARGIN - 2, middle - 3, sheet.band + 4, 6, PAPER, INK, 1.5, radius=3)
-            d.handle(_MARGIN - 2, middle - _FINGER / 2, sheet.left - _MARGIN, _FINGER, at=number(middle), **told)
-
-
 def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
     """The legend, and how many cells may attend. Returns the y below it."""
     d.text(16, y + 12, count_text(sheet.may), 13, bold=True)
     y += 26
-    x = 16.0
-    wrong = sum(map(sum, sheet.differs))
+    shown = [seq_id for seq_id, _ in sheet.rows.tokens + sheet.columns.tokens]
     example = next((sheet.rows.colour(seq_id) for seq_id, _ in sheet.rows.tokens if seq_id != PADDING), color_of("A"))
-    signs = [("may attend (color of the query)", example), ("blocked", PAPER)]
-    signs += (
-        [("padding", _PADDED)] if PADDING in (seq_id for seq_id, _ in sheet.rows.tokens + sheet.columns.tokens) else []
-    )
-    signs += [(f"not as the rules say: {wrong} {'cell' if wrong == 1 else 'cells'}", PAPER)] if wrong else []
-    for words, fill in signs:
-        d.rect(x + 0.5, y + 0.5, 17, 17, fill, _BLOCK_EDGE)
-        if words.startswith("may"):
-            _dots(d, f"M{number(x + 9)} {number(y + 9)}h.5", fill, 3.5, 9)
-        if words.startswith("not"):
-            d.lines(f"M{number(x + 4)} {number(y + 4)}l10 10m0-10l-10 10", INK, 1.5)
-        d.text(x + 25, y + 9, words, 12, fill=SOFT_INK)
-        x += 52 + 5.6 * len(words)
+
+    def may(x: float, y: float) -> None:
+        d.rect(x, y, 18, 18, example, _BLOCK_EDGE)
+        _dots(d, f"M{number(x + 9)} {number(y + 9)}h.5", example, 3.5, 9)
+
+    signs = [
+        ("may attend (color of the query)", may),
+        ("blocked", lambda x, y: d.rect(x, y, 18, 18, PAPER, _BLOCK_EDGE)),
+    ]
+    if PADDING in shown:
+        signs.append(("padding", lambda x, y: d.rect(x, y, 18, 18, _PADDED, _BLOCK_EDGE)))
+    d.legend(16, y + 9, signs)
     return y + 30

@@ -1,11 +1,8 @@
 """The mask of a forward pass over a packed row, drawn in runs: keys in the cache on the left, keys of the row on the
 right.
 
-`mask_grid` draws every cell, with a hover text. A pass has too many cells for that: 4 decodes attend to hundreds of
-cached keys.
+`masks.grid` draws every cell. A pass has too many cells for that: 4 decodes attend to hundreds of cached keys.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +10,15 @@ from itertools import pairwise
 
 import torch
 
-from lessons_lib.attention.masks import Tags, not_in_the_future, same_sequence
 from lessons_lib.attention.packing import PackedBatch, key_tags, packed_mask
-from lessons_lib.recording.mask_text import ranges, reason
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix
+from lessons_lib.recording.mask_text import ranges
+from lessons_lib.viz.drawing.palette import EDGE, INK, SOFT_INK, color_of, mix
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 
 _GAP, _RIGHT, _BAND = 16, 16, 18
 _HEAD = 60.0  # the minimum width for the words above the columns
 _TALLEST, _MOST_HEIGHT = 16.0, 400.0  # of one query's row, and of all rows
 _LINED_ROW, _LABELLED_ROW = 6, 11  # lower rows have no lines between them and no labels of their own
-_MOST_QUERIES = 160  # with more, runs are too thin to point at, and there would be thousands
-_MOST_NAMED = 3  # sequences that one hover text names
 
 
 @dataclass(frozen=True)
@@ -81,18 +75,11 @@ def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: 
     grid = _Grid(packed, names, packed_mask(packed), left, y + 40 + _BAND, cached, narrow, height)
     d.text(16, y + 8, _sums(grid.mask, cached), 13, bold=True)
     _heads(d, grid)
-    if count <= _MOST_QUERIES:
-        _hovers(d, grid)
     _fills(d, grid)
     _lines(d, grid)
     _row_labels(d, grid)
-    d.text(
-        left,
-        grid.y(count) + 14,
-        "a row: a new token as query · a column: a key · colored: it may attend",
-        12,
-        fill=SOFT_INK,
-    )
+    words = "a row: a new token as query · a column: a key · colored: it may attend"
+    d.text(left, grid.y(count) + 14, words, 12, fill=SOFT_INK)
     return grid.y(count) + 20
 
 
@@ -110,10 +97,8 @@ def describe_pass_mask(packed: PackedBatch) -> str:
 
 def _sums(mask: torch.Tensor, cached: int) -> str:
     seen, cells, (queries, keys) = int(mask.sum()), mask.numel(), mask.shape
-    size = (
-        f"{'1 query' if queries == 1 else f'{queries:,} queries'} × {keys:,} keys, {cached:,} cached and "
-        f"{keys - cached:,} new"
-    )
+    asking = "1 query" if queries == 1 else f"{queries:,} queries"
+    size = f"{asking} × {keys:,} keys, {cached:,} cached and {keys - cached:,} new"
     return f"Mask: {size}; {seen:,} of {cells:,} cells may attend ({share_text(seen, cells)})"
 
 
@@ -149,24 +134,6 @@ def _row_labels(d: Drawing, grid: _Grid) -> None:
             free = middle + size / 2
 
 
-def _hovers(d: Drawing, grid: _Grid) -> None:
-    """Invisible hover areas: one for each row, whose text tells all of it. One for each run of cells would be several
-    times as many elements, more than a player can exchange in a frame.
-    """
-    packed, keys = grid.packed, grid.keys
-    own = same_sequence(Tags(packed.seq_ids, packed.positions), key_tags(packed))
-    x, width = grid.span(len(keys) - 1, len(keys))
-    for query, kinds in enumerate((grid.mask.int() * 2 + own.int()).tolist()):
-        told = [
-            _say(kind // 2, kind % 2, [key for key, its in zip(keys, kinds) if its == kind], grid.names)
-            for kind in sorted({*kinds}, reverse=True)
-        ]
-        asker = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}"
-        d.rect(
-            grid.left, grid.y(query), x + width - grid.left, grid.square, PAPER, title=f"{asker}, {'; '.join(told)}."
-        )
-
-
 def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
     """For each row of a grid, where its runs of equal values begin, then its width. A run also ends at the divider."""
     changes = kinds[:, 1:] != kinds[:, :-1]
@@ -176,15 +143,6 @@ def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
     for row, column in changes.nonzero().tolist():
         bounds[row].append(column + 1)
     return [[*row, kinds.shape[1]] for row in bounds]
-
-
-def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str]) -> str:
-    """What a query may or may not do with keys of one kind, and why."""
-    count = len({seq_id for seq_id, _ in keys})
-    targets = ranges(sorted(keys), names) if count <= _MOST_NAMED else f"{len(keys)} keys of {count} other sequences"
-    if may:
-        return f"may attend to {targets}: {reason(same_sequence)[0]}, {reason(not_in_the_future)[0]}"
-    return f"not to {targets}: {reason(not_in_the_future if is_own else same_sequence)[1]}"
 
 
 def _fills(d: Drawing, grid: _Grid) -> None:

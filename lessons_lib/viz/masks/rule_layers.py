@@ -1,7 +1,5 @@
 """The rules of a mask one by one: what each alone forbids, and what a model says with it."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -12,12 +10,11 @@ from lessons_lib.attention.masks import Rule, combine, not_in_the_future, same_s
 from lessons_lib.recording.mask_text import read_row
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show_token
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, shortened, show_token
 from lessons_lib.viz.stepper import Stepper
 
 RULES = {"same sequence": same_sequence, "not in the future": not_in_the_future}
 LAYERS = ((), ("not in the future",), ("same sequence",), ("same sequence", "not in the future"))
-MOST = 24  # tokens in the row
 _LEFT, _TOP, _ROW, _LABELS = 16, 64, 26, 92  # the grid begins to the right of its labels
 _GRID, _PANEL = 380.0, 520  # width of the grid; x of the texts
 _SIZE, _LINE = 12.0, 20
@@ -33,16 +30,7 @@ def watch_rules(
         tokens: the texts of each sequence's tokens.
         answers_with: a mask, as a function of queries and keys -> the text with which a model goes on after each
             sequence, under that mask.
-
-    Raises:
-        ValueError: as many names are needed as sequences, and 1 to 24 tokens in all.
     """
-    total = sum(map(len, tokens))
-    if len(names) != len(tokens) or not 1 <= total <= MOST:
-        raise ValueError(
-            f"{len(names)} names and {len(tokens)} sequences with {total} tokens; give as many names as sequences, and "
-            f"1 to {MOST} tokens in all."
-        )
     answers = [list(answers_with(_mask_of(layer))) for layer in LAYERS]
     return Stepper(
         lambda i: draw_layer(names, tokens, LAYERS[i], answers[i], answers[-1]),
@@ -107,9 +95,7 @@ def _labels(d: Drawing, labels: list[str], owners: list[str], width: float) -> N
             (_LEFT, _TOP + _ROW + place * _ROW, _LABELS - 6),
         ):
             d.rect(left, top, room, _ROW - 1, color_of(owner))
-            text = label
-            while len(text) > 1 and mono_width(text, 11) > room - 2:
-                text = text[:-2] + "…"
+            text = shortened(label, room - 2, 11)
             d.text(left + room / 2, top + _ROW / 2, text, 11, "middle", on=color_of(owner), mono=True)
 
 
