@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
+from lessons_lib.attention.masks import PADDING, RULES, Tags
+from lessons_lib.recording.words import check_index
 
 # rule name -> (words for an allowed pair, words for a forbidden pair), in sentence order. Keyed by name, so that a
 # learner's rule of the same name gets the same words.
@@ -39,27 +40,20 @@ def reason(rule: Callable) -> tuple[str, str]:
     return REASONS.get(rule_name(rule), (words, f"not {words}"))
 
 
-def read_pairs(
-    queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES, mask: torch.Tensor | None = None
-) -> list[list[str]]:
+def read_pairs(queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES) -> list[list[str]]:
     """Every cell of a mask in words: one list per query, one sentence per key. See `read_pair`.
 
     Args:
         names: one for each sequence id; by default A, B, ...
-        rules: rules to give as reasons.
-        mask: bool [queries, keys], to describe instead of the rules; sentences mention deviations from them.
+        rules: the rules of the mask; they give the reasons.
     """
     names = names_for(queries, keys) if names is None else names
     order = list(REASONS)
     rules = sorted(rules, key=lambda rule: order.index(rule_name(rule)) if rule_name(rule) in order else len(order))
-    verdicts = [rule(queries, keys) for rule in rules]
-    allowed = torch.ones(len(queries), len(keys), dtype=torch.bool)
     # A cell's sentence depends only on its verdicts. As bits, they take few values: build each sentence once.
     code = torch.zeros(len(queries), len(keys), dtype=torch.int64)
-    for bit, verdict in enumerate(verdicts):
-        allowed &= verdict
-        code += verdict.long() << bit
-    code += (allowed if mask is None else mask).long() << len(rules)
+    for bit, rule in enumerate(rules):
+        code += rule(queries, keys).long() << bit
     saying = {number: _say(rules, number) for number in code.unique().tolist()}
     askers, targets = _tokens(queries, names), _tokens(keys, names)
     sheet = []
@@ -79,8 +73,8 @@ def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[s
     >>> read_pair(tags, tags, 2, 4, ["A", "B"])
     'A, position 2, may not attend to B, position 1: another sequence.'
     """
-    _check_index("query", query, len(queries))
-    _check_index("key", key, len(keys))
+    check_index("query", query, len(queries))
+    check_index("key", key, len(keys))
     names = names_for(queries, keys) if names is None else names
     return read_pairs(_only(queries, query), _only(keys, key), names, rules)[0][0]
 
@@ -93,7 +87,7 @@ def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: S
     >>> read_row(block_diagonal_mask(tags, tags), tags, tags, 2, ["A", "B"])
     'A, position 2, attends to A 0 to 2.'
     """
-    _check_index("query", query, len(queries))
+    check_index("query", query, len(queries))
     names = names_for(queries, keys) if names is None else names
     seen = [token for token, may in zip(_pairs(keys), mask[query].tolist()) if may]
     return f"{_tokens(_only(queries, query), names)[0]}, attends to {ranges(seen, names) or 'nothing'}."
@@ -130,10 +124,8 @@ def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str
     return "\n".join([head, *lines])
 
 
-def describe_mask(
-    mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES
-) -> str:
-    """The whole mask in a few sentences: its sequences, the attention between them, and deviations from the rules.
+def describe_mask(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None) -> str:
+    """The whole mask in a few sentences: its sequences, and the attention between them.
 
     >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -162,8 +154,6 @@ def describe_mask(
             attended = ", ".join(sequence_name(target, names) for target in sorted(targets))
             sentences.append(f"{sequence_name(seq_id, names)} attends to {attended or 'nothing'}.")
     sentences.append(f"{count_text(mask.tolist())}.")
-    wrong = int((mask != combine(rules, queries, keys)).sum())
-    sentences += [f"In {wrong} of the cells, the mask differs from the rules."] if wrong else []
     return " ".join(sentences)
 
 
@@ -180,28 +170,14 @@ def cached_keys(queries: Tags, keys: Tags) -> list[bool]:
 
 
 def _say(rules: Sequence[Callable], number: int) -> tuple[str, str]:
-    """Verb and reasons for one set of verdicts: one bit per rule, and the highest for the mask."""
+    """Verb and reasons for one set of verdicts, one bit per rule."""
     forbidding = [reason(rule)[1] for bit, rule in enumerate(rules) if not number >> bit & 1]
     # "Not padding" is only worth mentioning if there is no other rule.
     allowing = [reason(rule)[0] for rule in rules if rule_name(rule) != "not_padding"] or [
         reason(rule)[0] for rule in rules
     ]
-    may = bool(number >> len(rules) & 1)
-    verb = "may attend to" if may else "may not attend to"
-    if may and forbidding:
-        return verb, f", but should not: {', '.join(forbidding)}"
-    if not may and not forbidding:
-        return verb, f", but should: {', '.join(allowing) or 'no rule forbids it'}"
-    return verb, f": {', '.join(allowing if may else forbidding) or 'no rule forbids it'}"
-
-
-def _check_index(what: str, index: int, count: int) -> None:
-    if not 0 <= index < count:
-        raise IndexError(
-            f"there is no {what} {index}; it may be from 0 to {count - 1}."
-            if count
-            else f"there is no {what} {index}; there are none."
-        )
+    verb = "may not attend to" if forbidding else "may attend to"
+    return verb, f": {', '.join(forbidding or allowing) or 'no rule forbids it'}"
 
 
 def _only(tags: Tags, index: int) -> Tags:

@@ -110,18 +110,6 @@ def test_all_cells_are_read_like_each_of_them():
         assert allowed == combine(rules, queries, keys).tolist()
 
 
-def test_the_mask_has_the_word_where_it_differs_from_the_rules():
-    mask = block_diagonal_mask(TWO, TWO)
-    mask[4, 0], mask[2, 1] = True, False
-    sheet = read_pairs(TWO, TWO, mask=mask)
-    assert sheet[4][0] == "B, position 1, may attend to A, position 0, but should not: another sequence."
-    assert (
-        sheet[2][1] == "A, position 2, may not attend to A, position 1, but should: same sequence, not in the future."
-    )
-    assert sheet[2][0] == read_pair(TWO, TWO, 2, 0)
-    assert sum("should" in cell for row in sheet for cell in row) == 2
-
-
 # --- a row
 
 
