@@ -1253,11 +1253,9 @@ left out, because it would squeeze the others against the edge.
 
 # %%
 METRICS = {"ttft": "time to first token", "tpot": "time per output token", "latency": "latency", "queue_time": "queue time"}
-METRIC = list(METRICS)
-Stepper(
-    lambda i: draw_distributions({policy.name: times_of(runs[policy.name], METRIC[i]) for policy in policies}, xlabel=METRICS[METRIC[i]]),
-    count=len(METRIC), label="metric", name=lambda i: METRICS[METRIC[i]], still=0,
-)  # fmt: skip
+draw_distributions(
+    {words: {policy.name: times_of(runs[policy.name], metric) for policy in policies} for metric, words in METRICS.items()}
+)
 
 # %% [markdown]
 """

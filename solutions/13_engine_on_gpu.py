@@ -709,7 +709,7 @@ vLLM was timed next to this engine, in one run on one machine:
 
 # %%
 NANO, both = "Qwen2.5-0.5B: nano-vllm, greedy", recorded_workloads()
-ours = next(each["best"] for each in both.workloads if each["name"] == NANO)
+ours = both.best[NANO]
 theirs = both.peers[NANO]
 print(f"vLLM {theirs:,.0f} tokens/s, this engine {ours:,.0f}: {ours / theirs:.1f} times as many")
 print(both.peers_provenance)
@@ -880,8 +880,8 @@ run:
 # %%
 workloads = recorded_workloads()
 of_churn = {
-    "only decodes from graphs": workloads.best("Qwen2.5-0.5B: churn, only decodes captured"),
-    "steps with prompts too": workloads.best("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"),
+    "only decodes from graphs": workloads.best["Qwen2.5-0.5B: churn, only decodes captured"],
+    "steps with prompts too": workloads.best["Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"],
     "vLLM 0.26.0": workloads.peers["Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"],
 }
 print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast.\nvLLM: {workloads.peers_provenance}")

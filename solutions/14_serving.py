@@ -47,8 +47,8 @@ from lessons_lib.serving.load.client import ChatClient, open_loop
 from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.records import LoadLog, LoadRecord, LoadRequest
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
-from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.serving import draw_drain, draw_laps, draw_path
+from lessons_lib.viz.charts import draw_laps, line_chart
+from lessons_lib.viz.serving import draw_drain, draw_path
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 

@@ -3,8 +3,7 @@
 A step's time doesn't depend on cached values, so the caches are zeros and no prompt is computed.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -30,24 +29,11 @@ def decoding_ragged(model: PreTrainedModel, count: int, context: int, steps: int
     return batch
 
 
-def decoding_paged(
-    model: PreTrainedModel,
-    count: int,
-    context: int,
-    steps: int,
-    *,
-    backend: str | Callable[..., Any] | None = None,
-    make_cache: Callable[..., PagedKVCache] = PagedKVCache,
-    block_size: int = 16,
-) -> PagedBatch:
-    """The same requests over a pool of blocks.
-
-    Args:
-        backend, make_cache: see `paged_batching.paged_generate`.
-    """
+def decoding_paged(model: PreTrainedModel, count: int, context: int, steps: int, block_size: int = 16) -> PagedBatch:
+    """The same requests over a pool of blocks."""
     pool = BlockPool(count * blocks_for(context + steps + 1, block_size), block_size)
-    cache = make_cache(model.config, pool.num_blocks, block_size, model.dtype, model.device)
-    batch = _submitted(PagedBatch(model, count, pool=pool, cache=cache, backend=backend), count, context, steps)
+    cache = PagedKVCache(model.config, pool.num_blocks, block_size, model.dtype, model.device)
+    batch = _submitted(PagedBatch(model, count, pool=pool, cache=cache), count, context, steps)
     for table in batch.caches.values():
         table.append(context)
     return batch

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one
@@ -19,66 +20,39 @@ from lessons_lib.viz.tables.table import Table
 ALONE = "one at a time"
 
 
-def one_at_a_time(model, tokenizer, load: Workload) -> list[list[int]]:
-    """One request after the other (lesson 00)."""
-    return generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens)
+def _served_by(loop: Callable, size_name: str | None = None, **options: Any) -> Callable:
+    """A design that is the loop of a lesson, in batches whose size is the argument `size_name`."""
 
+    def serve(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+        sizes = {size_name: size} if size_name else {}
+        return loop(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, **sizes, **options)
 
-def static(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """Padded waves that leave together (lesson 01)."""
-    return static_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size)
-
-
-def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """Batched scheduling, but one model call per sequence (lesson 05's loop)."""
-    step = partial(ragged_step, forward=loop_forward)
-    return ragged_generate(
-        model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size, step=step
-    )
-
-
-def dense_slots(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A rectangle of batch slots, each as long as the longest possible sequence (lesson 02)."""
-    return batch_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size)
-
-
-def packed(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A packed batch without padding; caches are joined and split in every step (lesson 05)."""
-    return ragged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size)
-
-
-def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A packed batch without padding over one pool of blocks (lesson 06)."""
-    return paged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size)
+    return serve
 
 
 def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
-    """The same with a token budget and prefix caching (this lesson)."""
-    longest = max(
-        len(tokenizer(prompt).input_ids) + max_tokens for prompt, max_tokens in zip(load.prompts, load.max_new_tokens)
+    """The paged row with a token budget and prefix caching (this lesson)."""
+    lengths = [len(tokenizer(prompt).input_ids) for prompt in load.prompts]
+    longest = max(map(sum, zip(lengths, load.max_new_tokens)))
+    config = EngineConfig(
+        max_num_seqs=size,
+        max_num_batched_tokens=max(256, size),
+        num_blocks=size * blocks_for(longest, 16),  # a larger pool would only take longer to initialize
+        make_runner=make_runner,
     )
-    num_blocks = size * blocks_for(longest, 16)  # a larger pool would only take longer to initialize
-    engine = LLMEngine(
-        model,
-        tokenizer,
-        EngineConfig(
-            max_num_seqs=size, max_num_batched_tokens=max(256, size), num_blocks=num_blocks, make_runner=make_runner
-        ),
-    )
-    outputs = engine.generate(
-        load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
-    )
-    return [output.token_ids for output in outputs]
+    params = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
+    return [output.token_ids for output in LLMEngine(model, tokenizer, config).generate(load.prompts, params)]
 
 
 # name -> function (model, tokenizer, load, batch size) -> answers
 DESIGNS: dict[str, Callable] = {
-    ALONE: lambda model, tokenizer, load, size: one_at_a_time(model, tokenizer, load),
-    "static waves": static,
-    "loop over sequences": pseudo_batching,
-    "dense slots": dense_slots,
-    "packed row": packed,
-    "paged row": paged,
+    ALONE: _served_by(generate_one_by_one),
+    "static waves": _served_by(static_generate, "batch_size"),
+    # Batched scheduling, but one model call per sequence (lesson 05's loop).
+    "loop over sequences": _served_by(ragged_generate, "max_num_seqs", step=partial(ragged_step, forward=loop_forward)),
+    "dense slots": _served_by(batch_generate, "batch_size"),
+    "packed row": _served_by(ragged_generate, "max_num_seqs"),
+    "paged row": _served_by(paged_generate, "max_num_seqs"),
     "engine": paged_engine,
     "engine, fused": partial(paged_engine, make_runner=fused_runner),
 }
@@ -89,17 +63,10 @@ def ways_table(results: dict) -> Table:
     new_tokens, requests = results["new_tokens"], results["requests"]
     seconds = {(way["name"], way["size"]): way["seconds"] for way in results["ways"]}
     alone, engine = seconds[ALONE, 1], min(taken for (name, _), taken in seconds.items() if name.startswith("engine"))
-    rows = [
-        [
-            name,
-            size,
-            f"{new_tokens / taken:,.0f}",
-            f"{alone / taken:.2f} ×",
-            f"{taken / engine:.2f} ×",
-            f"{way['same']} of {requests}",
-        ]
-        for way, ((name, size), taken) in zip(results["ways"], seconds.items())
-    ]
+    rows = []
+    for way, ((name, size), taken) in zip(results["ways"], seconds.items()):
+        ratios = (f"{alone / taken:.2f} ×", f"{taken / engine:.2f} ×")
+        rows.append([name, size, f"{new_tokens / taken:,.0f}", *ratios, f"{way['same']} of {requests}"])
     columns = ["design", "batch", "tokens/s", "over one at a time", "best engine over this", "same answers"]
     caption = (
         f"{requests} requests with skewed lengths, {new_tokens:,} new tokens, bundled model, greedy; "

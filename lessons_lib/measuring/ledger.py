@@ -38,8 +38,9 @@ from lessons_lib.viz.tables.table import Table
 SIX_STORIES: dict[str, Any] = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 
 
-def in_slots(*model) -> RecordedRun:
-    return record_run(batch_generate, *model, **SIX_STORIES, batch_size=4, max_seq_len=256)
+def by(loop: Callable[..., Any], **options: Any) -> Callable[..., RecordedRun]:
+    """A function (model, tokenizer) that serves the six stories by a loop of lessons 00 to 06."""
+    return lambda *model: record_run(loop, *model, **SIX_STORIES, **options)
 
 
 def story_sequences(tokenizer) -> list[Sequence]:
@@ -96,35 +97,20 @@ def by_six_callers(model, tokenizer) -> RecordedRun:
 
 
 NO_CACHE = ", no cache"
+in_slots = by(batch_generate, batch_size=4, max_seq_len=256)
 # (lesson, name of the row, function that serves the six stories)
-METHODS = (
-    (
-        "00",
-        f"alone{NO_CACHE}",
-        lambda *model: record_run(generate_one_by_one, *model, **SIX_STORIES, greedy=greedy_without_cache),
-    ),
-    ("00", "alone, KV cache", lambda *model: record_run(generate_one_by_one, *model, **SIX_STORIES)),
-    ("01", "static, waves of 4", lambda *model: record_run(static_generate, *model, **SIX_STORIES, batch_size=4)),
+METHODS: tuple[tuple[str, str, Callable[..., RecordedRun]], ...] = (
+    ("00", f"alone{NO_CACHE}", by(generate_one_by_one, greedy=greedy_without_cache)),
+    ("00", "alone, KV cache", by(generate_one_by_one)),
+    ("01", "static, waves of 4", by(static_generate, batch_size=4)),
     ("02", "continuous, 4 slots", in_slots),
-    (
-        "03",
-        "the same, cache counted in blocks of 16",
-        lambda *model: counted_in_blocks(in_slots(*model), block_size=16),
-    ),
-    ("04", f"one row{NO_CACHE}", lambda *model: record_run(packed_generate, *model, **SIX_STORIES)),
-    ("05", "ragged row, 4 requests", lambda *model: record_run(ragged_generate, *model, **SIX_STORIES, max_num_seqs=4)),
-    (
-        "06",
-        "paged row, 4 requests",
-        lambda *model: record_run(paged_generate, *model, **SIX_STORIES, max_num_seqs=4, block_size=16),
-    ),
+    ("03", "the same, cache counted in blocks of 16", lambda *model: counted_in_blocks(in_slots(*model), 16)),
+    ("04", f"one row{NO_CACHE}", by(packed_generate)),
+    ("05", "ragged row, 4 requests", by(ragged_generate, max_num_seqs=4)),
+    ("06", "paged row, 4 requests", by(paged_generate, max_num_seqs=4, block_size=16)),
     ("09", "scheduled, 4 requests, 32 tokens per step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
-    (
-        "11",
-        "the same, blocks found by hash",
-        lambda model, tokenizer: under_pressure(model, tokenizer, share_prefixes=True),
-    ),
+    ("11", "the same, blocks found by hash", partial(under_pressure, share_prefixes=True)),
     ("12", "engine, 6 requests", by_engine),
     ("14", "the same, 6 callers at once", by_six_callers),
 )
@@ -163,7 +149,7 @@ def ledger_rows(
 
     The baseline is always included. This takes many seconds; a notebook shows the current row.
     """
-    every: list[tuple[str, str, Callable[..., RecordedRun]]] = [*METHODS]
+    every = [*METHODS]
     if my_engine:
         # With the reference's attention: the learner's computes one block at a time, several times slower, which says
         # nothing about the engine.
@@ -191,17 +177,9 @@ def ledger(
     """
     rows = ledger_rows(model, tokenizer, upto, with_cache_only, since, my_engine)
     base = next(row for row in rows if row.method == BASELINE)
+    columns = "method, tokens computed, useful, cache reserved, used, copied per step, forward calls, speed"
     return Table(
-        columns=[
-            "method",
-            "tokens computed",
-            "useful",
-            "cache reserved",
-            "used",
-            "copied per step",
-            "forward calls",
-            "speed",
-        ],
+        columns=columns.split(", "),
         rows=[
             [
                 f"{row.method} ({row.lesson})",

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from lessons_lib.measuring.roofline import Machine
 
@@ -74,43 +76,23 @@ def recorded_attention() -> Recording:
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
         processors=facts["processors"],
         provenance=_provenance(facts),
-        cases=tuple(_case(case) for case in facts["cases"]),
+        cases=tuple(_case(**case) for case in facts["cases"]),
     )
 
 
-def _case(facts: dict) -> RecordedCase:
-    def times(results: dict) -> dict[str, float]:
-        return {name: result["us"] for name, result in results.items() if "us" in result}
-
-    return RecordedCase(
-        facts["name"],
-        facts["kind"],
-        facts["kv_bytes"],
-        facts["flop"],
-        times(facts["peers"]),
-        times(facts["without"]),
-        facts["tiles"],
-    )
+def _case(peers: dict, without: dict, **facts: Any) -> RecordedCase:
+    return RecordedCase(microseconds=_times(peers), without=_times(without), **facts)
 
 
-@dataclass(frozen=True)
-class Production:
-    """Kernels of production engines, measured in another run on the same kind of machine.
+@cache
+def recorded_production() -> SimpleNamespace:
+    """FlashAttention-3, FlashInfer and vLLM's Triton kernel on the same cases, in another run on such a machine.
 
     Attributes:
         provenance: machine, versions and date, in one line.
         microseconds: name of a case -> {kernel: time}.
     """
-
-    provenance: str
-    microseconds: dict[str, dict[str, float]]
-
-
-@cache
-def recorded_production() -> Production:
-    """FlashAttention-3, FlashInfer and vLLM's Triton kernel on the same cases."""
-    facts = _facts("h200_production.json")
-    return Production(facts["provenance"], facts["microseconds"])
+    return SimpleNamespace(**_facts("h200_production.json"))
 
 
 @cache
@@ -118,8 +100,8 @@ def recorded_short_decodes() -> tuple[str, list[dict]]:
     """Few short sequences on one H200, recorded by `python -m tools.gpu_bench.short_decodes --record FILE`.
 
     Returns:
-        (machine, versions, command and date in one line; per case "heads" (query heads, KV heads, head size),
-        "num_seqs", "context_len", the "room" of the block tables, "two_kernels_us" and "one_kernel_us").
+        (provenance; per case "heads" (query heads, KV heads, head size), "num_seqs", "context_len", the "room" of the
+        block tables, "two_kernels_us" and "one_kernel_us").
     """
     facts = _facts("h200_short_decodes.json")
     return _provenance(facts), facts["cases"]
@@ -130,8 +112,8 @@ def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
     """From lesson 07's kernel to lesson 08's, one idea at a time, on one H200: `python -m tools.gpu_bench.ladder`.
 
     Returns:
-        (machine, versions, command and date in one line; name of a case -> name of a step -> "us" microseconds, and
-        except for the last step "registers" per thread and "spilled" registers).
+        (provenance; name of a case -> name of a step -> "us" microseconds, and except for the last step "registers" per
+        thread and "spilled" registers).
     """
     facts = _facts("h200_ladder.json")
     return _provenance(facts), facts["cases"]
@@ -142,43 +124,28 @@ def recorded_splits() -> tuple[str, dict[str, dict[str, float]]]:
     """Lesson 08's kernel with sequences split into parts, on one H100: `python -m tools.gpu_bench.splits`.
 
     Returns:
-        (machine, versions, command and date in one line; name of a case -> keys per part, or "not split" ->
-        microseconds, the merge included).
+        (provenance; name of a case -> keys per part, or "not split" -> microseconds, the merge included).
     """
     facts = _facts("h100_splits.json")
-    return _provenance(facts), {
-        case: {size: result["us"] for size, result in sizes.items()} for case, sizes in facts["cases"].items()
-    }
+    return _provenance(facts), {case: _times(sizes) for case, sizes in facts["cases"].items()}
 
 
-@dataclass(frozen=True)
-class RecordedEngine:
-    """The engine's benchmark on a GPU, one mode after another.
+@cache
+def recorded_engine() -> SimpleNamespace:
+    """The engine on one H200, one mode after another, recorded by `python -m tools.gpu_bench.engine --record FILE`.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
         modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms", the
             milliseconds of a step's parts, medians over the steps with the most sequences.
-        peers: other engine -> output tokens per second.
-        peers_provenance: provenance of the peers' results.
+        peers: other engine -> output tokens per second; with their own peers_provenance.
     """
-
-    provenance: str
-    modes: tuple[dict, ...]
-    peers: dict[str, float]
-    peers_provenance: str
+    return _with_peers("h200_engine.json", "h200_engine_peers.json")
 
 
 @cache
-def recorded_engine() -> RecordedEngine:
-    """The engine on one H200, recorded by `python -m tools.gpu_bench.engine --record FILE`."""
-    facts, peers = _facts("h200_engine.json"), _facts("h200_engine_peers.json")
-    return RecordedEngine(_provenance(facts), tuple(facts["modes"]), peers["tokens_per_s"], peers["provenance"])
-
-
-@dataclass(frozen=True)
-class RecordedSwaps:
-    """Cost of resuming a preempted sequence on a GPU.
+def recorded_swaps() -> SimpleNamespace:
+    """Cost of resuming a preempted sequence on one H200: `python -m tools.gpu_bench.swapping --record FILE`.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
@@ -188,33 +155,20 @@ class RecordedSwaps:
         rows: per length of the preempted sequence: "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s" of a
             step that computes only it, and "beside_s" of one that also decodes the others.
     """
-
-    provenance: str
-    shape: str
-    others: int
-    context: int
-    step_s: float
-    rows: tuple[dict[str, float], ...]
-
-
-@cache
-def recorded_swaps() -> RecordedSwaps:
-    """Swap and recompute on one H200, recorded by `python -m tools.gpu_bench.swapping --record FILE`."""
     facts = _facts("h200_swapping.json")
     return _swaps(facts, facts)
 
 
 @cache
-def recorded_victims() -> tuple[RecordedSwaps, ...]:
+def recorded_victims() -> tuple[SimpleNamespace, ...]:
     """The same for other lengths, in three runs, on one H100: `python -m tools.gpu_bench.swapping --runs 3
     --lengths 32 64 96 128 160 192 256 384 512 2048 8192 --record FILE`."""
     facts = _facts("h100_victims.json")
     return tuple(_swaps(facts, run) for run in facts["runs"])
 
 
-def _swaps(facts: dict, run: dict) -> RecordedSwaps:
-    sizes = (facts[name] for name in ("shape", "others", "context"))
-    return RecordedSwaps(_provenance(facts), *sizes, run["step_s"], tuple(run["swapping"]))
+def _swaps(facts: dict, run: dict) -> SimpleNamespace:
+    return _namespace({**facts, "step_s": run["step_s"], "rows": tuple(run["swapping"])})
 
 
 @cache
@@ -222,77 +176,60 @@ def recorded_first_tokens() -> tuple[str, list[dict]]:
     """Time to first token of a prompt with a cached prefix, on one H100: `python -m tools.gpu_bench.shared_prefix`.
 
     Returns:
-        (machine, versions, command and date in one line; per length of the common "beginning": tokens "computed" and
-        "first_token_s" on a miss, "computed_after_hit" and "first_token_after_hit_s" on a hit).
+        (provenance; per length of the common "beginning": tokens "computed" and "first_token_s" on a miss,
+        "computed_after_hit" and "first_token_after_hit_s" on a hit).
     """
     facts = _facts("h100_first_token.json")
     return _provenance(facts), facts["rows"]
 
 
-@dataclass(frozen=True)
-class RecordedWorkloads:
-    """The engine in its fastest mode on various workloads.
+@cache
+def recorded_workloads() -> SimpleNamespace:
+    """The engine in its fastest mode on one H200, recorded by `python -m tools.gpu_bench.workloads --record FILE`.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
         bytes_per_s: measured read bandwidth.
         workloads: per workload: "name", "best" and "median" tokens per second, "counts" (the tokens counted), "limit"
             (memory bound, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
-        peers: name of a workload -> tokens per second of vLLM.
-        peers_provenance: provenance of the peers' results.
+        best: name of a workload -> its best tokens per second.
+        peers: name of a workload -> tokens per second of vLLM; with their own peers_provenance.
     """
-
-    provenance: str
-    bytes_per_s: float
-    workloads: tuple[dict, ...]
-    peers: dict[str, float]
-    peers_provenance: str
-
-    def best(self, name: str) -> float:
-        """Tokens per second of a workload.
-
-        Raises:
-            KeyError: no workload has this name.
-        """
-        return {each["name"]: each["best"] for each in self.workloads}[name]
+    recorded = _with_peers("h200_workloads.json", "h200_workloads_peers.json")
+    recorded.bytes_per_s = recorded.read_bytes_per_s
+    recorded.best = {each["name"]: each["best"] for each in recorded.workloads}
+    return recorded
 
 
 @cache
-def recorded_workloads() -> RecordedWorkloads:
-    """The workloads on one H200, recorded by `python -m tools.gpu_bench.workloads --record FILE`."""
-    facts, peers = _facts("h200_workloads.json"), _facts("h200_workloads_peers.json")
-    return RecordedWorkloads(
-        _provenance(facts),
-        facts["read_bytes_per_s"],
-        tuple(facts["workloads"]),
-        peers["tokens_per_s"],
-        peers["provenance"],
-    )
-
-
-@dataclass(frozen=True)
-class RecordedWays:
-    """All methods of serving the same requests, on a CPU.
+def recorded_ways() -> SimpleNamespace:
+    """Lesson 12's engine next to all other methods, recorded by `python -m tools.bench_engines --record FILE`.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
         results: see `tools.bench_engines.measure_ways`.
     """
-
-    provenance: str
-    results: dict
-
-
-@cache
-def recorded_ways() -> RecordedWays:
-    """Lesson 12's engine next to all other methods, recorded by `python -m tools.bench_engines --record FILE`."""
     facts = _facts("cpu_engines.json")
-    return RecordedWays(_provenance(facts), facts)
+    return SimpleNamespace(provenance=_provenance(facts), results=facts)
 
 
 def _facts(name: str) -> dict:
     facts: dict = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return facts
+
+
+def _namespace(facts: dict) -> SimpleNamespace:
+    return SimpleNamespace(**facts, provenance=_provenance(facts))
+
+
+def _with_peers(name: str, peers: str) -> SimpleNamespace:
+    recorded, theirs = _namespace(_facts(name)), _facts(peers)
+    recorded.peers, recorded.peers_provenance = theirs["tokens_per_s"], theirs["provenance"]
+    return recorded
+
+
+def _times(results: dict) -> dict[str, float]:
+    return {name: result["us"] for name, result in results.items() if "us" in result}
 
 
 def _provenance(facts: dict) -> str:

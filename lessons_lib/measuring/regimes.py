@@ -29,34 +29,34 @@ def pass_seconds(model: PreTrainedModel, shapes: Sequence[PassShape], repeat: in
     return [statistics.median(times) for times in times_in_rounds(passes, repeat, model.device)]
 
 
-def machine_rates(
-    model: PreTrainedModel, repeat: int = 5, size: int = 2048, megabytes: int = 128
-) -> tuple[float, float]:
-    """This machine's best (operations per second, bytes per second) of `repeat` runs.
+def machine_rates(model: PreTrainedModel) -> tuple[float, float]:
+    """This machine's best (operations per second, bytes per second) of a few runs.
 
     A product of two square matrices does `2 * size**3` operations on few bytes; a copy reads and writes every byte once
     and computes nothing.
     """
     options: dict[str, Any] = dict(device=model.device, dtype=model.dtype)
+    size = 2048
     left, right = torch.ones(size, size, **options), torch.ones(size, size, **options)
-    source = torch.ones(megabytes * 2**20 // model.dtype.itemsize, **options)
+    source = torch.ones(2**27 // model.dtype.itemsize, **options)
     target = torch.empty_like(source)
-    multiply, copy = times_in_rounds([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
+    multiply, copy = times_in_rounds([lambda: left @ right, lambda: target.copy_(source)], 5, model.device)
     return 2 * size**3 / min(multiply), 2 * source.nbytes / min(copy)
 
 
-def larger_model(like: PreTrainedModel, hidden_size: int = 1536, layers: int = 4) -> PreTrainedModel:
+def larger_model(like: PreTrainedModel) -> PreTrainedModel:
     """Build a Qwen2 model of a few hundred million equal weights. Its text is useless, but its timing is realistic.
 
     Args:
         like: model with the vocabulary, context, device and dtype to use.
     """
+    hidden_size = 1536
     config = Qwen2Config(
         vocab_size=like.config.vocab_size,
         max_position_embeddings=like.config.max_position_embeddings,
         hidden_size=hidden_size,
         intermediate_size=8 * hidden_size // 3,
-        num_hidden_layers=layers,
+        num_hidden_layers=4,
         num_attention_heads=hidden_size // 64,
         num_key_value_heads=hidden_size // 256,
         tie_word_embeddings=True,

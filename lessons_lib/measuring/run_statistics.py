@@ -19,11 +19,6 @@ class RequestTimes:
     done: float
     returned: float
 
-    @property
-    def held_back(self) -> float:
-        """Time that the finished answer waited for other requests of its batch."""
-        return self.returned - self.done
-
 
 @dataclass(frozen=True)
 class BatchMetrics:

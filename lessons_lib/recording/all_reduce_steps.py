@@ -3,8 +3,6 @@
 Worker r starts with bit (i, r) set in its element i. So the bits of a sum identify its element and its workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -30,16 +30,6 @@ class CacheStep:
     cached_after: int
     output_token: str
 
-    def __post_init__(self) -> None:
-        if self.phase not in ("prefill", "decode"):
-            raise ValueError(f'phase is {self.phase!r}; it must be "prefill" or "decode".')
-        if not 0 <= self.cached_after - self.cached_before <= len(self.input_tokens) or self.cached_before < 0:
-            raise ValueError(
-                f"the cache goes from {self.cached_before} to {self.cached_after} positions with "
-                f"{len(self.input_tokens)} input tokens; a step adds at most one position per input token and removes "
-                "none."
-            )
-
 
 def record_steps(
     model: PreTrainedModel,

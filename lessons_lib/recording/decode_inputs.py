@@ -30,10 +30,7 @@ class DecodeInputs(NamedTuple):
 
 
 def decode_inputs(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    **settings: Any,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], **settings: Any
 ) -> tuple[list[list[int]], list[DecodeInputs]]:
     """Serve requests with `paged_generate` and PyTorch's attention.
 

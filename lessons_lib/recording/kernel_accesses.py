@@ -58,10 +58,6 @@ class TensorLayout:
     strides: tuple[int, ...]
     itemsize: int
 
-    def index_of(self, offset: int) -> tuple[int, ...]:
-        """The index of the element at `offset` from the first."""
-        return tuple(self.indices_of((offset,))[0].tolist())
-
     def indices_of(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
         """The indices of many elements, [elements, axes]. Between elements of a view, an index is outside the shape."""
         rest = np.asarray(offsets, np.int64)

@@ -1,7 +1,5 @@
 """Lesson 07: the source line and the variables of a kernel's program at each load and store."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from dataclasses import dataclass

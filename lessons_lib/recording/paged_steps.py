@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lessons_lib.batching.paged_batching import PagedBatch
+from lessons_lib.recording.words import runs_of_numbers
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,6 @@ def _slots_of(blocks: Sequence[int], block_size: int, start: int, end: int) -> t
 
 def named_slots(slots: Sequence[int]) -> str:
     """Cache slots in words, neighbors together: "slot 12", "slots 4 to 7, 12"."""
-    runs = [[slots[0], slots[0]]]
-    for slot in slots[1:]:
-        if slot == runs[-1][1] + 1:
-            runs[-1][1] = slot
-        else:
-            runs.append([slot, slot])
+    runs = runs_of_numbers(slots)
     ranges = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in runs)
     return f"slot{'s' if len(slots) > 1 else ''} {ranges}"

@@ -7,6 +7,7 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.fragmentation import tokens_held
 from lessons_lib.recording.trace import Trace
+from lessons_lib.recording.words import runs_of_numbers
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,8 @@ def replay(trace: Trace, pool: BlockPool, new_table: Callable[[BlockPool], Block
         for name in [name for name in tables if name not in held]:
             blocks = tuple(tables[name].blocks)
             tables.pop(name).release()
-            states.append(
-                pool_state(pool, tables, f"Step {index}: {name} has finished and frees {named_blocks(blocks)}.", blocks)
-            )
+            event = f"Step {index}: {name} has finished and frees {named_blocks(blocks)}."
+            states.append(pool_state(pool, tables, event, blocks))
         for name, tokens in held.items():
             doing = "grows and takes" if name in tables else "arrives and takes"
             if tokens and (name not in tables or tokens > tables[name].num_tokens):
@@ -83,32 +83,18 @@ def replay(trace: Trace, pool: BlockPool, new_table: Callable[[BlockPool], Block
                 had = len(table.blocks)
                 table.append(tokens - table.num_tokens)
                 taken = tuple(table.blocks[had:])
-                states.append(
-                    pool_state(
-                        pool,
-                        tables,
-                        f"Step {index}: {name}, now {_tokens(tokens)}, {doing} {named_blocks(taken)}.",
-                        taken,
-                    )
-                )
+                count = f"{tokens} token{'s' if tokens != 1 else ''}"
+                event = f"Step {index}: {name}, now {count}, {doing} {named_blocks(taken)}."
+                states.append(pool_state(pool, tables, event, taken))
         if len(states) == before:
-            states.append(
-                pool_state(pool, tables, f"Step {index}: every new token fits into a block that its request has.")
-            )
+            event = f"Step {index}: every new token fits into a block that its request has."
+            states.append(pool_state(pool, tables, event))
     return states
-
-
-def _tokens(count: int) -> str:
-    return f"{count} token{'s' if count != 1 else ''}"
 
 
 def named_blocks(blocks: Sequence[int]) -> str:
     """Blocks in words, in order: "block 7", "blocks 3, 0 to 8", "no block". Runs of four or more are shortened."""
-    runs: list[list[int]] = []
-    for block in blocks:
-        if runs and block == runs[-1][-1] + 1:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-    words = [f"{run[0]} to {run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs]
+    words: list[str] = []
+    for first, last in runs_of_numbers(blocks):
+        words += [f"{first} to {last}"] if last > first + 2 else map(str, range(first, last + 1))
     return f"block{'s' if len(blocks) != 1 else ''} {', '.join(words)}" if words else "no block"

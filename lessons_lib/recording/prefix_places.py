@@ -23,9 +23,9 @@ class PrefixPlaces:
     found: float
 
 
-def six_conversations(seed: int = 3) -> tuple[dict[str, list[int]], list[list[int]]]:
+def six_conversations() -> tuple[dict[str, list[int]], list[list[int]]]:
     """Six conversations of five turns of 64 tokens: name -> all its tokens, and the prompts in shuffled order."""
-    draw = random.Random(seed)
+    draw = random.Random(3)
     conversations = {name: [draw.randrange(4096) for _ in range(320)] for name in "ABCDEF"}
     order = [name for name in "ABCDEF" for _ in range(5)]
     draw.shuffle(order)
@@ -33,15 +33,13 @@ def six_conversations(seed: int = 3) -> tuple[dict[str, list[int]], list[list[in
     return conversations, prompts
 
 
-def record_places(
-    policies: Sequence[RoutingPolicy], block_size: int, num_replicas: int = 2
-) -> tuple[list[PrefixPlaces], dict[str, int]]:
-    """Record the replicas' final caches under each policy, and the number of blocks of each conversation."""
+def record_places(policies: Sequence[RoutingPolicy], block_size: int) -> tuple[list[PrefixPlaces], dict[str, int]]:
+    """Record the final caches of two replicas under each policy, and the number of blocks of each conversation."""
     conversations, prompts = six_conversations()
     hashes = {name: hash_prompt(tokens, block_size) for name, tokens in conversations.items()}
     places = []
     for policy in policies:
-        result = simulate_routing(prompts, policy, num_replicas, num_blocks=200)
+        result = simulate_routing(prompts, policy, num_replicas=2, num_blocks=200)
         cached = {
             name: [sum(block in cache for block in blocks) for cache in result.cached_blocks]
             for name, blocks in hashes.items()

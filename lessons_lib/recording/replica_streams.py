@@ -1,7 +1,5 @@
 """Streams across the loss of a replica: replicas as server processes, and records of their readers."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

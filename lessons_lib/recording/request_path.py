@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = Path(__file__).parents[1] / "assets" / "recorded" / "request_path.json"
-LANES = ("client", "server", "engine")
 
 
 @dataclass(frozen=True)

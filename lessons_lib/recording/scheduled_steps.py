@@ -12,13 +12,10 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 @contextmanager
-def record_schedule(scheduler: SchedulerBase, block_bytes: int = 0) -> Iterator[Trace]:
+def record_schedule(scheduler: SchedulerBase) -> Iterator[Trace]:
     """Context manager that records each scheduled step as a step of the trace, with one row per scheduled sequence.
 
     Tokens recomputed after a preemption don't count as useful.
-
-    Args:
-        block_bytes: bytes per block, to count the bytes of block copies.
 
     >>> with record_schedule(scheduler) as trace:
     ...     serve_greedily(runner, scheduler, sequences)
@@ -38,8 +35,7 @@ def record_schedule(scheduler: SchedulerBase, block_bytes: int = 0) -> Iterator[
             furthest[sequence] = max(furthest.get(sequence, 0), end)
         reserved = len(scheduler.pool.used) * scheduler.pool.block_size
         waiting = tuple(sequence.id for sequence in scheduler.waiting)
-        bytes_copied = len(getattr(scheduler_output, "block_copies", ())) * block_bytes
-        in_flight.append((tuple(rows), waiting, reserved, used + scheduler_output.num_tokens, bytes_copied))
+        in_flight.append((tuple(rows), waiting, reserved, used + scheduler_output.num_tokens))
         launched(scheduler_output)
 
     def recorded_update(scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:

@@ -3,11 +3,7 @@
 Recorders fill a `Trace`; pictures, metrics and the ledger read it. Nothing here depends on models or drawing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-
-PHASES = ("prefill", "decode", "finished", "idle")
 
 
 @dataclass(frozen=True)
@@ -26,15 +22,6 @@ class RowWork:
     phase: str
     computed: int
     useful: int
-
-    def __post_init__(self) -> None:
-        if self.phase not in PHASES:
-            raise ValueError(f"phase is {self.phase!r}; it must be one of {', '.join(PHASES)}.")
-        if not 0 <= self.useful <= self.computed:
-            raise ValueError(
-                f"useful is {self.useful} and computed is {self.computed}; "
-                "useful must be between 0 and computed: a row can't use what wasn't computed."
-            )
 
     @property
     def wasted(self) -> int:

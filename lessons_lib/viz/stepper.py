@@ -1,8 +1,6 @@
 """Step through a list of pictures with a slider, buttons and a play button; the pictures are all in the output, so it
 works without a kernel, too."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sys

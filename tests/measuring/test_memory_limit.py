@@ -42,42 +42,34 @@ def test_exactly_the_limit_is_allowed():
     assert kept.numel() == KIB
 
 
-def test_views_and_changes_in_place_cost_nothing():
+def changed_in_place():
+    tensor = torch.zeros(16, KIB // 16)
+    views = [tensor.view(-1), tensor[3:5], tensor.T, tensor.unsqueeze(0)]
+    tensor += 1
+    tensor.mul_(2)
+    tensor[2] = 5
+    return tensor, views
+
+
+BEFORE = torch.zeros(100 * KIB)
+
+
+@pytest.mark.parametrize(
+    "make, kib",
+    [
+        (changed_in_place, 1),  # views and changes in place cost nothing
+        (lambda: torch.zeros(16, 16).T.contiguous(), 2),
+        (lambda: (torch.zeros(KIB)[:4], torch.zeros(KIB)), 2),  # a view keeps the memory of its whole
+        (lambda: (BEFORE[:10], BEFORE[:KIB] + 1), 1),  # what was there before isn't counted
+        (lambda: torch.arange(float(KIB)).sort(), 1 + 1 + 2),  # the input, the values, int64 indices
+    ],
+)
+def test_what_counts(make, kib):
     with memory_limit(10_000) as memory:
-        tensor = torch.zeros(16, KIB // 16)
-        views = [tensor.view(-1), tensor[3:5], tensor.T, tensor.unsqueeze(0)]
-        tensor += 1
-        tensor.mul_(2)
-        tensor[2] = 5
-        assert memory.peak == 1024
-        copy = tensor.T.contiguous()
-        assert memory.peak == 2048
-    del views, copy
-
-
-def test_a_view_keeps_the_memory_of_its_whole():
-    with memory_limit(10_000) as memory:
-        part = torch.zeros(KIB)[:4]
-        other = torch.zeros(KIB)
-        assert memory.peak == 2048
-    del part, other
-
-
-def test_what_was_there_before_is_not_counted():
-    before = torch.zeros(100 * KIB)
-    with memory_limit(1500) as memory:
-        view = before[:10]
-        part = before[:KIB] + 1
-        assert memory.peak == 1024
-    assert view.sum() + part.sum() == KIB
+        kept = make()
+        assert memory.peak == 1024 * kib
+    del kept
     torch.zeros(10 * KIB)  # outside there is no limit
-
-
-def test_results_of_several_tensors_are_all_counted():
-    with memory_limit(100_000) as memory:
-        values, indices = torch.arange(float(KIB)).sort()
-        assert memory.peak == 1024 + 1024 + 2048  # the input, the values, int64 indices
-    del values, indices
 
 
 def test_a_model_gives_the_same_answer_under_a_limit():

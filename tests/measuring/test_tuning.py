@@ -12,7 +12,7 @@ from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.measuring import tuning
 from lessons_lib.measuring.memory_limit import OutOfMemory
-from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
+from lessons_lib.measuring.tuning import BlockSizeCost, block_size_costs, engine_fits, largest_that_fits
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,11 +91,7 @@ def test_costs_of_block_sizes_by_hand():
     assert (eight.blocks, eight.table_entries, eight.shareable_tokens) == (2 + 1 + 1 + 1, 2, 0 + 7)
     assert eight.empty_share == pytest.approx(8 / 40)
     assert [cost.block_size for cost in (one, four, eight)] == [1, 4, 8]
-
-
-def test_no_requests_cost_nothing():
-    (cost,) = block_size_costs([], [], (16,))
-    assert (cost.blocks, cost.empty_share, cost.table_entries, cost.shareable_tokens) == (0, 0, 0, 0)
+    assert block_size_costs([], [], (16,)) == [BlockSizeCost(16, 0, 0.0, 0, 0)], "no requests cost nothing"
 
 
 @settings(max_examples=30, deadline=None)

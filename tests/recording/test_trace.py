@@ -44,12 +44,3 @@ def test_sums():
 def test_requests_in_order_of_first_mention():
     assert small_trace().requests == ("A", "B", "C")
     assert Trace([step(RowWork(None, "idle", 0, 0), waiting="XA")]).requests == ("X", "A")
-
-
-def test_work_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="useful is 2 and computed is 1"):
-        RowWork("A", "decode", 1, 2)
-    with pytest.raises(ValueError, match="between 0"):
-        RowWork("A", "decode", 0, -1)
-    with pytest.raises(ValueError, match="'running'.*prefill, decode, finished, idle"):
-        RowWork("A", "running", 1, 1)

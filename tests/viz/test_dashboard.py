@@ -1,44 +1,34 @@
 """The dashboard: its picture, a pure function of plain data; and the widget, driven without a browser."""
 
 import asyncio
-import re
 import threading
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from engine_cases import a_model, alone, an_engine, greedy, letter
+from engine_cases import a_model, alone, greedy, letter
+from picture_cases import ENGINE_STEP, metrics_of
 from svg_reading import elements, texts
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.recording.engine_lanes import PoolUse
 from lessons_lib.viz.dashboard.picture import draw_dashboard
-from lessons_lib.viz.drawing.palette import SERIES, color_of
+from lessons_lib.viz.drawing.palette import color_of
 
 pytest.importorskip("ipywidgets")
 from lessons_lib.viz.dashboard.live import Dashboard
-
-STEP = EngineStep(0.0, {"forward": 0.5}, 20, 10, 10, 4, 2, 15, 3, 1, 8)
-
-
-def with_steps(*steps):
-    engine = an_engine()
-    for step in steps:
-        engine.metrics.add_step(step)
-    return engine.metrics.snapshot(), list(engine.metrics.recent)
-
 
 # The picture
 
 
 def test_gauges_show_the_last_step_and_the_mean():
-    snapshot, steps = with_steps(STEP, replace(STEP, running=8, tokens=32, used_blocks=30))
-    picture = draw_dashboard(snapshot, steps)
+    snapshot, steps = metrics_of(ENGINE_STEP, replace(ENGINE_STEP, running=8, tokens=32, used_blocks=30))
+    picture = draw_dashboard(snapshot, steps, [], [], [], PoolUse(60, {}, frozenset()))
     assert [text for text in texts(picture) if "the last step" in text] == [
-        "8 of 8 in the last step; mean (│) 75 %", "32 of 32 in the last step; mean (│) 81 %", "30 of 60 after the last step; mean "
-                                                                                              "(│) 38 %"
-    ]  # fmt: skip
+        "8 of 8 in the last step; mean (│) 75 %",
+        "32 of 32 in the last step; mean (│) 81 %",
+        "30 of 60 after the last step; mean (│) 38 %",
+    ]
     widths = {
         title.text: float(rect.get("width"))
         for rect in elements(picture, "rect")
@@ -46,23 +36,6 @@ def test_gauges_show_the_last_step_and_the_mean():
         if "last step" in title.text
     }
     assert widths["blocks: 30 of 60 after the last step"] == pytest.approx(widths["slots: 8 of 8 in the last step"] / 2)
-
-
-def curves(picture):
-    """(fill of the area or None, heights) of each curve."""
-    found = []
-    for path in elements(picture, "path"):
-        heights = [float(y) for y in re.findall(r"V([\d.]+)H", path.get("d"))]
-        if heights and (path.get("fill") != "none" or path.get("stroke") == SERIES[1]):
-            found.append((path.get("fill"), heights))
-    return found
-
-
-def test_before_the_first_step():
-    picture = draw_dashboard(*with_steps())
-    assert "The engine before its first step" in texts(picture) and texts(picture).count("no steps yet") == 2
-    assert not curves(picture)
-    assert len(curves(draw_dashboard(*with_steps(STEP)))) == 3
 
 
 # The widget
@@ -172,16 +145,6 @@ def test_a_pause_from_another_thread_waits_for_the_step_under_way():
     assert f"The engine after {dashboard.metrics.steps} step" in shown[-1]
 
 
-def test_run_without_an_event_loop_runs_at_once():
-    dashboard = a_dashboard()
-    dashboard.add()
-    dashboard.add()
-    dashboard.run()
-    assert [output.text for output in dashboard.outputs] == [expected_text()] * 2 and not dashboard.is_running
-    dashboard.run()
-    assert not dashboard.is_running, "there is nothing to do"
-
-
 def test_it_follows_the_steps_of_others_but_not_too_often(monkeypatch):
     dashboard = a_dashboard()
     redraws = []
@@ -195,6 +158,7 @@ def test_it_follows_the_steps_of_others_but_not_too_often(monkeypatch):
     assert 8 <= len(redraws) <= 12, "at most about eight times a second"
     assert "The engine after 31 steps" in dashboard.picture.value, "the last one is drawn in any case"
     dashboard.close()
+    assert len(dashboard.engine.core.observers) == 1, "the one of this test"
     dashboard.engine.generate([[1, 2]], greedy(3))
     assert "The engine after 31 steps" in dashboard.picture.value
 
@@ -234,6 +198,7 @@ def test_a_still_picture_is_left_behind():
     dashboard = a_dashboard()
     dashboard.add()
     dashboard.step()
+    assert "0: prefill" in dashboard.picture.value and "block " in dashboard.picture.value
     bundle = dashboard._repr_mimebundle_()
     assert "image/svg+xml" in bundle and "The engine after 1 step." in bundle["text/plain"]
     assert "application/vnd.jupyter.widget-view+json" in bundle
@@ -242,13 +207,9 @@ def test_a_still_picture_is_left_behind():
 # Lanes, pool and trouble
 
 
-def with_lanes(*steps, most_blocks=8, **use):
-    snapshot, recent = with_steps(STEP)
-    return draw_dashboard(snapshot, recent, lanes=steps, pool=PoolUse(most_blocks, **use))
-
-
 def test_blocks_have_the_colours_of_their_sequences_and_shared_ones_have_both():
-    picture = with_lanes(owners={2: ("A",), 5: ("A", "B/1")}, cached=frozenset({0}))
+    use = PoolUse(8, {2: ("A",), 5: ("A", "B/1")}, frozenset({0}))
+    picture = draw_dashboard(*metrics_of(ENGINE_STEP), [], [], [], use)
     assert "blocks: 2 in use, 1 free but cached, of 8" in texts(picture) and "no steps yet" in texts(picture)
     fills = [
         rect.get("fill") for rect in elements(picture, "rect") for title in rect if title.text == "block 5: A, B/1"
@@ -285,12 +246,3 @@ def test_the_model_fails_once_and_the_engine_serves_on():
     dashboard.add()
     dashboard.run()
     assert dashboard.outputs[-1].text == expected_text()
-
-
-def test_the_dashboard_shows_the_lanes_of_its_engine():
-    dashboard = a_dashboard()
-    dashboard.add()
-    dashboard.step()
-    assert "0: prefill" in dashboard.picture.value and "block " in dashboard.picture.value
-    dashboard.close()
-    assert not dashboard.engine.core.observers

@@ -5,34 +5,19 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from picture_cases import COST, SMALL_RUN, simulated
 from scheduling_cases import POLICIES, a_scheduler
-from svg_reading import SVG, assert_sound, elements, texts
+from svg_reading import SVG, elements, texts
 
 from lessons_lib.scheduling.arrivals import Arrival, traffic
 from lessons_lib.scheduling.scheduler import optimistic
-from lessons_lib.scheduling.simulator import (
-    SequenceTimes,
-    SimulatedStep,
-    Simulation,
-    StepCost,
-    simulate,
-    simulate_static,
-)
+from lessons_lib.scheduling.simulator import SequenceTimes, SimulatedStep, Simulation, simulate, simulate_static
 from lessons_lib.viz.charts.time_axis import say_seconds
 from lessons_lib.viz.drawing.palette import color_of, tint
-from lessons_lib.viz.timelines.gantt import draw_gantt, draw_gantts
+from lessons_lib.viz.timelines.gantt import draw_gantts
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Span, gantt_rows
 
-COST = StepCost(8, 2, 1)
-
-
-def run_of(*requests, **limits):
-    return simulate(a_scheduler(**limits), [Arrival(*request) for request in requests], COST, keep_steps=True)
-
-
-# B comes during A's first chunk, waits, and is done before A; C comes when both have gone.
-SMALL = run_of(("A", 0, 5, 3, 9), ("B", 1, 1, 1, 9), ("C", 100, 1, 2, 9), max_num_seqs=2, max_num_batched_tokens=4)
-STALLED_RUN = run_of(("A", 0, 8, 3, 9), ("B", 0, 8, 3, 9), blocks=5, admission=optimistic)
+STALLED_RUN = simulated(("A", 0, 8, 3, 9), ("B", 0, 8, 3, 9), blocks=5, admission=optimistic)
 HELD_RUN = Simulation(
     times={"A": SequenceTimes(0, 0, 3, 4, 2)},
     seconds=4,
@@ -61,19 +46,19 @@ def spans_of(run, name):
 
 
 def test_waits_chunks_and_decodes_are_read_off_the_steps():
-    starts = [step.start for step in SMALL.steps]
-    assert [(step.prefill, step.decode) for step in SMALL.steps[:3]] == [
+    starts = [step.start for step in SMALL_RUN.steps]
+    assert [(step.prefill, step.decode) for step in SMALL_RUN.steps[:3]] == [
         ({"A": 4}, {}),
         ({"A": 1, "B": 1}, {}),
         ({}, {"A": 1}),
     ]
-    assert spans_of(SMALL, "A") == [
+    assert spans_of(SMALL_RUN, "A") == [
         (PREFILL, 0, 20, 4),
         (PREFILL, 20, starts[2], 1),
-        (DECODE, starts[2], SMALL.times["A"].finished, 2),
+        (DECODE, starts[2], SMALL_RUN.times["A"].finished, 2),
     ]
-    assert spans_of(SMALL, "B") == [(WAITING, 1, 20, 0), (PREFILL, 20, starts[2], 1)]
-    assert [span[0] for span in spans_of(SMALL, "C")] == [PREFILL, DECODE]
+    assert spans_of(SMALL_RUN, "B") == [(WAITING, 1, 20, 0), (PREFILL, 20, starts[2], 1)]
+    assert [span[0] for span in spans_of(SMALL_RUN, "C")] == [PREFILL, DECODE]
 
 
 def test_a_stall_is_no_wait():
@@ -116,8 +101,8 @@ def test_a_run_that_was_cut_off_shows_who_has_not_finished():
     requests = [Arrival("A", 0, 3, 2, 9), Arrival("B", 0, 3, 9, 9), Arrival("C", 1, 3, 9, 9)]
     run = simulate(a_scheduler(max_num_seqs=2), requests, COST, keep_steps=True, until=60)
     assert [(row.name, row.finished is None) for row in gantt_rows(run)] == [("A", False), ("B", True), ("C", True)]
-    assert draw_gantt(run).alt.endswith("Finished in this order: A. Not finished: B, C.")
-    assert "Gantt: 1 of 3 finished" in texts(draw_gantt(run))
+    assert draw_gantts({"Gantt": run}).alt.endswith("Finished in this order: A. Not finished: B, C.")
+    assert "Gantt: 1 of 3 finished" in texts(draw_gantts({"Gantt": run}))
 
 
 # --- what is drawn
@@ -141,10 +126,10 @@ def scale_of(picture, run):
 
 
 def test_every_stretch_lies_where_its_times_are():
-    picture = draw_gantt(SMALL)
-    x = scale_of(picture, SMALL)
+    picture = draw_gantts({"": SMALL_RUN})
+    x = scale_of(picture, SMALL_RUN)
     drawn = [bar for bar in bars(picture) if bar[1] != "finished"]
-    expected = [(row.name, span) for row in gantt_rows(SMALL) for span in row.spans]
+    expected = [(row.name, span) for row in gantt_rows(SMALL_RUN) for span in row.spans]
     assert len(drawn) == len(expected) == 7
     for (name, said, left, width, fill), (owner, span) in zip(drawn, expected):
         assert (
@@ -155,20 +140,20 @@ def test_every_stretch_lies_where_its_times_are():
         assert said.startswith(span.state) and said.endswith(f"{say_seconds(span.start)} to {say_seconds(span.end)}")
         assert fill == (tint(color_of(name)) if span.state == WAITING else color_of(name))
     ends = {name: left + width / 2 for name, said, left, width, _ in bars(picture) if said == "finished"}
-    assert ends == pytest.approx({name: x(times.finished) for name, times in SMALL.times.items()}, abs=0.1)
+    assert ends == pytest.approx({name: x(times.finished) for name, times in SMALL_RUN.times.items()}, abs=0.1)
 
 
 @pytest.mark.parametrize("upto", [0, 1, 19, 20, 50, 100, 105])
 def test_nothing_later_is_drawn_and_the_axis_stays(upto):
-    whole, part = draw_gantt(SMALL), draw_gantt(SMALL, upto=upto)
-    x = scale_of(whole, SMALL)
+    whole, part = draw_gantts({"": SMALL_RUN}), draw_gantts({"": SMALL_RUN}, upto=upto)
+    x = scale_of(whole, SMALL_RUN)
     for name, said, left, width, _ in bars(part):
         assert left + (width / 2 if said == "finished" else width) <= x(upto) + 0.1
     assert {bar[:3] for bar in bars(part)} <= {bar[:3] for bar in bars(whole)}
-    began = [(row.name, span) for row in gantt_rows(SMALL) for span in row.spans if span.start < upto]
+    began = [(row.name, span) for row in gantt_rows(SMALL_RUN) for span in row.spans if span.start < upto]
     assert len([bar for bar in bars(part) if bar[1] != "finished"]) == len(began)
     assert {bar[0] for bar in bars(part) if bar[1] == "finished"} == {
-        name for name, times in SMALL.times.items() if times.finished <= upto
+        name for name, times in SMALL_RUN.times.items() if times.finished <= upto
     }
     ticks = lambda picture: [text for text in texts(picture) if re.fullmatch(r"\d+( s)?", text)]
     assert ticks(part) == ticks(whole) and elements(part, "svg")[0].get("viewBox") == elements(whole, "svg")[0].get(
@@ -176,40 +161,7 @@ def test_nothing_later_is_drawn_and_the_axis_stays(upto):
     )
 
 
-LONG_NAMES = [replace(request, id=f"customer {n} with <a long> & name") for n, request in enumerate(small_traffic(6))]
-
-
-FORTY = simulate(a_scheduler(), small_traffic(40), COST, keep_steps=True)
-LONG = {str(n): simulate(a_scheduler(), LONG_NAMES, COST, keep_steps=True) for n in range(3)}
-SHEETS = {
-    "empty": lambda: draw_gantt(Simulation()),
-    "no runs": lambda: draw_gantts({}),
-    "one empty": lambda: draw_gantts({"a": Simulation(), "b": SMALL, "c": STALLED_RUN}),
-    "one": lambda: draw_gantt(run_of(("A", 0, 1, 1, 1))),
-    "forty": lambda: draw_gantt(FORTY, "Forty"),
-    "long names": lambda: draw_gantts(LONG, upto=60),
-    "long names and tiers": lambda: draw_gantts(LONG, requests=LONG_NAMES),
-    "long title": lambda: draw_gantts({"a policy with a very long name " * 5: SMALL, "other": SMALL}),
-    "before": lambda: draw_gantt(HELD_RUN, upto=-1),
-    "after": lambda: draw_gantt(SMALL, upto=1e9),
-}
-
-
-@pytest.mark.parametrize("draw", SHEETS.values(), ids=SHEETS)
-def test_every_run_can_be_drawn(draw):
-    assert_sound(draw)
-
-
 # --- seconds
-
-
-@pytest.mark.parametrize(
-    "seconds, words",
-    [(0, "0 ms"), (0.00051, "0.51 ms"), (0.0125, "12.5 ms"), (0.5, "500 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (3.4, "3.4 s"), (12.345, "12.3 s"),
-     (99.96, "100 s"), (1234.5, "1,234 s"), (100, "100 s"), (20, "20 s")],
-)  # fmt: skip
-def test_seconds_in_words(seconds, words):
-    assert say_seconds(seconds) == words
 
 
 def test_the_state_at_a_moment():

@@ -5,59 +5,28 @@ words.
 import itertools
 import re
 
-import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
-
-from svg_reading import assert_sound
-
-# isort: split
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_cases import make_case
-from svg_reading import elements, texts, titles
+from picture_cases import ADD, DECODE, DECODE_CASE
+from svg_reading import assert_sound, elements, texts, titles
 
-from lessons_lib.kernels.basics import add_kernel
-from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
-from lessons_lib.recording.kernel_accesses import (
-    Access,
-    KernelRecording,
-    ProgramRun,
-    Recorder,
-    TensorLayout,
-    record_kernel,
-)
+from lessons_lib.recording.kernel_accesses import Access, KernelRecording, ProgramRun, TensorLayout
 from lessons_lib.viz.programs.access import draw_program
 from lessons_lib.viz.programs.cells import LOADED, STORED
 from lessons_lib.viz.programs.touched_cells import touched
 from lessons_lib.viz.programs.words import spans
 
-
-def record_add():
-    return record_kernel(add_kernel, (3,), torch.ones(10), torch.ones(10), torch.ones(10), 10, BLOCK=4)
+TABLES = DECODE_CASE.block_tables.tolist()
 
 
-def record_decode(lens=(17, 5, 24), **arguments):
-    case, kernel = make_case([1] * len(lens), list(lens), **arguments), Recorder(decode_heads_kernel)
-    decode_heads(*case.decode_inputs, kernel=kernel)
-    return case, kernel.recording
-
-
-ADD = record_add()
-CASE, DECODE = record_decode()
-TABLES = CASE.block_tables.tolist()
-
-
-def by_hand(accesses, shape=(4, 6), name="x", strides=None, itemsize=4, others=()):
+def by_hand(accesses, shape=(4, 6), name="x", others=()):
     """A recording of two programs; the first does what is said, the second nothing."""
-    layout = TensorLayout(name, shape, strides or tuple(torch.empty(shape, device="meta").stride()), itemsize)
-    runs = (
-        ProgramRun((0,), tuple(Access(kind, name, tuple(elements)) for kind, elements in accesses)),
-        ProgramRun((1,), ()),
-    )
-    return KernelRecording(
-        "some_kernel", (2,), {name: layout, **{other: TensorLayout(other, (3,), (1,), 4) for other in others}}, runs
-    )
+    tensors = {other: TensorLayout(other, (3,), (1,), 4) for other in others}
+    tensors[name] = TensorLayout(name, shape, tuple(torch.empty(shape, device="meta").stride()), 4)
+    first = tuple(Access(kind, name, tuple(elements)) for kind, elements in accesses)
+    return KernelRecording("some_kernel", (2,), tensors, (ProgramRun((0,), first), ProgramRun((1,), ())))
 
 
 def coloured(picture, colour):
@@ -66,59 +35,35 @@ def coloured(picture, colour):
     return sum(rect.get("fill") == colour for rect in elements(picture, "rect")) - of_the_legend
 
 
-# --- what is said
-
-
 def test_add():
     picture = draw_program(ADD, 2)
     assert texts(picture)[:2] == ["add_kernel, program 2", "It loads 16 bytes and stores 8 bytes."]
-    assert {
-        "loads elements 8 and 9 of x",
-        "loads elements 8 and 9 of y",
-        "stores elements 8 and 9 of out",
-        "3 programs, this one marked",
-    } <= set(texts(picture))
     assert picture.alt == (
         "add_kernel, grid of 3, program 2. It loads 16 bytes and stores 8 bytes. Program 2: loads elements 8 and 9 of x. "
         "Program 2: loads elements 8 and 9 of y. Program 2: stores elements 8 and 9 of out."
     )
-    assert "loads elements 0 to 3 of x" in texts(draw_program(ADD, 0))
-    assert titles(picture).count("x[9]: loaded") == titles(picture).count("out[8]: stored") == 1
-    assert sum(title.endswith("not touched") for title in titles(picture)) == 3 * 8
     assert coloured(picture, LOADED) == 4 and coloured(picture, STORED) == 2
 
 
-def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head():
-    for seq, head in ((0, 1), (1, 2), (2, 3)):
-        picture = draw_program(DECODE, seq * 4 + head, ["sequence", "query head"])
-        blocks = TABLES[seq][: -(-(17, 5, 24)[seq] // 8)]
-        slots = ("slots 0 to 7, 0 to 7, 0", "slots 0 to 4", "slots 0 to 7, 0 to 7, 0 to 7")[seq]
-        noun = f"{len(blocks)} block{'s' * (len(blocks) > 1)}"
-        said = (
-            f"loads {noun} of k_cache: {', '.join(map(str, blocks))} ({slots}), KV head {head // 2}, the same of "
-            "v_cache"
-        )
-        assert said in texts(picture) and f"Program ({seq}, {head}): {said}." in picture.alt
-        assert (
-            f"sequence {seq}, query head {head}" in texts(picture)
-            and f"program ({seq}, {head}): sequence {seq}, query head {head}." in picture.alt
-        )
-        assert {
-            f"loads q[{seq}, {head}], 32 elements",
-            f"stores out[{seq}, {head}], 32 elements",
-            f"loads element {seq} of context_lens",
-        } <= set(texts(picture))
-        of_blocks = [
-            title
-            for title in titles(picture)
-            if re.fullmatch(r"k_cache and v_cache: block \d+, [^:]*", title) and "slot" not in title
-        ]
-        expected = {
-            block: f"loaded in iteration {blocks.index(block) + 1}" if block in blocks else "not touched"
-            for block in range(len(CASE.k_cache))
-        }
-        assert of_blocks == [f"k_cache and v_cache: block {block}, {what}" for block, what in expected.items()]
-        assert coloured(picture, LOADED) == 1 + len(blocks) + 1 + (17, 5, 24)[seq]
+@pytest.mark.parametrize("seq, head", [(0, 1), (1, 2), (2, 3)])
+def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head(seq, head):
+    picture = draw_program(DECODE, seq * 4 + head, ["sequence", "query head"])
+    blocks = TABLES[seq][: -(-(17, 5, 24)[seq] // 8)]
+    slots = ("slots 0 to 7, 0 to 7, 0", "slots 0 to 4", "slots 0 to 7, 0 to 7, 0 to 7")[seq]
+    noun = f"{len(blocks)} block{'s' * (len(blocks) > 1)} of k_cache: {', '.join(map(str, blocks))}"
+    said = f"loads {noun} ({slots}), KV head {head // 2}, the same of v_cache"
+    assert f"program ({seq}, {head}): sequence {seq}, query head {head}." in picture.alt
+    assert {
+        said, f"sequence {seq}, query head {head}", f"loads q[{seq}, {head}], 32 elements",
+        f"stores out[{seq}, {head}], 32 elements", f"loads element {seq} of context_lens",
+    } <= set(texts(picture))  # fmt: skip
+    expected = [
+        f"k_cache and v_cache: block {block}, "
+        + (f"loaded in iteration {blocks.index(block) + 1}" if block in blocks else "not touched")
+        for block in range(len(DECODE_CASE.k_cache))
+    ]
+    assert [title for title in titles(picture) if title.startswith("k_cache and v_cache")] == expected
+    assert coloured(picture, LOADED) == 1 + len(blocks) + 1 + (17, 5, 24)[seq]
 
 
 def test_what_another_program_of_the_same_group_loads_is_in_the_same_places():
@@ -128,46 +73,38 @@ def test_what_another_program_of_the_same_group_loads_is_in_the_same_places():
     assert first.same_as(touched(DECODE, DECODE.programs[0], "v_cache"))
 
 
-# --- single signs
+CACHE = [("load", range(16)), ("load", range(96, 112)), ("load", range(32, 48))]
 
 
-def test_what_is_loaded_twice_is_marked_and_said():
-    recording = by_hand([("load", [0, 1, 2]), ("load", [1]), ("load", [1, 7])])
-    picture = draw_program(recording, 0)
-    assert "loads row 0 of x, columns 0 to 2; row 1 of x, column 1, some of them 3 times" in texts(picture)
-    assert "x[0, 1]: loaded 3 times" in titles(picture) and "x[0, 0]: loaded" in titles(picture)
-    assert "It loads 24 bytes and stores 0 bytes." in texts(picture)
+@pytest.mark.parametrize(
+    "accesses, options, said",
+    [
+        ([("load", [0, 1, 2]), ("load", [1]), ("load", [1, 7])], {},
+         ["loads row 0 of x, columns 0 to 2; row 1 of x, column 1, some of them 3 times", "loaded more than once",
+          "It loads 24 bytes and stores 0 bytes."]),
+        ([("load", [0, 1]), ("load", [0, 1])], {}, ["loads row 0 of x, columns 0 and 1, each twice"]),
+        ([("load", [2] * 40)], {"shape": (5,)}, ["loads element 2 of x, 40 times"]),
+        ([("load", [2]), ("store", [2])], {"shape": (5,)}, ["loads element 2 of x; stores element 2 of x"]),
+        (CACHE, {"shape": (2, 3, 2, 16), "name": "k_cache"},
+         ["loads 2 blocks of k_cache: 0, 1 (slots 0 and 1, 0), KV head 0", "1, 3", "2"]),
+        ([], {"others": ["y"]}, ["It loads nothing and stores nothing.", "touched by no program: y, x"]),
+    ],
+)  # fmt: skip
+def test_what_is_loaded_and_stored_is_said(accesses, options, said):
+    assert set(said) <= set(texts(draw_program(by_hand(accesses, **options), 0)))
+
+
+def test_what_is_loaded_twice_is_framed_and_loaded_and_stored_are_two_halves():
     frames = lambda p: sum(r.get("fill") == "none" and r.get("stroke") is not None for r in elements(p, "rect"))
-    assert frames(picture) == 1 + 1  # and the legend's
-    assert "loaded more than once" in texts(picture)
-    once = draw_program(by_hand([("load", [0, 1, 2])]), 0)
-    assert frames(once) == 0 and "loaded more than once" not in texts(once)
-    assert "loads row 0 of x, columns 0 and 1, each twice" in texts(
-        draw_program(by_hand([("load", [0, 1]), ("load", [0, 1])]), 0)
-    )
-    assert "loads element 2 of x, 40 times" in texts(draw_program(by_hand([("load", [2] * 40)], (5,)), 0))
-
-
-def test_loaded_and_stored_are_two_halves():
-    picture = draw_program(by_hand([("load", [2]), ("store", [2])], (5,)), 0)
-    assert "x[2]: loaded, stored" in titles(picture)
-    assert coloured(picture, LOADED) == coloured(picture, STORED) == 1
-    assert "loads element 2 of x; stores element 2 of x" in texts(picture)
-
-
-def test_a_block_that_is_loaded_in_two_turns_has_both_numbers():
-    accesses = [("load", range(16)), ("load", range(96, 112)), ("load", range(32, 48))]
-    picture = draw_program(by_hand(accesses, (2, 3, 2, 16), "k_cache"), 0)
-    assert "1, 3" in texts(picture) and "2" in texts(picture)
-    assert "k_cache: block 0, loaded in iterations 1, 3" in titles(picture)
-    assert "loads 2 blocks of k_cache: 0, 1 (slots 0 and 1, 0), KV head 0" in texts(picture)
+    assert frames(draw_program(by_hand([("load", [0, 1, 2]), ("load", [1])]), 0)) == 1 + 1  # and the legend's
+    assert frames(draw_program(by_hand([("load", [0, 1, 2])]), 0)) == 0
+    halves = draw_program(by_hand([("load", [2]), ("store", [2])], (5,)), 0)
+    assert coloured(halves, LOADED) == coloured(halves, STORED) == 1
 
 
 def test_a_program_with_nothing_to_do():
     picture = draw_program(by_hand([("load", [0])], others=["y"]), 1)
-    assert {"It loads nothing and stores nothing.", "not touched by this program", "touched by no program: y"} <= set(
-        texts(picture)
-    )
+    assert "not touched by this program" in texts(picture)
     assert picture.alt.endswith("It touches nothing of x. No program touches any of y.")
 
 
@@ -177,10 +114,7 @@ def test_numbers_in_words():
     assert spans([0, 2, 4, 6, 8, 10, 12, 13]) == "0, 2, 4, 6, 8 and 3 more"
 
 
-# --- the whole picture
-
-
-@pytest.mark.parametrize("grid, dark", [((5,), 3), ((3, 4), 7), ((2, 3, 2), 9), ((300, 8), 1200)])
+@pytest.mark.parametrize("grid, dark", [((5,), 3), ((3, 4), 7), ((2, 3, 2), 9)])
 def test_the_program_is_marked_among_all(grid, dark):
     ids = list(itertools.product(*map(range, grid)))
     runs = tuple(ProgramRun(index, (Access("load", "x", (0,)),)) for index in ids)
@@ -190,12 +124,11 @@ def test_the_program_is_marked_among_all(grid, dark):
     assert f"{len(runs):,} programs, this one marked" in shown
 
 
-def test_same_program_same_picture_and_all_of_one_height():
-    assert draw_program(DECODE, 5) == draw_program(DECODE, 5)
-    for recording in (ADD, DECODE):
-        pictures = [draw_program(recording, i) for i in range(len(recording.programs))]
-        assert len({re.search(r'viewBox="([^"]*)"', picture.svg)[1] for picture in pictures}) == 1
-        assert len({picture.alt for picture in pictures}) == len(pictures)
+@pytest.mark.parametrize("recording", [ADD, DECODE], ids=["add", "decode"])
+def test_pictures_of_all_programs_have_one_height_and_differ(recording):
+    pictures = [draw_program(recording, i) for i in range(len(recording.programs))]
+    assert len({re.search(r'viewBox="([^"]*)"', picture.svg)[1] for picture in pictures}) == 1
+    assert len({picture.alt for picture in pictures}) == len(pictures)
 
 
 @settings(max_examples=25)
@@ -215,11 +148,3 @@ def test_any_tensor_can_be_drawn(shape, name, seed, share):
     assert "nan" not in assert_sound(lambda: draw_program(recording, 0)).svg
     of = touched(recording, recording.programs[0], name)
     assert of.loaded.sum() + of.stored.sum() == len(taken) and of.astray == 0
-
-
-def test_what_is_not_there_is_refused():
-    for i in (-1, 3):
-        with pytest.raises(IndexError, match=f"i is {i}; add_kernel ran 3 programs"):
-            draw_program(ADD, i)
-    with pytest.raises(ValueError, match="names has 1 name; the grid has 2 axes"):
-        draw_program(DECODE, 0, ["sequence"])

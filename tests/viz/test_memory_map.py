@@ -1,27 +1,13 @@
 """The contiguous layout as a row of cache slots: each slot is drawn as what it is, on one scale."""
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from svg_reading import SVG, assert_sound, elements, texts
+from svg_reading import elements, texts
 
-from lessons_lib.recording.fragmentation import contiguous_use, paged_use
+from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.viz.cache.memory_map import draw_memory, parts, slots_per_line
-
-HELD = [{"A": 2}, {"A": 3, "B": 4}, {"B": 5, "C": 1}, {"B": 5, "C": 2}]
-USES = contiguous_use(HELD, {"A": 6, "B": 7, "C": 4})
-
-
-def hovers(picture):
-    """Hover text -> how many pixels wide all that it stands on is."""
-    wide = {}
-    for rect in elements(picture, "rect"):
-        title = rect.find(SVG + "title")
-        if title is not None:
-            wide[title.text] = wide.get(title.text, 0) + float(rect.get("width"))
-    return wide
+from lessons_lib.viz.drawing.palette import color_of
 
 
 @st.composite
@@ -53,39 +39,15 @@ def test_parts_are_all_slots_once_and_add_up(uses):
 
 @settings(max_examples=30)
 @given(uses=layouts())
-def test_widths_are_in_proportion_over_all_lines(uses):
+def test_tokens_are_as_wide_as_they_are_many_over_all_lines(uses):
     scale = max(use.slots for use in uses)
     for i, use in enumerate(uses):
-        wide = hovers(draw_memory(uses, i))
-        pixels = 826 / slots_per_line(scale) if scale else 0
-        for piece in parts(use):
-            if piece.kind != "gaps":  # a gap's dashes stand a pixel inside
-                (width,) = [w for title, w in wide.items() if re.match(rf"slots? {piece.start:,}(:| to)", title)]
-                assert width == pytest.approx((piece.end - piece.start) * pixels, abs=0.1)
+        boxes = [rect for rect in elements(draw_memory(uses, i), "rect") if rect.get("height") == "34"]
+        for region in use.regions:
+            wide = sum(float(rect.get("width")) for rect in boxes if rect.get("fill") == color_of(region.request))
+            assert wide == pytest.approx(region.tokens * 826 / slots_per_line(scale), abs=0.1)
 
 
-def test_nobody_there():
+def test_an_empty_memory_says_so():
     picture = draw_memory(contiguous_use([{}, {"A": 1}, {}], {"A": 4}), 2)
     assert "no slot reserved" in texts(picture)
-    assert not hovers(picture)
-    assert draw_memory(contiguous_use([{}], {}), 0).svg.endswith("</svg>")
-
-
-def test_the_picture_is_sound():
-    assert_sound(lambda: draw_memory(USES, 1, title='<b>"'))
-    assert_sound(lambda: draw_memory(contiguous_use([{"B": 40, "A": 90}], {"B": 40, "A": 150}), 0))
-
-
-def test_a_layout_in_blocks_is_refused():
-    with pytest.raises(ValueError, match="draw_pool shows blocks"):
-        draw_memory(paged_use(HELD, 4), 0)
-
-
-def test_limits_are_named():
-    for i in (-1, 4):
-        with pytest.raises(IndexError, match=f"index {i} .* from 0 to 3"):
-            draw_memory(USES, i)
-    with pytest.raises(IndexError, match="no steps"):
-        draw_memory([], 0)
-    with pytest.raises(ValueError, match="num_slots is 12; a step of the layout takes up 13. Give at least 13"):
-        draw_memory(USES, 0, num_slots=12)

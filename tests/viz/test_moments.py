@@ -74,8 +74,3 @@ def test_bytes_are_those_of_the_recording_and_of_each_number_once(stepper):
 def test_it_says_what_it_is_for_a_reader_who_does_not_see_it(stepper):
     alt = stepper.pictures[3].alt
     assert "loads 1 block of k_cache: 5" in alt and "row_max -inf" in alt and "each number once" in alt
-
-
-def test_a_recording_without_moments_is_refused():
-    with pytest.raises(ValueError, match="no moments. Record it with `moments_of="):
-        watch(recording_of([2], [[1]], None))

@@ -50,9 +50,3 @@ def test_indices_come_with_the_fourth_stage(pictures):
     shown = texts(pictures[3])
     assert shown[shown.index("cu_seqlens_q") :][1:4] == ["0", "2", "6"]
     assert "Cumulative lengths 0, 2, 6; logits are kept at 1, 5." in pictures[3].alt
-
-
-@pytest.mark.parametrize(("names", "tokens"), [("A", TOKENS), ("AB", [["a"], []]), ("", []), ("A", [["a"] * 60])])
-def test_what_can_not_be_packed_or_drawn_is_refused(names, tokens):
-    with pytest.raises(ValueError, match="give as many names"):
-        watch_packing(names, tokens)

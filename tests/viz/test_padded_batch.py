@@ -22,11 +22,6 @@ def test_the_picture_hatches_padding_and_shows_tokens_only():
     assert "A has 2 cells of padding, then 1 tokens" in picture.alt and "2 of 6 cells are padding" in picture.alt
 
 
-def test_grids_of_unequal_size_are_refused():
-    with pytest.raises(ValueError, match="3 names, 2 rows"):
-        draw(("A", "B", "C"))
-
-
 def test_left_out_takes_arguments_away_and_gives_them_back():
     model, seen = tiny_model("gpt2"), []
     watch = model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(set(kwargs)), with_kwargs=True)

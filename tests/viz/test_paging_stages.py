@@ -52,13 +52,3 @@ def test_the_numbers_are_told(pictures):
     assert "4 blocks hold all 11 tokens; 5 of their slots are empty" in pictures[2].alt
     assert "A: 9 tokens, in blocks 0, 1, 3; B: 2 tokens, in blocks 2" in pictures[3].alt
     assert "block table: 0, 1, 3" in pictures[3].svg and "block table" not in pictures[2].svg
-
-
-@pytest.mark.parametrize(
-    ("prompts", "tokens", "row", "size"),
-    [(PROMPTS, TOKENS, 18, 4), (PROMPTS, TOKENS, 400, 4), (PROMPTS, {"A": 17}, 16, 4), (PROMPTS, {"A": 4}, 16, 4),
-     ({}, {"A": 4}, 16, 4), (PROMPTS, TOKENS, 0, 4), (PROMPTS, TOKENS, 16, 0), (PROMPTS, TOKENS, 16, -4), ({}, {}, 16, 4)],
-)  # fmt: skip
-def test_what_can_not_be_drawn_is_refused(prompts, tokens, row, size):
-    with pytest.raises(ValueError, match="give at least one|must be 1 to 24"):
-        watch_paging(prompts, tokens, row, size)

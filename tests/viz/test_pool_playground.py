@@ -102,36 +102,12 @@ def test_starting_again_begins_with_the_pool_as_it_was():
     assert not playground.tables
 
 
-class Hasty(BlockTable):
-    """Counts the tokens before it has room for them."""
-
-    def append(self, count=1):
-        self.num_tokens += count
-        super().append(0)
-
-
 class Broken(BlockTable):
     def append(self, count=1):
         raise KeyError("<b>")
 
     def release(self):
         return 1 / 0
-
-
-class Thief(BlockTable):
-    """Takes all there is before it gives up."""
-
-    def append(self, count=1):
-        self.pool.allocate(len(self.pool.free_queue))
-        self.pool.allocate(1)
-
-
-@pytest.mark.parametrize("table", [Hasty, Thief])
-def test_a_refused_call_that_changes_something_is_named(table):
-    playground = PoolPlayground(BlockPool(4, 4), new_table=table)
-    playground.tables["A"] = table(playground.pool)
-    text = append(playground, "A", 90)
-    assert text.startswith("Refused. OutOfBlocks") and text.endswith("a refused call must change nothing.")
 
 
 def test_mistakes_of_a_learner_become_messages():

@@ -4,24 +4,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from svg_reading import SVG, assert_sound, elements, height, texts, titles
+from picture_cases import BUSY, QUIET
+from svg_reading import SVG, elements, texts, titles
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
-from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.pressure.steps import draw_pressure
-
-QUIET = MemoryStep(
-    index=0, num_blocks=0, block_size=4, owners={}, filled={}, cached=frozenset(), swapped={}, num_swap_blocks=0, counts={}, admitted=(),
-    preempted=(), finished=(), swapped_out=(), swapped_in=(), waiting=(), block_copies=(), hits={}, evicted=0,
-)  # fmt: skip
-# A and B begin alike in block 2, and block 5 is full of C; D went out, E came back, F was dropped.
-BUSY = replace(
-    QUIET, index=8, num_blocks=10, owners={2: ("A", "B"), 3: ("A",), 4: ("B",), 5: ("C",), 6: ("E",), 9: ("B",)},
-    filled={2: 4, 3: 1, 4: 3, 5: 4, 6: 4, 9: 2}, cached=frozenset({0, 7}), swapped={"D": (1, 2)}, num_swap_blocks=6,
-    counts={"A": 1, "B": 1, "C": 3, "E": 1}, admitted=("C", "E"), preempted=("D", "F"), finished=("G",), swapped_out=("D",), swapped_in=("E",),
-    waiting=("F", "D"), block_copies=(BlockCopy(SWAP_OUT, 5, 1), BlockCopy(SWAP_OUT, 6, 2), BlockCopy(SWAP_IN, 3, 6), BlockCopy(COPY, 4, 9)), hits={"C": 4}, evicted=1,
-)  # fmt: skip
 
 
 def pool(num_blocks, owners, **changes):
@@ -108,33 +95,3 @@ def test_the_events_of_a_step():
     crowd = texts(draw_pressure(replace(BUSY, admitted=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))))
     told = sum(text.startswith(("admitted", "preempted")) for text in crowd)
     assert 5 < told < 20 and f"and {26 + 2 + 3 + 1 - told} more" in crowd
-
-
-@pytest.mark.parametrize(
-    "changes, sentence",
-    [
-        ({"cached": frozenset({2})}, "In use and free at the same time: block 2."),
-        ({"owners": {11: ("A",)}, "filled": {11: 1}}, "Not in this pool: block 11."),
-        ({"filled": BUSY.filled | {3: 5}}, "Block 3 has 5 tokens; there is room for 4."),
-        ({"swapped": {"D": (1,), "F": (1,)}}, "Twice in the swap space: block 1."),
-    ],
-)
-def test_what_cannot_be_is_said(changes, sentence):
-    picture = draw_pressure(replace(BUSY, **changes))
-    assert sentence in texts(picture) and picture.alt.endswith(sentence)
-    assert "!" not in texts(draw_pressure(BUSY))
-
-
-# --- sizes
-
-
-@pytest.mark.parametrize("num_blocks", [0, 1, 7, 40, 97, 250, 600])
-@pytest.mark.parametrize("num_swap_blocks", [0, 8, 120])
-def test_a_pool_of_any_size_can_be_drawn(num_blocks, num_swap_blocks):
-    owners = {block: tuple("ABCDEF"[: 1 + block % 3]) for block in range(num_blocks // 2)}
-    cached = frozenset(range(num_blocks // 2, num_blocks * 3 // 4))
-    step = pool(num_blocks, owners, num_swap_blocks=num_swap_blocks, cached=cached, waiting=("<b>",))
-    picture = assert_sound(lambda: draw_pressure(step))
-    assert height(picture) < 780
-    blocks = {title.split(":")[0] for title in titles(picture) if title.startswith("block ")}
-    assert blocks == {f"block {n}" for n in range(num_blocks)}

@@ -3,6 +3,7 @@ sum that goes around a ring."""
 
 import pytest
 from answers import lesson_16
+from svg_reading import box, elements
 
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.replica_streams import StreamRecord
@@ -15,7 +16,6 @@ def test_a_cell_says_how_much_of_a_conversation_a_cache_holds():
     picture = draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4})
     assert all(words in picture.svg for words in ("5/7", "7/7", "0/4", "4/4", "42% of the prompt tokens found"))
     assert "A 5 in replica 0 and 7 in replica 1; B 4 in replica 1" in picture.alt
-    assert "A: 5 of 7 blocks in the cache of replica 0" in picture.svg
 
 
 def test_a_stream_moves_to_the_band_of_the_other_replica():
@@ -29,13 +29,11 @@ def test_a_stream_moves_to_the_band_of_the_other_replica():
     assert "Replica" not in draw_streams([moved], 2).alt.split(".")[1]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_every_process_has_its_columns_and_rows(world_size):
-    picture = draw_cut_matrices(4, 12, 16, 12, world_size)
-    for rank in range(world_size):
-        first, last = rank * 16 // world_size, (rank + 1) * 16 // world_size - 1
-        assert f"columns {first} to {last} of W1" in picture.svg and f"rows {first} to {last} of W2" in picture.svg
-    assert f"{world_size} processes" in picture.alt
+def test_each_process_has_half_of_the_columns_and_rows():
+    rects = elements(draw_cut_matrices(4, 12, 16, 12), "rect")
+    first, second, upper, lower = [box(rect) for rect in rects if rect.get("stroke-width") == "2"]
+    assert second[0] == first[0] + first[2] and second[2] == first[2], "the columns of W1"
+    assert upper[0] == lower[0] and upper[3] == lower[3], "the rows of W2"
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -54,7 +52,6 @@ def test_the_ring_shows_who_holds_which_sum_after_each_step(world_size):
                 if number >= world_size and (rank - part + 1) % world_size <= number - world_size + 1:
                     expected = set(range(world_size))
                 assert step.holds[rank][part] == expected, (number, rank, part)
-    assert "after step 1, worker 1 has part 0 of workers 0 and 1" in picture.svg
     assert "Step 1: part" in picture.alt and "part 0 from worker 0 to worker 1" in picture.alt
     assert picture.svg.count("✓") == 1 + sum(
         len(one) == world_size for step in steps for row in step.holds for one in row
@@ -74,5 +71,3 @@ def test_sums_that_are_not_complete_are_not_recorded():
         record_all_reduce(lambda tensor, worker: tensor, 2)
     with pytest.raises(ValueError, match="8 workers"):
         record_all_reduce(all_reduce, 8)
-    with pytest.raises(ValueError, match="up to 4 workers"):
-        draw_all_reduce(record_all_reduce(all_reduce, 5))

@@ -7,7 +7,6 @@ from svg_reading import SVG
 
 from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
 from lessons_lib.viz.masks import watch_rules
-from lessons_lib.viz.masks.rule_layers import MOST
 
 TOKENS = [["The", " dog"], ["It", " was", " wet"]]
 
@@ -53,9 +52,3 @@ def test_words_that_differ_from_the_right_ones_are_said_and_marked(pictures):
 def test_the_names_of_the_steps_are_the_rules():
     names = watch_rules("CE", TOKENS, answers_with).recording()["names"]
     assert names == ["no rule", "not in the future", "same sequence", "same sequence and not in the future"]
-
-
-@pytest.mark.parametrize(("names", "tokens"), [("C", TOKENS), ("", []), ("A", [["a"] * (MOST + 1)])])
-def test_what_can_not_be_drawn_is_refused(names, tokens):
-    with pytest.raises(ValueError, match="give as many names as sequences"):
-        watch_rules(names, tokens, answers_with)

@@ -4,23 +4,13 @@ import re
 from itertools import pairwise
 
 import pytest
-from svg_reading import elements, texts, titles
+from picture_cases import DRAIN, LANES, MESSAGES, WORKS
+from svg_reading import elements, texts
 
-from lessons_lib.engine.metrics import EngineStep
-from lessons_lib.recording.drain import ClientRequest, DrainRun, recorded_drain
-from lessons_lib.recording.request_path import LANES, Message, Work, recorded_path
-from lessons_lib.viz.charts.step_parts import COLOURS
-from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
-from lessons_lib.viz.serving.laps import BETWEEN, median_laps
-
-MESSAGES = [
-    Message(0.0, 0.01, "client", "server", "POST"),
-    Message(0.03, 0.04, "engine", "server", "NewTokens"),
-    Message(0.05, 0.06, "server", "client", "data"),
-    Message(0.07, 0.08, "engine", "server", "NewTokens"),
-    Message(0.09, 0.1, "server", "client", "data"),
-]
-WORKS = [Work("engine", 0.01, 0.03, "step"), Work("engine", 0.04, 0.07, "step")]
+from lessons_lib.recording.drain import recorded_drain
+from lessons_lib.recording.request_path import recorded_path
+from lessons_lib.viz.drawing.palette import SERIES, color_of
+from lessons_lib.viz.serving import draw_drain, draw_path
 
 
 def arrows(picture):
@@ -49,15 +39,9 @@ def test_work_is_as_long_as_it_took_and_labels_of_a_kind_stand_once():
     short, long = [float(rect.get("width")) for rect in elements(picture, "rect")][-2:]
     assert long / short == pytest.approx(1.5, abs=0.01)
     assert texts(picture).count("data") == 1 and texts(picture).count("NewTokens") == 1
-    assert "engine: step, 20 ms" in titles(picture)
     assert (
         "After 10 ms, server has “POST” from client" in picture.alt and "step, 2 times, 50 ms together" in picture.alt
     )
-
-
-def test_an_unknown_lane_is_refused():
-    with pytest.raises(ValueError, match="no lane is called proxy"):
-        draw_path(LANES, [Message(0, 1, "client", "proxy", "POST")])
 
 
 def test_the_recording_is_a_whole_request():
@@ -75,64 +59,11 @@ def test_the_recording_is_a_whole_request():
     assert draw_path(recording.lanes, recording.messages, recording.works).alt
 
 
-def a_step(start, **seconds):
-    return EngineStep(start, seconds, 3, 1, 2, 2, 0, 5, 0, 0, 0)
-
-
-QUICK = [a_step(0.01 * n, forward=0.006, update=0.002) for n in range(3)]
-SLOW = [a_step(0.02 * n, forward=0.012, update=0.004) for n in range(3)]
-
-
-def test_laps_are_medians_and_add_up_to_the_time_between_two_steps():
-    laps = median_laps(QUICK)
-    assert laps == pytest.approx({"forward": 0.006, "update": 0.002, BETWEEN: 0.002})
-    slow = [*QUICK, a_step(0.03, forward=0.5, update=0.002), a_step(0.6, forward=0.006, update=0.002)]
-    assert median_laps(slow)["forward"] == pytest.approx(0.006), "one slow step changes nothing"
-    with pytest.raises(ValueError, match="needs at least 2"):
-        median_laps(QUICK[:1])
-
-
-def test_bars_are_as_long_as_the_laps():
-    picture = draw_laps({"alone": QUICK, "beside a loop": SLOW})
-    widths = [float(rect.get("width")) for rect in elements(picture, "rect") if rect.get("fill") == COLOURS["forward"]]
-    assert widths[2] == pytest.approx(2 * widths[1], abs=0.02), "the first one is the legend"
-    assert "10 ms" in texts(picture) and "20 ms" in texts(picture)
-    assert "beside a loop: 20 ms from one step to the next, of which forward 12 ms, update 4 ms" in picture.alt
-
-
-def test_load_is_told_in_words():
-    points = [LoadPoint(10, 10, 0.2), LoadPoint(30, 2, 9.0)]
-    picture = draw_load({"all are taken": points}, target=0.5, knee=20, title="Load")
-    assert (
-        "at most 10.0 requests per second within the target, at a rate of 10.0; at 30.0 per second 2.0" in picture.alt
-    )
-    assert "The target is 500 ms" in picture.alt and "The knee is at 20.0" in picture.alt
-    assert draw_load({}).alt
-
-
-DRAIN = DrainRun(
-    (
-        ClientRequest("A", 0.0, 6.0, 200, 40, 40),
-        ClientRequest("B", 1.0, 9.0, 200, 70, 70),
-        ClientRequest("C", 5.0, 5.1, 503, 0, 40),
-        ClientRequest("D", 10.0, 10.0, 0, 0, 40),
-    ),
-    signaled=4.0,
-    exited=10.0,
-    exit_status=0,
-)
-
-
 def test_a_drain_is_drawn_to_scale_and_told_in_words():
     picture = draw_drain(DRAIN)
-    widths = {
-        title.split(",")[0]: float(rect.get("width"))
-        for rect in elements(picture, "rect")
-        for title in [next((child.text for child in rect), "")]
-        if title
-    }
-    assert widths["B"] / widths["A"] == pytest.approx(8 / 6, abs=0.01)
-    assert widths["the server drains"] / widths["the server serves"] == pytest.approx(6 / 4, abs=0.01)
+    widths = {rect.get("fill"): float(rect.get("width")) for rect in elements(picture, "rect")}  # of a color, the last
+    assert widths[color_of("B")] / widths[color_of("A")] == pytest.approx(8 / 6, abs=0.01)
+    assert widths[SERIES[3]] / widths[SERIES[0]] == pytest.approx(6 / 4, abs=0.01), "drains, serves"
     assert {"SIGTERM", "the process ends", "40 of 40 tokens", "refused: 503", "no connection", "exit status 0"} <= set(
         texts(picture)
     )

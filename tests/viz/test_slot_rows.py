@@ -1,7 +1,5 @@
 """What a slot cache holds after a step, read off a trace: the tenant's columns, and what earlier tenants left."""
 
-import pytest
-
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.batches.slot_rows import draw_slot_rows, slot_rows
 
@@ -58,13 +56,7 @@ def test_slots_keep_their_own_books():
     assert rows_of(trace, 1) == [("C", 1, (("A", 4),)), ("B", 8, ())]
 
 
-@pytest.mark.parametrize("i", [-1, 6])
-def test_a_step_that_is_not_there_is_refused(i):
-    with pytest.raises(IndexError, match=f"step index {i} is not in the trace; it may be from 0 to 5"):
-        slot_rows(ONE_SLOT, i)
-
-
 def test_the_picture_says_what_the_rows_hold():
     alt = draw_slot_rows(ONE_SLOT, 2, max_seq_len=16).alt
     assert "Slot 0: 2 columns of B, then what A left up to column 5." in alt
-    assert "In use: 2 of 16 columns" in alt
+    assert "2 of 16 columns in use" in alt

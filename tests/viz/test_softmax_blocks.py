@@ -9,20 +9,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from picture_cases import SCORES, SOFTMAX, VALUES
+from svg_reading import elements
 
 from lessons_lib.attention.online_softmax import Partial, add_block_naive
 from lessons_lib.recording.softmax_steps import number_text, record_blocks, step_text
 from lessons_lib.viz.softmax.blocks import draw_softmax_step
 
-SVG = "{http://www.w3.org/2000/svg}"
-SCORES = torch.tensor([1.2, 4.1, -2.0, 0.3, 3.9, 0.5, -math.inf, -1.0, 7.3, 2.0])
-VALUES = torch.arange(30, dtype=torch.float32).reshape(10, 3) / 10 - 1.5
-STEPS = record_blocks(SCORES, VALUES, 4)
 LARGE = record_blocks(SCORES * 15, VALUES, 4, add_block=add_block_naive)
 
 
-def texts(steps, i, names=None, kind="text"):
-    return [element.text for element in ET.fromstring(draw_softmax_step(steps, i, names).svg).iter(SVG + kind)]
+NAMES = [f" t{n}<" for n in range(10)]
+
+
+def texts(steps, i, kind="text"):
+    return [element.text for element in elements(draw_softmax_step(steps, i, NAMES), kind)]
 
 
 def numbers(step):
@@ -68,10 +69,10 @@ def test_every_step_is_plain_softmax_over_the_keys_so_far(count, dim, block_size
 
 
 def test_a_recording_is_plain_data_and_one_row_of_scores_is_the_same():
-    assert record_blocks(SCORES[None], VALUES, 4) == STEPS
-    assert {type(value) for step in STEPS for value in numbers(step)} == {int, float}
+    assert record_blocks(SCORES[None], VALUES, 4) == SOFTMAX
+    assert {type(value) for step in SOFTMAX for value in numbers(step)} == {int, float}
     with pytest.raises(AttributeError):
-        STEPS[0].total = 1.0
+        SOFTMAX[0].total = 1.0
 
 
 def test_a_block_that_the_query_may_not_see_changes_nothing():
@@ -84,7 +85,7 @@ def test_a_block_that_the_query_may_not_see_changes_nothing():
 
 def test_bare_exponentials_overflow_and_the_recording_says_so():
     small = record_blocks(SCORES, VALUES, 4, add_block=add_block_naive)
-    assert small[-1].attention == pytest.approx(STEPS[-1].attention, rel=1e-4)
+    assert small[-1].attention == pytest.approx(SOFTMAX[-1].attention, rel=1e-4)
     assert [step.remarks for step in small] == [()] * 4
     assert [step.maximum for step in LARGE] == [-math.inf] * 4
     assert [step.reference for step in LARGE] == [0.0] * 4
@@ -103,40 +104,6 @@ def test_not_a_number_is_named():
     assert steps[1].remarks == ("The sum: not a number.", "The output: not a number.")
 
 
-def test_sums_that_do_not_add_up_and_a_maximum_that_is_none_are_named():
-    steps = record_blocks(SCORES, VALUES, 4, add_block=add_without_rescaling)
-    assert [bool(step.remarks) for step in steps] == [False, False, False, True]
-    found, expected = number_text(steps[3].total), number_text(STEPS[3].total)
-    assert (
-        steps[3].remarks[0]
-        == f"It does not add up: the new sum is {found}, but old × factor + the block's part is {expected}."
-    )
-
-    def keeps_the_last(seen, scores, values):
-        maximum = scores.max(dim=1).values
-        weights, factor = (scores - maximum[:, None]).exp(), (seen.maximum - maximum).exp()
-        return Partial(
-            maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values
-        )
-
-    wrong = record_blocks(SCORES, VALUES, 4, add_block=keeps_the_last)[2]
-    assert wrong.remarks == ("The maximum is 3.9, but the largest score so far is 4.1.",)
-
-
-@pytest.mark.parametrize(
-    "scores, values, block_size, words",
-    [
-        (torch.zeros(2, 3), torch.zeros(3, 1), 2, r"shape \[2, 3\].*one query"),
-        (torch.zeros(3), torch.zeros(4, 1), 2, r"shape \[4, 1\]; 3 scores need"),
-        (torch.zeros(3), torch.zeros(3), 2, r"shape \[3\]"),
-        (torch.zeros(3), torch.zeros(3, 1), 0, "block_size is 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(scores, values, block_size, words):
-    with pytest.raises(ValueError, match=words):
-        record_blocks(scores, values, block_size)
-
-
 def test_numbers_in_one_or_three_digits_and_others_in_words():
     values = [7.3, 0.04076, -0.0, -2.0, 12345.6, 999.7, 1.234e-07, 2.96e30, math.inf, -math.inf, math.nan]
     texts = ["7.3", "0.0408", "0", "−2", "12,346", "1,000", "1e−7", "3e30", "infinity", "−infinity", "not a number"]
@@ -148,39 +115,30 @@ def test_numbers_in_one_or_three_digits_and_others_in_words():
 
 @pytest.mark.parametrize("i", range(4))
 def test_same_step_same_picture_and_the_alt_text_says_what_happened(i):
-    picture = draw_softmax_step(STEPS, i)
+    picture = draw_softmax_step(SOFTMAX, i, NAMES)
     ET.fromstring(picture.svg)
-    assert picture == draw_softmax_step(STEPS, i)
-    assert step_text(STEPS[i]) in picture.alt
-    assert " ".join(texts(STEPS, i)).count(step_text(STEPS[i])) == 1
-    told = [STEPS[i].total, *STEPS[i].weights, *STEPS[i].output] if i else []
+    assert picture == draw_softmax_step(SOFTMAX, i, NAMES)
+    assert step_text(SOFTMAX[i]) in picture.alt
+    assert " ".join(texts(SOFTMAX, i)).count(step_text(SOFTMAX[i])) == 1
+    told = [SOFTMAX[i].total, *SOFTMAX[i].weights, *SOFTMAX[i].output] if i else []
     for value in told:
         assert number_text(value) in re.split(r"[ ,;]+|\.(?= |$)", picture.alt)
-        assert number_text(value) in texts(STEPS, i)
-    assert ("attention" in texts(STEPS, i)) == (i == 3)
+        assert number_text(value) in texts(SOFTMAX, i)
+    assert ("attention" in texts(SOFTMAX, i)) == (i == 3)
 
 
 def test_the_last_step_divides_by_the_sum():
-    shown = texts(STEPS, 3)
+    shown = texts(SOFTMAX, 3)
     start = shown.index("attention")
     expected = (SCORES.softmax(0) @ VALUES).tolist()
     assert shown[start + 1 : start + 6] == [
         "output / sum",
-        f"/ {number_text(STEPS[3].total)}",
+        f"/ {number_text(SOFTMAX[3].total)}",
         *map(number_text, expected),
     ]
-    assert f"attention: {', '.join(map(number_text, expected))}." in draw_softmax_step(STEPS, 3).alt
+    assert f"attention: {', '.join(map(number_text, expected))}." in draw_softmax_step(SOFTMAX, 3, NAMES).alt
 
 
 def test_tokens_are_named_and_hovers_tell_the_key():
-    names = [f" t{n}<" for n in range(10)]
-    assert "4 ·t4<" in texts(STEPS, 2, names) and "·t9<" in texts(STEPS, 2, names)
-    assert texts(STEPS, 2, names, "title")[6] == "key 6 '·t6<', block 2: score masked"
-    with pytest.raises(ValueError, match="9 texts; there are 10 keys"):
-        draw_softmax_step(STEPS, 2, names[:9])
-
-
-@pytest.mark.parametrize("i", [-1, 4])
-def test_a_step_that_is_not_there_is_refused(i):
-    with pytest.raises(IndexError, match=f"i is {i}; the recording has 4 steps"):
-        draw_softmax_step(STEPS, i)
+    assert "4 ·t4<" in texts(SOFTMAX, 2) and "·t9<" in texts(SOFTMAX, 2)
+    assert texts(SOFTMAX, 2, "title")[6] == "key 6 '·t6<', block 2: score masked"

@@ -8,12 +8,11 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from svg_reading import SVG, assert_sound, texts, titles
+from picture_cases import CONTINUOUS, GROWTH, LONG_TRACE, STATIC, wave
+from svg_reading import SVG, texts, titles
 
 import lessons_lib.viz.stepper as stepper_module
-from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.cache.growth import CacheStep, draw_cache_growth
-from lessons_lib.viz.charts.curves import bar_chart, line_chart
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.night import colors_of, image_style, night_rules
 from lessons_lib.viz.drawing.picture import LEAST_WIDTH, Picture
@@ -22,40 +21,6 @@ from lessons_lib.viz.player.frames import splices
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables.table import Table
 from lessons_lib.viz.timelines.timeline import draw_compare, draw_timeline
-
-
-def step(*rows, waiting=()):
-    return Step(tuple(rows), 0.01, tuple(waiting), 1, 64, 10)
-
-
-def wave(ends, padded=4):
-    """A static wave: request -> number of its steps; the rows of ended requests are computed along."""
-    steps = [step(*(RowWork(name, "prefill", padded, padded - n) for n, name in enumerate(ends)), waiting="E")]
-    for t in range(1, max(ends.values())):
-        steps.append(
-            step(
-                *(RowWork(n, "decode", 1, 1) if t < end else RowWork(n, "finished", 1, 0) for n, end in ends.items()),
-                waiting="E",
-            )
-        )
-    return Trace(steps)
-
-
-STATIC = wave({"A": 2, "B": 5})
-CONTINUOUS = Trace(
-    [
-        step(RowWork("A", "prefill", 4, 4), RowWork("B", "prefill", 0, 0)),
-        step(RowWork("A", "decode", 1, 1), RowWork("B", "prefill", 3, 3)),
-        step(RowWork(None, "idle", 1, 0), RowWork("B", "decode", 1, 1)),
-    ]
-)
-PIECES = ["Once", " upon", ' "a"', " <b>", " &", "\n"]
-GROWTH = [
-    CacheStep(1, "prefill", PIECES, 0, 6, " fox"),
-    CacheStep(2, "decode", [" fox"], 6, 7, " ran"),
-    CacheStep(3, "decode", [" ran"], 7, 8, "."),
-]
-
 
 # --- palette
 
@@ -100,14 +65,6 @@ def test_a_request_keeps_its_color_in_the_dark_and_others_turn_over():
 # --- pictures
 
 
-def test_a_picture_needs_alternative_text():
-    for alt in ("", "  \n"):
-        with pytest.raises(ValueError, match="alternative text"):
-            Picture("<svg></svg>", alt)
-    with pytest.raises(ValueError, match="<svg>"):
-        Picture("<p>no</p>", "words")
-
-
 def test_a_picture_shows_itself_in_three_ways():
     picture = draw_timeline(STATIC)
     bundle = picture._repr_mimebundle_()
@@ -121,43 +78,6 @@ def test_a_picture_shows_itself_in_three_ways():
     kind, data = img.get("src").split(",")
     assert kind == "data:image/svg+xml;base64"
     assert re.sub("<style>@media.*?</style>", "", base64.b64decode(data).decode()) == picture.svg
-
-
-ALL = {
-    "timeline": lambda: draw_timeline(STATIC),
-    "part of a timeline": lambda: draw_timeline(STATIC, 1, title="a < b"),
-    "compare": lambda: draw_compare(STATIC, CONTINUOUS, 3),
-    "empty": lambda: draw_timeline(Trace()),
-    "two empty": lambda: draw_compare(Trace(), Trace()),
-    "growth": lambda: draw_cache_growth(GROWTH, 1),
-    "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two curves.", log="x"),
-    "bars": lambda: bar_chart(["p", "q"], {"a": [1, 2], "w": [3, 4]}, ylabel="y", alt="Four bars.", waste=["w"]),
-}
-
-
-@pytest.mark.parametrize("draw", ALL.values(), ids=ALL.keys())
-def test_every_picture_is_sound(draw):
-    assert_sound(draw)
-
-
-def test_two_pictures_on_one_page_do_not_share_hatching_or_clipping():
-    def references(picture):
-        return set(re.findall(r"url\(#([^)]+)\)", picture.svg))
-
-    charts = [line_chart([1, 2], {"a": [1, 2]}, xlabel="x", ylabel="y", alt=alt) for alt in ("One curve.", "Another.")]
-    for one, two in (charts, (draw_timeline(STATIC), draw_compare(STATIC, CONTINUOUS))):
-        assert references(one) and references(two)
-        assert not references(one) & references(two)
-
-
-def test_figures_keep_their_text_and_are_closed():
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    fig, ax = pyplot.subplots()
-    ax.set_title("tokens & time")
-    picture = Picture.from_figure(fig, "An empty chart.")
-    assert fig.number not in pyplot.get_fignums()
-    assert "tokens & time" in texts(picture)
-    assert "<dc:date>" not in picture.svg
 
 
 # --- drawing
@@ -193,9 +113,8 @@ def test_tokens_are_made_visible(text, shown):
 
 def test_timeline_says_what_every_cell_did():
     hovers = titles(draw_timeline(STATIC))
-    assert len(hovers) == 10  # 2 slots, 5 steps
     assert "slot 1, step 1: request B, prefill, 4 computed, 3 useful" in hovers
-    assert "slot 0, step 3: request A, finished, 1 computed, 0 useful" in hovers
+    assert "slot 0, steps 3 to 5: request A, finished, 1 computed, 0 useful in each" in hovers
     assert "slot 0, step 3: no request, idle, 1 computed, 0 useful" in titles(draw_timeline(CONTINUOUS))
 
 
@@ -217,16 +136,6 @@ def test_the_picture_does_not_grow_while_stepping():
     assert first_cell(draw_timeline(longer, 0)) == first_cell(draw_timeline(longer))
 
 
-@pytest.mark.parametrize("i", [-1, 5, 99])
-def test_timeline_names_its_limits(i):
-    with pytest.raises(IndexError, match=f"index {i} .* from 0 to 4"):
-        draw_timeline(STATIC, i)
-    with pytest.raises(IndexError, match="from 0 to 4"):
-        draw_compare(STATIC, CONTINUOUS, i)
-    with pytest.raises(IndexError, match="no steps"):
-        draw_timeline(Trace(), 0)
-
-
 def test_compare_shows_a_finished_trace_whole():
     picture = draw_compare(STATIC, CONTINUOUS, 4)
     assert "Continuous batching: all done after 3 steps" in texts(picture)
@@ -236,8 +145,7 @@ def test_compare_shows_a_finished_trace_whole():
 
 
 def test_long_traces_stay_small():
-    steps = [step(*(RowWork(str(s + 8 * (t // 60)), "decode", 1, 1) for s in range(8))) for t in range(300)]
-    picture = draw_timeline(Trace(steps))
+    picture = draw_timeline(LONG_TRACE)
     assert len(picture.svg) < 100_000
     assert "slot 7, steps 1 to 60: request 7, decode, 1 computed, 1 useful in each" in titles(picture)
     assert "39" in texts(picture)  # a letter on its cells; the legend ends before it
@@ -265,23 +173,6 @@ def test_growth_without_a_cache():
     assert not any(
         word in text for word in ("prefill", "decode", "KV cache") for text in [*texts(picture), picture.alt]
     )
-
-
-@pytest.mark.parametrize("i", [-1, 3])
-def test_growth_names_its_limits(i):
-    with pytest.raises(IndexError, match=f"index {i} .* from 0 to 2"):
-        draw_cache_growth(GROWTH, i)
-    with pytest.raises(IndexError, match="no steps"):
-        draw_cache_growth([], 0)
-
-
-def test_growth_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="from 3 to 2"):
-        CacheStep(1, "decode", ["a"], 3, 2, "b")
-    with pytest.raises(ValueError, match="from 3 to 5 positions with 1 input"):
-        CacheStep(1, "decode", ["a"], 3, 5, "b")
-    with pytest.raises(ValueError, match="'idle'"):
-        CacheStep(1, "idle", ["a"], 0, 1, "b")
 
 
 # --- table

@@ -1,11 +1,10 @@
 """The rows of a slot cache: the current request's columns, the columns left by earlier requests, and the empty ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lessons_lib.recording.trace import Trace
-from lessons_lib.viz.drawing.palette import EDGE, INK, SOFT_INK, color_of, tint
+from lessons_lib.recording.words import check_index
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, share_text
 
@@ -31,8 +30,7 @@ def slot_rows(trace: Trace, i: int) -> list[SlotRow]:
 
     A request's tokens fill its row from column 0 on, so its useful tokens so far are the columns it has written.
     """
-    if not 0 <= i < len(trace.steps):
-        raise IndexError(f"step index {i} is not in the trace; it may be from 0 to {len(trace.steps) - 1}.")
+    check_index("step", i, len(trace.steps))
     stays: list[dict[str, int]] = [{} for _ in range(trace.slots)]  # a slot's requests in order -> columns written
     for step in trace.steps[: i + 1]:
         for slot, row in enumerate(step.rows):
@@ -57,60 +55,31 @@ def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
     d = Drawing()
     width = (WIDTH - _LEFT - _RIGHT) / max_seq_len
     used, reserved = sum(row.used for row in rows), len(rows) * max_seq_len
-    d.text(
-        16,
-        20,
-        (
-            f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} columns in use, "
-            f"{share_text(reserved - used, reserved)} not"
-        ),
-        15,
-        bold=True,
-    )
+    in_use = f"{used:,} of {reserved:,} columns in use, {share_text(reserved - used, reserved)} not"
+    d.text(16, 20, f"KV cache after step {i + 1} of {len(trace.steps)}: {in_use}", 15, bold=True)
     y = 42.0
     for slot, row in enumerate(rows):
         d.text(_LEFT - 10, y + _ROW / 2, f"slot {slot}", 12, "end", fill=SOFT_INK)
-        d.rect(
-            _LEFT,
-            y,
-            width * max_seq_len,
-            _ROW,
-            "none",
-            EDGE,
-            dashed=True,
-            title=f"slot {slot}: {max_seq_len} columns reserved",
-        )
+        d.rect(_LEFT, y, width * max_seq_len, _ROW, "none", EDGE, dashed=True)
         start = row.used
         for name, end in row.left_over:
-            _span(
-                d,
-                start,
-                end,
-                y,
-                width,
-                tint(color_of(name)),
-                name,
-                f"slot {slot}, columns {start} to {end - 1}: left by {name}",
-                stale=True,
-            )
+            _span(d, start, end, y, width, name, stale=True)
             start = end
         if row.used:
-            title = f"slot {slot}, columns 0 to {row.used - 1}: keys and values of {row.request}"
-            _span(d, 0, row.used, y, width, color_of(row.request), row.request, title)
+            _span(d, 0, row.used, y, width, row.request)
             d.lines(f"M{_LEFT + row.used * width:.2f} {y - 3}V{y + _ROW + 3}", INK, 2)
         y += _ROW + _GAP
     for column in range(0, max_seq_len + 1, 32):
         d.text(_LEFT + column * width, y + 4, str(column), 11, "middle", fill=SOFT_INK)
     d.text(_LEFT - 10, y + 4, "column", 11, "end", fill=SOFT_INK)
     d.height = _signs(d, y + 20)
-    return d.picture(_describe(rows, i, len(trace.steps), max_seq_len))
+    return d.picture(_describe(rows, in_use, i, len(trace.steps), max_seq_len))
 
 
-def _span(
-    d: Drawing, start: int, end: int, y: float, width: float, fill: str, name: str, title: str, stale: bool = False
-) -> None:
+def _span(d: Drawing, start: int, end: int, y: float, width: float, name: str, stale: bool = False) -> None:
     x, size = _LEFT + start * width, (end - start) * width
-    d.rect(x, y, size, _ROW, fill, title=title)
+    fill = tint(color_of(name)) if stale else color_of(name)
+    d.rect(x, y, size, _ROW, fill)
     if stale:
         d.hatch(x, y, size, _ROW)
     if size > 8 * len(name) + 6:
@@ -119,35 +88,28 @@ def _span(
 
 def _signs(d: Drawing, y: float) -> float:
     d.lines(f"M16 {y}H{WIDTH - 16}", EDGE)
-    y += 12
-    x = 16.0
-    for text in (
-        "its own keys: visible",
-        "left by an earlier request: hidden by the mask",
-        "reserved, never written",
-    ):
-        if text.startswith("its"):
-            d.rect(x, y, 20, 18, color_of("A"))
-            d.lines(f"M{x + 20} {y - 2}V{y + 20}", INK, 2)
-        elif text.startswith("left"):
-            d.rect(x, y, 20, 18, tint(color_of("D")))
-            d.hatch(x, y, 20, 18)
-        else:
-            d.rect(x + 0.5, y + 0.5, 19, 17, "none", EDGE, dashed=True)
-        d.text(x + 28, y + 9, text, 12, fill=SOFT_INK)
-        x += 56 + 6.4 * len(text)
-    return y + 30
+
+    def own(x: float, y: float) -> None:
+        d.rect(x, y, 18, 16, color_of("A"))
+        d.lines(f"M{x + 18} {y - 2}V{y + 18}", INK, 2)
+
+    signs = [
+        ("its own keys: visible", own),
+        (
+            "left by an earlier request: hidden by the mask",
+            lambda x, y: d.cell(x, y, 18, 16, PAPER, hatched=1.0, pale=tint(color_of("D"))),
+        ),
+        ("reserved, never written", lambda x, y: d.rect(x + 0.5, y + 0.5, 17, 15, "none", EDGE, dashed=True)),
+    ]
+    d.legend(16, y + 21, signs)
+    return y + 42
 
 
-def _describe(rows: list[SlotRow], i: int, steps: int, max_seq_len: int) -> str:
-    used, reserved = sum(row.used for row in rows), len(rows) * max_seq_len
+def _describe(rows: list[SlotRow], in_use: str, i: int, steps: int, max_seq_len: int) -> str:
     told = []
     for slot, row in enumerate(rows):
         own = f"{row.used} columns of {row.request}" if row.request is not None else "no request"
         old = "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
         told.append(f"Slot {slot}: {own}{old}.")
     head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
-    return (
-        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} columns, "
-        f"{share_text(reserved - used, reserved)} not."
-    )
+    return f"{head} {' '.join(told)} {in_use}."

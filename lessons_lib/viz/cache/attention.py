@@ -1,7 +1,5 @@
 """Attention of one head over a few tokens: every number, and which of them the newest token needs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lessons_lib.viz.drawing.palette import EDGE, NEUTRAL, PAPER, SERIES, SOFT_INK
@@ -10,7 +8,6 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, show_token
 
 _NEW, _CACHED, _PAST = SERIES[3], NEUTRAL, PAPER
 _CELL, _ROW, _LEFT, _TOP = 42, 30, 72, 70
-_MOST_TOKENS, _MOST_DIMS = 6, 3
 
 Matrix = Sequence[Sequence[float]]
 
@@ -22,13 +19,8 @@ def draw_attention(names: Sequence[str], q: Matrix, k: Matrix, v: Matrix, weight
         names: the text of each token.
         q, k, v, output: [tokens, head size].
         weights: [tokens, tokens], after the softmax.
-
-    Raises:
-        ValueError: there are more tokens or components than the picture has room for.
     """
     count, dims = len(names), len(q[0])
-    if count > _MOST_TOKENS or dims > _MOST_DIMS:
-        raise ValueError(f"{count} tokens of {dims} components; {_MOST_TOKENS} of {_MOST_DIMS} can be drawn.")
     shown = [show_token(name.strip()) for name in names]
     widths = [dims, count, count, dims, dims]
     gap = (WIDTH - _LEFT - 16 - _CELL * sum(widths)) / (len(widths) - 1)
@@ -74,15 +66,13 @@ def _cell(d: Drawing, x: float, y: float, text: str, fill: str) -> None:
 
 
 def _legend(d: Drawing, y: float) -> None:
-    x = float(_LEFT)
-    for fill, words in (
-        (_NEW, "computed for the newest token"),
-        (_CACHED, "computed before and needed again"),
-        (_PAST, "computed before, not needed again"),
-    ):
-        d.rect(x, y, 16, 14, fill, EDGE)
-        d.text(x + 24, y + 7, words, 12, fill=SOFT_INK)
-        x += 48 + 6.4 * len(words)
+    looks = {
+        "computed for the newest token": _NEW,
+        "computed before and needed again": _CACHED,
+        "computed before, not needed again": _PAST,
+    }
+    signs = [(words, lambda x, y, fill=fill: d.rect(x, y, 18, 16, fill, EDGE)) for words, fill in looks.items()]
+    d.legend(_LEFT, y + 7, signs)
 
 
 def _words(names: Sequence[str], weights: Matrix, output: Matrix) -> str:

@@ -1,13 +1,12 @@
 """One request, step by step: the input, the KV cache, and the output."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lessons_lib.recording.cache_growth import CacheStep
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, flow, show_token
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, count, flow, show_token
 
 _MARGIN = 16
 _LINE = 28  # a line of chips
@@ -21,9 +20,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
     All pictures have the same size, so that nothing moves while you step through. Where no step keeps anything, none is
     called prefill or decode.
     """
-    if not 0 <= i < len(steps):
-        limits = f"from 0 to {len(steps) - 1}" if steps else "nothing: no steps were recorded"
-        raise IndexError(f"step index {i} is not recorded; it may be {limits}.")
+    check_index("step", i, len(steps))
     step, keeps = steps[i], bool(_cached_texts(steps))
     colour = color_of(name)
     d = Drawing()
@@ -32,7 +29,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
 
     y = 64.0
     fed = len(step.input_tokens)
-    d.text(_MARGIN, y - 14, f"input: {_tokens(fed)} fed", 13, fill=SOFT_INK)
+    d.text(_MARGIN, y - 14, f"input: {count(fed, 'token')} fed", 13, fill=SOFT_INK)
     model_x, model_width = _MARGIN + _INPUT_ROOM + 34, 96
     out_x = model_x + model_width + 40
     d.text(out_x, y - 14, "output: next token", 13, fill=SOFT_INK)
@@ -44,18 +41,17 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
     d.text(model_x + model_width / 2, middle, "model", 13, "middle", bold=True)
     d.lines(f"M{right + 6} {first}H{model_x - 3}", INK, 1.5, arrow=True)
     d.lines(f"M{model_x + model_width + 1} {first}H{out_x - 4}", INK, 1.5, arrow=True)
-    d.chip(
-        out_x, y, show_token(step.output_token), PAPER, colour, 2.5, title=f"output: {show_token(step.output_token)}"
-    )
+    output = show_token(step.output_token)
+    d.chip(out_x, y, output, PAPER, colour, 2.5, title=f"output: {output}")
 
     new = step.cached_after - step.cached_before
     y += input_height
     if step.cached_before:
         d.lines(f"M{model_x + 20} {y + 26}V{y}", INK, 1.5, arrow=True)
-        d.text(model_x + 8, y + 12, f"reads {_positions(step.cached_before)}", 12, "end", fill=SOFT_INK)
+        d.text(model_x + 8, y + 12, f"reads {count(step.cached_before, 'position')}", 12, "end", fill=SOFT_INK)
     if new:
         d.lines(f"M{model_x + model_width - 20} {y - 3}V{y + 26}", INK, 1.5, arrow=True)
-        d.text(model_x + model_width - 8, y + 12, f"writes {_positions(new)}", 12, fill=SOFT_INK)
+        d.text(model_x + model_width - 8, y + 12, f"writes {count(new, 'position')}", 12, fill=SOFT_INK)
     y = _draw_cache(d, steps, i, y + 30, colour)
     d.height = _draw_signs(d, y + 6, colour, keeps) if len(steps) > 1 or keeps else y + 6
     return d.picture(_describe(steps, i, name))
@@ -95,7 +91,7 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
     if not texts:
         d.text(_MARGIN, y + 12, "nothing is kept: every step feeds the whole text again", 13)
         return y + _LINE
-    d.text(_MARGIN, y, f"KV cache: {_positions(step.cached_after)}, {new} new", 13, fill=SOFT_INK)
+    d.text(_MARGIN, y, f"KV cache: {count(step.cached_after, 'position')}, {new} new", 13, fill=SOFT_INK)
     y += 14
     room = WIDTH - 2 * _MARGIN
     widths = [chip_width(text) for text in texts]
@@ -116,20 +112,20 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
 def _draw_signs(d: Drawing, y: float, colour: str, cached: bool) -> float:
     d.lines(f"M{_MARGIN} {y}H{WIDTH - _MARGIN}", EDGE)
     y += 12
-    x = float(_MARGIN)
-    with_cache = (
-        ("in the cache before", dict(fill=tint(colour))),
-        ("written in this step", dict(fill=colour, stroke=INK, stroke_width=2)),
-        ("still empty", dict(fill="none", stroke=EDGE, dashed=True)),
+    looks = (
+        (
+            ("in the cache before", dict(fill=tint(colour))),
+            ("written in this step", dict(fill=colour, stroke=INK, stroke_width=2)),
+            ("still empty", dict(fill="none", stroke=EDGE, dashed=True)),
+        )
+        if cached
+        else (
+            ("computed before, and now again", dict(fill=tint(colour))),
+            ("computed for the first time", dict(fill=colour)),
+        )
     )
-    without_cache = (
-        ("computed before, and now again", dict(fill=tint(colour))),
-        ("computed for the first time", dict(fill=colour)),
-    )
-    for text, style in with_cache if cached else without_cache:
-        d.rect(x + 1, y + 1, 20, 18, radius=3, **style)
-        d.text(x + 28, y + 10, text, 12, fill=SOFT_INK)
-        x += 52 + 6.4 * len(text)
+    signs = [(words, lambda x, y, look=look: d.rect(x, y, 18, 16, radius=3, **look)) for words, look in looks]
+    d.legend(_MARGIN, y + 10, signs)
     d.text(WIDTH - _MARGIN, y + 10, "· is a space, \\n a line break", 12, "end", fill=SOFT_INK)
     return y + 32
 
@@ -168,23 +164,13 @@ def _describe(steps: Sequence[CacheStep], i: int, name: str) -> str:
     again = _computed_before(steps, i)
     keeps = bool(_cached_texts(steps))
     cache = (
-        f"KV cache: {_positions(step.cached_before)} before, {step.cached_after} after, {new} new. " if keeps else ""
+        f"KV cache: {count(step.cached_before, 'position')} before, {step.cached_after} after, {new} new. "
+        if keeps
+        else ""
     )
     return (
         f"Request {name}, step {step.step} of {steps[-1].step}{f', {step.phase}' if keeps else ''}. "
-        f'Input: {_tokens(len(step.input_tokens))}, "{fed}"{f", {again} of them computed before" if again else ""}. '
-        f"{cache}"
+        f'Input: {count(len(step.input_tokens), "token")}, "{fed}"'
+        f"{f', {again} of them computed before' if again else ''}. {cache}"
         f'Output: the next token, "{step.output_token}".'
     )
-
-
-def _tokens(n: int) -> str:
-    return f"{n} token{_s(n)}"
-
-
-def _positions(n: int) -> str:
-    return f"{n} position{_s(n)}"
-
-
-def _s(n: int) -> str:
-    return "" if n == 1 else "s"

@@ -1,11 +1,10 @@
 """The cache as one long row of slots, cut into lines: what each request has reserved, and what it uses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lessons_lib.recording.fragmentation import MemoryUse
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
@@ -43,31 +42,17 @@ def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", num_slots: i
 
     Raises:
         IndexError: there is no such step.
-        ValueError: the layout is in blocks, or takes up more slots than the scale has.
     """
-    if not 0 <= i < len(uses):
-        limits = f"from 0 to {len(uses) - 1}" if len(uses) else "nothing: there are no steps"
-        raise IndexError(f"step index {i} is not in the layout; it may be {limits}.")
-    if any(use.slots and not use.regions for use in uses):
-        raise ValueError(
-            "this layout has no regions: it is in blocks. draw_memory shows contiguous reservations; draw_pool shows "
-            "blocks."
-        )
+    check_index("step", i, len(uses))
     largest = max(use.slots for use in uses)
     scale = largest if num_slots is None else num_slots
-    if largest > scale:
-        raise ValueError(f"num_slots is {scale}; a step of the layout takes up {largest}. Give at least {largest}.")
     use = uses[i]
     d = Drawing()
     head = f"{title}, step {i + 1} of {len(uses)}" if title else f"Memory after step {i + 1} of {len(uses)}"
     empty = use.slots - use.tokens
     d.text(16, 20, head, 15, bold=True)
-    total = (
-        f"{use.slots:,} slots taken up, {share_text(empty, use.slots)} of them without a token"
-        if use.slots
-        else "no slot reserved"
-    )
-    d.text(WIDTH - _RIGHT, 20, total, 13, "end", bold=True)
+    total = f"{use.slots:,} slots taken up, {share_text(empty, use.slots)} of them without a token"
+    d.text(WIDTH - _RIGHT, 20, total if use.slots else "no slot reserved", 13, "end", bold=True)
     bottom = _strip(d, use, max(scale, 1), 40)
     d.height = _legend(d, use, bottom + 8)
     return d.picture(f"{head}. {_describe(use)}")
@@ -79,13 +64,7 @@ def parts(use: MemoryUse) -> Iterator[Part]:
     for region in use.regions:
         if not region.size:
             continue
-        bounds = [
-            end,
-            region.start,
-            region.start + region.tokens,
-            region.start + region.final_tokens,
-            region.start + region.size,
-        ]
+        bounds = [end, *(region.start + tokens for tokens in (0, region.tokens, region.final_tokens, region.size))]
         for kind, first, last in zip(("gaps", "tokens", "later", "never"), bounds, bounds[1:]):
             if last > first:
                 yield Part(kind, None if kind == "gaps" else region.request, first, last)
@@ -128,15 +107,13 @@ def _cut(start: int, end: int, per_line: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _draw_part(d: Drawing, part: Part, x: float, y: float, width: float) -> None:
-    owner = f" {part.request}:" if part.request is not None else ""
-    title = f"{_range(part.start, part.end)}:{owner} {_WORDS[part.kind]}"
     if part.kind == "gaps":
-        d.rect(x + 1, y + 0.5, max(width - 2, 1), _LINE - 1, PAPER, EDGE, dashed=True, title=title)
+        d.rect(x + 1, y + 0.5, max(width - 2, 1), _LINE - 1, PAPER, EDGE, dashed=True)
     elif part.kind == "never":
-        d.cell(x, y, width, _LINE, PAPER, hatched=1.0, pale=tint(color_of(part.request)), title=title)
+        d.cell(x, y, width, _LINE, PAPER, hatched=1.0, pale=tint(color_of(part.request)))
     else:
         colour = color_of(part.request)
-        d.rect(x, y, width, _LINE, colour if part.kind == "tokens" else tint(colour), title=title)
+        d.rect(x, y, width, _LINE, colour if part.kind == "tokens" else tint(colour))
 
 
 def _frame(d: Drawing, request: str, x: float, y: float, width: float) -> None:

@@ -1,7 +1,5 @@
 """Seconds in words and along an axis."""
 
-from __future__ import annotations
-
 import math
 
 _STEPS = (1, 2, 5, 10)

@@ -1,7 +1,5 @@
 """An engine's last steps as lanes, as in lesson 02's timeline, and its pool, as in lesson 03's picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A dashboard for a running engine: its metrics, its last steps, and the growing answers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -4,8 +4,6 @@ A drawing is made once, in light colors. Style rules exchange them where it is d
 Charts of matplotlib write their colors in another way; a filter inverts them as a whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ The colours are those of Okabe and Ito (2008, "Color Universal Design"), which p
 colour blindness tell apart. Colour never stands alone: requests also carry their letter, waste is hatched.
 """
 
-from __future__ import annotations
-
 import zlib
 from functools import cache
 

@@ -25,6 +25,7 @@ DARK_PAGES = (
 )
 
 LEAST_WIDTH = 820  # pixels: that of player.js. In a narrower column a picture scrolls.
+_DECIMALS = re.compile(r"(?<=\.\d\d)\d+")  # beyond two
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class Picture:
         import matplotlib
 
         buffer = io.StringIO()
-        # Ids are shared by all pictures of a page, so each figure gets ids of its own.
         salt = f"lessons-{zlib.crc32(alt.encode()):08x}"
         with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
             fig.savefig(buffer, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
@@ -67,6 +67,12 @@ class Picture:
         start, rest = svg.split(">", 1)
         width, height = (float(re.search(rf'\b{side}="([\d.]+)pt"', start)[1]) * 4 / 3 for side in ("width", "height"))
         view_box = re.search(r'viewBox="[^"]*"', start)[0]
+        # Fewer characters: no comments, no line breaks, and coordinates with two decimals.
+        rest = re.sub(r"<!--.*?-->|(?<=>)\s+(?=<)", "", rest, flags=re.DOTALL)
+        rest = re.sub(r' [dxy]="[^"]*"', lambda found: " " + " ".join(_DECIMALS.sub("", found[0]).split()), rest)
+        # Matplotlib makes ids of coordinates to their last bit, which is the processor's; a page has many pictures.
+        for index, name in enumerate(dict.fromkeys(re.findall(r'\bid="([mp][0-9a-f]{10})"', rest))):
+            rest = rest.replace(name, f"{salt}-{index}")
         return cls(svg_start(width, height, alt, view_box, f"lessons-picture {CHART}") + rest, alt)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:

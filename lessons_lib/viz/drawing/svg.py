@@ -4,16 +4,26 @@ Just enough SVG for grids of cells. Coordinates are pixels from the top left cor
 900 wide, about the width of a notebook, and shrinks with it. Later drawings cover earlier ones.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 
-from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, halo_on, mix, outline, text_on
+from lessons_lib.viz.drawing.palette import (
+    EDGE,
+    HATCH,
+    INK,
+    NEUTRAL,
+    PAPER,
+    SOFT_INK,
+    color_of,
+    halo_on,
+    mix,
+    outline,
+    text_on,
+)
 from lessons_lib.viz.drawing.picture import Picture, svg_start
 
 WIDTH = 900
@@ -32,6 +42,11 @@ def number(value: float) -> str:
 def mono_width(text: str, size: float = 13) -> float:
     """Width of fixed-width text in pixels; East Asian wide characters count twice."""
     return size * _MONO_EM * sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def sans_width(text: str, size: float) -> float:
+    """About how wide text is, in pixels. The font is the reader's own, so this is an estimate."""
+    return 0.56 * size * len(text)
 
 
 class Drawing:
@@ -144,8 +159,7 @@ class Drawing:
         """Hover texts for a grid of cells so wide and so high, row by row; nothing is seen of it.
 
         The grid sets the scale and a row its place, so that a cell costs few characters: there may be thousands. Only a
-            cell's
-        inside answers the mouse; its outline, though not drawn, would be a cell wide at that scale.
+        cell's inside answers the mouse; its outline, though not drawn, would be a cell wide at that scale.
         """
         self._add(
             f'<g transform="matrix({number(width)} 0 0 {number(height)} {number(x)} {number(y)})" fill="none" '
@@ -204,11 +218,11 @@ class Drawing:
         elif label and hatched < 1:
             self.text(x + width / 2, y + height / 2, label, size, "middle", bold=True, halo=pale)
 
-    def frame(self, x: float, y: float, width: float, height: float, on: str, line: float = 2) -> None:
+    def frame(self, x: float, y: float, width: float, height: float, on: str) -> None:
         """A dark frame inside a box; on a strong color, with a pale line within, as letters have a rim. In a narrow box
         it leaves half of the width to the color, since a dark page shows nothing else.
         """
-        line = min(line, width / 4)
+        line = min(2.0, width / 4)
         ink = text_on(on)
         if ink == "#FFFFFF":
             ink, rim = INK, mix(on, PAPER, 0.8)
@@ -230,15 +244,24 @@ class Drawing:
         fill: str = NEUTRAL,
         stroke: str | None = None,
         stroke_width: float = 1,
-        dashed: bool = False,
-        height: float = 24,
         title: str | None = None,
     ) -> float:
         """A word in a box of its own width (fixed-width font). Returns the width. y is the upper edge."""
         width = chip_width(text)
-        self.rect(x, y, width, height, fill, stroke, stroke_width, dashed, radius=3, title=title)
-        self.text(x + width / 2, y + height / 2, text, 13, "middle", mono=True, on=PAPER if fill == "none" else fill)
+        self.rect(x, y, width, 24, fill, stroke, stroke_width, radius=3, title=title)
+        self.text(x + width / 2, y + 12, text, 13, "middle", mono=True, on=PAPER if fill == "none" else fill)
         return width
+
+    def legend(self, x: float, y: float, signs: Iterable[tuple[str, Callable[[float, float], object]]]) -> float:
+        """Signs side by side, each with its words after it. Returns the x after the last one.
+
+        signs  (words, function that draws the sign, 18 x 16 pixels, with its upper left corner at (x, y))
+        """
+        for words, draw in signs:
+            draw(x, y - 8)
+            self.text(x + 25, y, words, 12, fill=SOFT_INK)
+            x += 46 + 6.2 * len(words)
+        return x
 
     def request_chip(self, x: float, y: float, name: str, size: float = 20) -> float:
         """A request's letter on its colour. Returns the width."""
@@ -285,6 +308,17 @@ def flow(widths: list[float], room: float, gap: float = 4) -> list[tuple[int, fl
         places.append((line, x))
         x += width + gap
     return places
+
+
+def count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def shortened(text: str, room: float, size: float) -> str:
+    """Fixed-width text, cut so that it fits into so many pixels."""
+    while len(text) > 1 and mono_width(text, size) > room:
+        text = text[:-2] + "…"
+    return text
 
 
 def share_text(part: float, whole: float) -> str:

@@ -1,7 +1,5 @@
 """Many similar pictures as one recording: each distinct element once, and what changes from picture to picture."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
-"""What a packed row writes and reads in a pool, in words, and what of it can't be right."""
-
-from __future__ import annotations
+"""What a packed row writes and reads in a pool, in words."""
 
 from lessons_lib.recording.paged_steps import PagedStep, named_slots
 from lessons_lib.recording.pool_states import PoolState, TableState, named_blocks
-from lessons_lib.viz.pool.words import Holding, count, faults, ordinal
+from lessons_lib.viz.drawing.svg import count
+from lessons_lib.viz.pool.words import Holding, ordinal
 
 
 def pool_after(step: PagedStep) -> PoolState:
@@ -13,14 +12,11 @@ def pool_after(step: PagedStep) -> PoolState:
     return PoolState(step.num_blocks, step.block_size, (), tables)
 
 
-def title(step: PagedStep, reader: str | None) -> str:
+def title(step: PagedStep) -> str:
     """What the row does, in a sentence or two."""
     written, held = sum(map(len, step.written.values())), sum(step.context_lens.values())
     if not step.written:
         return "The row is empty: nothing is written, nothing is read."
-    if reader is not None:
-        where = f"{count(step.context_lens[reader], 'slot')} in {count(len(step.tables[reader]), 'block')}"
-        return f"{reader}'s last new token reads {where}, in the order of its table."
     told = (
         f"{count(written, 'slot')} {'is' if written == 1 else 'are'} written and {held:,} "
         f"{'is' if held == 1 else 'are'} read."
@@ -41,71 +37,36 @@ def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...])
     )
 
 
-def access_block_title(block: int, held: Holding | None, step: PagedStep, reader: str | None) -> str:
+def access_block_title(block: int, held: Holding | None, step: PagedStep) -> str:
     if held is None:
         return f"block {block}: free, in no table of this row"
     empty = step.block_size - held.tokens
     told = f"block {block}: the {ordinal(held.start // step.block_size + 1)} of {held.request}"
     if held.tokens:
-        told += f", {_span('position', held.start, held.tokens)}"
-        told += ", read" if reader in (None, held.request) else f", not read by {reader}"
+        told += f", {_span('position', held.start, held.tokens)}, read"
     return told + (f", {count(empty, 'slot')} unused" if empty else "")
 
 
-def access_cells_title(
-    block: int, offsets: range, held: Holding, step: PagedStep, reader: str | None, is_written: bool
-) -> str:
-    """The hover text of slots side by side that are alike: all written or none, all with a token or none."""
-    first, length = offsets.start, len(offsets)
-    slots, positions = (
-        _span("slot", block * step.block_size + first, length),
-        _span("position", held.start + first, length),
-    )
-    where = f"{slots}: block {block}, {_span('offset', first, length)}; {held.request}"
-    if first >= held.tokens:
-        return f"{where}, unused, kept for {positions}" if not is_written else f"{where}, written by this row"
-    done = ["written by this row"] * is_written + (
-        ["read"] if reader in (None, held.request) else [f"not read by {reader}"]
-    )
-    return f"{where}, {positions}, {' and '.join(done)}"
+def access_cell_title(block: int, offset: int, held: Holding, step: PagedStep, is_written: bool) -> str:
+    where = f"slot {block * step.block_size + offset}: block {block}, offset {offset}; {held.request}"
+    if offset >= held.tokens:
+        return f"{where}, unused, kept for position {held.start + offset}"
+    return f"{where}, position {held.start + offset}, {'written by this row and ' * is_written}read"
 
 
-def access_faults(step: PagedStep) -> list[str]:
-    """What can't be true, one sentence each: the picture of a wrong write must not look right."""
-    told = faults(pool_after(step))
-    for name, slots in step.written.items():
-        start, blocks = step.context_lens[name] - len(slots), step.tables[name]
-        for position, slot in enumerate(slots, start):
-            index, offset = divmod(position, step.block_size)
-            if 0 <= index < len(blocks) and blocks[index] * step.block_size + offset != slot:
-                told.append(
-                    f"{name}'s position {position} belongs in slot {blocks[index] * step.block_size + offset}; slot "
-                    f"{slot} is written."
-                )
-                break
-    return told
-
-
-def describe_access(step: PagedStep, reader: str | None) -> str:
+def describe_access(step: PagedStep) -> str:
     """The whole picture in words."""
-    told = [
-        title(step, reader),
-        f"Pool of {count(step.num_blocks, 'block')} with {count(step.block_size, 'slot')} each.",
-    ]
+    told = [title(step), f"Pool of {count(step.num_blocks, 'block')} with {count(step.block_size, 'slot')} each."]
     for name, slots in step.written.items():
         context = step.context_lens[name]
         order = ", in this order" if len(step.tables[name]) > 1 else ""
-        reads = (
-            f"; its last new token reads {count(context, 'token')} in {named_blocks(step.tables[name])}{order}"
-            if reader in (None, name)
-            else ""
-        )
+        reads = f"its last new token reads {count(context, 'token')} in {named_blocks(step.tables[name])}{order}"
         where = (
             f"{_span('position', context - len(slots), len(slots))} {'is' if len(slots) == 1 else 'are'} written "
             f"to {named_slots(slots)}"
         )
-        told.append(f"{name}: {where}{reads}.")
-    return " ".join([*told, *access_faults(step)])
+        told.append(f"{name}: {where}; {reads}.")
+    return " ".join(told)
 
 
 def _span(noun: str, first: int, length: int) -> str:

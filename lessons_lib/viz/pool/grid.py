@@ -4,34 +4,17 @@ A cell has room for one token. A color is a request; a request's unused cells ar
 empty. A dark frame marks the blocks that have just been allocated or freed.
 """
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 
 from lessons_lib.recording.pool_states import PoolState
-from lessons_lib.viz.drawing.faults import draw_faults
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, flow, number
+from lessons_lib.viz.pool.bays import CHIP, chip_width, draw_cells, draw_chip, draw_empty_cells, draw_owner
 from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
-from lessons_lib.viz.pool.words import (
-    Holding,
-    block_title,
-    cell_title,
-    count,
-    describe,
-    faults,
-    holdings,
-    sums,
-    table_text,
-)
+from lessons_lib.viz.pool.words import Holding, block_title, cell_title, describe, holding, holdings, sums, table_text
 
 _LEFT, _PANEL = 16, 262  # margin, width of the tables
-_HOVER_CELL = 7  # smaller cells share their block's hover text
-_NUMBER_CELL = 24  # wider cells show the position of their token
-_CHIP = 20
-_QUEUE_LINES = 2
 
 
 def draw_pool(state: PoolState) -> Picture:
@@ -40,13 +23,8 @@ def draw_pool(state: PoolState) -> Picture:
     y = _event(d, state.event, 16) if state.event else 12.0
     lot, held = lay_out(state.num_blocks, state.block_size), holdings(state)
     queue_index_of = {block: index for index, block in reversed(list(enumerate(state.free_queue)))}
-    d.text(
-        _LEFT,
-        y + 8,
-        f"{count(state.num_blocks, 'block')} of {count(state.block_size, 'slot')}; a slot has room for one token",
-        12,
-        fill=SOFT_INK,
-    )
+    size = f"{count(state.num_blocks, 'block')} of {count(state.block_size, 'slot')}"
+    d.text(_LEFT, y + 8, f"{size}; a slot has room for one token", 12, fill=SOFT_INK)
     width, height = lot.bay
     for block in range(state.num_blocks):
         row, column = divmod(block, lot.columns)
@@ -93,15 +71,17 @@ def _draw_bay(d: Drawing, bay: Bay, lot: Lot, block_size: int, x: float, y: floa
     d.rect(x, y, width, height, fill, edge, radius=3, title=block_title(bay.block, holder, bay.queue_index, block_size))
     d.text(x + 5, y + HEAD / 2 + 0.5, str(bay.block), 11, fill=SOFT_INK if free else INK, mono=True)
     if holder:
-        _owner(d, "+".join(h.request for h in bay.held), color_of(holder.request), x + width, y)
+        draw_owner(d, "+".join(h.request for h in bay.held), color_of(holder.request), x + width, y)
     inner = lot.per_line * lot.cell
     left, top = x + (width - inner) / 2, y + HEAD
     if holder is None:
-        _empty_cells(d, lot, block_size, left, top, EDGE if free else mix(EDGE, INK, 0.25))
-    elif lot.cell >= _HOVER_CELL:
-        _cells(d, bay.block, holder, lot, block_size, left, top)
+        draw_empty_cells(d, lot, block_size, left, top, EDGE if free else mix(EDGE, INK, 0.25))
     else:
-        _bars(d, holder, lot, block_size, left, top)
+        colour = color_of(holder.request)
+        draw_cells(
+            d, lot, block_size, holder, left, top, lambda offset: colour if offset < holder.tokens else tint(colour),
+            lambda offset: cell_title(bay.block, offset, holder, block_size),
+        )  # fmt: skip
     if bay.changed:
         d.rect(x - 1, y - 1, width + 2, height + 2, "none", INK, 3, radius=4)
 
@@ -127,86 +107,11 @@ def _threads(d: Drawing, state: PoolState, lot: Lot, y: float) -> None:
             d.rect(corners[0][0] - 3.5, corners[0][1] - 3.5, 7, 7, INK, PAPER, radius=3.5)
 
 
-def _owner(d: Drawing, name: str, colour: str, right: float, y: float) -> None:
-    """The name at the upper right corner of a bay, as much of it as fits."""
-    name = name if len(name) <= 3 else f"{name[:2]}…"
-    width = max(13.0, 7 * len(name) + 5)
-    d.rect(right - width - 2.5, y + 2.5, width, 13, colour, radius=2)
-    d.text(right - 2.5 - width / 2, y + 9, name, 10.5, "middle", bold=True, on=colour)
-
-
-def _lines(lot: Lot, block_size: int) -> list[tuple[int, int]]:
-    """(first offset, end offset) of each line of cells."""
-    starts = range(0, block_size, lot.per_line)
-    return [(start, min(start + lot.per_line, block_size)) for start in starts]
-
-
-def _empty_cells(d: Drawing, lot: Lot, block_size: int, x: float, y: float, edge: str) -> None:
-    path = ""
-    for line, (start, end) in enumerate(_lines(lot, block_size)):
-        top, width, height = y + line * lot.cell_height, (end - start) * lot.cell, lot.cell_height - 1
-        path += f"M{number(x)} {number(top)}h{number(width - 1)}v{number(height)}h{number(1 - width)}z"
-        if lot.cell >= _HOVER_CELL:
-            path += "".join(
-                f"M{number(x + n * lot.cell - 0.5)} {number(top)}v{number(height)}" for n in range(1, end - start)
-            )
-    d.lines(path, edge)
-
-
-def _cells(d: Drawing, block: int, held: Holding, lot: Lot, block_size: int, x: float, y: float) -> None:
-    colour, size = color_of(held.request), lot.cell_height - 1
-    for line, (start, end) in enumerate(_lines(lot, block_size)):
-        top = y + line * lot.cell_height
-        for offset in range(start, end):
-            left = x + (offset - start) * lot.cell
-            fill = colour if offset < held.tokens else tint(colour)
-            d.rect(left, top, lot.cell - 1, size, fill, title=cell_title(block, offset, held, block_size))
-            if offset < held.tokens and lot.cell >= _NUMBER_CELL:
-                d.text(
-                    left + (lot.cell - 1) / 2,
-                    top + size / 2,
-                    str(held.start + offset),
-                    11,
-                    "middle",
-                    on=colour,
-                )
-        empty = max(held.tokens, start)
-        if empty < end:
-            d.hatch(x + (empty - start) * lot.cell, top, (end - empty) * lot.cell - 1, size)
-
-
-def _bars(d: Drawing, held: Holding, lot: Lot, block_size: int, x: float, y: float) -> None:
-    """For cells too small to tell apart: a bar for the stored tokens, a hatched one for the unused rest."""
-    for line, (start, end) in enumerate(_lines(lot, block_size)):
-        top, full = y + line * lot.cell_height, min(max(held.tokens, start), end)
-        if full > start:
-            d.rect(x, top, (full - start) * lot.cell, lot.cell_height - 1, color_of(held.request))
-        if full < end:
-            d.hatch(x + (full - start) * lot.cell, top, (end - full) * lot.cell, lot.cell_height - 1)
-
-
-def _chip(
-    d: Drawing, x: float, y: float, block: int, width: float, fill: str, edge: str | None, changed: bool, title: str
-) -> None:
-    stroke, line = (INK, 2) if changed else (edge, 1)
-    d.rect(x, y, width, _CHIP, fill, stroke, line, radius=3, title=title)
-    d.text(x + width / 2, y + _CHIP / 2, str(block), 12, "middle", on=fill, mono=True)
-
-
-def _chip_width(state: PoolState) -> float:
-    return max(24.0, 8.0 * len(str(state.num_blocks - 1)) + 8)
-
-
 def _tables(d: Drawing, state: PoolState, y: float) -> float:
     """Block tables, one below the other. Returns the y below them."""
-    x, width = WIDTH - _LEFT - _PANEL, _chip_width(state)
-    d.text(
-        x,
-        y + 8,
-        "block tables, in the order of the tokens" if state.tables else "block tables: none",
-        12,
-        fill=SOFT_INK,
-    )
+    x, width = WIDTH - _LEFT - _PANEL, chip_width(state.num_blocks)
+    head = "block tables, in the order of the tokens" if state.tables else "block tables: none"
+    d.text(x, y + 8, head, 12, fill=SOFT_INK)
     y += 20
     for table in state.tables:
         with d.marked([(table.request,)]):
@@ -214,71 +119,43 @@ def _tables(d: Drawing, state: PoolState, y: float) -> float:
         words = table_text(table, state.block_size)
         places = flow([width] * len(table.blocks) + [6 * len(words)], _PANEL - indent)
         for index, (block, (line, left)) in enumerate(zip(table.blocks, places)):
-            start = index * state.block_size
-            held = Holding(table.request, start, min(max(table.num_tokens - start, 0), state.block_size))
-            title = block_title(block, held, None, state.block_size)
+            title = block_title(block, holding(table, index, state.block_size), None, state.block_size)
             place, changed = (x + indent + left, y + line * 24), block in state.changed
             with d.marked([(table.request, str(block))], moves=f"block {block}"):
-                _chip(d, *place, block, width, color_of(table.request), None, changed, title)
+                draw_chip(d, *place, block, width, color_of(table.request), None, changed, title)
         line, left = places[-1]
-        d.text(x + indent + left + (4 if left else 0), y + line * 24 + _CHIP / 2, words, 12)
+        d.text(x + indent + left + (4 if left else 0), y + line * 24 + CHIP / 2, words, 12)
         y += 24 * (line + 1) + 8
     return y
 
 
 def _queue(d: Drawing, state: PoolState, y: float) -> float:
     """The free queue, starting with the block allocated next. Returns the y below it."""
-    queue, width = state.free_queue, _chip_width(state)
-    words = (
-        f", {count(len(queue), 'block')}: {queue[0]} is allocated next; freed blocks join the end"
-        if queue
-        else ": empty"
-    )
+    queue, width = state.free_queue, chip_width(state.num_blocks)
+    allocated = f"{queue[0]} is allocated next; freed blocks join the end" if queue else ""
+    words = f", {count(len(queue), 'block')}: {allocated}" if queue else ": empty"
     d.text(_LEFT, y + 8, f"free queue{words}", 12, fill=SOFT_INK)
     y += 20
-    a_line = int((LOT_WIDTH + 4) // (width + 4))
-    room, more = a_line * _QUEUE_LINES, 96.0
-    if len(queue) <= room:
-        shown, widths = list(enumerate(queue)), [width] * len(queue)
-    else:
-        tail = a_line // 2  # the end is shown too: freed blocks appear there
-        head = room - tail - math.ceil((more + 4) / (width + 4))
-        shown = [*list(enumerate(queue))[:head], None, *list(enumerate(queue))[-tail:]]
-        widths = [width if entry else more for entry in shown]
-    for entry, chip, (line, x) in zip(shown, widths, flow(widths, LOT_WIDTH)):
-        x, top = _LEFT + x, y + line * (_CHIP + 4)
-        if entry is None:
-            d.text(
-                x + chip / 2,
-                top + _CHIP / 2,
-                f"… and {len(queue) - len(shown) + 1} more …",
-                12,
-                "middle",
-                fill=SOFT_INK,
-            )
-            continue
-        index, block = entry
+    places = flow([width] * max(state.num_blocks, 1), LOT_WIDTH)  # with room for all blocks, so that nothing moves
+    for index, (block, (line, x)) in enumerate(zip(queue, places)):
         title = block_title(block, None, index, state.block_size)
         with d.marked([("free", str(block))], moves=f"block {block}"):
-            _chip(d, x, top, block, chip, PAPER, EDGE, block in state.changed, title)
-    return y + (_CHIP + 4) * min(_QUEUE_LINES, math.ceil(max(state.num_blocks, 1) / a_line))
+            changed = block in state.changed
+            draw_chip(d, _LEFT + x, y + line * (CHIP + 4), block, width, PAPER, EDGE, changed, title)
+    return y + (CHIP + 4) * (places[-1][0] + 1)
 
 
 def _footer(d: Drawing, state: PoolState, y: float) -> float:
-    """Sums, the legend, and what can't be true. Returns the y below it."""
+    """Sums and the legend. Returns the y below it."""
     d.lines(f"M{_LEFT} {number(y + 4)}H{WIDTH - _LEFT}", EDGE)
     y += 20
     d.text(_LEFT, y, sums(state), 13, bold=True)
     y += 22
-    x = float(_LEFT)
-    for text in ("token stored", "allocated, empty", "free", "just allocated or freed"):
-        if text == "token stored":
-            d.rect(x, y - 8, 18, 16, color_of("A"))
-        elif text == "allocated, empty":
-            d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(color_of("A")))
-        else:
-            stroke, line = (EDGE, 1) if text == "free" else (INK, 3)
-            d.rect(x + line / 2, y - 8 + line / 2, 18 - line, 16 - line, "none", stroke, line, radius=3)
-        d.text(x + 25, y, text, 12, fill=SOFT_INK)
-        x += 48 + 6.2 * len(text)
-    return draw_faults(d, faults(state), _LEFT, y) + 20
+    signs = [
+        ("token stored", lambda x, y: d.rect(x, y, 18, 16, color_of("A"))),
+        ("allocated, empty", lambda x, y: d.cell(x, y, 18, 16, PAPER, hatched=1.0, pale=tint(color_of("A")))),
+        ("free", lambda x, y: d.rect(x + 0.5, y + 0.5, 17, 15, "none", EDGE, radius=3)),
+        ("just allocated or freed", lambda x, y: d.rect(x + 1.5, y + 1.5, 15, 13, "none", INK, 3, radius=3)),
+    ]
+    d.legend(_LEFT, y, signs)
+    return y + 20

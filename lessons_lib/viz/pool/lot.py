@@ -1,7 +1,5 @@
 """Where the bays and cells of a pool's grid go: the largest cells that fit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -10,9 +8,8 @@ GAP = 5  # between bays
 HEAD = 18  # of a bay, above its cells
 _FOOT, _SIDES, _NARROWEST = 4, 5, 44
 _TALLEST = 350  # of the grid, if the smallest cells allow
-_LARGEST, _SMALLEST = 32, 4
+_LARGEST, _SMALLEST = 32, 7  # of a cell; smaller ones can't be told apart
 _SQUAREST = 15  # wider cells stay this high
-_TELLING = 7  # smaller cells can't be told apart
 
 
 @dataclass(frozen=True)
@@ -44,37 +41,21 @@ class Lot:
 
 
 def lay_out(num_blocks: int, block_size: int) -> Lot:
-    """The largest cells with which the grid fits the picture; if none do, the smallest.
-
-    All rows have equal length if the cells stay large enough to tell apart.
-    """
-    even = _largest_cells(num_blocks, block_size, even=True)
-    return (
-        even
-        if even.cell >= _TELLING
-        else max(even, _largest_cells(num_blocks, block_size, even=False), key=lambda lot: (lot.cell, -lot.height))
-    )
-
-
-def _largest_cells(num_blocks: int, block_size: int, even: bool) -> Lot:
+    """The largest cells with which the grid fits the picture; if none do, the smallest."""
+    lots: list[Lot] = []
     for cell in range(_LARGEST, _SMALLEST - 1, -1):
-        lots = [
-            _lot(num_blocks, block_size, lines, cell, even) for lines in (1, 2, 4, 8) if lines * lines <= block_size
-        ]
+        lots = [_lot(num_blocks, block_size, lines, cell) for lines in (1, 2, 4, 8) if lines * lines <= block_size]
         for lot in lots:
             if lot.width <= LOT_WIDTH and lot.height <= _TALLEST:
                 return lot
     return min(lots, key=lambda lot: (lot.width > LOT_WIDTH, lot.height))
 
 
-def _lot(num_blocks: int, block_size: int, lines: int, cell: int, even: bool) -> Lot:
+def _lot(num_blocks: int, block_size: int, lines: int, cell: int) -> Lot:
+    """As many bays per row as fit, or slightly fewer if that makes all rows full."""
     per_line = math.ceil(block_size / lines)
     width = Lot(1, 1, per_line, lines, cell).width
     fitting = max(1, int((LOT_WIDTH + GAP) // (width + GAP)))
-    columns = _even(num_blocks, fitting) if even else fitting
+    full = (n for n in range(min(fitting, num_blocks), fitting // 2, -1) if num_blocks % n == 0)
+    columns = next(full, fitting)
     return Lot(columns, math.ceil(num_blocks / columns), per_line, lines, cell)
-
-
-def _even(num_blocks: int, fitting: int) -> int:
-    """Bays per row: as many as fit, or slightly fewer if that makes all rows full."""
-    return next((n for n in range(min(fitting, num_blocks), fitting // 2, -1) if num_blocks % n == 0), fitting)

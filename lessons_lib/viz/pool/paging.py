@@ -1,7 +1,5 @@
 """How rows become blocks: they are cut, the empty blocks fall away, and the others may be anywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
@@ -13,7 +11,6 @@ from lessons_lib.viz.stepper import Stepper
 STAGES = ("rows", "cut into blocks", "without empty blocks", "anywhere, with tables")
 _LEFT, _TOP, _RIGHT, _HEIGHT, _LINE = 52, 44, 16, 30, 40
 _GAP = 3  # between blocks
-_MOST_BLOCKS = 24  # of a row
 
 
 def watch_paging(prompts: Mapping[str, int], tokens: Mapping[str, int], row: int, block_size: int) -> Stepper:
@@ -24,21 +21,7 @@ def watch_paging(prompts: Mapping[str, int], tokens: Mapping[str, int], row: int
         tokens: request -> its tokens in the cache now.
         row: slots of each request's row.
         block_size: slots of a block.
-
-    Raises:
-        ValueError: a row is no whole number of blocks, or of more than 24; there is no request; a request has no token,
-            fewer than its prompt, or more than its row has slots.
     """
-    if block_size < 1 or row % block_size or not 0 < row // block_size <= _MOST_BLOCKS:
-        raise ValueError(f"row is {row} and block_size {block_size}; a row must be 1 to {_MOST_BLOCKS} whole blocks.")
-    if not tokens:
-        raise ValueError("tokens is empty; give at least one request.")
-    for name, count in tokens.items():
-        if not 0 < prompts.get(name, 0) <= count <= row:
-            raise ValueError(
-                f"{name} has {count} tokens, and {prompts.get(name, 0)} of them are its prompt; give at least one of "
-                f"the prompt, and at most {row} in all."
-            )
     tables = allocated(prompts, tokens, row * len(tokens), block_size)
     return Stepper(
         lambda stage: draw_paging(tokens, tables, row, block_size, stage),

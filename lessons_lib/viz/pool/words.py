@@ -1,13 +1,9 @@
-"""A block pool in words: which request owns which block, what is inconsistent, and the alternative text of its
-picture.
-"""
-
-from __future__ import annotations
+"""A block pool in words: which request owns which block, and the alternative text of its picture."""
 
 from dataclasses import dataclass
 
 from lessons_lib.recording.pool_states import PoolState, TableState, named_blocks
-from lessons_lib.viz.drawing.svg import share_text
+from lessons_lib.viz.drawing.svg import count, share_text
 
 
 @dataclass(frozen=True)
@@ -29,15 +25,13 @@ def holdings(state: PoolState) -> dict[int, list[Holding]]:
     held: dict[int, list[Holding]] = {}
     for table in state.tables:
         for index, block in enumerate(table.blocks):
-            start = index * state.block_size
-            held.setdefault(block, []).append(
-                Holding(table.request, start, min(max(table.num_tokens - start, 0), state.block_size))
-            )
+            held.setdefault(block, []).append(holding(table, index, state.block_size))
     return held
 
 
-def count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' if n != 1 else ''}"
+def holding(table: TableState, index: int, block_size: int) -> Holding:
+    start = index * block_size
+    return Holding(table.request, start, min(max(table.num_tokens - start, 0), block_size))
 
 
 def ordinal(n: int) -> str:
@@ -78,30 +72,6 @@ def _positions(start: int, tokens: int) -> str:
 def unused_cells(table: TableState, block_size: int) -> int:
     """Cells of its blocks without a token."""
     return max(len(table.blocks) * block_size - table.num_tokens, 0)
-
-
-def faults(state: PoolState) -> list[str]:
-    """What can't be true of a correct pool, one sentence each: the picture of a broken pool must not look right."""
-    told = []
-    held, queue = holdings(state), set(state.free_queue)
-    for block, owners in held.items():
-        if len(owners) > 1:
-            told.append(
-                f"Block {block} is listed {len(owners)} times: by {' and by '.join(h.request for h in owners)}."
-            )
-        if block in queue:
-            told.append(f"Block {block} is in the table of {owners[0].request} and free at once.")
-    if len(queue) < len(state.free_queue):
-        twice = sorted({block for block in state.free_queue if state.free_queue.count(block) > 1})
-        told.append(f"More than once in the free queue: {named_blocks(twice)}.")
-    foreign = [block for block in {**held, **dict.fromkeys(state.free_queue)} if block not in range(state.num_blocks)]
-    if foreign:
-        told.append(f"Not of this pool: {named_blocks(foreign)}.")
-    for table in state.tables:
-        missing = table.num_tokens - len(table.blocks) * state.block_size
-        if missing > 0:
-            told.append(f"{table.request} has {count(missing, 'token')} more than its blocks have slots.")
-    return told
 
 
 def loose_blocks(state: PoolState) -> list[int]:
@@ -147,4 +117,4 @@ def describe(state: PoolState) -> str:
     if state.changed:
         told.append(f"Just allocated or freed: {named_blocks(state.changed)}.")
     told.append(f"{sums(state)}.")
-    return " ".join([*told, *faults(state)])
+    return " ".join(told)

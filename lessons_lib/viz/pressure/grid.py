@@ -1,7 +1,5 @@
 """The blocks of a pool under pressure: which sequences use each, how full it is, and what is left in the free ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -55,32 +53,17 @@ def _bay(
 ) -> None:
     owners, is_cached = step.owners.get(block, ()), block in step.cached
     head = _HEAD if width >= _HEADED else 0
-    d.rect(
-        x,
-        y,
-        width,
-        height,
-        PAPER,
-        INK if owners else SOFT_INK if is_cached else EDGE,
-        dashed=is_cached and not owners,
-        radius=3,
-        title=block_title(step, block),
-    )
+    title, edge = block_title(step, block), INK if owners else SOFT_INK if is_cached else EDGE
+    d.rect(x, y, width, height, PAPER, edge, dashed=is_cached and not owners, radius=3, title=title)
     if head:
         d.text(x + 4, y + head / 2, str(block), 10.5, fill=INK if owners else SOFT_INK, mono=True)
     if owners and width >= _FILL_WIDTH:
-        fill = f"{step.filled.get(block, 0)}/{step.block_size}"
-        d.text(
-            x + width - 4,
-            y + head / 2,
-            f"{len(owners)} × {fill}" if len(owners) > 1 else fill,
-            10.5,
-            "end",
-            fill=SOFT_INK,
-        )
+        times = f"{len(owners)} × " if len(owners) > 1 else ""
+        words = f"{times}{step.filled.get(block, 0)}/{step.block_size}"
+        d.text(x + width - 4, y + head / 2, words, 10.5, "end", fill=SOFT_INK)
     inside = (x + 2, y + max(head, 2), width - 4, height - max(head, 2) - 2)
     if owners:
-        _stripes(d, owners, min(step.filled.get(block, 0) / step.block_size, 1), block_title(step, block), *inside)
+        _stripes(d, owners, min(step.filled.get(block, 0) / step.block_size, 1), title, *inside)
     elif is_cached:
         draw_cached(d, *inside)
     if is_target:
@@ -95,24 +78,11 @@ def _stripes(
     for index, owner in enumerate(owners):
         size = min(14, height - 3, (each - 1) / (_EM * len(owner)))
         label = owner if size >= _SMALLEST else ""
-        d.cell(
-            x + index * each,
-            y,
-            each,
-            height,
-            color_of(owner),
-            label,
-            title,
-            1 - filled,
-            tint(color_of(owner)),
-            size=size,
-        )
+        colour = color_of(owner)
+        d.cell(x + index * each, y, each, height, colour, label, title, 1 - filled, tint(colour), size=size)
     if len(owners) > 1:
-        d.lines(
-            "".join(f"M{number(x + n * each)} {number(y)}v{number(height)}" for n in range(1, len(owners))),
-            PAPER,
-            1 if each < 8 else 2,
-        )
+        seams = "".join(f"M{number(x + n * each)} {number(y)}v{number(height)}" for n in range(1, len(owners)))
+        d.lines(seams, PAPER, 1 if each < 8 else 2)
 
 
 def draw_cached(d: Drawing, x: float, y: float, width: float, height: float) -> None:
@@ -121,12 +91,9 @@ def draw_cached(d: Drawing, x: float, y: float, width: float, height: float) -> 
     step = 7 if width >= 12 else 4
     rows, columns = max(1, int(height // step)), max(1, int(width // step))
     left, top = x + (width - (columns - 1) * step) / 2, y + (height - (rows - 1) * step) / 2
-    d.lines(
-        "".join(f"M{number(left)} {number(top + n * step)}h{number((columns - 1) * step + 0.5)}" for n in range(rows)),
-        SOFT_INK,
-        2,
-        dots=step,
-    )
+    line = f"h{number((columns - 1) * step + 0.5)}"
+    path = "".join(f"M{number(left)} {number(top + n * step)}{line}" for n in range(rows))
+    d.lines(path, SOFT_INK, 2, dots=step)
 
 
 def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
@@ -146,13 +113,6 @@ def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
         if width == 38:
             d.text(left + 4, top + height / 2, str(block), 9.5, on=fill, mono=True)
         if name and 8 * len(name) + 2 <= (width if width < 38 else 20):
-            d.text(
-                left + (width - 3) * (0.68 if width == 38 else 0.5),
-                top + height / 2,
-                name,
-                12,
-                "middle",
-                bold=True,
-                on=fill,
-            )
+            middle = left + (width - 3) * (0.68 if width == 38 else 0.5)
+            d.text(middle, top + height / 2, name, 12, "middle", bold=True, on=fill)
     return math.ceil(step.num_swap_blocks / a_line) * (height + 4) - 4

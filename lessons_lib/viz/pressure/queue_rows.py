@@ -2,8 +2,6 @@
 use on the right.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 
@@ -76,17 +74,9 @@ def _chips(
         top = y + line * (_HEIGHT + 4)
         is_used, is_cached = block in state.ref_count, block in state.hash_names
         fill = NEUTRAL if is_used else CACHED if is_cached else PAPER
-        d.rect(
-            left + x,
-            top,
-            width,
-            _HEIGHT,
-            fill,
-            INK if block in changed else SOFT_INK if is_cached else EDGE,
-            3 if block in changed else 1,
-            dashed=is_cached and not is_used and block not in changed,
-            radius=3,
-        )
+        stroke, line = (INK, 3) if block in changed else (SOFT_INK if is_cached else EDGE, 1)
+        dashed = is_cached and not is_used and block not in changed
+        d.rect(left + x, top, width, _HEIGHT, fill, stroke, line, dashed, radius=3)
         d.text(left + x + width / 2, top + _HEIGHT / 2, label, 12, "middle", mono=True)
     if not chips:
         d.text(left, y + _HEIGHT / 2, "none", 12, fill=SOFT_INK)
@@ -95,18 +85,14 @@ def _chips(
 
 def _legend(d: Drawing, y: float) -> float:
     d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
-    y, x = y + 18, float(_LEFT)
-    looks = (
-        ("free", PAPER, EDGE, 1, False),
-        ("free, can be found by its hash", CACHED, SOFT_INK, 1, True),
-        ("in use", NEUTRAL, EDGE, 1, False),
-        ("changed since the row above", "none", INK, 3, False),
-    )
-    for text, fill, stroke, line, dashed in looks:
-        d.rect(x + line / 2, y - 8 + line / 2, 22 - line, 16 - line, fill, stroke, line, dashed, radius=3)
-        d.text(x + 29, y, text, 12, fill=SOFT_INK)
-        x += 52 + 6.1 * len(text)
-    return y + 18
+    signs = [
+        ("free", lambda x, y: d.rect(x, y, 18, 16, PAPER, EDGE, radius=3)),
+        ("free, can be found by its hash", lambda x, y: d.rect(x, y, 18, 16, CACHED, SOFT_INK, dashed=True, radius=3)),
+        ("in use", lambda x, y: d.rect(x, y, 18, 16, NEUTRAL, EDGE, radius=3)),
+        ("changed since the row above", lambda x, y: d.rect(x + 1.5, y + 1.5, 15, 13, "none", INK, 3, radius=3)),
+    ]
+    d.legend(_LEFT, y + 18, signs)
+    return y + 36
 
 
 def _told(state: QueueState) -> str:

@@ -5,19 +5,14 @@ A stripe in a block is a sequence that uses it; its empty slots are hatched. Dot
 still be found by their hashes. A dark frame marks the target of a copy in this step.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 from lessons_lib.recording.memory_steps import MemoryStep
-from lessons_lib.viz.drawing.faults import draw_faults
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.pool.words import count
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, number, sans_width
 from lessons_lib.viz.pressure.grid import draw_bays, draw_cached, draw_swap_space
-from lessons_lib.viz.pressure.words import describe, events, faults, lost, sums, title
+from lessons_lib.viz.pressure.words import describe, events, lost, sums, title
 
 _LEFT, _PANEL = 16, 262  # margin, width of the list of events
 _LINE, _CHARS = 18, 34  # of the list
@@ -36,13 +31,8 @@ def draw_pressure(step: MemoryStep) -> Picture:
     _names(d, "computed:", {name: str(tokens) for name, tokens in step.counts.items()}, 36)
     _names(d, "waiting:", dict.fromkeys(step.waiting, ""), 62)
     d.lines(f"M{_LEFT} 92H{WIDTH - _LEFT}", EDGE)
-    d.text(
-        _LEFT,
-        106,
-        f"{count(step.num_blocks, 'block')} of {count(step.block_size, 'token')} each, after the step",
-        12,
-        fill=SOFT_INK,
-    )
+    size = f"{count(step.num_blocks, 'block')} of {count(step.block_size, 'token')} each"
+    d.text(_LEFT, 106, f"{size}, after the step", 12, fill=SOFT_INK)
     y = 118 + draw_bays(d, step, _LEFT, 118) + 18
     if step.num_swap_blocks:
         d.text(_LEFT, y, f"swap space, in CPU memory: {count(step.num_swap_blocks, 'block')}", 12, fill=SOFT_INK)
@@ -95,34 +85,25 @@ def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
 
 
 def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
-    """Sums, the legend, and what can't be true. Returns the y below it."""
+    """Sums and the legend. Returns the y below it."""
     d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
     y += 16
     d.text(_LEFT, y, sums(step), 13, bold=True)
     d.text(WIDTH - _LEFT, y, lost(step), 13, "end", bold=True)
     y += 22
-    x = float(_LEFT)
     one, other = color_of("A"), color_of("B")
-    for text in (
-        "token stored",
-        "in use, but empty",
-        "shared by two",
-        "free, but cached",
-        "free",
-        "target of a copy",
-    ):
-        if text == "free, but cached":
-            draw_cached(d, x, y - 8, 18, 16)
-        elif text.startswith("in use, but"):
-            d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(one))
-        elif text in ("token stored", "shared by two"):
-            d.rect(x, y - 8, 18, 16, one)
-        elif text == "free":
-            d.rect(x + 0.5, y - 7.5, 17, 15, "none", EDGE, radius=3)
-        else:
-            d.rect(x + 1.5, y - 6.5, 15, 13, "none", INK, 3, radius=3)
-        if text == "shared by two":
-            d.rect(x + 10, y - 8, 8, 16, other)
-        d.text(x + 24, y, text, 12, fill=SOFT_INK)
-        x += 44 + 6.1 * len(text)
-    return draw_faults(d, faults(step), _LEFT, y) + 16
+
+    def shared(x: float, y: float) -> None:
+        d.rect(x, y, 18, 16, one)
+        d.rect(x + 10, y, 8, 16, other)
+
+    signs = [
+        ("token stored", lambda x, y: d.rect(x, y, 18, 16, one)),
+        ("in use, but empty", lambda x, y: d.cell(x, y, 18, 16, PAPER, hatched=1.0, pale=tint(one))),
+        ("shared by two", shared),
+        ("free, but cached", lambda x, y: draw_cached(d, x, y, 18, 16)),
+        ("free", lambda x, y: d.rect(x + 0.5, y + 0.5, 17, 15, "none", EDGE, radius=3)),
+        ("target of a copy", lambda x, y: d.rect(x + 1.5, y + 1.5, 15, 13, "none", INK, 3, radius=3)),
+    ]
+    d.legend(_LEFT, y, signs)
+    return y + 16

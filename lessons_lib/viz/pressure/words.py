@@ -2,14 +2,12 @@
 picture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.pool_states import named_blocks
-from lessons_lib.viz.pool.words import count
+from lessons_lib.viz.drawing.svg import count
 
 Event = tuple[str | None, str]  # the sequence that it concerns, if it is one, and what happened
 
@@ -87,25 +85,6 @@ def lost(step: MemoryStep) -> str:
     return f"{count(step.evicted, 'cached block')} evicted so far"
 
 
-def faults(step: MemoryStep) -> list[str]:
-    """What can't be true of a pool, one sentence each: the picture of a broken pool must not look right."""
-    told = []
-    both = sorted(set(step.owners) & step.cached)
-    if both:
-        told.append(f"In use and free at the same time: {named_blocks(both)}.")
-    foreign = [block for block in {**step.owners, **dict.fromkeys(step.cached)} if block not in range(step.num_blocks)]
-    if foreign:
-        told.append(f"Not in this pool: {named_blocks(foreign)}.")
-    for block, tokens in step.filled.items():
-        if tokens > step.block_size:
-            told.append(f"Block {block} has {count(tokens, 'token')}; there is room for {step.block_size}.")
-    swapped = [block for blocks in step.swapped.values() for block in blocks]
-    twice = sorted({block for block in swapped if swapped.count(block) > 1})
-    if twice:
-        told.append(f"Twice in the swap space: {named_blocks(twice)}.")
-    return told
-
-
 def describe(step: MemoryStep) -> str:
     """The whole picture in words."""
     told = [
@@ -128,7 +107,7 @@ def describe(step: MemoryStep) -> str:
     if step.cached:
         told.append(f"Free but cached: {named_blocks(sorted(step.cached))}.")
     told.append(f"Waiting: {', '.join(step.waiting) or 'none'}.")
-    return " ".join([*told, *faults(step)])
+    return " ".join(told)
 
 
 def _tables(step: MemoryStep) -> dict[str, list[int]]:

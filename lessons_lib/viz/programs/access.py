@@ -1,23 +1,19 @@
 """One program of a recorded kernel: what it loads and stores in each tensor, and where it is in the grid."""
 
-from __future__ import annotations
-
-import math
 import textwrap
 from collections.abc import Sequence
 
 from lessons_lib.recording.kernel_accesses import KernelRecording, ProgramRun
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import EDGE, INK, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.pool.words import count
-from lessons_lib.viz.programs.cells import PALE, draw_cache, draw_cell, draw_rows, draw_vector
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, number
+from lessons_lib.viz.programs.cells import PALE, draw_cache, draw_cell, draw_lines
 from lessons_lib.viz.programs.touched_cells import Run, Touched, touched
 from lessons_lib.viz.programs.words import bytes_text, ids_text, program_name, sentences
 
 _LEFT, _RIGHT = 146, 16
 _ROOM = WIDTH - _LEFT - _RIGHT
-_MOST_PROGRAMS = 1024  # more aren't drawn one by one
 _GRID_WIDTH, _GRID_HEIGHT = 250.0, 66.0
 
 
@@ -25,9 +21,8 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
     """Program i of a recording: all tensors that the kernel touches, coloured where this program loads and stores.
 
     Tensors that no program touches are named at the end. Caches of which the program touches the same cells, such as
-    keys and
-    values, are drawn once. A tensor counts as a cache if its parameter's name contains "cache" and it has the shape
-    [blocks, slots, KV heads, elements] or [blocks, slots, elements].
+    keys and values, are drawn once. A tensor counts as a cache if its parameter's name contains "cache" and it has the
+    shape [blocks, slots, KV heads, elements] or [blocks, slots, elements].
 
     Args:
         recording: from `record_kernel`.
@@ -36,17 +31,8 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
 
     Raises:
         IndexError: there is no program i.
-        ValueError: there is not one name for each axis.
     """
-    if not 0 <= i < len(recording.programs):
-        raise IndexError(
-            f"i is {i}; {recording.kernel} ran {count(len(recording.programs), 'program')}, counted from 0."
-        )
-    if names is not None and len(names) != len(recording.grid):
-        raise ValueError(
-            f"names has {count(len(names), 'name')}; the grid has {len(recording.grid)} "
-            f"{'axis' if len(recording.grid) == 1 else 'axes'}."
-        )
+    check_index("program", i, len(recording.programs))
     program = recording.programs[i]
     used = {access.tensor for other in recording.programs for access in other.accesses}
     groups = _groups({name: touched(recording, program, name) for name in recording.tensors if name in used})
@@ -106,8 +92,11 @@ def _tensor(
     for words in [str(list(layout.shape)), *_shape_words(of)]:
         d.text(16, label, words, 11, fill=SOFT_INK)
         label += 14
-    draw = {"vector": draw_vector, "cache": draw_cache}.get(of.kind, draw_rows)
-    y = draw(d, of, " and ".join(names), _LEFT, y + 16 * len(lines) - 4, _ROOM)
+    y += 16 * len(lines) - 4
+    if of.kind == "cache":
+        y = draw_cache(d, of, " and ".join(names), _LEFT, y, _ROOM)
+    else:
+        y = draw_lines(d, of, _LEFT, y, _ROOM)
     return max(y + 8, label)
 
 
@@ -126,54 +115,33 @@ def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[st
     """All programs as a small grid in the upper right corner, this one dark. Returns the y below it."""
     total, grid = len(recording.programs), recording.grid
     d.text(WIDTH - 16, 20, f"{count(total, 'program')}, this one marked", 12, "end", fill=SOFT_INK)
-    lines, columns = (1, total) if len(grid) == 1 else (grid[0], total // max(grid[0], 1))
-    if len(grid) == 1 and total > 32:
-        columns = math.ceil(total / math.ceil(total / 32))
-        lines = math.ceil(total / columns)
-    group = grid[2] if len(grid) == 3 else columns
-    gap = 4.0 if len(grid) == 3 else 0.0
-    gaps = gap * (columns // max(group, 1) - 1)
-    cell = min(14.0, (_GRID_WIDTH - gaps) / columns, _GRID_HEIGHT / lines)
-    if total > _MOST_PROGRAMS or cell < 3:
-        d.rect(WIDTH - 16 - _GRID_WIDTH, 32, _GRID_WIDTH, 12, PALE)
-        d.rect(WIDTH - 16 - _GRID_WIDTH + i / total * (_GRID_WIDTH - 3), 29, 3, 18, INK)
-        return 60.0
-    left = WIDTH - 16 - columns * cell - gaps
-    pale = ""
-    for index in range(total):
-        line, column = divmod(index, columns)
-        x, y = left + column * cell + column // group * gap, 32 + line * cell
-        pale += (
-            f"M{number(x)} {number(y)}h{number(cell - 1)}v{number(cell - 1)}h{number(1 - cell)}z" if index != i else ""
-        )
-        if index == i:
-            d.rect(x, y, cell - 1, cell - 1, INK, title=program_name(recording.programs[i]))
-    d.lines(pale, "none", fill=PALE)
-    y = 32 + lines * cell
+    lines = grid[0] if len(grid) > 1 else 1
+    columns = total // lines
+    cell = min(14.0, _GRID_WIDTH / columns, _GRID_HEIGHT / lines)
+    size, left = max(cell - 1, 0.5), WIDTH - 16 - columns * cell
+    corners = [(left + index % columns * cell, 32 + index // columns * cell) for index in range(total)]
+    box = f"h{number(size)}v{number(size)}h{number(-size)}z"
+    d.lines("".join(f"M{number(x)} {number(y)}{box}" for x, y in corners), "none", fill=PALE)
+    d.rect(*corners[i], size, size, INK)
+    y = 40 + lines * cell
     if len(grid) > 1:
         axes = names or [f"axis {axis}" for axis in range(len(grid))]
-        inside = f", inside it {axes[2]}" if len(grid) == 3 else ""
-        d.text(WIDTH - 16, y + 9, f"↓ {axes[0]}, → {axes[1]}{inside}", 11, "end", fill=SOFT_INK)
+        d.text(WIDTH - 16, y + 1, f"↓ {axes[0]}, → {', '.join(axes[1:])}", 11, "end", fill=SOFT_INK)
         y += 18
-    return y + 8
+    return y
 
 
 def _legend(d: Drawing, of: list[Touched], y: float) -> float:
     """The legend. Returns the y below it."""
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
-    x, y = 16.0, y + 16
-    signs = [("loaded", Run((), 0, 1, 1, 0, 1)), ("stored", Run((), 0, 1, 0, 1, 0))]
+    y += 16
+    runs = {"loaded": Run((), 0, 1, 1, 0, 1), "stored": Run((), 0, 1, 0, 1, 0)}
     if any((one.times > 1).any() for one in of):
-        signs.append(("loaded more than once", Run((), 0, 1, 1, 0, 2)))
-    for word, run in signs:
-        draw_cell(d, x, y - 7, 18, 14, run)
-        d.text(x + 24, y, word, 12, fill=SOFT_INK)
-        x += 46 + 6.2 * len(word)
-    d.rect(x, y - 7, 18, 14, PALE)
-    d.text(x + 24, y, "not touched", 12, fill=SOFT_INK)
+        runs["loaded more than once"] = Run((), 0, 1, 1, 0, 2)
+    signs = [(word, lambda x, y, run=run: draw_cell(d, x, y, 18, 14, run)) for word, run in runs.items()]
+    x = d.legend(16, y, [*signs, ("not touched", lambda x, y: d.rect(x, y, 18, 14, PALE))])
     caches = [one for one in of if one.kind == "cache"]
     if caches:
-        x += 108
         d.rect(x, y - 6.5, 14, 13, INK, radius=6.5)
         d.text(x + 7, y, "1", 10, "middle", bold=True, fill="#FFFFFF")
         heads = "; in a slot KV head 0 on top" if caches[0].shape[2] > 1 else ""

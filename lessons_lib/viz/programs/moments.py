@@ -1,7 +1,5 @@
 """One program of a kernel, one load or store after another: its code, what it has read, what its variables hold."""
 
-from __future__ import annotations
-
 import ast
 import textwrap
 from collections.abc import Sequence
@@ -12,8 +10,7 @@ from lessons_lib.recording.kernel_accesses import Access, KernelRecording, Progr
 from lessons_lib.recording.kernel_moments import Moment, Variable
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, outline
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, mono_width, number
-from lessons_lib.viz.pool.words import count
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, flow, mono_width, number
 from lessons_lib.viz.programs.cells import LOADED, PALE
 from lessons_lib.viz.programs.touched_cells import Touched, touched
 from lessons_lib.viz.programs.words import ids_text, program_name, sentences

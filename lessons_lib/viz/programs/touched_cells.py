@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,38 +92,28 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
     """What `program` does with the tensor given as the parameter `name`."""
     layout = recording.tensors[name]
     kind, shape, axes = _cell_layout(name, layout.shape)
-    found: dict[str, tuple[np.ndarray, ...]] = {}
+    elements = math.prod(layout.shape[axes:])
+    order = np.array([math.prod(layout.shape[axis + 1 :]) for axis in range(len(layout.shape))], np.int64)
+    counts: list[np.ndarray] = []  # loads, then stores of each element: int [*shape, elements]
     iterations: dict[str, dict[int, list[int]]] = {}
-    totals, astray = {}, 0
+    totals, astray = [], 0
     for what in ("load", "store"):
         accesses = [access.offsets for access in program.accesses if access.tensor == name and access.kind == what]
-        offsets = np.concatenate([np.asarray(own, np.int64) for own in accesses]) if accesses else np.zeros(0, np.int64)
+        offsets = np.concatenate([np.zeros(0, np.int64), *accesses]).astype(np.int64)
         iteration = np.repeat(np.arange(1, len(accesses) + 1), [len(own) for own in accesses])
         own = layout.has(offsets)
-        totals[what], astray = len(offsets), astray + int((~own).sum())
-        offsets, iteration = offsets[own], iteration[own]
-        index = layout.indices_of(offsets)
-        cells = _raveled(index[:, :axes], layout.shape[:axes])
-        found[what] = _counted(offsets, cells, _raveled(index[:, axes:], layout.shape[axes:]))
-        iterations[what] = _iterations(index[:, 0], iteration) if kind == "cache" else {}
-    cells_touched = np.union1d(found["load"][0], found["store"][0])
-    loaded, stored, times = (np.zeros(len(cells_touched), np.int64) for _ in range(3))
-    own = np.searchsorted(cells_touched, found["load"][0])
-    loaded[own], times[own] = found["load"][1:3]
-    stored[np.searchsorted(cells_touched, found["store"][0])] = found["store"][1]
-    inner = np.stack([np.full(len(cells_touched), np.iinfo(np.int64).max), np.full(len(cells_touched), -1)], axis=1)
-    for what, (own, _, _, first, last) in found.items():
-        own = np.searchsorted(cells_touched, own)
-        inner[own, 0], inner[own, 1] = np.minimum(inner[own, 0], first), np.maximum(inner[own, 1], last)
-    index = (
-        np.stack(np.unravel_index(cells_touched, shape), axis=1)
-        if len(cells_touched)
-        else np.zeros((0, len(shape)), np.int64)
-    )
-    elements = int(np.prod(layout.shape[axes:], dtype=np.int64)) if axes else 1
-    return Touched(
-        kind, shape, elements, index, loaded, stored, times, inner, totals["load"], totals["store"], iterations, astray
-    )
+        totals.append(len(offsets))
+        astray += int((~own).sum())
+        index = layout.indices_of(offsets[own])
+        size = (*shape, max(elements, 1))
+        counts.append(np.bincount(index @ order, minlength=math.prod(size)).reshape(size))
+        iterations[what] = _iterations(index[:, 0], iteration[own]) if kind == "cache" else {}
+    index = np.argwhere((counts[0] + counts[1]).any(axis=-1))
+    loads, stores = (count[tuple(index.T)] for count in counts)
+    used = loads + stores > 0
+    inner = np.stack([used.argmax(axis=1), used.shape[1] - 1 - used[:, ::-1].argmax(axis=1)], axis=1)
+    loaded, stored = (loads > 0).sum(axis=1), (stores > 0).sum(axis=1)
+    return Touched(kind, shape, elements, index, loaded, stored, loads.max(axis=1), inner, *totals, iterations, astray)
 
 
 def _cell_layout(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:
@@ -134,28 +125,6 @@ def _cell_layout(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...
     if len(shape) < 2:
         return "vector", shape or (1,), len(shape)
     return ("matrix", shape, 2) if len(shape) == 2 else ("rows", shape[:-1], len(shape) - 1)
-
-
-def _raveled(index: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.ravel_multi_index(tuple(index.T), shape) if len(index) and shape else np.zeros(len(index), np.int64)
-
-
-def _counted(offsets: np.ndarray, cells: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Touched cells; for each, its distinct touched elements, how often the most touched one is touched, and the first
-    and last.
-    """
-    _, first, counts = np.unique(offsets, return_index=True, return_counts=True)
-    cells_touched, where, elements = np.unique(cells[first], return_inverse=True, return_counts=True)
-    where, inside = where.reshape(-1), inside[first]
-    times, least, most = (
-        np.zeros(len(cells_touched), np.int64),
-        np.full(len(cells_touched), np.iinfo(np.int64).max),
-        np.zeros(len(cells_touched), np.int64),
-    )
-    np.maximum.at(times, where, counts)
-    np.minimum.at(least, where, inside)
-    np.maximum.at(most, where, inside)
-    return cells_touched, elements, times, least, most
 
 
 def _iterations(blocks: np.ndarray, iteration: np.ndarray) -> dict[int, list[int]]:

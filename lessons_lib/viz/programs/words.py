@@ -1,11 +1,10 @@
 """What one program of a recorded kernel loads and stores, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from lessons_lib.recording.kernel_accesses import KernelRecording, ProgramRun
-from lessons_lib.viz.pool.words import count
+from lessons_lib.recording.words import runs_of_numbers
+from lessons_lib.viz.drawing.svg import count
 from lessons_lib.viz.programs.touched_cells import Run, Touched
 
 _MOST_BLOCKS, _MOST_SPANS, _MOST_ROWS = 12, 6, 3
@@ -45,12 +44,7 @@ def sentences(of: Touched, names: Sequence[str]) -> list[str]:
 
 def spans(values: Iterable[int], most: int = _MOST_SPANS) -> str:
     """Indices in words, neighbors together: "0 to 7 and 9"; after `most` of them "and 5 more"."""
-    found: list[list[int]] = []
-    for value in values:
-        if found and value == found[-1][1] + 1:
-            found[-1][1] = value
-        else:
-            found.append([value, value])
+    found = runs_of_numbers(values)
     shown = found if len(found) <= most else found[: most - 1]
     words = [
         word
@@ -60,28 +54,6 @@ def spans(values: Iterable[int], most: int = _MOST_SPANS) -> str:
     if len(shown) < len(found):
         words.append(f"{sum(last - first + 1 for first, last in found[len(shown) :])} more")
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def cell_title(of: Touched, name: str, index: tuple[int, ...], run: Run | None) -> str:
-    """The hover text of one cell."""
-    if of.kind == "cache":
-        block, slot, head = index
-        where = f"{name}: block {block}, slot {slot}" + (f", KV head {head}" if of.shape[2] > 1 else "")
-    else:
-        where = f"{name}[{', '.join(map(str, index))}]"
-    return f"{where}: {done(of, run)}"
-
-
-def done(of: Touched, run: Run | None) -> str:
-    """What the program does with each cell of a run: "loaded", "loaded 2 times, stored", "not touched"."""
-    if run is None:
-        return "not touched"
-    told = []
-    for word, elements, times in (("loaded", run.loaded, run.times), ("stored", run.stored, 1)):
-        if elements:
-            part = f"{elements} of {of.elements} elements " if elements < of.elements else ""
-            told.append(f"{part}{word}" + (f" {times} times" if times > 1 else ""))
-    return ", ".join(told)
 
 
 def _what(of: Touched, name: str, verb: str) -> str:

@@ -1,7 +1,5 @@
 """Which conversation is in the cache of which replica, for several routing policies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from lessons_lib.recording.prefix_places import PrefixPlaces
@@ -18,12 +16,7 @@ def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]
 
     Args:
         blocks: conversation -> its number of full blocks.
-
-    Raises:
-        ValueError: there is no policy, or one has other conversations.
     """
-    if not places or any(set(each.cached) != set(blocks) for each in places):
-        raise ValueError("each policy needs the cached blocks of every conversation, and no others.")
     d = Drawing()
     num_replicas = len(next(iter(places[0].cached.values())))
     panel = (WIDTH - _LEFT - 16 - _SPACE * (len(places) - 1)) / len(places)
@@ -38,37 +31,22 @@ def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]
             x = left + replica * (width + _GAP)
             d.text(x + width / 2, _TOP - 14, f"replica {replica}", 12, "middle", fill=SOFT_INK)
             for row, (name, total) in enumerate(blocks.items()):
-                _cell(d, x, _TOP + row * (_ROW + _GAP), width, name, each.cached[name][replica], total, replica)
+                _cell(d, x, _TOP + row * (_ROW + _GAP), width, name, each.cached[name][replica], total)
     d.height = _TOP + len(blocks) * (_ROW + _GAP) + 26
-    d.text(
-        _LEFT,
-        d.height - 14,
-        "Filled: the blocks of a conversation that this cache holds at the end. What is in both caches takes up memory "
-        "twice.",
-        12,
-        fill=SOFT_INK,
-    )
+    words = "Filled: the blocks of a conversation that this cache holds at the end. What is in both takes memory twice."
+    d.text(_LEFT, d.height - 14, words, 12, fill=SOFT_INK)
     return d.picture(_describe(places, blocks))
 
 
-def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, total: int, replica: int) -> None:
-    title = f"{name}: {count} of {total} blocks in the cache of replica {replica}"
+def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, total: int) -> None:
     filled = width * count / total if total else 0.0
-    d.rect(x, y, width, _ROW, tint(color_of(name)) if count else PAPER, EDGE, title=title)
+    d.rect(x, y, width, _ROW, tint(color_of(name)) if count else PAPER, EDGE)
     if filled:
-        d.rect(x, y, filled, _ROW, color_of(name), title=title)
+        d.rect(x, y, filled, _ROW, color_of(name))
     is_in_filled = filled > width * 0.45
     middle = x + filled / 2 if is_in_filled else x + (filled + width) / 2  # the text doesn't cross the edge
-    d.text(
-        middle,
-        y + _ROW / 2,
-        f"{count}/{total}",
-        12,
-        "middle",
-        bold=bool(count),
-        fill=INK if count else SOFT_INK,
-        on=color_of(name) if is_in_filled else None,
-    )
+    ink, on = INK if count else SOFT_INK, color_of(name) if is_in_filled else None
+    d.text(middle, y + _ROW / 2, f"{count}/{total}", 12, "middle", bold=bool(count), fill=ink, on=on)
 
 
 def _describe(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]) -> str:

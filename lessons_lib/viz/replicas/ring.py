@@ -1,7 +1,5 @@
 """Which worker holds which part of a sum, step by step, during an all-reduce."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lessons_lib.recording.all_reduce_steps import ReduceStep
@@ -20,12 +18,7 @@ def draw_all_reduce(steps: Sequence[ReduceStep]) -> Picture:
 
     Args:
         steps: of `record_all_reduce`.
-
-    Raises:
-        ValueError: there are no steps, or more than four workers.
     """
-    if not steps or not 1 <= len(steps[0].holds) <= len(PROCESSES):
-        raise ValueError(f"{len(steps)} steps; at least one of up to {len(PROCESSES)} workers can be drawn.")
     world_size = len(steps[0].holds)
     panel = (WIDTH - _LEFT - 16 - _GAP * (len(steps) - 1)) / len(steps)
     width = min((panel - _CELL_GAP * (world_size - 1)) / world_size, 40.0)
@@ -44,7 +37,7 @@ def draw_all_reduce(steps: Sequence[ReduceStep]) -> Picture:
             x = left + part * (width + _CELL_GAP)
             d.text(x + width / 2, _TOP - 14, str(part), 12, "middle", fill=SOFT_INK)
             for rank, top in enumerate(tops):
-                _cell(d, x, top, width, height, index, rank, part, step)
+                _cell(d, x, top, width, height, rank, part, step)
     for index, step in enumerate(steps[1:], 1):
         for rank, received in enumerate(step.received):
             for source in set(received.values()):
@@ -58,15 +51,11 @@ def draw_all_reduce(steps: Sequence[ReduceStep]) -> Picture:
     return d.picture(_describe(steps))
 
 
-def _cell(
-    d: Drawing, x: float, y: float, width: float, height: float, index: int, rank: int, part: int, step: ReduceStep
-) -> None:
+def _cell(d: Drawing, x: float, y: float, width: float, height: float, rank: int, part: int, step: ReduceStep) -> None:
     contains, is_new = step.holds[rank][part], part in step.received[rank]
-    when = f"after step {index}" if index else "before step 1"
-    title = f"{when}, worker {rank} has part {part} of {_workers(contains)}"
-    d.rect(x, y, width, height, PAPER, EDGE, title=title)
+    d.rect(x, y, width, height, PAPER, EDGE)
     for worker in sorted(contains):
-        d.rect(x, y + worker * _STRIPE, width, _STRIPE, PROCESSES[worker], title=title)
+        d.rect(x, y + worker * _STRIPE, width, _STRIPE, PROCESSES[worker])
     if is_new:
         d.rect(x - 0.5, y - 0.5, width + 1, height + 1, stroke=INK, stroke_width=3)
     if len(contains) == len(step.holds):

@@ -1,15 +1,12 @@
 """Streams on a time axis, while one of the replicas that serve them is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 
 from lessons_lib.recording.replica_streams import StreamRecord
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
 
 _LEFT, _TOP, _ROW, _BAND_GAP = 118, 46, 24, 34
 
@@ -19,12 +16,7 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
 
     Args:
         lost: (replica, time) of the loss, or None.
-
-    Raises:
-        ValueError: no stream has a token.
     """
-    if not any(stream.tokens for stream in streams):
-        raise ValueError("no stream has a token; record some first.")
     times = [time for stream in streams for time, _ in stream.tokens] + [each.end[0] for each in streams if each.end]
     length = max(times) + 1
     per, band = (WIDTH - _LEFT - 30) / length, len(streams) * _ROW
@@ -67,15 +59,15 @@ def _draw_loss(d: Drawing, lost: tuple[int, int], tops: Sequence[float], per: fl
 
 def _draw_stream(d: Drawing, stream: StreamRecord, row: int, tops: Sequence[float], per: float) -> None:
     colour = color_of(stream.name)
-    for index, (time, replica) in enumerate(stream.tokens):
+    for time, replica in stream.tokens:
         x, y = _LEFT + per * time, tops[replica] + row * _ROW + 3
-        d.rect(x + 0.75, y, per - 1.5, _ROW - 6, colour, title=f"{stream.name}: token {index}, by replica {replica}")
+        d.rect(x + 0.75, y, per - 1.5, _ROW - 6, colour)
     if stream.end:
         time, reason = stream.end
         place = tops[stream.tokens[-1][1]] if stream.tokens else tops[0]
         x, y = _LEFT + per * (stream.tokens[-1][0] + 1 if stream.tokens else time), place + row * _ROW + 3
         fill, sign = (INK, "!") if reason == "error" else (colour, "✓")
-        d.rect(x + 2, y, _ROW - 6, _ROW - 6, fill, INK, radius=3, title=f"{stream.name} ends: {reason}")
+        d.rect(x + 2, y, _ROW - 6, _ROW - 6, fill, INK, radius=3)
         d.text(x + 2 + (_ROW - 6) / 2, y + (_ROW - 6) / 2, sign, 12, "middle", bold=True, on=fill)
 
 

@@ -1,8 +1,7 @@
-"""Serving: a request across the processes, the laps of a step, load, and a drain."""
+"""Serving: a request across the processes, load, and a drain."""
 
 from lessons_lib.viz.serving.drain import draw_drain
-from lessons_lib.viz.serving.laps import draw_laps
 from lessons_lib.viz.serving.load import LoadPoint, draw_load
 from lessons_lib.viz.serving.path import draw_path
 
-__all__ = ["LoadPoint", "draw_drain", "draw_laps", "draw_load", "draw_path"]
+__all__ = ["LoadPoint", "draw_drain", "draw_load", "draw_path"]

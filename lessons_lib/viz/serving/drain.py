@@ -1,13 +1,10 @@
 """A server that drains: one row for each client, the time from left to right, and the server's own process below."""
 
-from __future__ import annotations
-
 from lessons_lib.recording.drain import ClientRequest, DrainRun
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
 
 _LEFT, _RIGHT, _ROW, _BAR = 100, 150, 36, 24
 _GRID = "#E6E6E6"
@@ -41,9 +38,8 @@ def draw_drain(run: DrainRun, title: str = "") -> Picture:
         _draw_request(d, request, x, y)
     y = bottom - _ROW / 2
     d.text(16, y, "server", 13, bold=True)
-    _draw_span(d, x(0), x(run.signaled), y, _SERVING, "serves", "the server serves")
-    seconds = run.exited - run.signaled
-    _draw_span(d, x(run.signaled), x(run.exited), y, _DRAINING, "drains", f"the server drains, {say_seconds(seconds)}")
+    _draw_span(d, x(0), x(run.signaled), y, _SERVING, "serves")
+    _draw_span(d, x(run.signaled), x(run.exited), y, _DRAINING, "drains")
     d.text(x(run.exited) + 8, y, f"exit status {run.exit_status}", 12)
     d.height = bottom + 30
     return d.picture(_describe(title, run))
@@ -51,23 +47,22 @@ def draw_drain(run: DrainRun, title: str = "") -> Picture:
 
 def _draw_request(d: Drawing, request: ClientRequest, x, y: float) -> None:
     words = _outcome(request)
-    hover = f"{request.name}, sent after {say_seconds(request.sent)}: {words}"
     if request.status == 200:
         left, right = x(request.sent), x(request.ended)
-        fits = _draw_span(d, left, right, y, color_of(request.name), words, hover)
+        fits = _draw_span(d, left, right, y, color_of(request.name), words)
         if not fits:
             d.text(right + 8, y, words, 12, halo=PAPER)
         return
     left = x(request.sent)
-    d.rect(left - 7, y - 7, 14, 14, PAPER, INK, 1.5, title=hover)
+    d.rect(left - 7, y - 7, 14, 14, PAPER, INK, 1.5)
     d.lines(f"M{number(left - 4)} {number(y - 4)}l8 8m0 -8l-8 8", INK, 1.5)
     d.text(left + 14, y, words, 12, halo=PAPER)
 
 
-def _draw_span(d: Drawing, left: float, right: float, y: float, colour: str, label: str, hover: str) -> bool:
+def _draw_span(d: Drawing, left: float, right: float, y: float, colour: str, label: str) -> bool:
     """Returns whether it had room for its label."""
     width = max(right - left, 1.5)
-    d.rect(left, y - _BAR / 2, width, _BAR, colour, title=hover)
+    d.rect(left, y - _BAR / 2, width, _BAR, colour)
     fits = sans_width(label, 12) + 8 <= width
     if fits:
         d.text(left + width / 2, y, label, 12, "middle", on=colour)

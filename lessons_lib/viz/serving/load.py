@@ -1,16 +1,12 @@
 """What a server does under more and more load: goodput and latency over the rate of arrivals."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lessons_lib.viz.charts.curves import STYLE
+from lessons_lib.viz.charts.figure import DASHES, described, log_scale, look, new_figure, styled, write_title
 from lessons_lib.viz.charts.time_axis import say_seconds
-from lessons_lib.viz.drawing.palette import SERIES, SOFT_INK
+from lessons_lib.viz.drawing.palette import SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-
-_DASHES, _MARKERS = ("-", "--", "-."), ("o", "s", "^")
 
 
 @dataclass(frozen=True)
@@ -28,13 +24,9 @@ class LoadPoint:
     ttft: float
 
 
+@styled
 def draw_load(
-    runs: Mapping[str, Sequence[LoadPoint]],
-    *,
-    target: float | None = None,
-    knee: float | None = None,
-    quantile: str = "p99",
-    title: str = "",
+    runs: Mapping[str, Sequence[LoadPoint]], *, target: float, knee: float, title: str = "More and more load"
 ) -> Picture:
     """Left: goodput over the rate. Right: time to first token over the rate, on a logarithmic scale.
 
@@ -43,69 +35,36 @@ def draw_load(
         target: seconds to the first token that a request may take; a line on the right.
         knee: the rate beyond which the target is missed; a line on both sides.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    title = title or "More and more load"
-    with matplotlib.rc_context(STYLE):
-        fig = Figure(figsize=(8.2, 3.7), layout="constrained")
-        left, right = fig.subplots(1, 2)
-        for index, (name, points) in enumerate(runs.items()):
-            style = dict(
-                color=SERIES[index % len(SERIES)],
-                linestyle=_DASHES[index % len(_DASHES)],
-                marker=_MARKERS[index % len(_MARKERS)],
-            )
-            rates = [point.rate for point in points]
-            left.plot(rates, [point.goodput for point in points], label=name, **style)
-            right.plot(rates, [point.ttft for point in points], **style)
-        most = max((point.rate for points in runs.values() for point in points), default=1.0)
-        left.plot([0, most], [0, most], color=SOFT_INK, linewidth=0.8, linestyle=":")
-        top = 1.25 * max((point.goodput for points in runs.values() for point in points), default=1.0) or 1
-        left.set_ylim(0, top)
-        if most > top:
-            height = 0.94 * top
-            left.annotate("all in time", (height, height), xytext=(7, 0), textcoords="offset points", va="center")
-        right.set_yscale("log")
-        right.yaxis.set_major_formatter("{x:,.10g}")
-        for ax in (left, right):
-            ax.set_xlim(0, most * 1.03)
-            ax.set_xlabel("requests arriving per second")
-            if knee is not None:
-                ax.axvline(knee, color=SOFT_INK, linewidth=1, linestyle=(0, (2, 2)))
-        if knee is not None:
-            left.annotate(
-                "knee",
-                (knee, 0.97),
-                xycoords=("data", "axes fraction"),
-                xytext=(-4, 0),
-                textcoords="offset points",
-                ha="right",
-                va="top",  # on this side no curve is that high
-            )
-        if target is not None:
-            right.axhline(target, color=SOFT_INK, linewidth=1)
-            right.annotate(
-                "target", (0.01, target), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points"
-            )
-        left.set_title("requests per second within the target")
-        right.set_title(f"time to first token, {quantile}, seconds")
-        if runs:
-            fig.legend(loc="outside lower center", ncols=len(runs))
-        fig.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    return Picture.from_figure(fig, _describe(title, runs, target, knee, quantile))
-
-
-def _describe(title, runs, target, knee, quantile) -> str:
+    fig, (left, right) = new_figure(8.2, 3.7, 1, 2)
+    for index, (name, points) in enumerate(runs.items()):
+        style = look(index) | {"linestyle": DASHES[index % len(DASHES)]}
+        rates = [point.rate for point in points]
+        left.plot(rates, [point.goodput for point in points], label=name, **style)
+        right.plot(rates, [point.ttft for point in points], **style)
+    most = max(point.rate for points in runs.values() for point in points)
+    top = 1.25 * max(point.goodput for points in runs.values() for point in points)
+    left.plot([0, most], [0, most], color=SOFT_INK, linewidth=0.8, linestyle=":")
+    left.set(ylim=(0, top), title="requests per second within the target")
+    log_scale(right)
+    right.set_title("time to first token, p99, seconds")
+    for ax in (left, right):
+        ax.set(xlim=(0, most * 1.03), xlabel="requests arriving per second")
+        ax.axvline(knee, color=SOFT_INK, linewidth=1, linestyle=(0, (2, 2)))
+    right.axhline(target, color=SOFT_INK, linewidth=1)
+    beside = {"textcoords": "offset points", "annotation_clip": True}
+    left.annotate("all in time", (0.94 * top, 0.94 * top), (7, 0), va="center", **beside)
+    # On this side of the knee, no curve is that high.
+    left.annotate("knee", (knee, 0.97), (-4, 0), ("data", "axes fraction"), ha="right", va="top", **beside)
+    right.annotate("target", (0.01, target), (0, 3), ("axes fraction", "data"), **beside)
+    fig.legend(loc="outside lower center", ncols=len(runs))
+    write_title(fig, title)
     told = []
     for name, points in runs.items():
-        if points:
-            best = max(points, key=lambda point: point.goodput)
-            told.append(
-                f"{name}: at most {best.goodput:,.1f} requests per second within the target, at a rate of {best.rate:,.1f}; "  # noqa: E501
-                f"at {points[-1].rate:,.1f} per second {points[-1].goodput:,.1f}, with a {quantile} of "
-                f"{say_seconds(points[-1].ttft)} to the first token."
-            )
-    limits = [f"The target is {say_seconds(target)} to the first token."] if target is not None else []
-    limits += [f"The knee is at {knee:,.1f} requests per second."] if knee is not None else []
-    return " ".join([f"{title}.", *told, *limits])
+        best, last = max(points, key=lambda point: point.goodput), points[-1]
+        told.append(
+            f"{name}: at most {best.goodput:,.1f} requests per second within the target, at a rate of "
+            f"{best.rate:,.1f}; at {last.rate:,.1f} per second {last.goodput:,.1f}, with a p99 of "
+            f"{say_seconds(last.ttft)} to the first token."
+        )
+    limits = f"The target is {say_seconds(target)} to the first token. The knee is at {knee:,.1f} requests per second."
+    return Picture.from_figure(fig, described(title, [*told, limits]))

@@ -1,15 +1,12 @@
 """A request across the processes: one lane each, time from left to right, an arrow for each message between them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lessons_lib.recording.request_path import Message, Work
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
 
 _LEFT, _RIGHT, _LANE, _BAR = 136, 20, 84, 26
 _GRID = "#E6E6E6"
@@ -19,12 +16,7 @@ _MOST_TOLD = 8
 def draw_path(
     lanes: Sequence[str], messages: Sequence[Message], works: Sequence[Work] = (), title: str = ""
 ) -> Picture:
-    """The lanes from top to bottom, what each did, and the messages between them.
-
-    Raises:
-        ValueError: a message or work names a lane that isn't there.
-    """
-    _refuse_unknown_lanes(lanes, messages, works)
+    """The lanes from top to bottom, what each did, and the messages between them."""
     title = title or "A request across the processes"
     ends = [message.received for message in messages] + [work.end for work in works]
     longest = max(ends, default=0.0) or 1e-6
@@ -44,20 +36,17 @@ def draw_path(
     colours = _colours(works)
     for work in works:
         _draw_work(d, work, x, middle[work.lane], colours[work.label])
-    taken: list[tuple[float, float, float]] = []
     for message in messages:
-        _draw_arrow(d, message, x, middle)
-    for run in _labelled(messages):  # above the arrows
-        _draw_label(d, run, messages, x, middle, taken)
+        start, end = _ends(message, middle)
+        path = f"M{number(x(message.sent))} {number(start)}L{number(x(message.received))} {number(end)}"
+        d.lines(path, INK, 1.2, arrow=True)
+    for message in _first_of_each_kind(messages):  # above the arrows
+        start, end = _ends(message, middle)
+        at = (x(message.sent) + x(message.received)) / 2
+        side, anchor = (-9, "end") if end > start else (9, "start")  # downwards on the left, upwards on the right
+        d.text(at + side, (start + end) / 2, message.label, 11, anchor, halo=PAPER)
     d.height = bottom + 16
     return d.picture(_describe(title, lanes, messages, works, longest))
-
-
-def _refuse_unknown_lanes(lanes: Sequence[str], messages: Sequence[Message], works: Sequence[Work]) -> None:
-    named = [lane for message in messages for lane in (message.source, message.target)]
-    unknown = sorted({*named, *(work.lane for work in works)} - set(lanes))
-    if unknown:
-        raise ValueError(f"no lane is called {', '.join(unknown)}. The lanes are {', '.join(lanes)}.")
 
 
 def _colours(works: Sequence[Work]) -> dict[str, str]:
@@ -78,8 +67,7 @@ def _axis(d: Drawing, longest: float, x, top: float, bottom: float) -> None:
 
 def _draw_work(d: Drawing, work: Work, x, y: float, colour: str) -> None:
     left, width = x(work.start), max(x(work.end) - x(work.start), 1.5)
-    hover = f"{work.lane}: {work.label}, {say_seconds(work.end - work.start)}"
-    d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8, title=hover)
+    d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8)
     if sans_width(work.label, 11) + 8 <= width:
         d.text(left + width / 2, y, work.label, 11, "middle", on=colour)
 
@@ -90,57 +78,16 @@ def _ends(message: Message, middle: dict[str, float]) -> tuple[float, float]:
     return middle[message.source] + half, middle[message.target] - half
 
 
-def _draw_arrow(d: Drawing, message: Message, x, middle: dict[str, float]) -> None:
-    start, end = _ends(message, middle)
-    from_x, to_x = x(message.sent), x(message.received)
-    d.lines(f"M{number(from_x)} {number(start)}L{number(to_x)} {number(end)}", INK, 1.2, arrow=True)
-
-
-def _labelled(messages: Sequence[Message]) -> list[list[Message]]:
-    """Messages that share a label: those of the same kind that follow each other between two lanes."""
-    runs: list[list[Message]] = []
-    latest: dict[tuple[str, str], list[Message]] = {}
+def _first_of_each_kind(messages: Sequence[Message]) -> list[Message]:
+    """Of messages of one kind that follow each other between two lanes, the first."""
+    first: list[Message] = []
+    latest: dict[tuple[str, str], str] = {}
     for message in messages:
         way = (message.source, message.target)
-        if way in latest and latest[way][0].label == message.label:
-            latest[way].append(message)
-        else:
-            latest[way] = [message]
-            runs.append(latest[way])
-    return runs
-
-
-def _draw_label(d: Drawing, run: Sequence[Message], messages: Sequence[Message], x, middle, taken: list) -> None:
-    """What the messages of a run are called: beside the first arrow where no other arrow and no label is in the way.
-
-    Args:
-        messages: all of them.
-        taken: (left, right, y) of the labels that stand already; this one is added.
-    """
-    width = sans_width(run[0].label, 11)
-    for message in run:
-        start, end = sorted(_ends(message, middle))
-        for y in (start + share * (end - start) for share in (0.75, 0.5, 0.25)):
-            at = _x_at(message, y, x, middle) or 0.0
-            others = [_x_at(other, y, x, middle) for other in messages if other is not message]
-            for left in (at + 9, at - 9 - width):
-                right = left + width
-                is_free = not any(other is not None and left - 3 < other < right + 3 for other in others)
-                is_free &= not any(
-                    first < right + 6 and left < stop + 6 and abs(y - at_y) < 13 for first, stop, at_y in taken
-                )
-                if is_free and left >= 4 and right <= WIDTH - 4:
-                    d.text(left, y, run[0].label, 11, halo=PAPER)
-                    taken.append((left, right, y))
-                    return
-
-
-def _x_at(message: Message, y: float, x, middle: dict[str, float]) -> float | None:
-    """Where its arrow passes the height y; None if it doesn't."""
-    start, end = _ends(message, middle)
-    if not min(start, end) <= y <= max(start, end):
-        return None
-    return x(message.sent) + (y - start) / (end - start) * (x(message.received) - x(message.sent))
+        if latest.get(way) != message.label:
+            first.append(message)
+        latest[way] = message.label
+    return first
 
 
 def _describe(title, lanes, messages, works, longest: float) -> str:

@@ -2,8 +2,6 @@
 block.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence
@@ -19,45 +17,35 @@ from lessons_lib.recording.softmax_steps import (
     score_text,
     step_text,
 )
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show_token
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, shortened, show_token
 
 _LEFT, _RIGHT = 170, 16
 _ROOM = WIDTH - _LEFT - _RIGHT
 _SEEN, _NOW, _COMING = SERIES[3], SERIES[0], NEUTRAL
 _BARS = 84  # height of the scores' bars
 _MOST_VALUES = 6  # of the output; the rest isn't drawn
-_MOST_COLUMNS = 12  # keys of a block in one line
-_MOST_LINES = 2
-_WIDE_KEY = 32  # pixels that a key needs to show its score and token
-_MOST_HOVERS = 512  # with more keys, the strip has no hover texts: a key is narrower than two pixels
 
 
-def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str] | None = None) -> Picture:
+def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]) -> Picture:
     """Step i of a recording: the strip of all keys, the weights of the block, and the sums before and after it.
 
     Args:
-        steps: from `record_blocks`.
+        steps: from `record_blocks`, of about twenty keys in small blocks.
         i: which step, from 0 (before the first block).
         names: the text of each key's token, by position.
 
     Raises:
         IndexError: there is no step i.
-        ValueError: there are fewer names than keys.
     """
-    if not 0 <= i < len(steps):
-        raise IndexError(f"i is {i}; the recording has {len(steps)} steps, so it may be from 0 to {len(steps) - 1}.")
-    count = sum(len(step.positions) for step in steps)
-    if names is not None and len(names) < count:
-        raise ValueError(f"names has {len(names)} texts; there are {count} keys. Give one for each key.")
-    shown = [show_token(name) for name in names] if names is not None else None
+    check_index("step", i, len(steps))
+    shown = [show_token(name) for name in names]
     step, last = steps[i], i == len(steps) - 1
     title = _title(steps, i)
-    sentence = (
-        step_text(step) if count else "There is no key, so there is nothing to add up, and 0 / 0 is not a number."
-    )
-    if last and count and any(map(math.isnan, step.attention)):
+    sentence = step_text(step)
+    if last and any(map(math.isnan, step.attention)):
         sentence += " Output / sum, the attention, is not a number."
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
@@ -65,8 +53,7 @@ def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]
     for line in textwrap.wrap(sentence, 116):
         d.text(16, y, line, 14)
         y += 19
-    if count:
-        y = _strip(d, steps, i, shown, y + 4)
+    y = _strip(d, steps, i, shown, y + 4)
     if step.block:
         y = _weights(d, step, shown, y)
     d.height = _sums(d, step, last, y) + 6
@@ -82,7 +69,7 @@ def _title(steps: Sequence[SoftmaxStep], i: int) -> str:
     return f"Block {steps[i].block} of {len(steps) - 1}, {positions_text(steps[i].positions)}"
 
 
-def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | None, y: float) -> float:
+def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str], y: float) -> float:
     """All keys in their blocks: a bar for each score, and the running maximum as a line. Returns the y below it."""
     x = 16.0
     for colour, word in ((_SEEN, "seen"), (_NOW, "this block"), (_COMING, "to come")):
@@ -108,7 +95,7 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
     d.text(16, y + _BARS / 2, "scores", 13, bold=True)
     # Scores and tokens are below the bars: the line of the maximum runs close to the ends of most bars.
     scores_at, names_at = y + _BARS + 12, y + _BARS + 28
-    under = y + _BARS + (8 if width < _WIDE_KEY else 40 if names else 24)
+    under = y + _BARS + 40
     line = ""
     for step in blocks:
         colour = _NOW if step.block == i else _SEEN if step.block < i else _COMING
@@ -129,20 +116,12 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
     d.lines(f"M{_LEFT} {number(height_of(0))}h{_ROOM}", EDGE)
     if line:
         d.lines(line, INK, 2.5)
-    if width >= _WIDE_KEY:
-        for position, score in enumerate(scores):
-            x = _LEFT + (position + 0.5) * width
-            _fitted(d, x, scores_at, score_text(score), width - 3, 11)
-            if names:
-                _fitted(d, x, names_at, names[position], width - 3, 11, SOFT_INK, cut=True)
-    if len(scores) <= _MOST_HOVERS:
-        d.hover_grid(
-            _LEFT,
-            y,
-            width,
-            _BARS,
-            [[_hover(step, p, s, names) for step in blocks for p, s in zip(step.positions, step.scores)]],
-        )
+    for position, score in enumerate(scores):
+        x = _LEFT + (position + 0.5) * width
+        _fitted(d, x, scores_at, score_text(score), width - 3, 11)
+        _fitted(d, x, names_at, names[position], width - 3, 11, SOFT_INK, cut=True)
+    hovers = [_hover(step, p, s, names) for step in blocks for p, s in zip(step.positions, step.scores)]
+    d.hover_grid(_LEFT, y, width, _BARS, [hovers])
     return under + 30
 
 
@@ -153,46 +132,32 @@ def _block_bracket(d: Drawing, step: SoftmaxStep, x: float, width: float, y: flo
         INK if now else EDGE,
         3 if now else 2,
     )
-    text = f"block {step.block}"
-    if width < 52:
-        text = str(step.block)
-    if now or width >= 7 * len(text) + 4:
-        d.text(x + width / 2, y + 12, text, 12, "middle", bold=now, fill=INK if now else SOFT_INK)
+    text = f"block {step.block}" if width >= 52 else str(step.block)
+    d.text(x + width / 2, y + 12, text, 12, "middle", bold=now, fill=INK if now else SOFT_INK)
 
 
-def _weights(d: Drawing, step: SoftmaxStep, names: list[str] | None, y: float) -> float:
+def _weights(d: Drawing, step: SoftmaxStep, names: list[str], y: float) -> float:
     """The block's keys: score, score minus the maximum, and weight. Returns the y below it."""
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     y += 16
-    lines = min(math.ceil(len(step.scores) / _MOST_COLUMNS), _MOST_LINES)
-    columns = min(math.ceil(len(step.scores) / lines), _MOST_COLUMNS)
-    width = min(_ROOM / columns, 96)
+    width = min(_ROOM / len(step.scores), 96)
     finite = [weight for weight in step.weights if math.isfinite(weight)]
     largest = max([1.0, *finite])  # no weight is above 1 where the maximum is subtracted
-    for start in range(0, min(len(step.scores), columns * lines), columns):
-        d.text(16, y, "key", 12, fill=SOFT_INK)
-        d.text(16, y + 19, "score", 13)
-        d.text(16, y + 38, f"exp(score − {bracketed(step.reference)})", 13, bold=True)
-        d.text(16, y + 54, "its weight", 11, fill=SOFT_INK)
-        for column, key in enumerate(range(start, min(start + columns, len(step.scores)))):
-            x, position = _LEFT + (column + 0.5) * width, step.positions[key]
-            label = f"{position} {names[position]}" if names else str(position)
-            _fitted(d, x, y, label, width - 4, 11, SOFT_INK, cut=True)
-            _fitted(d, x, y + 19, score_text(step.scores[key]), width - 4, 12)
-            weight = step.weights[key]
-            _fitted(d, x, y + 38, number_text(weight), width - 4, 12, bold=True)
-            if math.isfinite(weight):
-                size = (width - 12) * weight / largest
-                d.rect(x - (width - 12) / 2, y + 49, width - 12, 6, PAPER, EDGE)
-                d.rect(x - (width - 12) / 2, y + 49, size, 6, _NOW)
-            else:
-                d.hatch(x - (width - 12) / 2, y + 49, width - 12, 6)
-        y += 74
-    rest = len(step.scores) - columns * lines
-    if rest > 0:
-        d.text(_LEFT, y - 4, f"and {rest} more in this block", 12, fill=SOFT_INK)
-        y += 16
-    return y
+    d.text(16, y, "key", 12, fill=SOFT_INK)
+    d.text(16, y + 19, "score", 13)
+    d.text(16, y + 38, f"exp(score − {bracketed(step.reference)})", 13, bold=True)
+    d.text(16, y + 54, "its weight", 11, fill=SOFT_INK)
+    for column, (position, score, weight) in enumerate(zip(step.positions, step.scores, step.weights)):
+        x = _LEFT + (column + 0.5) * width
+        _fitted(d, x, y, f"{position} {names[position]}", width - 4, 11, SOFT_INK, cut=True)
+        _fitted(d, x, y + 19, score_text(score), width - 4, 12)
+        _fitted(d, x, y + 38, number_text(weight), width - 4, 12, bold=True)
+        if math.isfinite(weight):
+            d.rect(x - (width - 12) / 2, y + 49, width - 12, 6, PAPER, EDGE)
+            d.rect(x - (width - 12) / 2, y + 49, (width - 12) * weight / largest, 6, _NOW)
+        else:
+            d.hatch(x - (width - 12) / 2, y + 49, width - 12, 6)
+    return y + 74
 
 
 def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
@@ -263,8 +228,7 @@ def _fitted(
     fill: str = INK, bold: bool = False, cut: bool = False,
 ) -> None:  # fmt: skip
     """Text centered at x, small enough to fit; words that may be cut are shortened instead."""
-    while cut and len(text) > 1 and mono_width(text, size) > room:
-        text = text[:-2] + "…"
+    text = shortened(text, room, size) if cut else text
     d.text(x, y, text, min(size, size * room / mono_width(text, size)), "middle", bold=bold, fill=fill, mono=True)
 
 
@@ -284,6 +248,5 @@ def _maximum_words(steps: Sequence[SoftmaxStep], i: int) -> str:
     return f"largest score so far: {number_text(step.maximum)}"
 
 
-def _hover(step: SoftmaxStep, position: int, score: float, names: list[str] | None) -> str:
-    name = f" '{names[position]}'" if names else ""
-    return f"key {position}{name}, block {step.block}: score {score_text(score)}"
+def _hover(step: SoftmaxStep, position: int, score: float, names: list[str]) -> str:
+    return f"key {position} '{names[position]}', block {step.block}: score {score_text(score)}"

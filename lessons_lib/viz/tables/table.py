@@ -1,7 +1,5 @@
 """A small table that works in a notebook, in print and in a screen reader."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

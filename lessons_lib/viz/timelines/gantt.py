@@ -4,23 +4,19 @@ A sequence has its color: pale and hatched while it waits, with a dark frame in 
     dark line in a stall.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lessons_lib.scheduling.arrivals import Arrival
 from lessons_lib.scheduling.simulator import Simulation
 from lessons_lib.viz.charts.time_axis import round_ticks, tick_words, unit_of
-from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SERIES, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number, sans_width
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
 from lessons_lib.viz.timelines.gantt_words import (
     describe_moment,
     describe_requests,
-    describe_row,
     latency_words,
     say_request,
     say_span,
@@ -30,8 +26,8 @@ from lessons_lib.viz.timelines.samples import sample_colors
 _MARGIN, _GUTTER = 16, 26
 _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
-_MOST_TOLD = 12  # sequences that are described in full
 _GRID = "#E6E6E6"
+_LABEL, _GAP = 28, 3  # room for a name, and between two rows
 _TIER_ROOM = 24  # pixels after a name, for its tier and whether it is interactive
 _SIGNS = {
     WAITING: "waits",
@@ -50,31 +46,11 @@ class _Frame:
     right: float
     label_room: float
     row: float
-    gap: float
     seconds: float
-    tier_room: float = 0
 
     def x(self, time: float) -> float:
         share = time / self.seconds if self.seconds else 0.0
         return self.left + self.label_room + share * (self.right - self.left - self.label_room)
-
-
-def draw_gantt(run: Simulation, title: str = "", upto: float | None = None) -> Picture:
-    """One run.
-
-    Args:
-        run: simulated with `keep_steps=True`.
-        upto: seconds; nothing later is drawn, and the axis doesn't change.
-    """
-    rows, seconds = gantt_rows(run), _end(run)
-    d = Drawing()
-    d.text(_MARGIN, 20, _heading(title or "Gantt", rows, upto), 15, bold=True)
-    y = _block(d, rows, _frame(rows, _MARGIN, WIDTH - _MARGIN, len(rows), seconds, {}), 40, upto, {})
-    d.height = _legend(d, {"": rows}, y + 4, {})
-    told = [describe_row(row) for row in rows[:_MOST_TOLD]] if upto is None else []
-    return d.picture(
-        " ".join([f"{title or 'Gantt'}. {_count(len(rows))}.", *told, describe_moment(rows, seconds, upto)])
-    )
 
 
 def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, requests: Iterable[Arrival] = ()) -> Picture:
@@ -99,19 +75,14 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, reque
         for column, name in enumerate(names[first : first + columns]):
             rows, left = charts[name], _MARGIN + column * (width + _GUTTER)
             d.text(left, y + 6, _fitting(_heading(name, rows, upto), width, 13.5), 13.5, bold=True)
-            bottoms.append(_block(d, rows, _frame(rows, left, left + width, most, seconds, asked), y + 22, upto, asked))
+            bottoms.append(_block(d, rows, _frame(left, left + width, most, seconds, asked), y + 22, upto, asked))
         y = max(bottoms) + 10
-    if not charts:
-        d.text(_MARGIN, y + 6, "There are no runs to compare.", fill=SOFT_INK)
-        y += 26
     d.height = _legend(d, charts, y - 4, asked)
     told = [
         f"{_heading(name, rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}"
         for name, rows in charts.items()
     ]
-    return d.picture(
-        " ".join(["Gantt charts on one time axis.", *describe_requests(asked.values()), *(told or ["There are none."])])
-    )
+    return d.picture(" ".join(["Gantt charts on one time axis.", *describe_requests(asked.values()), *told]))
 
 
 def _end(run: Simulation) -> float:
@@ -122,27 +93,10 @@ def _heading(name: str, rows: list[Row], upto: float | None) -> str:
     return f"{name}: {latency_words(rows, upto)}"
 
 
-def _frame(
-    rows: list[Row], left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]
-) -> _Frame:
+def _frame(left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]) -> _Frame:
     """Rows as high as fit for `most_rows` rows."""
-    room = _TALLEST / max(most_rows, 1)
-    row = min(max(room - 3, _LOWEST_ROW), _HIGHEST_ROW)
-    widest = max((_label_width(row_.name) for row_ in rows), default=0)
-    tier_room = _TIER_ROOM if asked else 0
-    return _Frame(
-        left,
-        right,
-        min(widest, (right - left) / 6) + 6 + tier_room,
-        row,
-        3 if row > _LOWEST_ROW else 1.5,
-        seconds,
-        tier_room,
-    )
-
-
-def _label_width(name: str) -> float:
-    return max(20.0, sans_width(name, 11) + 10)
+    row = min(max(_TALLEST / max(most_rows, 1) - _GAP, _LOWEST_ROW), _HIGHEST_ROW)
+    return _Frame(left, right, _LABEL + (_TIER_ROOM if asked else 0), row, seconds)
 
 
 def _fitting(text: str, width: float, size: float) -> str:
@@ -158,14 +112,14 @@ def _block(
     if not rows:
         d.text(frame.left, y + 10, "No sequences: nothing has run yet.", fill=SOFT_INK)
         return y + 28
-    bottom = y + len(rows) * (frame.row + frame.gap)
+    bottom = y + len(rows) * (frame.row + _GAP)
     _axis(d, frame, y - 2, bottom)
     for row in rows:
         _label(d, row, frame, y, asked.get(row.name))
         _bar(d, row, frame, y, frame.seconds if upto is None else upto)
-        y += frame.row + frame.gap
+        y += frame.row + _GAP
     if upto is not None and 0 <= upto < frame.seconds:
-        _now(d, frame.x(upto), bottom - len(rows) * (frame.row + frame.gap) - 3, bottom + 2)
+        _now(d, frame.x(upto), bottom - len(rows) * (frame.row + _GAP) - 3, bottom + 2)
     return bottom + 24
 
 
@@ -187,20 +141,13 @@ def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
 
 
 def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | None) -> None:
-    room, colour = frame.label_room - 6 - frame.tier_room, color_of(row.name)
+    room, colour = _LABEL - 6, color_of(row.name)
     d.rect(frame.left, y, room, frame.row, colour, radius=2, title=say_request(request) if request else row.name)
     size = min(12.0, frame.row)
     if request:
         _beside(d, request, frame.left + room, y + frame.row / 2, size)
-    d.text(
-        frame.left + room / 2,
-        y + frame.row / 2,
-        _fitting(row.name, room - 4, 1.1 * size),
-        size,
-        "middle",
-        bold=True,
-        on=colour,
-    )
+    name = _fitting(row.name, room - 4, 1.1 * size)
+    d.text(frame.left + room / 2, y + frame.row / 2, name, size, "middle", bold=True, on=colour)
 
 
 def _beside(d: Drawing, request: Arrival, x: float, y: float, size: float) -> None:
@@ -266,7 +213,3 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
         d.text(_MARGIN + 30 * interactive, y + 9, meaning, 12, fill=SOFT_INK)
         y += 24
     return y + 6
-
-
-def _count(count: int) -> str:
-    return f"{count} sequence{'' if count == 1 else 's'}"

@@ -1,7 +1,5 @@
 """What each sequence of a simulated run did, and when: the rows of a Gantt chart, read off the steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from lessons_lib.scheduling.simulator import Simulation

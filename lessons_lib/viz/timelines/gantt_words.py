@@ -1,7 +1,5 @@
 """A Gantt chart in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from lessons_lib.scheduling.arrivals import Arrival
@@ -45,18 +43,6 @@ def describe_requests(requests: Iterable[Arrival]) -> list[str]:
         if requests
         else []
     )
-
-
-def describe_row(row: Row) -> str:
-    """What happened to one sequence."""
-    told = []
-    for state in (WAITING, PREFILL, DECODE, HELD, STALLED):
-        spans = [span for span in row.spans if span.state == state]
-        if spans:
-            tokens = f", {sum(span.tokens for span in spans)} tokens" if any(span.tokens for span in spans) else ""
-            told.append(f"{state} {say_seconds(sum(span.end - span.start for span in spans))}{tokens}")
-    end = f"finished at {say_seconds(row.finished)}" if row.finished is not None else "not finished"
-    return f"{row.name} arrives at {say_seconds(row.arrival)}: {'; '.join([*told, end])}."
 
 
 def describe_moment(rows: list[Row], seconds: float, upto: float | None) -> str:

@@ -1,7 +1,5 @@
 """The colors that a legend shows the prefill's frame on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from lessons_lib.viz.drawing.palette import NEUTRAL, ON_COLOR, color_of, text_on

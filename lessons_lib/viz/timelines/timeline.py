@@ -2,24 +2,21 @@
 
 A row is a slot, a column a step, a color a request. A dark frame marks prefill. Hatching covers the share of a cell
 that was computed but not needed: padding at the start of a wave, finished rows, and empty slots that are computed
-    anyway.
+anyway.
 """
-
-from __future__ import annotations
 
 from itertools import groupby
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, number, share_text
 from lessons_lib.viz.timelines.samples import sample_colors
 
 _LEFT = 72  # room for "slot 0"
 _RIGHT = 16
 _WIDEST_CELL = 30
-_LETTER_CELL = 15  # narrower cells share one letter
-_HOVER_CELL = 9  # narrower cells share one hover text
 _SEAM_CELL = 5  # narrower cells have no seam between them
 
 
@@ -56,13 +53,13 @@ def draw_compare(
     if i is None:
         i = columns - 1
     else:
-        _check_index(i, columns)
+        check_index("step", i, columns)
     d = Drawing()
     y = 16.0
     words = []
     for name, trace in zip(names, (above, below)):
         shown = min(i + 1, len(trace.steps))
-        done = f": all done after {_count(len(trace.steps), 'step')}" if shown == len(trace.steps) and shown else ""
+        done = f": all done after {count(len(trace.steps), 'step')}" if shown == len(trace.steps) and shown else ""
         d.text(16, y + 4, name + done, 15, bold=True)
         y = _block(d, trace, shown, columns, y + 24) + 20
         words.append(f"{name}{done}. {_describe(trace, shown)}")
@@ -71,16 +68,10 @@ def draw_compare(
     return d.picture(" ".join(words))
 
 
-def _check_index(i: int, count: int) -> None:
-    if not 0 <= i < count:
-        limits = f"from 0 to {count - 1}" if count else "nothing: the trace has no steps"
-        raise IndexError(f"step index {i} is not in the trace; it may be {limits}.")
-
-
 def _steps_shown(trace: Trace, upto: int | None) -> int:
     if upto is None:
         return len(trace.steps)
-    _check_index(upto, len(trace.steps))
+    check_index("step", upto, len(trace.steps))
     return upto + 1
 
 
@@ -100,9 +91,8 @@ def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> floa
     if width >= _SEAM_CELL:  # seams between the steps
         seams = "".join(f"M{number(_LEFT + n * width)} {number(y)}V{number(bottom - 3)}" for n in range(1, shown))
         d.lines(seams, PAPER, 1)
-    if width < _LETTER_CELL:
-        for slot in range(trace.slots):
-            _letters(d, trace.steps[:shown], slot, _LEFT, y + slot * (height + 3) + height / 2, width)
+    for slot in range(trace.slots):
+        _letters(d, trace.steps[:shown], slot, _LEFT, y + slot * (height + 3) + height / 2, width)
     if shown < len(trace.steps):  # the current step
         now = _LEFT + shown * width
         d.lines(f"M{number(now)} {number(y - 4)}V{number(bottom + 1)}", INK, 2)
@@ -112,14 +102,10 @@ def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> floa
 
 
 def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float, height: float) -> None:
-    """One slot through the steps; equal neighbors are merged where cells are very narrow."""
-    works = _works(steps, slot)
-    if width < _HOVER_CELL:
-        runs = [(work, len(list(group))) for work, group in groupby(works)]
-    else:
-        runs = [(work, 1) for work in works]
+    """One slot through the steps; equal neighbors are drawn as one."""
     start = 0
-    for work, length in runs:
+    for work, group in groupby(_works(steps, slot)):
+        length = len(list(group))
         if work is not None:
             with d.marked([(work.request,)] if work.request else []):
                 _cell(d, work, slot, start, length, x + start * width, y, width, height)
@@ -132,26 +118,12 @@ def _cell(
     steps = f"step {start + 1}" if length == 1 else f"steps {start + 1} to {start + length}"
     hover = f"slot {slot}, {steps}: {_say(work)}" + (" in each" if length > 1 else "")
     if work.computed == 0:  # no forward pass touched the row: empty, or waiting
-        d.rect(
-            x, y, width * length, height, PAPER if work.request is None else tint(color_of(work.request)), title=hover
-        )
+        fill = PAPER if work.request is None else tint(color_of(work.request))
+        d.rect(x, y, width * length, height, fill, title=hover)
         return
     pale = NEUTRAL if work.request is None else tint(color_of(work.request))
-    wide = width >= _LETTER_CELL
-    hatched = work.wasted / work.computed
-    d.cell(
-        x,
-        y,
-        width * length,
-        height,
-        color_of(work.request),
-        label=work.request if wide and work.request and len(work.request) * 8 < width - 2 else "",
-        title=hover,
-        hatched=hatched,
-        pale=pale,
-        framed=work.phase == "prefill",
-        size=12,
-    )
+    hatched, framed = work.wasted / work.computed, work.phase == "prefill"
+    d.cell(x, y, width * length, height, color_of(work.request), "", hover, hatched, pale, framed)
 
 
 def _letters(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float) -> None:
@@ -231,7 +203,7 @@ def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
     d.text(x, y + 10, "requests", 12, fill=SOFT_INK)
     x += 62
     for n, name in enumerate(requests):
-        if x > 330:
+        if x > 310:
             d.text(x + 2, y + 10, f"and {len(requests) - n} more", 12, fill=SOFT_INK)
             break
         with d.marked([(name,)]):
@@ -256,7 +228,7 @@ def _describe(trace: Trace, shown: int) -> str:
     computed, useful = _sums(trace, shown)
     total = len(trace.steps)
     span = f"all {total} steps" if shown == total else f"steps 1 to {shown} of {total}"
-    slots = f"Timeline of {_count(trace.slots, 'slot')}, {_count(1, 'step') if total == 1 else span}."
+    slots = f"Timeline of {count(trace.slots, 'slot')}, {count(1, 'step') if total == 1 else span}."
     share = share_text(computed - useful, computed)
     waste = f"{computed:,} token positions computed, {useful:,} useful, {computed - useful:,} wasted ({share})."
     waiting = trace.steps[shown - 1].waiting
@@ -275,13 +247,9 @@ def _describe_slot(steps: list[Step], slot: int) -> str:
         f"{n} in step {end}" if end - first == 1 else f"{n} in steps {first + 1} to {end}" for n, first, end in spans
     ]
     wasted = sum(work.wasted for work in _works(steps, slot) if work)
-    return f"Slot {slot}: {_some(told)}; {_count(wasted, 'position')} wasted."
+    return f"Slot {slot}: {_some(told)}; {count(wasted, 'position')} wasted."
 
 
 def _some(words: list[str] | tuple[str, ...], most: int = 12) -> str:
     more = [f"and {len(words) - most} more"] if len(words) > most else []
     return ", ".join([*words[:most], *more]) or "none"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
