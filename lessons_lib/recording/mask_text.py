@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
+from lessons_lib.recording.words import check_index
 
 # rule name -> (words for an allowed pair, words for a forbidden pair), in sentence order. Keyed by name, so that a
 # learner's rule of the same name gets the same words.
@@ -79,8 +80,8 @@ def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[s
     >>> read_pair(tags, tags, 2, 4, ["A", "B"])
     'A, position 2, may not attend to B, position 1: another sequence.'
     """
-    _check_index("query", query, len(queries))
-    _check_index("key", key, len(keys))
+    check_index("query", query, len(queries))
+    check_index("key", key, len(keys))
     names = names_for(queries, keys) if names is None else names
     return read_pairs(_only(queries, query), _only(keys, key), names, rules)[0][0]
 
@@ -93,7 +94,7 @@ def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: S
     >>> read_row(block_diagonal_mask(tags, tags), tags, tags, 2, ["A", "B"])
     'A, position 2, attends to A 0 to 2.'
     """
-    _check_index("query", query, len(queries))
+    check_index("query", query, len(queries))
     names = names_for(queries, keys) if names is None else names
     seen = [token for token, may in zip(_pairs(keys), mask[query].tolist()) if may]
     return f"{_tokens(_only(queries, query), names)[0]}, attends to {ranges(seen, names) or 'nothing'}."
@@ -193,15 +194,6 @@ def _say(rules: Sequence[Callable], number: int) -> tuple[str, str]:
     if not may and not forbidding:
         return verb, f", but should: {', '.join(allowing) or 'no rule forbids it'}"
     return verb, f": {', '.join(allowing if may else forbidding) or 'no rule forbids it'}"
-
-
-def _check_index(what: str, index: int, count: int) -> None:
-    if not 0 <= index < count:
-        raise IndexError(
-            f"there is no {what} {index}; it may be from 0 to {count - 1}."
-            if count
-            else f"there is no {what} {index}; there are none."
-        )
 
 
 def _only(tags: Tags, index: int) -> Tags:

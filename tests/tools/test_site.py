@@ -127,7 +127,7 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
     }.items():
         assert f"| {what} | {told}" in text, what
     assert f"({LONGEST_WAIT:.0f} seconds at most)" in text
-    for name, why in (protocol.CompletionRequest.not_offered | protocol.ChatRequest.not_offered).items():
+    for name, (why, *_) in (protocol.CompletionRequest.not_offered | protocol.ChatRequest.not_offered).items():
         assert f"| `{name}` | {why} |" in text
     assert all(f"`{path}`" in text and f" | {advice} |" in text for path, advice in errors.OTHER_PATHS.items())
 

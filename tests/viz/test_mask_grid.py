@@ -164,7 +164,7 @@ def test_it_names_its_limits():
     with pytest.raises(ValueError, match="dtype torch.float32; it must be torch.bool"):
         draw_mask(additive_mask(mask), tags, tags)
     for row in (-1, 5):
-        with pytest.raises(IndexError, match=f"row is {row}; it may be from 0 to 4"):
+        with pytest.raises(IndexError, match=f"there is no row {row}; it may be from 0 to 4"):
             draw_mask(mask, tags, tags, row=row)
     many = tag_tokens([101])
     with pytest.raises(ValueError, match="101 queries and 101 keys; at most 100 of each can be drawn"):

@@ -14,6 +14,7 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 from lessons_lib.recording.mask_text import cached_keys, count_text, describe_mask, names_for, read_pairs, read_row
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
@@ -132,11 +133,8 @@ def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> No
             f"{shape[0]} queries and {shape[1]} keys; at most {LARGEST} of each can be drawn. Draw a part of the "
             "mask, or print `mask_text`."
         )
-    if row is not None and not 0 <= row < len(queries):
-        raise IndexError(
-            f"row is {row}; "
-            + (f"it may be from 0 to {len(queries) - 1}." if len(queries) else "the mask has no rows.")
-        )
+    if row is not None:
+        check_index("row", row, len(queries))
 
 
 def _empty(title: str, queries: int, keys: int) -> Picture:
