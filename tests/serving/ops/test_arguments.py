@@ -6,6 +6,7 @@ import pytest
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.serving.__main__ import main
 from lessons_lib.serving.http.arguments import WrongArgument, parse
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
@@ -177,7 +178,7 @@ def test_an_address_of_another_machine(capsys):
 
 
 def test_a_recipe_can_be_sent_to_another_process():
-    recipe = EngineRecipe("m", config=EngineConfig(max_num_seqs=3, policy="priority"))
+    recipe = EngineRecipe("m", config=EngineConfig(max_num_seqs=3, policy=StrictPriority()))
     sent = pickle.loads(pickle.dumps(recipe))
     assert sent.config.max_num_seqs == 3 and sent.model == "m"
 
