@@ -45,7 +45,7 @@ class ModelRunner:
     """
 
     cache_type = PagedKVCache
-    can_overlap = False  # a step may be launched before the host has the tokens of the last one
+    can_overlap = False  # True if a step may be launched before the host has the last one's tokens, as GPUModelRunner's
 
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None,
@@ -68,8 +68,12 @@ class ModelRunner:
         return paged_forward(self.model, batch, self.cache, self.backend)
 
     def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
-        """Take the tokens that were chosen for a step, int64 [N] on the device of the logits: the next step may compute
-        them before the host has seen them. A negative one is no token."""
+        """Start to send the tokens that were chosen for a step to the host. A runner that can overlap also keeps them
+        on the device, where the next step reads them.
+
+        Args:
+            tokens: int64 [N], on the device of the logits. A negative one is no token.
+        """
         return InFlightTokens(tokens)
 
     def reset(self) -> None:

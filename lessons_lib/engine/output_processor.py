@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.logprobs import rows_of_logprobs, token_logprobs
+from lessons_lib.engine.logprobs import rows_of_logprobs
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -84,7 +84,7 @@ class OutputProcessor:
             wanted = request.params.logprobs
             gets_token = output.gets_token[row] and tokens[row] >= 0 and not request.finish_reason
             if gets_token and wanted is not None and request.logprobs is not None:
-                request.logprobs.append(token_logprobs(own[row], tokens[row], wanted))
+                request.logprobs += rows_of_logprobs(own[row : row + 1], tokens[row : row + 1], wanted)
             others = others[extra:]
 
     def _add_prompt_logprobs(self, group: RequestGroup, start: int, logits: torch.Tensor) -> None:
