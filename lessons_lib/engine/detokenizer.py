@@ -9,9 +9,9 @@ HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for the first bytes of a ch
 
 
 def releasable(text: str, stop: "tuple[str, ...] | list[str]") -> tuple[int, bool]:
-    """How much of a growing text can be shown now, and whether a stop string has ended it.
+    """Find the part of a growing text that can be shown now, and whether a stop string has ended it.
 
-    What may be the beginning of a stop string is held back until more text decides.
+    A possible beginning of a stop string is held back until more text decides.
 
     Args:
         text: all text so far.

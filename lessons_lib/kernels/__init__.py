@@ -6,7 +6,7 @@ kernel without a GPU, compile_check tries to compile it for one, machine_code co
 removes one idea at a time from the fast kernels.
 """
 
-import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled
 
 # isort: split
 from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
