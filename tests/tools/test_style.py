@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ["lessons_lib", "tools", "examples", "tests", "course.py"]
-PLAIN = ["models", "batching", "attention", "kernels", "kv_cache", "measuring", "recording"]  # add what is cleaned
+# Folders whose docstrings are clean; add what follows.
+PLAIN = ["engine", "models", "batching", "attention", "kernels", "kv_cache", "measuring", "recording"]
 OPENINGS = {"What", "Which", "Whether", "How"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
