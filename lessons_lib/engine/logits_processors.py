@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,9 +51,9 @@ def ban(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
         logits.index_fill_(0, to_device([*token_ids], logits), NEVER)
 
 
-def allow_only(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
+def allow_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
     """Only these tokens can be drawn."""
-    index = to_device([*token_ids], logits)
+    index = token_ids.to(logits.device, non_blocking=True)
     own = logits[index]
     logits.fill_(NEVER)
     logits[index] = own
@@ -77,6 +78,12 @@ class LogitsRules:
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: "Grammar | None" = None
     end_token: int | None = None
+
+    @cached_property
+    def allowed_token_ids(self) -> torch.Tensor:
+        """Those of `params`, made a tensor once: there may be as many as the vocabulary has, in each step."""
+        ids = torch.tensor(self.params.allowed_token_ids)
+        return ids.pin_memory() if torch.cuda.is_available() else ids
 
     def processor(self, sequence: Sequence) -> "LogitsProcessor":
         """The rules, for a completion that grows with a sequence."""
@@ -196,7 +203,7 @@ class LogitsProcessor:
         for function in params.logits_processors:
             logits = _checked(function(list(prompt_ids), list(output_ids), logits), logits)
         if params.allowed_token_ids is not None:
-            allow_only(logits, params.allowed_token_ids)
+            allow_only(logits, self.rules.allowed_token_ids)
         ban(logits, last_tokens_of_bad_words(output_ids, self.rules.bad_words))
         if position < params.min_tokens:
             ban(logits, [*self.sequence.stop_token_ids])

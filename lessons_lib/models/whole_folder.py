@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateSyntaxError
+
 SAMPLE = "The little dog said: hello!"
 FEW = 0.5  # share of a vocabulary; models round theirs up
 LAYER = re.compile(r"\.\d+\.")
@@ -32,7 +34,8 @@ def what_is_missing(model: Any, tokenizer: Any, report: dict[str, Any], folder: 
             f"{unused[0]!r}; config.json is another model's"
         )
     reason = in_files(tokenizer, folder) if folder else ""
-    return reason or in_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
+    reason = reason or in_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
+    return reason or in_chat_template(tokenizer)
 
 
 def of_other_layers(unused: Iterable[str], used: Iterable[str]) -> list[str]:
@@ -54,7 +57,9 @@ def of_used_modules(unused: Iterable[str], used: Iterable[str]) -> list[str]:
 
 
 def in_files(tokenizer: Any, folder: Path) -> str:
-    """Name a missing tokenizer file or a malformed generation config; an empty string if there is none."""
+    """Name a file that is missing, malformed or left out; an empty string if there is none."""
+    if (folder / "adapter_config.json").exists():
+        return "its adapter (adapter_config.json) would be left out; merge it into the weights"
     if not (folder / "tokenizer.json").exists():
         needed = [name for name in type(tokenizer).vocab_files_names.values() if name != "tokenizer.json"]
         if absent := [name for name in needed if not (folder / name).exists()]:
@@ -82,4 +87,16 @@ def in_vocabulary(tokenizer: Any, vocab_size: int) -> str:
         return f"its tokenizer has {count} tokens and the model {vocab_size}; one of them is another model's"
     if not tokenizer(SAMPLE, add_special_tokens=False).input_ids:
         return f"its tokenizer encodes {SAMPLE!r} as no tokens"
+    return ""
+
+
+def in_chat_template(tokenizer: Any) -> str:
+    """Describe a chat template that can't be read; an empty string if it can, or if there is none."""
+    try:
+        if tokenizer.chat_template:
+            tokenizer.apply_chat_template([{"role": "user", "content": SAMPLE}], tokenize=False)
+    except TemplateSyntaxError as error:
+        return f"its chat template can't be read: {error}"
+    except Exception:  # noqa: BLE001 - a template refuses messages as it likes, such as those without a system's
+        return ""
     return ""

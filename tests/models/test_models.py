@@ -21,6 +21,12 @@ from lessons_lib.recording.forward_passes import watch_forwards
 FAMILIES = ["gpt2", "llama", "qwen2"]
 
 
+def test_a_model_made_in_inference_mode_has_ordinary_weights():
+    with torch.inference_mode():
+        model = tiny_model("llama", seed=99)
+    assert not any(weights.is_inference() for weights in model.parameters())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_local_folder_loads_through_transformers(family, tmp_path):
     tiny = deepcopy(tiny_model(family))  # other tests have the cached one

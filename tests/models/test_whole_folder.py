@@ -104,6 +104,30 @@ def test_a_tokenizer_of_a_larger_model(folder):
         load_model(folder, device="cpu")
 
 
+@pytest.mark.parametrize(
+    "template, says",
+    [
+        ("{% for message in messages %}{{ message['con", "its chat template can't be read: unexpected char"),
+        ("{% for message in messages %}a", "its chat template can't be read: Unexpected end of template"),
+        ("{{ raise_exception('the system message comes first') }}", None),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", None),
+    ],
+)
+def test_a_chat_template_is_read_before_the_first_chat(folder, template, says):
+    (folder / "chat_template.jinja").write_text(template)
+    if says is None:
+        assert load_model(folder, device="cpu")
+        return
+    with pytest.raises(DamagedModel, match=re.escape(says)):
+        load_model(folder, device="cpu")
+
+
+def test_an_adapter_that_would_be_left_out(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(DamagedModel, match="its adapter .* would be left out; merge it"):
+        load_model(folder, device="cpu")
+
+
 def change_weights(folder, change):
     weights = load_file(folder / "model.safetensors")
     change(weights)

@@ -78,12 +78,18 @@ def check_architecture(model_type: str) -> Outcome:
     return compare(model_type, model, prompts, expected)
 
 
-def compare(model_type: str, model: PreTrainedModel, prompts: list[list[int]], expected: list[Answer]) -> Outcome:
+def compare(
+    model_type: str,
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    expected: list[Answer],
+    config: EngineConfig = ENGINE,
+) -> Outcome:
     """Serve the prompts together and compare with what is expected."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            engine = LLMEngine(model, NoText(), ENGINE)  # type: ignore[arg-type]
+            engine = LLMEngine(model, NoText(), config)  # type: ignore[arg-type]
         except UnsupportedModel as error:
             return Outcome(model_type, REFUSED, one_line(error))
     params = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, logprobs=0)
