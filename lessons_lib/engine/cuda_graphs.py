@@ -163,6 +163,6 @@ class CudaCapture:
 
 
 def rerun(step: Step) -> tuple[Callable[[], Any], torch.Tensor]:
-    """In place of a capture if there is no GPU: runs the step again, with the tensors of the first time. For tests."""
+    """Stand in for a capture without a GPU: run the step again, with the tensors of the first time. For tests."""
     output = step().clone()
     return lambda: output.copy_(step()), output

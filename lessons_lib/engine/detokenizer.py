@@ -88,7 +88,7 @@ class IncrementalDetokenizer:
         return self._show()
 
     def finish(self) -> str:
-        """No token follows: show what was held back."""
+        """Show the text that was held back: no token follows."""
         if self.stopped:
             return ""
         self._decoded += self._decode(self._context)[len(self._before) :]
@@ -140,7 +140,7 @@ def decode_options(tokenizer: PreTrainedTokenizerBase, skip_special: bool, space
 
 
 def text_of(tokenizer: PreTrainedTokenizerBase, token_ids: list[int], options: dict[str, bool]) -> str:
-    """The text of tokens that all are there: what a stream of them would have shown."""
+    """The text of all tokens of a completion: the text that a stream of them would have shown."""
     text = str(tokenizer.decode(token_ids, **options))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if HALF_A_CHARACTER not in text or type(decoder).__name__ == "ByteLevel":

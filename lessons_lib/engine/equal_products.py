@@ -28,7 +28,7 @@ class ShareEqualProducts(CustomGraphPass):
                     graph.erase_node(node)
 
     def uuid(self) -> Any:
-        """For the compiler's cache on disk: another pass would have made other code."""
+        """The key of the compiler's cache on disk: another pass would make other code."""
         return get_hash_for_files((__file__,))
 
 

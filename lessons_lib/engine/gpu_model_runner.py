@@ -125,7 +125,7 @@ class GPUModelRunner(ModelRunner):
 
     @torch.inference_mode()
     def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
-        """See `ModelRunner.keep_tokens`. They go to the host without waiting for them."""
+        """See `ModelRunner.keep_tokens`. The host doesn't wait for them."""
         torch.clamp(tokens, min=0, out=self.previous_tokens[: len(tokens)])
         self._previous_rows = {sequence: row for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
         if tokens.device.type != "cuda":
@@ -169,7 +169,7 @@ class GPUModelRunner(ModelRunner):
         return [weight for parameters in self._parameters for weight in parameters.values() if weight is not None]
 
     def gather_weights(self) -> None:
-        """A weight of the model may have been replaced: put it where the compiled model reads it."""
+        """Put weights that were replaced where the compiled model reads them."""
         for joined in self.joined:
             joined.gather()
 

@@ -49,7 +49,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerBase", size: int) -> "Vocabulary":
-        """The one of this tokenizer."""
+        """The vocabulary of this tokenizer; built once."""
         sizes = _vocabularies.setdefault(tokenizer, {})
         if size not in sizes:
             sizes[size] = cls(tokenizer, size)
@@ -156,7 +156,7 @@ def text_only(tokenizer: "PreTrainedTokenizerBase") -> str:
 
 
 def in_one_line(error: str) -> str:
-    """llguidance's message, not longer than MAX_ERROR; of an invalid regex, what is wrong with it and where."""
+    """Shorten llguidance's message to MAX_ERROR characters; of an invalid regex, keep the fault and its place."""
     if "NoExtensionBias" in error:  # its word for a rule in which no text can ever end, such as one that is itself
         return "it matches no text; correct the rule."
     found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)

@@ -49,7 +49,7 @@ class Joined:
 
 
 class JoinedLinear(Linear):
-    """A projection that knows those that it is joined with. Outside of a compiled model, it is a Linear.
+    """A projection that is joined with others. Outside of a compiled model, it is a Linear.
 
     Attributes:
         joined: all of them.

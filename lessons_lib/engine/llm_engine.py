@@ -205,7 +205,7 @@ class LLMEngine:
             raise
 
     def step(self) -> list[RequestOutput]:
-        """One step for all requests; see `EngineCore.step`.
+        """Run one step for all requests; see `EngineCore.step`.
 
         Returns:
             the requests that have ended, without those that `generate` and `stream` wait for.
@@ -225,7 +225,7 @@ class LLMEngine:
             raise
 
     def advance(self) -> None:
-        """One step, and the calls of `on_token` that follow it, without the return value of `step`."""
+        """Run one step, and the calls of `on_token` that follow it. Outputs stay until `step` returns them."""
         refuse_inside(self.advance, "step() was called by an on_token or an observer")
         self.core.step()
         with self._passing_on:
@@ -395,7 +395,7 @@ class LLMEngine:
 
 
 def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
-    """The scheduler class of an engine whose parts name none."""
+    """The scheduler class, unless `Parts` has one."""
     if config.num_swap_blocks:
         from lessons_lib.scheduling.swapping import SwappingScheduler  # few engines swap
 
@@ -404,7 +404,7 @@ def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
 
 
 def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-    """The runner of an engine whose config names none."""
+    """Make the runner, unless the config does."""
     if config.overlap:
         from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # imports the compiler
 

@@ -41,18 +41,18 @@ def penalize_presence(logits: torch.Tensor, output_ids: ListOf[int], presence: f
 
 
 def add_bias(logits: torch.Tensor, bias: dict[int, float]) -> None:
-    """Add to the logit of each token what the dict says."""
+    """Add a bias to the logit of each token of the dict."""
     logits[to_device([*bias], logits)] += to_device([*bias.values()], logits).to(logits.dtype)
 
 
 def ban(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
-    """These tokens can't be drawn."""
+    """Exclude tokens from the draw."""
     if token_ids:
         logits.index_fill_(0, to_device([*token_ids], logits), NEVER)
 
 
 def allow_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-    """Only these tokens can be drawn."""
+    """Exclude all other tokens from the draw."""
     index = token_ids.to(logits.device, non_blocking=True)
     own = logits[index]
     logits.fill_(NEVER)
@@ -138,7 +138,7 @@ def rules_of(
 
 
 def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
-    """bool tensor [vocabulary]: whether a token is one of these."""
+    """A mask of tokens: bool tensor [vocabulary]."""
     mask = torch.zeros(vocab_size, dtype=torch.bool)
     mask[[token for token in token_ids if token < vocab_size]] = True
     return mask

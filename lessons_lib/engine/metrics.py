@@ -88,7 +88,7 @@ class EngineStep:
 
     @property
     def total_seconds(self) -> float:
-        """Of all parts."""
+        """The time of all parts."""
         return sum(self.seconds.values())
 
 
@@ -111,7 +111,7 @@ class EngineGauges:
 
     @classmethod
     def of(cls, engine: LLMEngine) -> "EngineGauges":
-        """Those of an engine now. If another thread calls the engine, this waits until that call has returned."""
+        """Look at an engine. If another thread is calling it, wait until that call has returned."""
         with engine.core.lock:
             scheduler, pool, waiting = engine.scheduler, engine.scheduler.pool, engine.scheduler.waiting
             return cls(

@@ -77,7 +77,7 @@ class ModelRunner:
         return InFlightTokens(tokens)
 
     def reset(self) -> None:
-        """After a pass that was interrupted: forget the block tables, and let the model call its own attention."""
+        """Clean up after an interrupted pass: forget the block tables, and give the model its own attention back."""
         self.tables.reset()
         self.model.config._attn_implementation = self._attention
 

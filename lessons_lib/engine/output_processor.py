@@ -18,13 +18,13 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 
 class OutputProcessor:
-    """Makes what callers get of the tokens that requests have."""
+    """Makes text, log-probabilities and outputs of the tokens that requests have."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
 
     def restart(self, request: Request) -> None:
-        """Make everything again that follows from the tokens of a request; see `Request.restart`."""
+        """Rebuild everything that follows from the tokens of a request; see `Request.restart`."""
         request.restart()
         params = request.params
         request.detokenizer = request.texts = None
@@ -101,7 +101,7 @@ class OutputProcessor:
             group.prompt_logprobs[start + 1 : start + 1 + len(tokens)] = found
 
     def new_token(self, request: Request, place: int) -> NewToken:
-        """A token as a reader gets it.
+        """Make a NewToken.
 
         Args:
             place: of the token in the completion, from 0.
@@ -184,7 +184,7 @@ class TokenReader:
         return len(request.output_ids if request.texts is None else request.texts)
 
     def move_on(self, token: NewToken) -> None:
-        """The token has been read."""
+        """Move the cursor behind a token that was read."""
         self.num_read[token.index] += 1
         self.is_read = True
 

@@ -53,7 +53,7 @@ class Request(Sequence):
         return len(self.output_ids) + self.num_placeholders
 
     def restart(self) -> None:
-        """Keep the tokens. Nothing of them is in the cache, and the rules begin anew."""
+        """Keep nothing but the tokens: none of them is in the cache, and the rules begin anew."""
         self.has_begun = False
         self.num_computed_tokens = self.num_placeholders = 0
         self.blocks, self.swapped, self.block_hashes = [], [], []

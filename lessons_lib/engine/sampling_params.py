@@ -78,7 +78,7 @@ def num_logprobs() -> Any:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Everything that a user asks for in addition to the prompt.
+    """The settings of a request.
 
     Attributes:
         max_tokens: the most tokens to add; None for as many as the context has room for.

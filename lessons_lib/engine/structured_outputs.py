@@ -93,11 +93,11 @@ class StructuredOutputsParams:
             raise BadRequest(f"structured_outputs can't be used: {in_one_line(str(error))}") from error
 
     def compiled_soon(self, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "Future[Grammar]":
-        """`compiled`, in a thread, for callers that have something else to do."""
+        """Start to compile it in another thread."""
         return compiling_thread().submit(self.compiled, tokenizer, vocab_size)
 
     def text(self, matcher: Any) -> str:
-        """The rules in the form of llguidance's parser, which `matcher`, its LLMatcher, makes."""
+        """Convert the rules by llguidance's LLMatcher to the form of its parser."""
         if self.json is not None:
             return str(matcher.grammar_from_json_schema(self.json, defaults=AS_PYTHON_WRITES_IT))
         if self.regex is not None:
