@@ -204,7 +204,7 @@ def test_everything_else_is_named():
     model = a_model_with(
         do_sample=True, temperature=0.6, top_p=0.9, max_length=70, max_time=3.0, repetition_penalty=1.1
     )
-    defaults = an_engine(model).generation_defaults
+    defaults = an_engine(model).fit.defaults
     assert defaults.for_sampling == {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
     assert defaults.honored == {"repetition_penalty": 1.1}
     assert defaults.ignored == {"max_length": 70, "max_time": 3.0}
