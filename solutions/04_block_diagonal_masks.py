@@ -33,7 +33,7 @@ from lessons_lib.attention import (
     same_sequence,
     tag_tokens,
 )
-from lessons_lib.batching import generate_packed, greedy_with_cache
+from lessons_lib.batching import greedy_with_cache, packed_generate
 from lessons_lib.batching.packed_logits import logits_at
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_04.scoreboard import counted_scores, window_scoreboard
@@ -226,8 +226,8 @@ CE = [prompt_ids["C"], prompt_ids["E"]]
 
 
 def answers_with(mask):
-    answers = generate_packed(
-        model, CE, [12, 12], tokenizer.eos_token_id, packed_logits=partial(packed_logits, mask=mask)
+    answers = packed_generate(
+        model, tokenizer, CE, max_new_tokens=[12, 12], packed_logits=partial(packed_logits, mask=mask)
     )
     return [tokenizer.decode(answer) for answer in answers]
 
@@ -243,7 +243,7 @@ the stories apart.
 
 The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. Its logits
 needn't be equal to the last digit: the packed row adds the same products in another order, and floats round after every
-step. ("Further" compares logits on random mixes of sequences and four models.) `generate_packed` calls your
+step. ("Further" compares logits on random mixes of sequences and four models.) `packed_generate` calls your
 `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a story that
 ends leaves the row.
 
@@ -266,8 +266,8 @@ def oracle(name, max_tokens):
 
 
 expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
-answers = generate_packed(
-    model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits
+answers = packed_generate(
+    model, tokenizer, list(prompt_ids.values()), max_new_tokens=MAX_NEW_TOKENS, packed_logits=packed_logits
 )
 for name, answer in zip(NAMES, answers):
     print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
@@ -292,9 +292,7 @@ predict("04.b", ...)  # how many of the six answers change
 def in_one_row(names, packed_logits, max_tokens=30):
     """The answers of stories that share a row, `max_tokens` tokens each."""
     prompts = [prompt_ids[name] for name in names]
-    return generate_packed(
-        model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits
-    )
+    return packed_generate(model, tokenizer, prompts, max_new_tokens=max_tokens, packed_logits=packed_logits)
 
 
 def positions_run_on(model, sequences):

@@ -25,7 +25,7 @@ from lessons_lib.attention import plan_attention
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kernels import VARIANTS, attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, decode_splits_kernel, how_kernels_run, kernel_device, with_functions
-from lessons_lib.kernels.ladder import decode_groups_by_sums, decode_groups_by_sums_kernel
+from lessons_lib.kernels.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
 from lessons_lib.kernels.machine_code import MachineCode
 from lessons_lib.measuring import ANY_GPU, HOPPER, NAMES, OURS, PROMPTS, Work, attainable, attention_work, recorded_attention, recorded_ladder, recorded_production, recorded_splits
 from lessons_lib.models import kv_head_size, load_model
@@ -1155,7 +1155,7 @@ for arguments in ((query, keys, values, tables.long(), contexts, scale), (query,
 """
 ### Prove both kernels
 
-Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills,
+Both kernels, with your functions in them, against lesson 06's PyTorch attention: random packed batches with prefills,
 chunks and decodes, and NaN in every cache slot that holds no token. And in whole models: greedy tokens through the
 library's Triton backend, and through one with your functions.
 """
@@ -1163,7 +1163,7 @@ library's Triton backend, and through one with your functions.
 # %%
 import random
 
-from lessons_lib.attention import attention_one_by_one
+from lessons_lib.attention import plan_torch
 from lessons_lib.batching import padded_tables
 from lessons_lib.kernels import launch_decode, launch_prefill
 from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
@@ -1205,7 +1205,7 @@ for *shape, split_size in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16
         new = [rng.choice((1, 1, 2, block_size, 13)) for _ in range(rng.randint(1, 4))]
         lens_now = [n + rng.choice((0, block_size - 1, block_size, 30)) for n in new]
         q, k, v, packed, block_tables = random_batch(rng, new, lens_now, *shape)
-        expected = attention_one_by_one(q, k, v, packed, block_tables, head_dim**-0.5)
+        expected = plan_torch(packed, block_tables, block_size)(q, k, v, head_dim**-0.5)
         given = [x.to(device) for x in (q, k, v, packed.cu_seqlens_q.int(), packed.context_lens.int(), block_tables.int())]
         mine = attend_mine(*given, head_dim**-0.5, int(packed.context_lens.max()), split_size).cpu()
         worst = max(worst, float((mine - expected).abs().max()))

@@ -100,7 +100,7 @@ MANY_CASES = [
     "test_kernels",
     "test_kernel_variants",
     "test_bench_engines",
-    "test_distill",
+    "test_bundled_model",
     "test_triton_mode",
     "test_conformance",
     "test_interrupts",

@@ -16,7 +16,7 @@ from tools.authoring.execute import execute
 TESTS = Path(__file__).parent
 OTHER_ROUNDING = TESTS / "support" / "other_rounding"
 # What computes with a model or a kernel and takes a few seconds.
-EVERY_TIME = ["attention/test_packing.py", "attention/test_paged_model.py"]
+EVERY_TIME = ["attention/test_packing.py", "attention/test_paged_attention.py"]
 WITHOUT_PRODUCTS = {"browser", "tools"}
 FOLDERS = sorted({path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")} - WITHOUT_PRODUCTS)
 

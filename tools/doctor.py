@@ -75,22 +75,6 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def requirements(lines: list[str]) -> Iterator[Requirement]:
-    """What `lines` ask for on this machine, then all that those packages need in turn, with their extras."""
-    from packaging.requirements import Requirement
-
-    pending, seen = [(Requirement(line), {""}) for line in lines], set()
-    while pending:
-        wanted, extras = pending.pop(0)
-        if wanted.marker and not any(wanted.marker.evaluate({"extra": extra}) for extra in extras):
-            continue
-        yield wanted
-        extras = {"", *wanted.extras}
-        if (key := (wanted.name, frozenset(extras))) not in seen and version_of(wanted.name):
-            seen.add(key)
-            pending += [(Requirement(line), extras) for line in importlib.metadata.requires(wanted.name) or []]
-
-
 def problem_of(wanted: Requirement) -> str:
     """What is wrong with the installed version of a requirement; "" if nothing is."""
     from packaging.version import InvalidVersion, Version
@@ -141,26 +125,30 @@ def try_import(name: str) -> tuple[str, str]:
 def look_at_packages() -> Iterator[Finding]:
     """A line for this Python, one for each package of pyproject.toml, and one for each problem of what those need."""
     try:
-        import packaging.requirements
-        import packaging.version
+        from packaging.requirements import Requirement
     except Exception as error:  # noqa: BLE001 - whatever a broken install raises is what we report
         yield Finding("course", f"not installed, or damaged: {type(error).__name__}: {error}", FAIL, AFRESH)
         return
     yield check_python(sys.version_info[:3])
-    lines = project()["dependencies"]
-    wanted, asked = list(requirements(lines)), map(packaging.requirements.Requirement, lines)
-    direct = wanted[: sum(not each.marker or each.marker.evaluate() for each in asked)]
+    wanted = [each for each in map(Requirement, project()["dependencies"]) if not each.marker or each.marker.evaluate()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for each, (printed, error) in zip(direct, pool.map(try_import, [each.name for each in direct])):
+        for each, (printed, error) in zip(wanted, pool.map(try_import, [each.name for each in wanted])):
             installed, problem = version_of(each.name), problem_of(each)
             if error and not problem:
                 problem = f"{installed}, damaged: importing it fails: {error}"
             yield Finding(each.name, problem, FAIL, AFRESH) if problem else Finding(each.name, str(installed))
             if each.name == "torch" and not problem:
                 yield from look_at_kernels(**json.loads(printed.splitlines()[-1]))
-    for each in dict.fromkeys(wanted[len(direct) :]):
-        if problem := problem_of(each):
-            yield Finding(each.name, problem, FAIL, AFRESH)
+    yield from look_at_what_they_need()
+
+
+def look_at_what_they_need() -> Iterator[Finding]:
+    """What `pip check` says, a line each: packages that others need, and that are missing or too old."""
+    command = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        for line in done.stdout.splitlines() or ["pip can't be started"]:
+            yield Finding("requirements", line, FAIL, AFRESH)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@ end, nothing may be lost.
 
     python -m tools.soak --requests 10000 --seed 0
 
-A tiny random model answers. The pool is audited after every step, and the greedy answers of a sample of the requests
-are compared with those that `generate` returns for each prompt alone.
+A tiny random model answers. The pool is audited after every step, and the greedy answers are compared with those that
+`generate` returns for each prompt alone.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import mmap
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,13 +22,14 @@ from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from tools.interrupts import END, Interrupter, Letters
+from lessons_lib.models.tiny_models import tiny_model
+from tools.interrupts import Interrupter, Letters
+from tools.random_workloads import LONGEST_ANSWER, expected_answer, prompts
 
-LONGEST = 24
+FAMILY = "qwen2"
 IN_FLIGHT = 40
 CONFIG = EngineConfig(
-    max_num_seqs=16, max_num_batched_tokens=48, block_size=4, num_blocks=56, num_swap_blocks=16, watermark=0.05
+    max_num_seqs=16, max_num_batched_tokens=48, block_size=4, num_blocks=36, num_swap_blocks=16, watermark=0.05
 )
 ABORT, MODEL_FAULT, COPY_FAULT, NOT_A_NUMBER, INTERRUPT = 0.1, 0.01, 0.05, 0.01, 0.04  # how likely in a step
 LINES_OF_A_STEP = 1500  # an interrupt comes at one of them
@@ -40,34 +40,22 @@ class InjectedFault(RuntimeError):
     """Made on purpose."""
 
 
-@dataclass
 class Soak:
     """The engine, the requests sent to it, and what happened to them.
 
     Attributes:
         asked: id -> (prompt, params) of requests that have not ended.
-        to_compare: (prompt, params, answer) of greedy requests.
-        counts: what happened, by name.
+        counts: event -> how often it happened.
     """
 
-    requests: int
-    seed: int = 0
-    compared_share: float = 0.1
-    audit_every: int = 1
-    asked: dict[str, tuple[list[int], SamplingParams]] = field(default_factory=dict)
-    to_compare: list[tuple[list[int], SamplingParams, list[int]]] = field(default_factory=list)
-    counts: Counter = field(default_factory=Counter)
-
-    def __post_init__(self):
-        self.rng = random.Random(self.seed)
-        self.model = tiny_model("qwen2", seed=3)
-        self.engine = LLMEngine(self.model, Letters(), CONFIG)
+    def __init__(self, requests: int, seed: int = 0):
+        self.requests, self.rng = requests, random.Random(seed)
+        self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
+        self.counts: Counter[str] = Counter()
+        self.engine = LLMEngine(tiny_model(FAMILY, seed=3), Letters(), CONFIG)
         self.metrics = EngineMetrics(self.engine)
-        self.forward = self.engine.runner.forward
-        self.engine.runner.forward = self.forward_with_faults
-        self.copy_blocks = self.engine.core.copy_blocks
-        self.engine.core.copy_blocks = self.copies_with_faults
-        self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
+        self.forward, self.engine.runner.forward = self.engine.runner.forward, self.forward_with_faults
+        self.copy_blocks, self.engine.core.copy_blocks = self.engine.core.copy_blocks, self.copies_with_faults
 
     def run(self) -> str:
         """Run everything, from the first request to the figures of what happened.
@@ -78,18 +66,17 @@ class Soak:
         started = time.perf_counter()
         while self.counts["requests"] < self.requests or self.engine.has_unfinished():
             self.add_some()
-            self.abort_some()
+            if self.engine.requests and self.rng.random() < ABORT:
+                self.abort(self.rng.choice(list(self.engine.requests)))
             self.take(self.step())
-            if self.metrics.steps % self.audit_every == 0:
-                self.engine.core.settle()
-                audit(self.engine.scheduler)
+            self.engine.core.settle()
+            audit(self.engine.scheduler)
             if self.counts["requests"] >= self.requests // 5:
                 self.counts["MiB after a fifth"] = self.counts["MiB after a fifth"] or resident_mib()
         seconds = time.perf_counter() - started
         self.counts["MiB at the end"] = resident_mib()
         self.check_that_nothing_is_lost()
         self.engine.close()
-        self.compare()
         return self.told(seconds)
 
     def step(self) -> list[RequestOutput]:
@@ -106,12 +93,9 @@ class Soak:
     def add_some(self) -> None:
         while len(self.engine.requests) < IN_FLIGHT and self.counts["requests"] < self.requests:
             rng = self.rng
-            prompt = self.words[: rng.choice([0, 4, 8, 16, 40])] + [
-                rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 30))
-            ]
-            is_sampled = rng.random() < SAMPLED
+            prompt, is_sampled = rng.choice(prompts()), rng.random() < SAMPLED
             params = SamplingParams(
-                max_tokens=rng.choice([1, 4, 12, LONGEST]),
+                max_tokens=rng.choice([1, 4, LONGEST_ANSWER]),
                 temperature=rng.choice([0.7, 1.5]) if is_sampled else 0.0,
                 top_k=rng.choice([0, 5]),
                 top_p=rng.choice([1.0, 0.9]),
@@ -142,13 +126,8 @@ class Soak:
 
         return on_token
 
-    def abort_some(self) -> None:
-        if self.engine.requests and self.rng.random() < ABORT:
-            self.abort(self.rng.choice(list(self.engine.requests)))
-
     def abort(self, name: str) -> None:
-        output = self.engine.abort(name)
-        if output:
+        if output := self.engine.abort(name):
             self.take([output])
 
     def forward_with_faults(self, scheduler_output) -> torch.Tensor:
@@ -170,6 +149,7 @@ class Soak:
         self.copy_blocks(block_copies)
 
     def take(self, outputs: list[RequestOutput]) -> None:
+        """Each greedy answer, even one that was cut short, is a prefix of the answer that its prompt gets alone."""
         for output in outputs:
             assert output.request_id in self.asked, f"request {output.request_id} finished twice"
             prompt, params = self.asked.pop(output.request_id)
@@ -178,36 +158,21 @@ class Soak:
             assert isinstance(output.error, expected) or "interrupt" in str(output.error), repr(output.error)
             assert output.error or len(output.completions) == params.n or reason == "abort"
             self.counts[f"ended by {reason}"] += 1
-            if params.temperature == 0 and self.rng.random() < self.compared_share:
-                self.to_compare.append((prompt, params, output.token_ids))
+            if params.temperature == 0:
+                answer, alone = output.token_ids, expected_answer(FAMILY, prompt, params)
+                assert answer == alone[: len(answer)], f"{prompt}: {answer}; alone {alone}"
+                self.counts["answers compared"] += 1
+                self.counts["of them whole"] += len(answer) == len(alone)
 
     def check_that_nothing_is_lost(self) -> None:
-        scheduler, engine = self.engine.scheduler, self.engine
+        scheduler = self.engine.scheduler
         audit(scheduler)
         assert not self.asked, f"{len(self.asked)} requests never finished"
-        assert not engine.requests and not scheduler.running and not scheduler.waiting
-        assert (
-            len(scheduler.pool.free_queue) == CONFIG.num_blocks
-            and len(scheduler.swap_space.free_queue) == CONFIG.num_swap_blocks
-        )
-
-    @torch.inference_mode()
-    def compare(self) -> None:
-        """Each answer of the sample, even one that was cut short, is a prefix of the answer that its prompt gets
-        alone."""
-        for prompt, params, answer in self.to_compare:
-            ids = torch.tensor([prompt])
-            options = dict(max_new_tokens=params.max_tokens, do_sample=False, eos_token_id=END, pad_token_id=0)
-            expected = self.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[
-                0, len(prompt) :
-            ].tolist()
-            assert answer == expected[: len(answer)], f"{prompt}: {answer}; alone {expected}"
-            self.counts["answers compared"] += 1
-            self.counts["of them whole"] += len(answer) == len(expected)
+        assert not self.engine.requests and not scheduler.running and not scheduler.waiting
+        assert not scheduler.pool.used and not scheduler.swap_space.used
 
     def told(self, seconds: float) -> str:
-        engine = self.engine
-        scheduler = engine.scheduler
+        scheduler = self.engine.scheduler
         figures = {
             "preemptions": scheduler.num_preempted,
             "by swap": scheduler.num_swapped,

@@ -16,9 +16,6 @@ import torch.nn.functional as F
 
 from .teacher import BOS, load_teacher
 
-if torch.cuda.is_available():
-    from . import kernels
-
 
 def fused(function):
     """On a GPU, one compiled kernel instead of many small ones."""
@@ -47,29 +44,15 @@ def gated(gate_up):
 
 def attend(query, keys, values, position):
     """query [B, H, D] over the first position + 1 slots of keys and values [B, H, L, D]. Returns [B, H, D]."""
-    if not query.is_cuda:
-        future = torch.arange(keys.shape[2]) > position
-        mask = torch.zeros(keys.shape[2], dtype=query.dtype).masked_fill(future, float("-inf"))
-        return F.scaled_dot_product_attention(query[:, :, None], keys, values, attn_mask=mask[None])[:, :, 0]
-    batch, heads, context, width = keys.shape
-    query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
-    kernels.decode_attention_kernel[(batch * heads,)](
-        query, keys, values, out, position, width**-0.5,
-        heads, context, width, padded=64, block=64, num_warps=4,
-    )  # fmt: skip
-    return out
+    future = torch.arange(keys.shape[2], device=query.device) > position
+    mask = torch.zeros(keys.shape[2], dtype=query.dtype, device=query.device).masked_fill(future, float("-inf"))
+    return F.scaled_dot_product_attention(query[:, :, None], keys, values, attn_mask=mask[None])[:, :, 0]
 
 
-def draw(logits, temperature, seed):
-    """One token id for each row of logits [B, V], sampled at the row's temperature [B]."""
-    if not logits.is_cuda:
-        uniform = torch.rand(logits.shape, generator=torch.Generator().manual_seed(int(seed)))
-        return (logits.float() / temperature[:, None] - torch.log(-torch.log(uniform))).argmax(-1)
-    out = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    kernels.gumbel_argmax_kernel[(logits.shape[0],)](
-        logits, temperature, seed, out, logits.shape[1], block=1024, num_warps=4
-    )
-    return out
+def draw(logits, temperature):
+    """One token id for each row of logits [B, V], sampled at the row's temperature [B] by the Gumbel trick."""
+    noise = torch.empty_like(logits, dtype=torch.float32).exponential_()
+    return (logits.float() / temperature[:, None] - noise.log()).argmax(-1)
 
 
 class Sampler:
@@ -102,7 +85,6 @@ class Sampler:
         self.values = torch.zeros(shape, device=device, dtype=dtype)
         self.ids = torch.full((batch, self.context + 1), BOS, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.temperature = torch.ones(batch, device=device)
 
     def logits(self, tokens):
@@ -124,9 +106,8 @@ class Sampler:
 
     def step(self):
         tokens = self.ids.index_select(1, self.position)[:, 0]
-        chosen = draw(self.logits(tokens), self.temperature, self.seed)
+        chosen = draw(self.logits(tokens), self.temperature)
         self.position += 1
-        self.seed += 1
         self.ids.index_copy_(1, self.position, chosen[:, None])
 
     def capture(self):
@@ -141,10 +122,9 @@ class Sampler:
 
     def stories(self, seed):
         """Token ids [B, 256] of one batch: each row is a story, then BOS where it ended, then ballast."""
-        generator = torch.Generator().manual_seed(seed)
-        self.temperature.copy_(0.9 + 0.1 * torch.rand(len(self.temperature), generator=generator))
+        torch.manual_seed(seed)
+        self.temperature.copy_(0.9 + 0.1 * torch.rand(len(self.temperature)))
         self.position.zero_()
-        self.seed.fill_(seed * 1000)
         for _ in range(self.context):
             self.step()
         return self.ids[:, 1:].to(torch.int16).cpu().numpy()

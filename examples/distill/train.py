@@ -165,15 +165,12 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(matrices, list(direction.unbind()), alpha=-group["lr"])
 
 
-def make_optimizers(model, args):
-    """Muon for the matrices inside the blocks, AdamW for the rest; or AdamW for all (``--optimizer adamw``)."""
+def make_optimizers(model, muon_lr, adam_lr):
+    """Muon for the matrices inside the blocks, AdamW for the rest."""
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     rest = [p for name, p in model.named_parameters() if p.ndim < 2 or "embed" in name]
-    settings = {"lr": args.adam_lr, "betas": (0.9, 0.95), "eps": 1e-10, "fused": inner[0].is_cuda}
-    if args.optimizer == "adamw":
-        groups = [{"params": inner, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-        return [torch.optim.AdamW(groups, **settings)]
-    return [Muon(inner, args.muon_lr), torch.optim.AdamW(rest, weight_decay=0.0, **settings)]
+    settings = {"betas": (0.9, 0.95), "eps": 1e-10, "fused": inner[0].is_cuda}
+    return [Muon(inner, muon_lr), torch.optim.AdamW(rest, lr=adam_lr, weight_decay=0.0, **settings)]
 
 
 def learning_rate(step, steps, warm_up=100, hold=0.3):
@@ -188,7 +185,6 @@ def main():
     parser.add_argument("--steps", type=int, default=20000)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--width", type=int, default=MAX_POSITIONS)
-    parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--adam-lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -202,7 +198,7 @@ def main():
 
     model = Qwen2ForCausalLM(student_config()).to(device)
     model.set_attn_implementation("packed")
-    optimizers = make_optimizers(model, args)
+    optimizers = make_optimizers(model, args.muon_lr, args.adam_lr)
     full_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
     rows = Rows(np.load(args.data / "train.npy"), device, args.seed)
     judged = judging_rows(args, device)

@@ -41,13 +41,11 @@ def attend_paged(
     max_lens: Tensor, scale: float, window: int | None = None, chunk: int | None = None, softcap: float | None = None,
     sinks: Tensor | None = None, alibi_slopes: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of one layer over the cache: Triton on a GPU, PyTorch elsewhere.
+    """Attention of one layer over the cache, which contains the new tokens: Triton on a GPU, PyTorch elsewhere.
 
     Args:
         query: [T, q_heads, head_dim].
-        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already
-            in them.
-        scale: factor of the scores.
+        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim].
         window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms; operators don't accept dataclasses.
         The others: see ForwardBatch.
 
@@ -101,15 +99,8 @@ def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
 def operator_logits(
     model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
 ) -> Tensor:
-    """Run one forward pass inside `paged_attention_in`. The host reads no values, so it can be compiled and captured.
-
-    Args:
-        batch: on the device of the model.
-        previous_tokens: tokens of the step in flight, int64 [its sequences, or more].
-
-    Returns:
-        tensor [N, vocabulary]: the logits after each sequence's last token.
-    """
+    """`paged_forward` inside `paged_attention_in`, for a batch on the device of the model and the tokens of the step in
+    flight. The host reads no values, so it can be compiled and captured."""
 
     def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: ScoreTerms | None = None) -> Tensor:
         where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)

@@ -54,10 +54,8 @@ class ForwardBatch:
         return self.cu_seqlens_q.diff().tolist()
 
     def to(self, device: torch.device) -> "ForwardBatch":
-        """Copy the batch to another device asynchronously, in stream order.
-
-        PyTorch doesn't reuse the pinned memory before the copies are done.
-        """
+        """Copy the batch to another device asynchronously. PyTorch doesn't reuse the pinned memory before the copies
+        are done."""
         if device.type == "cpu":
             return self
         tensors = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "max_lens"}
@@ -112,11 +110,7 @@ def attention_of_layer(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
     scaling: float | None = None, *, paged: PagedPass, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """`paged_attention_forward` for any model: honor or reject the layer's other arguments.
-
-    Args:
-        kwargs: other arguments of some layers, such as a sliding window; see `score_terms`. The rest: see
-            `paged_attention_forward`.
+    """`paged_attention_forward` for any model: honor the layer's other arguments, see `score_terms`.
 
     Raises:
         UnsupportedModel: an argument that paged attention doesn't support would change the result. Nothing was written.
@@ -168,11 +162,7 @@ def plan_attention(backend: str | Backend | None, device: torch.device) -> Backe
 def paged_forward(
     model: PreTrainedModel, batch: ForwardBatch, cache: PagedKVCache, backend: str | Backend | None = None
 ) -> torch.Tensor:
-    """Run one forward pass over a packed batch.
-
-    Args:
-        batch: a ForwardBatch of at least one sequence.
-        backend: see `plan_attention`.
+    """Run one forward pass over a packed batch of at least one sequence.
 
     Returns:
         tensor [N, vocabulary]: the logits after each sequence's last token.
@@ -184,11 +174,7 @@ def paged_forward(
 
 
 def logits_of(model: PreTrainedModel, batch: ForwardBatch, input_ids: torch.Tensor, paged: PagedPass) -> torch.Tensor:
-    """Call the model, inside `paged_attention_in`, with the batch's `input_ids` without placeholders.
-
-    Returns:
-        tensor [N, vocabulary].
-    """
+    """Call the model, inside `paged_attention_in`, with `input_ids` without placeholders; logits [N, vocabulary]."""
     logits: torch.Tensor = model(
         input_ids=input_ids[None],
         position_ids=batch.positions[None],

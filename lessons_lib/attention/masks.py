@@ -64,16 +64,6 @@ Rule = Callable[[Tags, Tags], torch.Tensor]  # (queries, keys) -> bool [queries,
 RULES: tuple[Rule, ...] = (not_padding, not_in_the_future, same_sequence)
 
 
-def within_window(window: int) -> Rule:
-    """Sliding-window rule: a token sees the last `window` positions, its own included (`sliding_window` in Mistral)."""
-    return lambda queries, keys: keys.positions[None, :] > queries.positions[:, None] - window
-
-
-def same_chunk(chunk: int) -> Rule:
-    """Chunked rule: a token sees its own chunk of `chunk` positions (Llama 4)."""
-    return lambda queries, keys: keys.positions[None, :] // chunk == queries.positions[:, None] // chunk
-
-
 def combine(rules: Iterable[Rule], queries: Tags, keys: Tags) -> torch.Tensor:
     """Combine rules into a mask, bool [queries, keys]: True where all rules allow. No rules allow everything."""
     mask = torch.ones(len(queries), len(keys), dtype=torch.bool, device=queries.seq_ids.device)

@@ -36,13 +36,9 @@ def nothing_seen(num_queries: int, head_dim: int, dtype: torch.dtype = torch.flo
 
 
 def add_block_naive(seen: Partial, scores: torch.Tensor, values: torch.Tensor) -> Partial:
-    """Add a block of keys with plain exponentials, straight from the softmax formula.
+    """Add a block of keys with plain exponentials, straight from the softmax formula; see `add_block`.
 
     Correct unless an exponential overflows. `maximum` isn't updated: all sums are relative to 0.
-
-    Args:
-        seen: Partial.
-        scores: [Q, K]; values: [K, D].
     """
     weights = scores.exp()
     return Partial(seen.maximum, seen.total + weights.sum(dim=1), seen.output + weights @ values)

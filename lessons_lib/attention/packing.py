@@ -49,11 +49,8 @@ class PackedBatch:
         return PackedBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
     def with_tables(self, slot_mapping: torch.Tensor, block_tables: torch.Tensor) -> ForwardBatch:
-        """Build the input of a pass over a paged cache (lesson 06). There must be at least one sequence.
-
-        Args:
-            slot_mapping: int [T]. block_tables: int [N, M].
-        """
+        """Build the input of a pass over a paged cache (lesson 06), from slot_mapping, int [T], and block_tables, int
+        [N, M]. There must be at least one sequence."""
         return ForwardBatch(
             self.input_ids,
             self.positions,
@@ -98,14 +95,7 @@ def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":
 
 
 def unpack(packed: PackedBatch, row: torch.Tensor) -> list[torch.Tensor]:
-    """Split a packed row into its sequences.
-
-    Args:
-        row: tensor [T, ...], one entry for each packed token.
-
-    Returns:
-        list of N tensors [new tokens of the sequence, ...].
-    """
+    """Split a packed row, [T, ...], into its N sequences, [new tokens of the sequence, ...]."""
     bounds = packed.cu_seqlens_q.tolist()
     return [row[start:end] for start, end in pairwise(bounds)]
 
@@ -121,11 +111,7 @@ def packed_mask(packed: PackedBatch) -> torch.Tensor:
 
 
 def cache_of(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
-    """Build a DynamicCache from existing tensors without the copy of `DynamicCache.update`.
-
-    Args:
-        layers: (keys, values) of each layer, [1, kv_heads, tokens, head_dim] each.
-    """
+    """Build a DynamicCache of existing tensors: (keys, values) of each layer, [1, kv_heads, tokens, head_dim]."""
     cache = DynamicCache()
     for keys, values in layers:
         layer = DynamicLayer()  # type: ignore[no-untyped-call]
@@ -136,11 +122,7 @@ def cache_of(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCach
 
 
 def concatenate_caches(caches: list[DynamicCache]) -> DynamicCache:
-    """Concatenate caches, one sequence after the other. Every layer is copied.
-
-    Args:
-        caches: one per sequence; empty ones add nothing.
-    """
+    """Concatenate caches, one per sequence, in order. Every layer is copied; empty caches add nothing."""
     filled = [cache.layers for cache in caches if cache.get_seq_length()]
     return cache_of(
         (torch.cat([layer.keys for layer in layers], dim=2), torch.cat([layer.values for layer in layers], dim=2))

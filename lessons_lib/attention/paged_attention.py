@@ -37,9 +37,7 @@ def plan_groups(
     differ a lot.
 
     Args:
-        cu_seqlens_q: int [N + 1].
-        context_lens: int [N], the new tokens included.
-        block_tables: int [N, M].
+        cu_seqlens_q, context_lens, block_tables: see ForwardBatch.
     """
     q_lens = cu_seqlens_q.diff()
     is_decode = q_lens == 1
@@ -55,12 +53,8 @@ def divide(members: torch.Tensor, q_lens: torch.Tensor, context_lens: torch.Tens
 
     Split by queries or contexts, whichever differ more. Sequences within a factor of two stay together.
 
-    Args:
-        members: indices of the sequences, int [S].
-        q_lens, context_lens: int [N].
-
     Returns:
-        index tensors that partition `members`.
+        index tensors that partition `members`, the indices of the sequences.
     """
     divided: list[torch.Tensor] = []
     while len(members):
@@ -106,10 +100,9 @@ def paged_attention(
     Args:
         groups: see `plan_groups`.
         query: [T, q_heads, head_dim], of the packed batch.
-        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are already in them.
-            Slots without a token are never used; they may hold NaN.
+        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; they contain the new tokens. Slots
+            without a token are never used; they may hold NaN.
         scale: factor of the scores.
-        terms: that a layer applies to its scores besides; None in most models.
 
     Returns:
         tensor [T, q_heads, head_dim of the values].

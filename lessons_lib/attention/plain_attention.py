@@ -1,9 +1,6 @@
-"""Lesson 06: simple attention over a paged cache: block by block in place, or with all keys of a sequence gathered."""
-
-from typing import Any
+"""Lesson 06: simple attention over a paged cache, block by block in place."""
 
 import torch
-import torch.nn.functional as F
 
 from lessons_lib.attention.online_softmax import add_block, attention_of, nothing_seen
 
@@ -38,32 +35,3 @@ def attention_in_place(
             seen = add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
         out[:, head] = attention_of(seen)
     return out
-
-
-def attention_one_by_one(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, packed: Any, block_tables: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Attention of a packed batch, sequence by sequence: gather the blocks, then compute plain causal attention.
-
-    Args:
-        query: [T, q_heads, head_dim].
-        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim].
-        packed: a PackedBatch or a ForwardBatch.
-        block_tables: int [N, M].
-
-    Returns:
-        tensor [T, q_heads, head_dim].
-    """
-    out, block_size = [], keys.shape[1]
-    starts, contexts = packed.cu_seqlens_q.tolist(), packed.context_lens.tolist()
-    for index, (start, end, context) in enumerate(zip(starts, starts[1:], contexts)):
-        blocks = block_tables[index, : -(-context // block_size)]
-        own_keys, own_values = (cache[blocks].flatten(0, 1)[:context].transpose(0, 1) for cache in (keys, values))
-        own_query = query[start:end].transpose(0, 1)
-        position = torch.arange(context, device=query.device)
-        may_see = position <= position[context - (end - start) :, None]
-        attended = F.scaled_dot_product_attention(
-            own_query[None], own_keys[None], own_values[None], attn_mask=may_see, scale=scale, enable_gqa=True
-        )
-        out.append(attended[0].transpose(0, 1))
-    return torch.cat(out)

@@ -99,15 +99,10 @@ def attention_with_terms(
 ) -> torch.Tensor:  # fmt: skip
     """Attention with ScoreTerms, which PyTorch's attention function doesn't support.
 
-    Blocks outside a window are kept until the sequence ends: other layers may need them.
-
     Args:
         query: [S, q_heads, Q, head_dim].
         keys, values: [S, kv_heads, K, head_dim], of positions 0 to K - 1.
         mask: bool [S, 1, Q, K], True for the keys up to the query's own position.
-
-    Returns:
-        tensor [S, q_heads, Q, head_dim of the values].
     """
     keys, values = (each.repeat_interleave(query.shape[1] // each.shape[1], dim=1) for each in (keys, values))
     key_positions = torch.arange(mask.shape[-1], device=query.device)
@@ -120,12 +115,11 @@ def attention_with_terms(
 def weights_with_terms(
     scores: torch.Tensor, mask: torch.Tensor, distance: torch.Tensor, terms: ScoreTerms
 ) -> torch.Tensor:
-    """Apply all terms and the softmax, in float32.
+    """Apply all terms and the softmax to scaled scores, [..., q_heads, Q, K], in float32.
 
     Args:
-        scores: [..., q_heads, Q, K], scaled.
-        mask: bool, True where the query may attend to the key, broadcast to the scores.
-        distance: key position - query position, broadcast to the scores.
+        mask, distance: True where the query may attend to the key, and key position - query position; broadcast to the
+            scores.
 
     Returns:
         tensor of the scores' shape. With sinks, a query's weights sum to less than 1.

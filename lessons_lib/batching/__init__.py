@@ -8,15 +8,9 @@ they do.
 continuous_batching and ragged_batching each define a `forward`: import it from its module.
 """
 
-from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, decode_all, prefill_chunk, step
-from lessons_lib.batching.greedy import (
-    decode_step,
-    generate_one_by_one,
-    greedy_with_cache,
-    greedy_without_cache,
-    prefill,
-)
-from lessons_lib.batching.packed_logits import generate_packed, packed_generate, packed_logits
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
+from lessons_lib.batching.greedy import generate_one_by_one, greedy_with_cache, prefill
+from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import (
     PagedBatch,
     blocks_at_most,
@@ -25,67 +19,8 @@ from lessons_lib.batching.paged_batching import (
     paged_generate,
     paged_step,
 )
-from lessons_lib.batching.ragged_batching import (
-    RaggedBatch,
-    admit,
-    loop_forward,
-    ragged_generate,
-    ragged_step,
-    retire,
-)
-from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, Request, RequestState
-from lessons_lib.batching.slot_cache import SlotCache, SlotLayer, cache_mask
-from lessons_lib.batching.slots import NoFreeSlot, SlotManager
-from lessons_lib.batching.static_batching import (
-    generate_wave,
-    left_out,
-    pad_left,
-    positions_from_mask,
-    static_generate,
-    wave_steps,
-    waves,
-)
-
-__all__ = [
-    "NEXT_STATES",
-    "IllegalTransition",
-    "NoFreeSlot",
-    "PagedBatch",
-    "RaggedBatch",
-    "Request",
-    "RequestState",
-    "SlotBatch",
-    "SlotCache",
-    "SlotLayer",
-    "SlotManager",
-    "admit",
-    "batch_generate",
-    "blocks_at_most",
-    "cache_mask",
-    "decode_all",
-    "decode_step",
-    "forward_in_blocks",
-    "generate_one_by_one",
-    "generate_packed",
-    "generate_wave",
-    "greedy_with_cache",
-    "greedy_without_cache",
-    "left_out",
-    "loop_forward",
-    "packed_generate",
-    "packed_logits",
-    "pad_left",
-    "padded_tables",
-    "paged_generate",
-    "paged_step",
-    "positions_from_mask",
-    "prefill",
-    "prefill_chunk",
-    "ragged_generate",
-    "ragged_step",
-    "retire",
-    "static_generate",
-    "step",
-    "wave_steps",
-    "waves",
-]
+from lessons_lib.batching.ragged_batching import RaggedBatch, admit, loop_forward, ragged_generate, ragged_step, retire
+from lessons_lib.batching.request import Request
+from lessons_lib.batching.slot_cache import SlotCache, SlotLayer
+from lessons_lib.batching.slots import SlotManager
+from lessons_lib.batching.static_batching import left_out, positions_from_mask, static_generate, waves

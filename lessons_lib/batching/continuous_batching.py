@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.batching.prompts import check_batch_size, encode_prompts
-from lessons_lib.batching.request import Request, RequestState, request_names
+from lessons_lib.batching.prompts import make_requests
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
 from lessons_lib.batching.slots import SlotManager
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import must
 
 
 class NoProgress(RuntimeError):
@@ -145,7 +145,7 @@ def batch_generate(
     """Serve requests with continuous batching.
 
     Args:
-        prompts: texts, or lists of token ids; all requests arrive at the start.
+        prompts: see `generate_one_by_one`.
         max_seq_len: length of a cache row. An answer ends when its row is full.
         batch_size: number of batch slots.
         prefill_step: maximum prompt tokens per step.
@@ -153,23 +153,14 @@ def batch_generate(
         names: ids of the requests; "0", "1", ... if not given.
         step, mask, new_request, new_slots: function of a step, a pass's mask, and classes; you can pass your own.
 
-    Returns:
-        The new tokens of each request, in the order of the prompts.
-
     Raises:
-        BadRequest: see `batching.prompts`, with `max_seq_len` as the context; or a size is below 1, or an id
-            is used twice. Nothing was computed.
+        BadRequest: see `batching.prompts`, with `max_seq_len` as the context; or a size is below 1. Nothing was
+            computed.
         NoProgress: a call of `step` computed nothing.
     """
-    check_batch_size(batch_size)
-    if prefill_step < 1:
-        raise BadRequest(f"prefill_step is {prefill_step}; it must be at least 1.")
-    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens, context=max_seq_len)
-    names = request_names(names, len(prompt_ids))
-    requests = [
-        new_request(name, ids, max_tokens, tokenizer.eos_token_id)
-        for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
-    ]
+    must(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    must(prefill_step >= 1, "prefill_step", prefill_step, "at least 1")
+    requests = make_requests(model, tokenizer, prompts, max_new_tokens, names, max_seq_len, new_request)
     cache = SlotCache(model, batch_size, max_seq_len)
     batch = SlotBatch(model, cache, new_slots(batch_size), prefill_step, deque(requests), mask=mask)
     while batch.has_work():

@@ -90,7 +90,7 @@ def generate_one_by_one(
     """Serve requests one at a time: the baseline for every later lesson.
 
     Args:
-        prompts: texts, or lists of token ids.
+        prompts: texts, or lists of token ids; all requests arrive at the start.
         max_new_tokens: one limit for all requests, or one for each.
         greedy: function that serves one request; you can pass your own.
 

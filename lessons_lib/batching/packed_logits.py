@@ -47,37 +47,6 @@ def logits_at(model: PreTrainedModel, sequences: list[list[int]], positions: tor
     return list(torch.split(model(**inputs).logits[0], lengths))
 
 
-def generate_packed(
-    model: PreTrainedModel,
-    prompt_ids: list[list[int]],
-    max_tokens_each: Sequence[int],
-    eos_token_id: int | None = None,
-    packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
-) -> list[list[int]]:
-    """Continue several prompts greedily in one packed batch. Every step recomputes the whole batch.
-
-    A finished sequence leaves the batch at once.
-
-    Args:
-        prompt_ids: list of lists of int.
-        max_tokens_each: maximum number of new tokens of each.
-        packed_logits: function that computes the packed batch; you can pass your own.
-
-    Returns:
-        list of lists of int: the new tokens of each.
-    """
-    answers: list[list[int]] = [[] for _ in prompt_ids]
-    running = list(range(len(prompt_ids)))
-    while running:
-        sequences = packed_logits(model, [[*prompt_ids[i], *answers[i]] for i in running])
-        for i, logits in zip(list(running), sequences):
-            token = int(logits[-1].argmax())
-            answers[i].append(token)
-            if token == eos_token_id or len(answers[i]) == max_tokens_each[i]:
-                running.remove(i)
-    return answers
-
-
 def packed_generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -86,17 +55,22 @@ def packed_generate(
     max_new_tokens: int | Sequence[int] | None,
     packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
 ) -> list[list[int]]:
-    """Serve all requests at once in one packed batch, without a cache.
+    """Serve all requests at once in one packed batch, without a cache: every step recomputes the whole batch.
+
+    A finished sequence leaves the batch at once.
 
     Args:
-        prompts: texts, or lists of token ids.
-        max_new_tokens: one limit for all requests, or one for each.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
-
-    Raises:
-        BadRequest: see `lessons_lib.batching.prompts`; nothing was computed.
+        packed_logits: function that computes the packed batch; you can pass your own.
+        The others, and Returns and Raises: see `generate_one_by_one`.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    return generate_packed(model, prompt_ids, max_tokens_each, tokenizer.eos_token_id, packed_logits)
+    answers: list[list[int]] = [[] for _ in prompt_ids]
+    running = list(range(len(prompt_ids)))
+    while running:
+        sequences = packed_logits(model, [[*prompt_ids[i], *answers[i]] for i in running])
+        for i, logits in zip(list(running), sequences):
+            token = int(logits[-1].argmax())
+            answers[i].append(token)
+            if token == tokenizer.eos_token_id or len(answers[i]) == max_tokens_each[i]:
+                running.remove(i)
+    return answers

@@ -9,13 +9,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
-from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_requests, ragged_step, serve
+from lessons_lib.batching.prompts import make_requests
+from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_step, serve
 from lessons_lib.batching.request import Request
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import must
 
 
 @dataclass
@@ -73,11 +74,8 @@ def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
 
 
 def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
-    """Allocate cache slots for the new tokens and compute the packed batch. Cached tokens are not moved.
-
-    Returns:
-        tensor [requests, vocabulary]: the logits after each request's last token.
-    """
+    """Allocate cache slots for the new tokens and compute the packed batch, as `ragged_batching.forward` does. Cached
+    tokens aren't moved."""
     tables = [batch.caches[request.id] for request in batch.running]
     slots = []
     for table, count in zip(tables, packed.new_lens):
@@ -116,18 +114,15 @@ def paged_generate(
         block_size: tokens in a block, at least 1.
         backend: see `hf_backend.plan_attention`.
         make_cache, make_pool: classes of the cache and the pool; you can pass your own.
-        The others: see `ragged_batching.ragged_generate`.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
+        The others, and Returns: see `ragged_generate`.
 
     Raises:
-        BadRequest: see `ragged_generate`; or `block_size` is below 1. Nothing was computed.
+        BadRequest: see `ragged_generate`.
         OutOfBlocks: a request is larger than the whole pool. Nothing was computed.
     """
-    if block_size < 1:
-        raise BadRequest(f"block_size is {block_size}; a block must have room for at least 1 token.")
-    requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
+    must(block_size >= 1, "block_size", block_size, "at least 1")
+    must(max_num_seqs >= 1, "max_num_seqs", max_num_seqs, "at least 1")
+    requests = make_requests(model, tokenizer, prompts, max_new_tokens, names)
     if num_blocks is None:
         largest = sorted((blocks_at_most(request, block_size) for request in requests), reverse=True)
         num_blocks = max(1, sum(largest[:max_num_seqs]))

@@ -1,13 +1,14 @@
 """Encode and validate the prompts of a batch before anything is computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lessons_lib.batching.request import Request, request_names
 from lessons_lib.models.configuration import text_config
 from lessons_lib.models.prompts import token_ids_of, token_limit
 from lessons_lib.models.support import checked_context
-from lessons_lib.models.validate import BadRequest, integer, shortened
+from lessons_lib.models.validate import BadRequest, whole
 
 
 def encode_prompts(
@@ -40,34 +41,31 @@ def encode_prompt(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int],
     max_new_tokens: int | None, context: int | None = None,
 ) -> tuple[list[int], int]:  # fmt: skip
-    """Token ids and token limit of one request; see `encode_prompts`.
-
-    Args:
-        name: name of the request in error messages.
-    """
+    """Token ids and token limit of one request; see `encode_prompts`. `name` is for error messages."""
     context = checked_context(model, context)
     prompt_ids = token_ids_of(tokenizer, name, prompt, text_config(model.config).vocab_size, context)
     if max_new_tokens is not None:
-        try:
-            max_new_tokens = integer(max_new_tokens)
-        except TypeError:
-            raise BadRequest(
-                f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be an integer, or None to fill "
-                "the context."
-            ) from None
-        if max_new_tokens < 1:
-            raise BadRequest(f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be at least 1.")
+        wanted = "an integer of at least 1, or None to fill the context"
+        max_new_tokens = whole(f"max_new_tokens of {name}", max_new_tokens, wanted, 1)
     return prompt_ids, token_limit(name, len(prompt_ids), max_new_tokens, context)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Reject a batch without rows.
+def make_requests(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]],
+    max_new_tokens: int | Sequence[int] | None, names: Sequence[str] | None, context: int | None = None,
+    new_request: Callable[..., Request] = Request,
+) -> list[Request]:  # fmt: skip
+    """Build the requests of a call, with the ids `names`, by default "0", "1", ...
 
     Raises:
-        BadRequest: `batch_size` is below 1.
+        BadRequest: see `encode_prompts` and `request_names`.
     """
-    if batch_size < 1:
-        raise BadRequest(f"batch_size is {batch_size}; it must be at least 1.")
+    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens, context)
+    own_names = request_names(names, len(prompt_ids))
+    return [
+        new_request(name, ids, max_tokens, tokenizer.eos_token_id)
+        for name, ids, max_tokens in zip(own_names, prompt_ids, max_tokens_each)
+    ]
 
 
 def _one_limit_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:

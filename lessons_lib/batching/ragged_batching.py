@@ -8,18 +8,11 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.attention.packing import (
-    PackedBatch,
-    concatenate_caches,
-    pack,
-    packed_forward,
-    scatter_cache,
-    unpack,
-)
+from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_forward, scatter_cache, unpack
 from lessons_lib.batching.continuous_batching import NoProgress
-from lessons_lib.batching.prompts import encode_prompts
-from lessons_lib.batching.request import IllegalTransition, Request, RequestState, request_names
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.batching.prompts import make_requests
+from lessons_lib.batching.request import IllegalTransition, Request, RequestState
+from lessons_lib.models.validate import BadRequest, must
 
 
 @dataclass
@@ -151,54 +144,23 @@ def ragged_generate(
     """Serve requests with continuous batching in one packed row, without padding.
 
     Args:
-        prompts: texts, or lists of token ids; all requests arrive at the start.
-        max_new_tokens: one limit for all requests, or one for each.
-        max_num_seqs: maximum requests in a packed batch.
+        max_num_seqs: maximum requests in a packed batch, at least 1.
         names: ids of the requests; "0", "1", ... if not given.
         step, packed_forward, scatter_cache: functions of a step; you can pass your own.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
+        The others, and Returns: see `generate_one_by_one`.
 
     Raises:
-        BadRequest: see `batching.prompts`; or `max_num_seqs` is below 1, or an id is used twice. Nothing was
-            computed.
+        BadRequest: see `batching.prompts`; nothing was computed.
         NoProgress: a call of `step` computed nothing.
     """
-    requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
+    must(max_num_seqs >= 1, "max_num_seqs", max_num_seqs, "at least 1")
+    requests = make_requests(model, tokenizer, prompts, max_new_tokens, names)
     batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
     return serve(batch, requests, step)
 
 
-def ragged_requests(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    max_new_tokens: int | Sequence[int] | None,
-    max_num_seqs: int,
-    names: Sequence[str] | None,
-) -> list[Request]:
-    """Validate and build the requests of `ragged_generate`.
-
-    Raises:
-        BadRequest: see `ragged_generate`.
-    """
-    if max_num_seqs < 1:
-        raise BadRequest(f"max_num_seqs is {max_num_seqs}; a batch must have room for at least 1 request.")
-    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    names = request_names(names, len(prompt_ids))
-    return [
-        Request(name, ids, max_tokens, tokenizer.eos_token_id)
-        for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
-    ]
-
-
 def serve(batch: RaggedBatch, requests: list[Request], step: Callable[[Any], None]) -> list[list[int]]:
-    """Submit all requests and run steps until all have finished. Return the new tokens of each.
-
-    Raises:
-        NoProgress: see `ragged_generate`.
-    """
+    """Submit all requests and run steps until all have finished; see `ragged_generate`."""
     for request in requests:
         batch.submit(request)
     while batch.running:

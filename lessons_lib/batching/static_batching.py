@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.batching.prompts import check_batch_size, encode_prompts
+from lessons_lib.batching.prompts import encode_prompts
+from lessons_lib.models.validate import must
 
 Item = TypeVar("Item")
 
@@ -123,17 +124,11 @@ def static_generate(
     """Serve requests in waves of `batch_size`, in order of arrival, one wave after the other.
 
     Args:
-        prompts: texts, or lists of token ids; all requests arrive at the start.
-        max_new_tokens: one limit for all requests, or one for each.
+        batch_size: requests per wave, at least 1.
         generate_wave: function that computes one wave; you can pass your own.
-
-    Returns:
-        The new tokens of each request, in the order of the prompts.
-
-    Raises:
-        BadRequest: a request is invalid, see `lessons_lib.batching.prompts`; raised before anything is computed.
+        The others, and Returns and Raises: see `generate_one_by_one`.
     """
-    check_batch_size(batch_size)
+    must(batch_size >= 1, "batch_size", batch_size, "at least 1")
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     outputs: list[list[int]] = []
     for ids, max_tokens in zip(waves(prompt_ids, batch_size), waves(max_tokens_each, batch_size)):

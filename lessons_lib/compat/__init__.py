@@ -1,5 +1,5 @@
-"""Can the engine serve this model, and how? Asked once, before the first request; nothing of it runs in a step.
+"""Compatibility of a model with the engine, determined once, before the first request; nothing of it runs in a step.
 
 Read in this order: fit, which the engine calls; pool_size; probe, shallow, lengths; gathered_runner, for models that
-the usual runner can't serve; generation_defaults. What needs no engine is in `models`: support, whole_folder.
+the usual runner can't serve; generation_defaults. Checks that need no engine are in `models`: support, whole_folder.
 """

@@ -1,4 +1,4 @@
-"""Lesson 12: how an engine has to serve its model, or why it can't."""
+"""Lesson 12: determine how to serve a model, or refuse it."""
 
 import warnings
 from dataclasses import replace
@@ -20,10 +20,10 @@ from lessons_lib.models.support import check_context, checked_context
 
 
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:
-    """Find out how a model is served: by a probe, unless the config turns it off, and by its generation_config.
+    """Determine how to serve a model: by a probe, unless the config turns it off, and by its generation_config.
 
     Raises:
-        UnsupportedModel: the engine would give other tokens than the model's `generate`.
+        UnsupportedModel: the engine would return other tokens than the model's `generate`.
         ValueError, MemoryError: see `checked_num_blocks`.
     """
     measured: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
 
 
 def make_gathered(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-    """The GatheredRunner of a model that needs one.
+    """Make the runner of a model that needs a GatheredRunner.
 
     Raises:
         UnsupportedModel: the config asks for another runner.

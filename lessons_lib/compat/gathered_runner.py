@@ -1,10 +1,8 @@
-"""A model whose layers compute attention themselves: each sequence is computed alone, over a copy of its blocks.
+"""Lesson 12: models whose layers compute attention themselves. Each sequence is computed alone, over copied blocks.
 
-Paging moves keys and values to other places. It must preserve one thing: what a layer reads of a sequence is what it
-would have read from a cache of its own, in the order of the tokens. This runner does exactly that, with the model's own
-code: it gathers a sequence's blocks into an ordinary cache, runs the model's forward pass on the new tokens, and writes
-their keys and values back to the blocks. Scheduling, prefix sharing and preemption see no difference. It is slow: it
-copies the whole context in every step, and no two sequences share a pass.
+The runner gathers a sequence's blocks into an ordinary cache, runs the model's forward pass on the new tokens, and
+writes their keys and values back to the blocks. Scheduling, prefix sharing and preemption see no difference. It is
+slow: it copies the whole context in every step, and no two sequences share a pass.
 """
 
 import inspect
@@ -25,7 +23,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class GatheredRunner(ModelRunner):
-    """A ModelRunner that needs nothing of a model but a forward pass with a Hugging Face cache."""
+    """A ModelRunner that only needs a forward pass with a Hugging Face cache."""
 
     @torch.inference_mode()
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
@@ -34,11 +32,7 @@ class GatheredRunner(ModelRunner):
         return torch.stack([self.forward_alone(sequence, count) for sequence, count in scheduled])
 
     def forward_alone(self, sequence: Sequence, count: int) -> torch.Tensor:
-        """Compute the next `count` tokens of one sequence.
-
-        Returns:
-            tensor [vocabulary]: the logits after the last of them.
-        """
+        """Compute the next `count` tokens of one sequence. Return the logits after the last, [vocabulary]."""
         start = sequence.num_computed_tokens
         gathered = gather(self.cache, sequence.blocks, start)
         logits = forward_with_cache(self.model, next_tokens(SchedulerOutput({sequence: count}), {}), start, gathered)
@@ -52,12 +46,9 @@ class GatheredRunner(ModelRunner):
 
 
 def gather(paged: PagedKVCache, blocks: list[int], num_tokens: int) -> Any:
-    """Copy what a sequence has in its blocks to a cache of its own.
+    """Copy the contents of a sequence's blocks to a DynamicCache of its own.
 
-    Every layer gets all keys and values, also those behind a sliding window: the model's mask leaves them out.
-
-    Returns:
-        DynamicCache, empty if `num_tokens` is 0.
+    Every layer gets all keys and values, also those before a sliding window: the model's mask hides them.
     """
     own = DynamicCache()
     if num_tokens:
@@ -70,16 +61,16 @@ def gather(paged: PagedKVCache, blocks: list[int], num_tokens: int) -> Any:
 def forward_with_cache(
     model: PreTrainedModel, token_ids: list[int], start: int, cache: Any, logits_to_keep: int = 1
 ) -> torch.Tensor:
-    """One forward pass of one sequence, called as `generate` calls it.
+    """Run one forward pass of one sequence, with the arguments of `generate`.
 
     Args:
         token_ids: the new tokens.
         start: number of tokens in the cache.
         cache: a Hugging Face cache, which the pass appends to; None for a pass without one.
-        logits_to_keep: number of logits that are wanted, from the end; 0 for all.
+        logits_to_keep: number of rows of logits, from the end; 0 for all.
 
     Returns:
-        tensor [at least logits_to_keep, vocabulary]: the last rows are those after the last tokens.
+        tensor [logits_to_keep or more, vocabulary]; some models return all rows.
     """
     end = start + len(token_ids)
     arguments = dict(
@@ -97,5 +88,5 @@ def forward_with_cache(
 
 @cache
 def parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """Parameters that a function takes by name."""
+    """Names of a function's parameters."""
     return frozenset(inspect.signature(function).parameters)

@@ -1,9 +1,9 @@
-"""Lesson 12: the lengths at which a model begins to compute in another way: windows, chunks, positions from which
-queries are scaled. A probe of a few tokens never reaches them as they are, so it makes them short, for the engine and
-for `generate`.
+"""Lesson 12: lengths beyond which a model computes differently: windows, chunks, positions where queries get scaled.
 
-They are found by trying, since every family has names of its own: a number is such a length if making it short changes
-what a long pass computes, and nothing in a pass that is shorter still.
+A probe of a few tokens never reaches them, so it shortens them, both for the engine and for `generate`.
+
+Every family has its own names for them, so they are found by trial: a number is such a length if shortening it changes
+the result of a long pass and not that of a short one.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,13 +19,13 @@ from lessons_lib.models.configuration import text_config
 from lessons_lib.models.support import rescales_rope
 
 SHORT = 5
-SAME = 1e-4  # relative difference of logits that rounding explains
-MANY_ELEMENTS = 2**16  # of a buffer that is a table of weights rather than something that a pass computes
+SAME = 1e-4  # relative difference of logits due to rounding
+MANY_ELEMENTS = 2**16  # a larger buffer is a table of weights, not a result of a pass
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a number stands: an attribute of a module or a configuration, or an entry of a dict in one."""
+    """Location of a number: an attribute of a module or a configuration, or an entry of a dict in one."""
 
     values: dict[str, Any]
     name: str
@@ -37,11 +37,7 @@ class Place:
 
 @contextmanager
 def short_lengths(model: PreTrainedModel, names: Collection[str]) -> Iterator[None]:
-    """Inside, the lengths of a model are so short that a few tokens reach past them.
-
-    Args:
-        names: see `names_of_lengths`.
-    """
+    """Context manager: set the lengths with these names, see `names_of_lengths`, to SHORT."""
     places = [place for place in numbers(model) if place.name in names]
     with kept(model):
         for place in places:
@@ -55,41 +51,37 @@ def short_lengths(model: PreTrainedModel, names: Collection[str]) -> Iterator[No
 
 @torch.inference_mode()
 def names_of_lengths(model: PreTrainedModel, token_ids: list[int]) -> list[str]:
-    """What the model calls its lengths.
-
-    Args:
-        token_ids: to try with, more than SHORT.
-    """
+    """Find the names of the model's lengths by trials with these tokens, more than SHORT."""
     first = token_ids[: SHORT - 1]
     with kept(model):
         compute = with_and_without_cache if fills_a_cache(model, first) else without_cache
         expected, expected_first = compute(model, token_ids), compute(model, first)
     found = []
     for name in dict.fromkeys(place.name for place in numbers(model)):
-        # Beyond it, all sequences of a batch change, so it is refused; see `support.check_context`.
+        # Beyond this length, all sequences of a batch change, so it is refused; see `support.check_context`.
         if rescales_rope(model.config) and ("max_pos" in name or "max_seq" in name):
             continue
-        with suppress(Exception), short_lengths(model, [name]):  # without one of its sizes, a model fails
+        with suppress(Exception), short_lengths(model, [name]):  # a model fails with a wrong size
             if not same(compute(model, token_ids), expected) and same(compute(model, first), expected_first):
                 found.append(name)
     return found
 
 
 def without_cache(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
-    """The logits of all tokens in one pass."""
+    """Compute the logits of all tokens in one pass."""
     return forward_with_cache(model, token_ids, 0, None, 0)
 
 
 def with_and_without_cache(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
-    """The same, and the logits of the last token over a cache such as `generate` makes: the cache of some models has a
-    window that their masks don't have."""
+    """Compute these, and the logits of the last token over the cache that `generate` would make: in some models, only
+    the cache has a window."""
     own, end = DynamicCache(config=model.config), len(token_ids) - 1
     forward_with_cache(model, token_ids[:end], 0, own)
     return torch.cat([without_cache(model, token_ids), forward_with_cache(model, token_ids[end:], end, own)])
 
 
 def fills_a_cache(model: PreTrainedModel, token_ids: list[int]) -> bool:
-    """Whether a pass over a cache works at all; some models need a cache of another class."""
+    """True if a pass over a DynamicCache works; some models need another class."""
     try:
         with_and_without_cache(model, token_ids)
     except Exception:
@@ -98,7 +90,7 @@ def fills_a_cache(model: PreTrainedModel, token_ids: list[int]) -> bool:
 
 
 def numbers(model: PreTrainedModel) -> Iterator[Place]:
-    """Every number above SHORT that a pass may look at, and that may be a length."""
+    """Every number above SHORT that may be a length: of the modules and of their configurations."""
     owners: dict[int, dict[str, Any]] = {}
     for module in model.modules():
         if not type(module).__module__.startswith("torch."):
@@ -121,7 +113,7 @@ def numbers(model: PreTrainedModel) -> Iterator[Place]:
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether logits differ by rounding only."""
+    """True if logits differ only by rounding."""
     if found.shape != expected.shape:
         return False
     found, expected = found.double().nan_to_num(nan=1e9), expected.double().nan_to_num(nan=1e9)
@@ -130,7 +122,7 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @contextmanager
 def kept(model: PreTrainedModel) -> Iterator[None]:
-    """Afterwards, what the modules keep between two passes, such as rotary frequencies, is as before."""
+    """Context manager: restore state that modules keep between two passes, such as rotary frequencies."""
     before = []
     for module in model.modules():
         small = {
@@ -154,5 +146,5 @@ def kept(model: PreTrainedModel) -> Iterator[None]:
             module._buffers.clear()
             module._buffers.update(buffers)
             for name, content in contents.items():
-                with suppress(RuntimeError):  # a buffer that was made in inference mode
+                with suppress(RuntimeError):  # a buffer created in inference mode
                     module._buffers[name].copy_(content)  # type: ignore[union-attr]

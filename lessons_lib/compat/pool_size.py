@@ -1,8 +1,6 @@
 """Lesson 12: the size of an engine's pool: it must fit in memory, and hold the longest sequence."""
 
-import os
-from pathlib import Path
-
+import psutil
 import torch
 from transformers import PreTrainedModel
 
@@ -13,13 +11,13 @@ from lessons_lib.models.configuration import context_length
 
 
 def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
-    """The number of blocks of an engine's pool, before any memory is allocated for them.
+    """Compute the number of blocks of an engine's pool, before any memory is allocated for them.
 
     Raises:
         ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
             positions than that.
-        MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
-            have allocated them already.
+        MemoryError: the cache doesn't fit in memory. With `config.make_runner`, only the swap blocks are counted: the
+            runner may have allocated its blocks already.
     """
     size = block_bytes(model.config, config.block_size, model.dtype.itemsize, config.layer_shapes)
     num_blocks = config.num_blocks
@@ -46,7 +44,7 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
 
 
 def _check_max_model_len(config: EngineConfig, context: int | None, num_blocks: int) -> None:
-    # Only if it was asked for: a pool that is too small for the model's longest sequence serves shorter ones well.
+    # Only on request: a pool that is too small for the model's longest sequence serves shorter ones well.
     longest = config.max_model_len
     if longest is None:
         return
@@ -64,18 +62,8 @@ def _check_max_model_len(config: EngineConfig, context: int | None, num_blocks: 
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on a device; None if the system doesn't say."""
+    """Bytes that can still be allocated on a device; None if unknown."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    if device.type != "cpu":
-        return None
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass
-    try:  # not Linux: all memory, since what is free of it isn't said
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    return psutil.virtual_memory().available if device.type == "cpu" else None

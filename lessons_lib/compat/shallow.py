@@ -1,8 +1,8 @@
-"""Lesson 12: a deep model for a short time reduced to its first layers, one of each kind.
+"""Lesson 12: temporarily reduce a deep model to its first layers, one of each kind.
 
-The layers of a model repeat. If two differ in nothing but their weights, the engine serves both right or both wrong, so
-the probe needs only one of them. A model with a billion parameters takes seconds for each pass on a CPU; its first two
-layers take milliseconds.
+The layers of a model repeat. If two differ only in their weights, the engine serves both correctly or neither, so the
+probe needs only one of them. On a CPU, a pass of a model with a billion parameters takes seconds; one of its first two
+layers takes milliseconds.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from lessons_lib.models.configuration import text_config
 
-AT_LEAST = 2  # a mistake in the index of a layer needs two of them to show
+AT_LEAST = 2  # a mistake in a layer's index shows only with two layers
 NO_SETTING = ("layer_idx", "layer_id", "training")
 
 
 @contextmanager
 def shallow(model: PreTrainedModel) -> Iterator[list[int] | None]:
-    """Inside, the model has only its first layers, so many that each kind of layer is among them.
+    """Context manager: cut the model after the first layers that include each kind.
 
     Yields:
         for each layer of the whole model, the index of the first layer of its kind; None if the model stays whole,
@@ -41,8 +41,8 @@ def shallow(model: PreTrainedModel) -> Iterator[list[int] | None]:
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[torch.nn.Module, str, torch.nn.ModuleList] | None:
-    """The list of the model's layers, with the module and the attribute that hold it. None unless there is exactly one
-    such list."""
+    """Find the list of the model's layers: its owner, its attribute name, and the list. None unless there is exactly
+    one."""
     lists = [
         (owner, name, child)
         for owner in model.modules()
@@ -53,14 +53,14 @@ def decoder_layers(model: PreTrainedModel) -> tuple[torch.nn.Module, str, torch.
 
 
 def first_of_kind(model: PreTrainedModel, layers: torch.nn.ModuleList) -> list[int]:
-    """For each layer, the index of the first one that differs from it in nothing but weights."""
+    """For each layer, the index of the first one that differs only in its weights."""
     kinds: dict[str, int] = {}
     return [kinds.setdefault(kind_of(model, index, layer), index) for index, layer in enumerate(layers)]
 
 
 def kind_of(model: PreTrainedModel, index: int, layer: torch.nn.Module) -> str:
-    """All that makes a layer different from others: its modules with their settings, the shapes of its weights, and
-    what the configuration says about this layer."""
+    """Describe a layer except for its weights: its modules with their settings, the shapes of its weights, and its
+    entries in the configuration."""
     depth = text_config(model.config).num_hidden_layers
     lists = {name: value for name, value in vars(text_config(model.config)).items() if isinstance(value, list | tuple)}
     of_config = [(name, value[index]) for name, value in lists.items() if len(value) == depth]
@@ -71,7 +71,7 @@ def kind_of(model: PreTrainedModel, index: int, layer: torch.nn.Module) -> str:
 
 
 def settings(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """The values that a module computes with, without its index: plain ones, and the names of all others."""
+    """Attributes of a module except its index: plain values, and the names of all others."""
     plain = (bool, int, float, str, tuple, type(None))
     values = {name: value for name, value in vars(module).items() if name not in NO_SETTING and name[0] != "_"}
     return [

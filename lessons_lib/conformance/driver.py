@@ -2,14 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from lessons_lib.conformance.contract import BLOCKS, MODEL, STEPS, Limits, NewTokens, Params, features_of
-from lessons_lib.conformance.oracle import END, a_model, expected
+from lessons_lib.conformance.contract import BLOCKS, STEPS, Limits, NewTokens, Params, features_of
+from lessons_lib.conformance.oracle import END, a_model, a_prompt, expected
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 MAX_STEPS = 1500
@@ -39,7 +39,6 @@ class Served:
     Attributes:
         first_step, last_step: of its tokens; None before the first.
         given: the list that the engine got as `prompt_ids`.
-        step_count: in how many steps it got tokens.
     """
 
     prompt: list[int]
@@ -138,6 +137,14 @@ class Run:
             raise Broken(f"add_request refused a request that is right ({served}): {_told(error)}") from error
         self.requests[name] = served
         return name
+
+    def add_all(self, sizes: Iterable[tuple[int, int]], **params: Any) -> list[str]:
+        """Add a request for each (prompt length, max_tokens)."""
+        return [self.add(a_prompt(length), max_tokens, **params) for length, max_tokens in sizes]
+
+    def add_many(self, count: int, length: int, max_tokens: int) -> list[str]:
+        """Add requests with different prompts of one length, which go on after the end token."""
+        return [self.add(a_prompt(length, index), max_tokens, ignore_eos=True) for index in range(count)]
 
     def must_refuse(self, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
         """`add_request` refuses this, with a ValueError or a TypeError, and nothing has changed."""
@@ -250,6 +257,13 @@ class Run:
                     f"has_unfinished() is False, and request {name!r} ({served}) has not ended: it got "
                     f"{len(served.tokens)} tokens and no finish_reason. {self._why_not_ended(name)}"
                 )
+
+    def finish(self, when: str = "", after_step: Callable[[], object] | None = None) -> None:
+        """Run out, check all answers and, if `when` says at which point, that all blocks are free."""
+        self.run_out(after_step)
+        self.check_answers()
+        if when:
+            self.check_all_free(when)
 
     def _why_not_ended(self, name: str) -> str:
         served = self.requests[name]
@@ -420,6 +434,3 @@ class Bench:
     def close(self) -> None:
         for run in self.runs:
             run.close()
-
-
-__all__ = ["BLOCKS", "MODEL", "STEPS", "Bench", "Broken", "ModelFault", "NotOffered", "Run", "Served", "check_answer"]

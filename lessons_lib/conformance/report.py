@@ -63,15 +63,6 @@ class Report:
     def held(self) -> list[Verdict]:
         return [each for verdicts in self.verdicts.values() for each in verdicts if each.status == HELD]
 
-    def __str__(self) -> str:
-        lines = []
-        for name, verdicts in self.verdicts.items():
-            held = sum(each.status == HELD for each in verdicts)
-            lines += [f"{name}: {held} of {len(verdicts)}", *(f"  {each}".replace("\n", "\n  ") for each in verdicts)]
-        reached = self.reached
-        lines.append(f"Reached: {', '.join(reached) if reached else 'no level yet'}.")
-        return "\n".join(lines)
-
 
 def is_reached(verdicts: list[Verdict]) -> bool:
     """Nothing is broken, and at least half of the items could be shown to hold."""

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels import paged_flash
+from lessons_lib.kernels.group_decode import decode_groups, decode_groups_kernel
 from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
 
 
@@ -45,11 +46,7 @@ class Variant:
 
 
 def with_functions(kernel, **functions):
-    """Copy a kernel so that it calls these functions in place of those with the same names.
-
-    Args:
-        functions: name of a function that the kernel calls -> another function with the same arguments and results.
-    """
+    """Copy a kernel so that it calls these functions in place of those with the same names, arguments and results."""
     fn = kernel.fn
     own = types.FunctionType(fn.__code__, {**fn.__globals__, **functions}, fn.__name__, fn.__defaults__, fn.__closure__)
     return triton.jit(functools.update_wrapper(own, fn))
@@ -59,11 +56,7 @@ _files = itertools.count()
 
 
 def with_lines(kernel, *pairs: tuple[str, str]):
-    """Copy a kernel with pieces of its source replaced.
-
-    Args:
-        pairs: (old, new); each old piece stands in the source at least once.
-    """
+    """Copy a kernel with pieces of its source replaced, given as (old, new)."""
     source = inspect.getsource(kernel.fn)
     for old, new in pairs:
         if old not in source:
@@ -138,6 +131,21 @@ def never(q_len):
     """No sequence is left to another kernel."""
     return False
 
+
+# Lesson 08's Ideas 1 and 2, a group of heads and a tile of keys, without Idea 3: it multiplies element by element, like
+# lesson 07's kernel. Without `tl.dot`, a tile can have fewer than 16 rows.
+decode_groups_by_sums_kernel = with_lines(
+    decode_groups_kernel,
+    (
+        'tl.dot(queries, tl.trans(keys), input_precision="ieee")',
+        "tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), axis=2)",
+    ),
+    (
+        'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")',
+        "acc += tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), axis=1)",
+    ),
+)
+decode_groups_by_sums = functools.partial(decode_groups, kernel=decode_groups_by_sums_kernel, min_rows=1)
 
 _LOOP = "    for first in range(start, end, BLOCK_N):\n"
 _READ_TABLE = "        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"

@@ -45,12 +45,9 @@ def gather_kernel(source, index, out, columns, stride_source, stride_out, COLUMN
     """out[i] = source[index[i]]. Program i copies one row.
 
     Args:
-        source: pointer to a matrix [source rows, columns].
-        index: pointer to int32 or int64 [rows]: the row of `source` to copy to each row of `out`.
-        out: pointer to a matrix [rows, columns], of the dtype of `source`.
-        columns: elements per row.
-        stride_source, stride_out: elements from the start of one row to the start of the next.
-        COLUMNS: a power of two, at least `columns`.
+        source, out: pointers to matrices [source rows, columns] and [rows, columns], of one dtype.
+        index: pointer to int32 or int64 [rows].
+        The others: see `softmax_kernel`.
     """
     row, column = tl.program_id(0), tl.arange(0, COLUMNS)
     mask = column < columns

@@ -8,13 +8,13 @@ import inspect
 import io
 import re
 import warnings
-from collections.abc import Collection
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from lessons_lib.kernels.interpreter import language_as_imported  # before Triton
+from lessons_lib.kernels.triton_setup import put, replace_in
 
 import torch
 import triton
@@ -45,24 +45,14 @@ def why_not_compiled(kernel, *args, about=None, **kwargs) -> Refusal | None:
     Args:
         about: function, called by the kernel, in which to locate the error; by default the kernel itself.
     """
-    if not can_compile():
-        return None
-    try:
-        made = _compiled(kernel, about or kernel, *args, **kwargs)
-    except Exception:  # noqa: BLE001 - this check failed, not the kernel: report nothing rather than something wrong
-        return None
+    made = _compiled_if_possible(kernel, *args, about=about, **kwargs)
     return made if isinstance(made, Refusal) else None
 
 
 def rounded_products(kernel, *args, **kwargs) -> int:
     """Count the `tl.dot` of float32 tiles with factors rounded to TF32; 0 if nothing can be compiled."""
-    if not can_compile():
-        return 0
-    try:
-        made = _compiled(kernel, kernel, *args, **kwargs)
-    except Exception:  # noqa: BLE001 - see above
-        return 0
-    return 0 if isinstance(made, Refusal) else len(re.findall(r"inputPrecision = tf32 : tensor<[\dx]+f32", made))
+    made = _compiled_if_possible(kernel, *args, **kwargs)
+    return len(re.findall(r"inputPrecision = tf32 : tensor<[\dx]+f32", made)) if isinstance(made, str) else 0
 
 
 def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
@@ -70,23 +60,22 @@ def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
 
     Called functions count once per call. A loop counts as one iteration.
     """
-    if not can_compile():
-        return None
-    try:
-        made = _compiled(kernel, kernel, *args, **kwargs)
-        return None if isinstance(made, Refusal) else _products(made)
-    except Exception:  # noqa: BLE001 - see above
-        return None
+    made = _compiled_if_possible(kernel, *args, **kwargs)
+    return _products(made) if isinstance(made, str) else None
 
 
 def ptx_of(kernel, *args, **kwargs) -> str | None:
     """Compile `kernel[grid](*args, **kwargs)` to PTX, NVIDIA's assembly language; None if that fails."""
+    made = _compiled_if_possible(kernel, *args, down_to="ptx", **kwargs)
+    return made if isinstance(made, str) else None
+
+
+def _compiled_if_possible(kernel, *args, about=None, **kwargs) -> Refusal | str | None:
     if not can_compile():
         return None
     try:
-        made = _compiled(kernel, kernel, *args, down_to="ptx", **kwargs)
-        return None if isinstance(made, Refusal) else made
-    except Exception:  # noqa: BLE001 - see above
+        return _compiled(kernel, about or kernel, *args, **kwargs)
+    except Exception:  # noqa: BLE001 - this check failed, not the kernel: report nothing rather than something wrong
         return None
 
 
@@ -201,43 +190,30 @@ def _compiled_functions(kernel, args, kwargs):
     with language_as_imported():
         try:
             for owner in (tl, tl.standard, tl.tensor):
-                replaced += _swap(owner)
+                replaced += replace_in(owner, _as_compiled)
             bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
             bound.apply_defaults()
             arguments = {name: _jit(value) for name, value in bound.arguments.items()}
             functions = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))]
             for function in functions:  # the list grows as we go
-                found = _swap(function.fn.__globals__, function.fn.__code__.co_names)
+                found = replace_in(function.fn.__globals__, _as_compiled, function.fn.__code__.co_names)
                 functions += [value for _, _, value in found]
                 replaced += found
             yield JITFunction(kernel.fn), arguments
         finally:
-            for owner, name, value in replaced:
-                _put(owner, name, value)
+            put(replaced)
 
 
 def _jit(value):
     return JITFunction(value.fn) if isinstance(value, InterpretedFunction) else value
 
 
-def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, object]]:
-    """Replace interpreted functions with compiled ones.
-
-    Args:
-        owner: a module, a class, or a function's globals.
-        of: names to consider; None for all.
-
-    Returns:
-        (owner, name, previous value) of everything that was replaced.
-    """
-    names = owner if isinstance(owner, dict) else vars(owner)
-    found = [(name, value, _interpreted(value)) for name, value in list(names.items()) if of is None or name in of]
-    replaced = [(owner, name, value) for name, value, function in found if function]
-    for name, _, function in found:
-        if function:
-            is_library = function.fn.__module__.startswith("triton.")
-            _put(owner, name, _library_function(function.fn) if is_library else JITFunction(function.fn))
-    return replaced
+def _as_compiled(value) -> JITFunction | None:
+    function = _interpreted(value)
+    if function is None:
+        return None
+    is_library = function.fn.__module__.startswith("triton.")
+    return _library_function(function.fn) if is_library else JITFunction(function.fn)
 
 
 @cache  # about fifty per kernel, and each reads and searches its source file
@@ -253,10 +229,3 @@ def _interpreted(value) -> InterpretedFunction | None:
         function = inspect.getclosurevars(value).nonlocals.get("fn")
         return function if isinstance(function, InterpretedFunction) else None
     return None
-
-
-def _put(owner, name: str, value: object) -> None:
-    if isinstance(owner, dict):
-        owner[name] = value
-    else:
-        setattr(owner, name, value)

@@ -114,31 +114,24 @@ def decode_splits_kernel(
 
 
 def decode_groups(
-    q, k_cache, v_cache, block_tables, context_lens, scale, keys_per_tile=64, kernel=decode_groups_kernel
+    q, k_cache, v_cache, block_tables, context_lens, scale, keys_per_tile=64, kernel=decode_groups_kernel, min_rows=16
 ) -> torch.Tensor:
     """Attention of one new token per sequence.
 
     Args:
-        q: [N, Hq, D].
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with equal strides.
-        block_tables: int32 [N, M].
-        context_lens: int32 [N], tokens of each sequence, the new one included.
-        scale: factor of the scores.
+        q, k_cache, v_cache, block_tables, context_lens, scale: see `simple_paged.decode_heads`; all of one dtype.
         keys_per_tile: keys per iteration, a power of two, at least 16.
         kernel: `decode_groups_kernel`, or your own.
+        min_rows: minimum rows of the query tile; tensor cores need 16.
 
-    Returns:
-        tensor [N, Hq, D], of the dtype of q.
-
-    Raises:
-        ValueError: the two caches are laid out differently.
+    Returns and Raises: see `decode_heads`; head and block sizes may be any that the kernel supports.
     """
     check_alike(k_cache, v_cache)
     q = q.contiguous()
     out = torch.empty_like(q)
     kernel[(k_cache.shape[2], len(q))](
         q, k_cache, v_cache, block_tables, context_lens, out, scale * LOG2_E.value,
-        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0), **_sizes(q, k_cache, keys_per_tile),
+        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0), **_sizes(q, k_cache, keys_per_tile, min_rows),
     )  # fmt: skip
     return out
 
@@ -147,11 +140,7 @@ def decode_splits(
     q, k_cache, v_cache, block_tables, context_lens, scale, split_size, keys_per_tile=64,
     kernel=decode_splits_kernel, merge=merge_kernel,
 ) -> torch.Tensor:  # fmt: skip
-    """`decode_groups` with sequences split into parts of `split_size` keys, merged by a second kernel.
-
-    Args:
-        kernel, merge: `decode_splits_kernel` and `merge_kernel`, or others with the same arguments.
-    """
+    """`decode_groups` with sequences split into parts of `split_size` keys, merged by a second kernel."""
     check_alike(k_cache, v_cache)
     q = q.contiguous()
     out = torch.empty_like(q)
@@ -172,10 +161,10 @@ def decode_splits(
     return out
 
 
-def _sizes(q, k_cache, keys_per_tile: int) -> dict[str, int]:
+def _sizes(q, k_cache, keys_per_tile: int, min_rows: int = 16) -> dict[str, int]:
     """The kernels' constants."""
     group = q.shape[1] // k_cache.shape[2]
     return dict(
-        GROUP=group, BLOCK_M=max(16, triton.next_power_of_2(group)), HEAD_DIM=q.shape[2],
+        GROUP=group, BLOCK_M=max(min_rows, triton.next_power_of_2(group)), HEAD_DIM=q.shape[2],
         BLOCK_SIZE=k_cache.shape[1], BLOCK_N=keys_per_tile,
     )  # fmt: skip

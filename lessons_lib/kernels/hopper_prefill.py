@@ -281,10 +281,8 @@ def hopper_prefill_kernel(
 def launch_hopper_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, *, kernel=hopper_prefill_kernel
 ) -> None:
-    """Launch the kernel without validation; see `launch.has_hopper_kernel` for its limits.
-
-    The arguments: see `launch.launch_prefill`.
-    """
+    """Launch the kernel without validation; see `launch.has_hopper_kernel` for its limits, `launch_prefill` for
+    arguments."""
     (tokens, q_heads, head_dim), (num_blocks, block_size, kv_heads, _) = q.shape, k_cache.shape
     shape, block = [num_blocks * block_size, kv_heads * head_dim], [block_size, WIDTH.value]
     caches = [TensorDescriptor(cache, shape, [cache.stride(1), 1], block, PANEL.value) for cache in (k_cache, v_cache)]

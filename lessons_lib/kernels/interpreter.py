@@ -49,7 +49,7 @@ def interpreted(kernel, arguments: dict[str, object]):
             for names in (function.fn.__globals__ for function in functions):  # the list grows as we go
                 if id(names) not in seen:
                     seen.add(id(names))
-                    found = triton_setup.interpret_names_in(names, names)
+                    found = triton_setup.replace_in(names, triton_setup.as_interpreted)
                     functions += [value for _, _, value in found]
                     replaced += found
             for name, value in arguments.items():
@@ -57,8 +57,7 @@ def interpreted(kernel, arguments: dict[str, object]):
                     arguments[name] = InterpretedFunction(value.fn)
             yield kernel if isinstance(kernel, InterpretedFunction) else InterpretedFunction(kernel.fn)
         finally:
-            for owner, name, value in replaced:
-                (owner if isinstance(owner, dict) else vars(owner))[name] = value
+            triton_setup.put(replaced)
 
 
 LANGUAGE = (

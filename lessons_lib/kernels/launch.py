@@ -13,7 +13,7 @@ import triton
 
 from lessons_lib.kernels import paged_flash
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
-from lessons_lib.kernels.validation import check_contents, check_decode, check_inputs, check_terms, check_varlen
+from lessons_lib.kernels.validation import check_contents, check_inputs
 
 LOG2_E = paged_flash.LOG2_E.value  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
 MAX_KEYS_PER_SPLIT = 2048  # split longer sequences, so that the longest of a ragged batch doesn't delay the end
@@ -82,11 +82,9 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -
         ValueError: a shape, dtype, device or layout is wrong; on a CPU also if a length or a block id is out of bounds.
             On a GPU, checking those would synchronize.
     """
-    check_inputs(q, k_cache, v_cache, block_tables, context_lens)
-    check_decode(q, context_lens)
+    check_inputs(q, k_cache, v_cache, block_tables, context_lens, None, terms)
     if not q.is_cuda:
         check_contents(len(q), k_cache, None, context_lens, block_tables)
-    check_terms(q, terms)
     out = q.new_empty(*q.shape[:2], v_cache.shape[3])
     max_context_len = block_tables.shape[1] * k_cache.shape[1]
     launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, max_context_len, terms=terms)
@@ -101,24 +99,18 @@ def varlen(
 
     Args:
         q: [T, Hq, D], the new tokens of all sequences, one sequence after another.
-        k_cache, v_cache, block_tables, scale, terms: see `decode`.
+        k_cache, v_cache, block_tables, scale, terms, and Returns: see `decode`.
         cu_seqlens_q: int32 [N + 1], where each sequence starts in the packed batch; the last entry is T.
         context_lens: int32 [N], tokens of each sequence in the cache, the new ones included.
         max_seqlen_q, max_context_len: upper bounds on any sequence's new tokens and context. If both are given, nothing
             synchronizes with the GPU, and the call can be captured in a CUDA graph.
 
-    Returns:
-        tensor [T, Hq, V] of the dtype of q.
-
     Raises:
-        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if a maximum is missing, also if a length or
-            a block id is out of bounds.
+        ValueError: see `decode`; lengths and block ids are also checked if a maximum is missing.
     """
-    check_inputs(q, k_cache, v_cache, block_tables, context_lens)
-    check_varlen(cu_seqlens_q, context_lens)
+    check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, terms)
     if not q.is_cuda or max_seqlen_q is None or max_context_len is None:
         check_contents(len(q), k_cache, cu_seqlens_q, context_lens, block_tables)
-    check_terms(q, terms)
     out = q.new_empty(*q.shape[:2], v_cache.shape[3])
     if not len(q):
         return out
@@ -137,17 +129,7 @@ def varlen(
 
 
 def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]:
-    """The Triton backend of lesson 06's `paged_forward`: return the attention function for all layers of one pass.
-
-    Args:
-        packed: the PackedBatch.
-        block_tables: int [N, M], on the device of the model, like the tensors of `packed`.
-        block_size: slots per block; unused.
-
-    Returns:
-        function (query [T, Hq, D], keys, values [num_blocks, block_size, Hkv, D or V], scale, terms=None) -> tensor
-        [T, Hq, V].
-    """
+    """The Triton backend of lesson 06's `paged_forward`; see `paged_attention.plan_torch`."""
     bounds, lens, tables = (
         tensor.to(torch.int32).contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables)
     )
@@ -160,12 +142,7 @@ def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]
 def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
     """Choose the keys per program: few enough for eight programs per processor, if there are enough keys.
 
-    A processor runs several programs at a time, and over several waves an uneven last wave matters less.
-
-    Args:
-        num_seqs, num_kv_heads: without splits, there is one program per pair of these.
-        max_context_len: keys of the longest sequence.
-        num_processors: streaming multiprocessors of the GPU.
+    Without splits, there are num_seqs * num_kv_heads programs; num_processors is the GPU's streaming multiprocessors.
 
     Returns:
         int: a multiple of `MIN_KEYS_PER_SPLIT`, and at most `MAX_KEYS_PER_SPLIT`.
@@ -176,10 +153,7 @@ def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
 
 
 def splits_are_short(num_seqs, num_kv_heads, max_context_len, num_processors) -> bool:
-    """True for few short sequences, with splits of `KEYS_PER_SHORT_SPLIT` keys that the decode kernel merges itself.
-
-    Args: see `keys_per_split`.
-    """
+    """True for few short sequences: the decode kernel itself merges their splits of `KEYS_PER_SHORT_SPLIT` keys."""
     num_splits = triton.cdiv(max_context_len, KEYS_PER_SHORT_SPLIT)
     return num_splits <= MAX_SHORT_SPLITS and num_seqs * num_kv_heads * num_splits <= 2 * num_processors
 
@@ -324,10 +298,7 @@ def _padded(size: int) -> int:
 
 
 def _use_int64(*caches) -> bool:
-    """True if offsets in a cache can exceed 32 bits.
-
-    In a view of a larger tensor, offsets can exceed the view's size.
-    """
+    """True if offsets in a cache, which may be a view of a larger tensor, can exceed 32 bits."""
     ends = (sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) for cache in caches)
     return max(ends) > 2**31 - 1
 

@@ -40,10 +40,7 @@ def online_softmax(scores, row_max, row_sum, acc):
 
 @triton.jit
 def unmasked_softmax(scores, scale, row_max, row_sum, acc):
-    """`online_softmax` for a tile without masked keys, so that no row is empty.
-
-    Takes the scores before scaling.
-    """
+    """`online_softmax` of scores before scaling, for a tile without masked keys, so that no row is empty."""
     new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale)
     weights = tl.exp2(scores * scale - new_max[:, None])
     rescale = tl.exp2(row_max - new_max)
@@ -375,13 +372,9 @@ def prefill_kernel(
 
     Args:
         q, out: pointers to [T, Hq, D] and [T, Hq, V]: the packed batch, one sequence after another.
-        k_cache, v_cache, block_tables, context_lens, scale: see `decode_kernel`.
         cu_seqlens_q: pointer to int32 [N + 1].
         num_seqs: N.
-        stride_...: see `decode_kernel`.
-        BLOCK_M: rows of the query tile, a power of two, at least BLOCK_Q * GROUP and 16.
-        BLOCK_Q: tokens per tile.
-        GROUP, HEAD_DIM, BLOCK_D, VALUE_DIM, BLOCK_V, BLOCK_SIZE, BLOCK_N, USE_INT64: see `decode_kernel`.
+        BLOCK_Q: tokens per tile. BLOCK_M: rows of the tile, a power of two, at least BLOCK_Q * GROUP and 16.
         The rest: see `decode_kernel`.
     """
     kv_head, tile = tl.program_id(0), longest_first()

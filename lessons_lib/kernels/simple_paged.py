@@ -106,14 +106,13 @@ def single_head_kernel(
     ATTEND: tl.constexpr, q, k_cache, v_cache, block_table, out, num_tokens, scale, stride_block, stride_slot,
     HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Run `ATTEND` once: one query head of one sequence over a cache with one KV head. The grid has a single program.
+    """Run `ATTEND`, a function with the arguments of `attend_blocks`, once: one query head of one sequence over a cache
+    with one KV head. The grid has a single program.
 
     Args:
-        ATTEND: a function with the arguments of `attend_blocks`.
         q, out: pointers to [HEAD_DIM].
-        k_cache, v_cache: pointers to [num_blocks, BLOCK_SIZE, HEAD_DIM].
-        block_table: pointer to int32 [M].
-        num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE: see `attend_blocks`.
+        k_cache, v_cache: pointers to [num_blocks, BLOCK_SIZE, HEAD_DIM]. block_table: pointer to int32 [M].
+        The others: see `attend_blocks`.
     """
     dim = tl.arange(0, HEAD_DIM)
     query = tl.load(q + dim).to(tl.float32)
@@ -179,11 +178,8 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
 
 
 def rows_to_write(new, cache) -> torch.Tensor:
-    """Reshape new keys or values to one row per token, [T, Hkv * D], contiguous within a row.
-
-    Raises:
-        ValueError: see `write_cache`.
-    """
+    """Reshape new keys or values to one row per token, [T, Hkv * D], contiguous within a row; raises as
+    `write_cache`."""
     _, block_size, _, head_dim = cache.shape
     if cache.stride(0) != block_size * cache.stride(1) or cache.stride()[2:] != (head_dim, 1):
         raise ValueError(

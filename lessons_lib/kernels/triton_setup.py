@@ -5,6 +5,8 @@ Every module that defines kernels imports this one.
 
 import importlib.util
 import os
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import torch
 
@@ -30,28 +32,24 @@ def prepare_triton() -> None:
         interpret_library()
 
 
-def interpret_library() -> list[tuple[object, str, object]]:
-    """Interpret the functions of `triton.language` that are written in Triton, such as `tl.max`.
-
-    They were defined when Triton was imported, possibly by transformers.
+def interpret_library() -> list[tuple[Any, str, Any]]:
+    """Interpret the functions of `triton.language` that are written in Triton, such as `tl.max` and `x.max()`.
 
     Returns:
-        (module, name, previous value) of everything that was replaced, methods of `tl.tensor` excepted.
+        see `replace_in`; without the methods of `tl.tensor`.
     """
     import triton.language as tl
 
-    interpret_methods(tl.tensor)
-    return interpret_names_in(vars(tl), tl) + interpret_names_in(vars(tl.standard), tl.standard)
+    replace_in(tl.tensor, lambda value: (own := as_interpreted(value)) and _method(own))
+    return replace_in(tl, as_interpreted) + replace_in(tl.standard, as_interpreted)
 
 
-def interpret_methods(tensor: type) -> None:
-    """Replace methods written in Triton, such as `x.max()`, as Triton does when interpreting."""
+def as_interpreted(value: Any) -> Any:
+    """The interpreted form of a compiled function; None for anything else."""
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
-    for name, value in list(vars(tensor).items()):
-        if isinstance(value, JITFunction):
-            setattr(tensor, name, _method(InterpretedFunction(value.fn)))
+    return InterpretedFunction(value.fn) if isinstance(value, JITFunction) else None
 
 
 def _method(fn):
@@ -63,19 +61,32 @@ def _method(fn):
     return wrapper
 
 
-def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:
-    """Replace the compiled functions among `names` with interpreted ones.
+def replace_in(
+    owner: Any, change: Callable[[Any], Any], of: Collection[str] | None = None
+) -> list[tuple[Any, str, Any]]:
+    """Replace the values of an owner's names for which `change` returns another value.
+
+    Args:
+        owner: a module, a class, or a function's globals.
+        of: names to consider; None for all.
 
     Returns:
-        as `interpret_library`.
+        (owner, name, previous value) of each replacement.
     """
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
-    replaced = [(owner, name, value) for name, value in names.items() if isinstance(value, JITFunction)]
-    for _, name, value in replaced:
-        names[name] = InterpretedFunction(value.fn)
+    names = dict(owner if isinstance(owner, dict) else vars(owner))
+    changed = {name: change(value) for name, value in names.items() if of is None or name in of}
+    replaced = [(owner, name, names[name]) for name, value in changed.items() if value is not None]
+    put((owner, name, changed[name]) for owner, name, _ in replaced)
     return replaced
+
+
+def put(values: Iterable[tuple[Any, str, Any]]) -> None:
+    """Set (owner, name, value), such as the previous values that `replace_in` returned."""
+    for owner, name, value in values:
+        if isinstance(owner, dict):
+            owner[name] = value
+        else:
+            setattr(owner, name, value)
 
 
 def patch_old_interpreter() -> None:

@@ -10,8 +10,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_HEAD_DIM = 256  # the tiles of larger heads don't fit into a processor's shared memory
 
 
-def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
+def check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, terms) -> None:
     """Check shapes, dtypes, devices and layouts.
+
+    Args:
+        cu_seqlens_q: int32 [N + 1]; None for a decode, with one token per sequence.
+        terms: ScoreTerms of the layer, or None.
 
     Raises:
         ValueError: names the first mismatch.
@@ -54,14 +58,25 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
     devices = {tensor.device for tensor in (q, k_cache, v_cache, block_tables, context_lens)}
     if len(devices) > 1:
         raise ValueError(f"the tensors are on {', '.join(sorted(map(str, devices)))}; move them to one device.")
+    if cu_seqlens_q is None:
+        if len(context_lens) != len(q):
+            raise ValueError(
+                f"q has {len(q)} tokens and context_lens {len(context_lens)} sequences; a decode has one token per "
+                "sequence."
+            )
+    else:
+        wanted = (len(context_lens) + 1,)
+        if cu_seqlens_q.shape != wanted or cu_seqlens_q.dtype != torch.int32 or cu_seqlens_q.device != q.device:
+            raise ValueError(
+                f"cu_seqlens_q is {cu_seqlens_q.dtype} of shape {list(cu_seqlens_q.shape)} on {cu_seqlens_q.device}; "
+                f"for {len(context_lens)} sequences it must be torch.int32 of shape {list(wanted)} on {q.device}."
+            )
+    if terms is not None:
+        check_terms(q, terms)
 
 
 def check_alike(k_cache, v_cache) -> None:
-    """Check that both caches have the same layout: kernels compute one offset for both, scaled by the head sizes.
-
-    Raises:
-        ValueError: shapes differ in more than the head size, or strides in more than that factor.
-    """
+    """Check that both caches have the same layout, but for the head size: kernels compute one offset for both."""
     key_dim, value_dim = k_cache.shape[-1], v_cache.shape[-1]
     strides = [(k * value_dim, v * key_dim) for k, v in zip(k_cache.stride()[:-1], v_cache.stride()[:-1])]
     is_scaled = key_dim == value_dim or all(stride % key_dim == 0 for stride in k_cache.stride()[:-1])
@@ -73,14 +88,7 @@ def check_alike(k_cache, v_cache) -> None:
 
 
 def check_terms(q, terms) -> None:
-    """Check the terms of a layer's scores.
-
-    Raises:
-        ValueError: a tensor doesn't have one element per query head on the device of q, a window or chunk is below 1,
-            or both are given.
-    """
-    if terms is None:
-        return
+    """Check that each tensor has one element per query head, and that there is a window or a chunk but not both."""
     for name in ("sinks", "alibi_slopes"):
         tensor = getattr(terms, name)
         if tensor is not None and (tensor.shape != q.shape[1:2] or tensor.device != q.device or tensor.stride(0) != 1):
@@ -96,43 +104,15 @@ def check_terms(q, terms) -> None:
         )
 
 
-def check_decode(q, context_lens) -> None:
-    """Check that q has one token per sequence.
-
-    Raises:
-        ValueError: it has more or fewer.
-    """
-    if len(context_lens) != len(q):
-        raise ValueError(
-            f"q has {len(q)} tokens and context_lens {len(context_lens)} sequences; a decode has one token per "
-            "sequence."
-        )
-
-
-def check_varlen(cu_seqlens_q, context_lens) -> None:
-    """Check the shape, dtype and device of cu_seqlens_q.
-
-    Raises:
-        ValueError: one of them is wrong.
-    """
-    wanted = (len(context_lens) + 1,)
-    if cu_seqlens_q.shape != wanted or cu_seqlens_q.dtype != torch.int32 or cu_seqlens_q.device != context_lens.device:
-        raise ValueError(
-            f"cu_seqlens_q is {cu_seqlens_q.dtype} of shape {list(cu_seqlens_q.shape)} on {cu_seqlens_q.device}; for "
-            f"{len(context_lens)} sequences it must be torch.int32 of shape {list(wanted)} on "
-            f"{context_lens.device}."
-        )
-
-
 def check_contents(num_tokens, k_cache, cu_seqlens_q, context_lens, block_tables) -> None:
-    """Check the values of lengths and tables. This synchronizes with the GPU.
+    """Check ranges in the packed batch, lengths and block ids. This synchronizes with the GPU.
 
     Args:
         num_tokens: T, tokens of the packed batch.
         cu_seqlens_q: int32 [N + 1]; None if every sequence has one token.
 
     Raises:
-        ValueError: a sequence's range in the packed batch, a length or a block id is out of bounds.
+        ValueError: names the first value out of bounds.
     """
     num_blocks, block_size = k_cache.shape[:2]
     contexts = context_lens.tolist()

@@ -17,9 +17,8 @@ def write_pair_kernel(
     """Lesson 07's `write_kernel` twice: program (i, 0) writes the keys of new token i, program (i, 1) its values.
 
     Args:
-        keys, k_cache, n_keys, stride_keys, stride_k_slot: `new`, `cache`, `n_elements`, `stride_new` and `stride_slot`
-            of `write_kernel` for the keys; the others are those for the values.
-        BLOCK: a power of two, at least `n_keys` and `n_values`.
+        BLOCK: a power of two, at least `n_keys` and `n_values`. The others: those of `write_kernel`, of keys and of
+            values.
     """
     if tl.program_id(1) == 0:
         write_kernel(keys, k_cache, slot_mapping, n_keys, stride_keys, stride_k_slot, BLOCK)
@@ -28,11 +27,7 @@ def write_pair_kernel(
 
 
 def write_pair(keys, values, k_cache, v_cache, slot_mapping, kernel=write_pair_kernel) -> None:
-    """Write the new keys and values of one layer into their cache slots.
-
-    Args:
-        keys, values: [T, Hkv, D]; head sizes may differ. k_cache, v_cache, slot_mapping: see `write_cache`.
-        kernel: `write_pair_kernel`, or another with the same arguments.
+    """Write a layer's new keys and values, [T, Hkv, D or V], into their cache slots; see `write_cache`.
 
     Raises:
         ValueError: as `write_cache`; nothing is written.

@@ -27,12 +27,8 @@ class BlockCopy:
 
 
 def copy_blocks(block_copies: list[BlockCopy], cache: PagedKVCache, swap_cache: PagedKVCache | None) -> None:
-    """Copy blocks in the given order, in all layers. Independent neighbors of one kind are copied together.
-
-    Args:
-        cache: the pool's cache.
-        swap_cache: the swap space's cache, in CPU memory; None if nothing is ever swapped.
-    """
+    """Copy blocks in the given order, in all layers, within the pool's cache or between it and that of the swap space,
+    in CPU memory. Independent neighbors of one kind are copied together."""
     for kind, run in groupby(block_copies, key=lambda copy: copy.kind):
         source = swap_cache if kind == SWAP_IN else cache
         target = swap_cache if kind == SWAP_OUT else cache

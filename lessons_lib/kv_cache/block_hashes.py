@@ -23,26 +23,15 @@ def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
 
 
 def salt_root(cache_salt: str | None) -> bytes:
-    """Parent of the first block: b"" without a salt.
-
-    Returns:
-        64 bytes, by SHA-512: longer than a block's hash, so that no block can be mistaken for a salt.
-    """
+    """Parent of the first block: b"" without a salt, else 64 bytes, by SHA-512: longer than a block's hash, so that no
+    block can be mistaken for a salt."""
     return b"" if cache_salt is None else hashlib.sha512(cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
 def hash_full_blocks(
     sequence: Any, block_size: int, block_hash: Callable[[bytes, list[int]], bytes] = block_hash
 ) -> list[bytes]:
-    """Hash the full blocks of a sequence, and cache the hashes in `sequence.block_hashes`.
-
-    Args:
-        sequence: a Sequence without placeholders, which have no token ids yet.
-        block_size: tokens per block.
-
-    Returns:
-        `sequence.num_tokens // block_size` hashes.
-    """
+    """Hash the full blocks of a sequence without placeholders, and cache the hashes in `sequence.block_hashes`."""
     hashes: list[bytes] = sequence.block_hashes
     full = sequence.num_tokens // block_size
     if len(hashes) < full:

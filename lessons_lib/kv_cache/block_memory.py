@@ -14,8 +14,6 @@ def block_bytes(
     """Size of one block in bytes: the keys and values of `block_size` tokens in all layers.
 
     Args:
-        config: a Hugging Face model configuration.
-        block_size: tokens per block.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
         layer_shapes: shape of each layer, if not the configuration's.
     """

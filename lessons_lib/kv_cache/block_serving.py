@@ -10,14 +10,8 @@ from lessons_lib.kv_cache.block_table import BlockTable
 
 @dataclass(eq=False)
 class CachedRequest:
-    """A request, as the cache sees it.
-
-    Attributes:
-        id: its name.
-        prompt_tokens: length of the prompt.
-        answer_tokens: length of the answer. The server doesn't know it in advance.
-        table: its block table.
-    """
+    """A request, as the cache sees it: the lengths of its prompt and its answer, and its block table. The server
+    doesn't know the length of the answer in advance."""
 
     id: str
     prompt_tokens: int
@@ -81,10 +75,8 @@ class AdmissionView:
     """A request, as an admission rule sees it.
 
     Attributes:
-        prompt_tokens: length of the prompt.
         max_new_tokens: token limit of the answer. Most answers are shorter.
-        num_tokens: tokens in the cache now; 0 if waiting.
-        num_blocks: blocks of those tokens.
+        num_tokens, num_blocks: tokens in the cache now, and their blocks; 0 if waiting.
     """
 
     prompt_tokens: int
@@ -108,21 +100,13 @@ def may_admit(request: "AdmissionView", running: "list[AdmissionView]", num_free
 
 @dataclass(frozen=True)
 class CacheStep:
-    """The cache after one step.
-
-    Attributes:
-        running: number of running requests.
-        waiting: number of queued requests.
-        tokens: tokens in all tables.
-        restarted: requests that lost their blocks.
-        tokens_lost: tokens of those, to be recomputed.
-    """
+    """The cache after one step: running and waiting requests, tokens in all tables, and requests that lost their
+    blocks."""
 
     running: int
     waiting: int
     tokens: int
     restarted: int
-    tokens_lost: int
 
 
 class NeverDone(RuntimeError):
@@ -135,11 +119,7 @@ def serve_in_blocks(
     new_table: Callable[[BlockPool], BlockTable] = BlockTable,
     step: Callable[["deque[CachedRequest]", "list[CachedRequest]", BlockPool], None] = step_in_blocks,
 ) -> list[CacheStep]:
-    """Serve requests that all arrive at the start, until all have finished.
-
-    Args:
-        lengths: (prompt tokens, answer tokens) of each request.
-        new_table, step: you can pass your own.
+    """Serve requests, of (prompt tokens, answer tokens) each, that all arrive at the start, until all have finished.
 
     Raises:
         NeverDone: a step changed nothing.
@@ -156,6 +136,6 @@ def serve_in_blocks(
         after = {request: request.table.num_tokens for request in running}
         if after == before:
             raise NeverDone(f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running.")
-        lost = [before[request] for request in unfinished if request.table.num_tokens <= before[request]]
-        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), len(lost), sum(lost)))
+        restarted = sum(request.table.num_tokens <= before[request] for request in unfinished)
+        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), restarted))
     return steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lessons_lib.attention.packing import PackedBatch, pack
-from lessons_lib.attention.plain_attention import attention_one_by_one
+from lessons_lib.attention.paged_attention import plan_torch
 
 L2_BYTES = 50 * 2**20  # the L2 cache of an H100 or H200; others have less
 
@@ -112,12 +112,12 @@ class Inputs:
         """Attention over the first block table, one sequence after another, in float32: [T, Hq, D]."""
         out = []
         for index, queries in enumerate(self.q.split(list(self.case.q_lens))):
-            one = pack([[0] * len(queries)], [self.case.context_lens[index] - len(queries)])
+            one = pack([[0] * len(queries)], [self.case.context_lens[index] - len(queries)]).to(self.q.device)
             blocks = self.tables[0][index : index + 1].long()
             own = blocks[0, : -(-self.case.context_lens[index] // self.case.block_size)]
             keys, values = self.k_cache[own].float(), self.v_cache[own].float()
             in_order = torch.arange(len(own), device=self.q.device)[None]
-            out.append(attention_one_by_one(queries.float(), keys, values, one, in_order, self.scale))
+            out.append(plan_torch(one, in_order, self.case.block_size)(queries.float(), keys, values, self.scale))
         return torch.cat(out)
 
 

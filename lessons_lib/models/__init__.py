@@ -4,17 +4,6 @@ Read in this order: configuration, loading, validate, prompts, tiny_models; then
 calls.
 """
 
-from lessons_lib.models.configuration import UnsupportedModel, cache_bytes_per_token, kv_head_size
+from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.models.validate import BadRequest
-
-__all__ = [
-    "VOCAB_SIZE",
-    "BadRequest",
-    "UnsupportedModel",
-    "cache_bytes_per_token",
-    "kv_head_size",
-    "load_model",
-    "tiny_model",
-]

@@ -38,12 +38,7 @@ def kv_head_size(config: "PretrainedConfig") -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class KVShape:
-    """Shape of one token's keys and values in one layer.
-
-    Attributes:
-        kv_heads: number of KV heads.
-        key_dim, value_dim: elements per head of a key and of a value.
-    """
+    """Shape of one token's keys and values in one layer: KV heads, and elements per head of a key and of a value."""
 
     kv_heads: int
     key_dim: int

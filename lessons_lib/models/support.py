@@ -61,10 +61,8 @@ def why_unsupported(model: PreTrainedModel) -> str:
 
 
 def check_context(config: PretrainedConfig, longest: int | None) -> None:
-    """Reject contexts in which one long sequence changes the positions of all others in its batch.
-
-    Args:
-        longest: maximum sequence length; the model's if None.
+    """Reject contexts, by default the model's, in which one long sequence changes the positions of all others in its
+    batch.
 
     Raises:
         UnsupportedModel: at `longest`, rotary frequencies depend on the longest sequence of a batch.

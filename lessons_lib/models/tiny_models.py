@@ -24,12 +24,9 @@ VOCAB_SIZE = 97
 @cache
 @torch.inference_mode(False)  # one that is first asked for in inference mode serves others outside of it, too
 def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreTrainedModel:
-    """Build a random two-layer float32 model with 4 query heads, and 2 KV heads if the family supports sharing.
+    """Build a random two-layer float32 model of the family "gpt2", "llama" or "qwen2".
 
-    Args:
-        family: "gpt2", "llama" or "qwen2".
-        seed: seed for the weights.
-        context: maximum sequence length.
+    It has 4 query heads, and 2 KV heads if the family supports sharing.
     """
     llama_like: dict[str, Any] = dict(
         vocab_size=VOCAB_SIZE,

@@ -89,11 +89,7 @@ def check_fields(owner: Any) -> None:
 
 
 def integer(value: Any) -> int:
-    """Convert a value to a Python integer.
-
-    Raises:
-        TypeError: it isn't an integer. Bools and whole floats aren't either.
-    """
+    """Convert a value to a Python integer. TypeError if it isn't one, such as a bool or a whole float."""
     if isinstance(value, bool):
         raise TypeError("a bool is not an integer here.")
     return operator.index(value)

@@ -23,37 +23,32 @@ def what_is_missing(model: Any, tokenizer: Any, report: dict[str, Any], folder: 
     """
     if missing := sorted(report["missing_keys"]):
         return f"it lacks {len(missing)} weights, such as {missing[0]!r}"
-    if unused := of_other_layers(report["unexpected_keys"], model.state_dict()):
+    if unused := weights_left_out(report["unexpected_keys"], model.state_dict()):
+        depth = model.config.get_text_config().num_hidden_layers
         return (
-            f"it has {len(unused)} weights of layers that config.json leaves out, such as {unused[0]!r}; "
-            f"num_hidden_layers is {model.config.get_text_config().num_hidden_layers}"
-        )
-    if unused := of_used_modules(report["unexpected_keys"], model.state_dict()):
-        return (
-            f"it has {len(unused)} weights that a {model.config.model_type!r} model doesn't use, such as "
-            f"{unused[0]!r}; config.json is another model's"
+            f"it has {len(unused)} weights that a {model.config.model_type!r} model of {depth} layers doesn't use, "
+            f"such as {unused[0]!r}; config.json is another model's"
         )
     reason = in_files(tokenizer, folder) if folder else ""
     reason = reason or in_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
     return reason or in_chat_template(tokenizer)
 
 
-def of_other_layers(unused: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Unused weights that have the name of a used one except for the layer's index."""
-    names = {LAYER.sub(".N.", name, count=1) for name in used}
-    return sorted(name for name in unused if LAYER.sub(".N.", name, count=1) in names)
+def weights_left_out(unused: Iterable[str], used: Iterable[str]) -> list[str]:
+    """Unused weights that look like the model's own: of another layer, of a layer in use, or a bias of a weight in use.
 
-
-def of_used_modules(unused: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Unused weights inside a layer that is used, and unused biases of a module whose weight is used.
-
-    Old files contain causal masks named `bias`: those belong to modules without a weight.
+    Others are fine, such as those of a vision tower. Old files contain causal masks named `bias`, without a weight.
     """
     names = set(used)
+    kinds = {LAYER.sub(".N.", name, count=1) for name in names}
     layers = tuple({name[: layer.end()] for name in names if (layer := LAYER.search(name))})
-    weights = [name for name in unused if name.endswith(".weight") and name.startswith(layers)]
-    biases = [name for name in unused if name.endswith(".bias") and name.removesuffix("bias") + "weight" in names]
-    return sorted(weights + biases)
+    return sorted(
+        name
+        for name in unused
+        if LAYER.sub(".N.", name, count=1) in kinds
+        or (name.endswith(".weight") and name.startswith(layers))
+        or (name.endswith(".bias") and name.removesuffix("bias") + "weight" in names)
+    )
 
 
 def in_files(tokenizer: Any, folder: Path) -> str:

@@ -1,5 +1,4 @@
-"""Lesson 09: requests as they arrive at a server: when, and how long they are. Random, and the same for the same
-seed."""
+"""Lesson 09: random requests with their arrival times and lengths, reproducible by a seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,15 +11,15 @@ from lessons_lib.scheduling.sequence import Sequence
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request before it is served, and what only a simulation knows about it: how long its completion will be.
+    """A request before it is served, with the length of its completion, which only a simulation knows in advance.
 
     Attributes:
         arrival_time: seconds from the start.
-        prompt_tokens, answer_tokens: its lengths, 1 or more each.
-        max_new_tokens: its limit, at least `answer_tokens`; that is all a server knows.
-        tier: priority class of its user, 0 is the best.
+        prompt_tokens, answer_tokens: lengths, at least 1.
+        max_new_tokens: token limit, at least `answer_tokens`; a server knows only this.
+        tier: priority class of the user; 0 is the best.
         expected_tokens: an estimate of `answer_tokens`.
-        is_interactive: whether a reader is watching the completion grow.
+        is_interactive: True if a user reads the completion as it is generated.
     """
 
     id: str
@@ -33,7 +32,7 @@ class Arrival:
     is_interactive: bool = False
 
     def sequence(self) -> Sequence:
-        """The sequence for the scheduler. Its tokens are only counted, so a range stands for them."""
+        """Make the scheduler's sequence. Tokens are only counted, so the prompt is a range."""
         return Sequence(
             self.id,
             range(self.prompt_tokens),
@@ -51,23 +50,15 @@ Seed = int | list[int]
 
 
 def poisson_arrivals(rate: float, count: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
-    """Times of `count` independent arrivals, `rate` per second on average: the gaps are exponentially distributed.
-
-    Returns:
-        float array [count], rising.
-    """
+    """Times of `count` independent arrivals, `rate` per second on average, with exponentially distributed gaps."""
     return np.random.default_rng(seed).exponential(1 / rate, count).cumsum()
 
 
 def bursty_arrivals(
     rate: float, count: int, seed: Seed = 0, burst: int = 20, speedup: float = 10
 ) -> "np.ndarray[Any, Any]":
-    """Arrivals in bursts: on average `rate` per second, but `burst` at a time come `speedup` times as fast, followed by
-    a pause.
-
-    Returns:
-        float array [count], rising.
-    """
+    """Times of arrivals in bursts: `rate` per second on average, but `burst` at a time come `speedup` times as fast,
+    followed by a pause."""
     rng = np.random.default_rng(seed)
     gaps = rng.exponential(1 / (rate * speedup), count)
     begins = np.arange(count) % burst == 0
@@ -76,16 +67,11 @@ def bursty_arrivals(
 
 
 def heavy_tailed(median: float, spread: float, count: int, most: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
-    """Lengths of which most are short and a few very long: log-normally distributed, as those of real prompts and
-    completions.
+    """Log-normally distributed lengths, 1 to `most`, like those of real prompts and completions: mostly short, a few
+    very long.
 
     Args:
-        median: half of them are shorter.
-        spread: standard deviation of the logarithm; 0 makes all equal, 1 gives a mean of 1.6 medians.
-        most: longer ones are cut to this length.
-
-    Returns:
-        int array [count], 1 to `most`.
+        spread: standard deviation of the logarithm; with 0, all are equal; with 1, the mean is 1.6 medians.
     """
     lengths = np.random.default_rng(seed).lognormal(np.log(median), spread, count)
     clipped: np.ndarray[Any, Any] = np.clip(lengths.round(), 1, most).astype(int)
@@ -105,19 +91,18 @@ def traffic(
     estimate_error: float = 0.0,
     seed: int = 0,
 ) -> list[Arrival]:
-    """`count` requests in the order of arrival.
+    """Generate `count` requests in order of arrival.
 
     Args:
         rate: arrivals per second.
         arrivals: `poisson_arrivals` or `bursty_arrivals`.
         prompt_median, answer_median, spread, most: of the lengths, see `heavy_tailed`; every max_tokens is `most`.
         urgent_share: share of requests of tier 0; the others are of tier 1.
-        estimate_error: by what factor the expected lengths are wrong: standard deviation of its logarithm; 0 if they
-            are right.
-        seed: another seed gives entirely different requests.
+        estimate_error: standard deviation of the logarithm of estimate / length; 0 for exact estimates.
+        seed: requests of two seeds have nothing in common.
     """
-    # One random stream per property: with seed, seed + 1, ..., the completions of one seed would be the prompts of the
-    # next.
+    # One random stream per property. With the seeds seed, seed + 1, ..., the completions of one seed would be the
+    # prompts of the next.
     times = arrivals(rate, count, [seed, 0])
     prompts = heavy_tailed(prompt_median, spread, count, most, [seed, 1])
     answers = heavy_tailed(answer_median, spread, count, most, [seed, 2])
@@ -131,7 +116,7 @@ def traffic(
 
 
 def reversed_estimates(requests: list[Arrival]) -> list[Arrival]:
-    """The same requests with the worst estimates possible: the longest completion is expected to be the shortest."""
+    """Copy requests with reversed estimates: the longest completion is expected to be the shortest, and so on."""
     guesses = iter(sorted((request.answer_tokens for request in requests), reverse=True))
     guess_of = {request.id: next(guesses) for request in sorted(requests, key=lambda request: request.answer_tokens)}
     return [replace(request, expected_tokens=guess_of[request.id]) for request in requests]

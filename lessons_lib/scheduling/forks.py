@@ -1,4 +1,4 @@
-"""Lesson 11: a running sequence becomes two, which share their blocks."""
+"""Lesson 11: fork a running sequence into two that share their blocks."""
 
 from dataclasses import replace
 
@@ -7,15 +7,10 @@ from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 
 
 def fork(scheduler: CopyOnWriteScheduler, sequence: Sequence, id: str) -> Sequence:
-    """Run a second sequence with all the tokens of a running one. They share every block until one of them writes.
-
-    Args:
-        scheduler: changed in place.
-        sequence: running, without a step in flight.
-        id: of the new sequence.
+    """Start a second sequence with all tokens of a running one. They share every block until one of them writes.
 
     Raises:
-        RuntimeError: the sequence doesn't run or a step with it is in flight, or no batch slot is free; nothing
+        RuntimeError: the sequence isn't running, a step with it is in flight, or no batch slot is free; nothing
             changes.
     """
     if sequence not in scheduler.running or sequence.num_placeholders:

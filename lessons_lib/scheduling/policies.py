@@ -4,10 +4,8 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class ShortestJobFirst:
-    """The shortest expected completion first: many requests finish early, and the mean wait is as short as possible.
-
-    A sequence without an estimate counts with its `max_new_tokens`.
-    """
+    """The shortest expected completion first, which minimizes the mean wait. Without an estimate, `max_new_tokens`
+    counts."""
 
     name = "shortest job first"
 
@@ -16,7 +14,7 @@ class ShortestJobFirst:
 
 
 class StrictPriority:
-    """The best tier first, and within a tier in the order of arrival. Lower tiers wait until no better one is left."""
+    """The best tier first, and within a tier in order of arrival. Other tiers wait until no better one is waiting."""
 
     name = "strict priority"
 
@@ -25,16 +23,14 @@ class StrictPriority:
 
 
 class PriorityWithAgeing:
-    """The best tier first, and interactive requests before the others; but waiting counts too, in seconds.
+    """The best tier first, and interactive requests before others, but waiting time counts too.
 
-    All waiting sequences age alike, so the order of two sequences never changes once both have arrived: a sequence
-    ranks as if it had arrived `patience` seconds later for each tier below the best, and `head_start` seconds earlier
-    if it is interactive.
+    All waiting sequences age alike, so the order of two sequences never changes: a sequence ranks as if it had arrived
+    `patience` seconds later for each tier below the best, and `head_start` seconds earlier if it is interactive.
 
     Attributes:
-        patience: seconds of waiting that a tier is worth, 0 or more.
-        head_start: seconds of waiting that being interactive is worth, 0 or more. With 0 for both this is the order of
-            arrival.
+        patience: seconds of waiting per tier, 0 or more.
+        head_start: seconds of waiting for being interactive, 0 or more. If both are 0, this is the order of arrival.
 
     Raises:
         ValueError: `patience` or `head_start` is negative.
@@ -54,7 +50,8 @@ class PriorityWithAgeing:
 
 
 class ShortestWithAgeing:
-    """Short requests first, but waiting counts too: none is overtaken by one that arrives more than `patience` later.
+    """Short requests first, but waiting time counts too: none is overtaken by one that arrives `patience` seconds
+    later.
 
     Attributes:
         patience: seconds, above 0.
@@ -78,15 +75,14 @@ class ShortestWithAgeing:
 
 
 class BalancedLengths:
-    """Among the first few waiting sequences, the one that brings the mean length of the running ones closest to a
-    target.
+    """The one of the first waiting sequences that brings the mean length of the running ones closest to a target.
 
-    A batch of long sequences alone reads a large cache in every step, and one of short sequences alone leaves memory
-    idle. Mixing them keeps steps alike.
+    A batch of only long sequences reads a large cache in every step, and one of only short sequences leaves memory
+    idle. A mixture makes steps alike.
 
     Attributes:
-        target: the mean length to aim at, in tokens of prompt and expected completion together.
-        window: how many of the first waiting sequences to choose from, 1 or more.
+        target: the desired mean length, in tokens of prompt and expected completion together.
+        window: number of waiting sequences to choose from, 1 or more.
 
     Raises:
         ValueError: `window` is below 1.
@@ -104,7 +100,7 @@ class BalancedLengths:
         return sequence.arrival_time
 
     def choose(self, first_waiting: list[Sequence], running: list[Sequence]) -> Sequence:
-        """The one of `first_waiting` that suits the batch best; of two alike, the one that arrived first."""
+        """Choose from `first_waiting`; of two equally good, the first."""
         total = sum(expected_length(sequence) for sequence in running)
         return min(
             first_waiting,
@@ -113,7 +109,7 @@ class BalancedLengths:
 
 
 def expected_length(sequence: Sequence) -> float:
-    """Tokens of prompt and expected completion; without an estimate, `max_new_tokens` stands for the completion."""
+    """Tokens of prompt and expected completion; without an estimate, `max_new_tokens` counts."""
     return len(sequence.prompt_ids) + (
         sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
     )

@@ -1,5 +1,4 @@
-"""Lesson 10: a scheduler that takes blocks back when there are too few. Lesson 11: and shares blocks with the same
-contents."""
+"""Lesson 10: a scheduler that preempts sequences when it runs out of blocks. Lesson 11: and shares equal blocks."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -12,22 +11,22 @@ from lessons_lib.scheduling.sequence import Policy, Sequence
 
 
 def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
-    """The victim. Whichever candidate needs the block, none gives way to one that the policy serves after it, nor, at
-    equal rank, to one that was admitted later.
+    """Choose the victim: the candidate that the policy serves last, and among those of equal rank the one admitted
+    last.
 
     Args:
-        candidates: one or more, in the order of admission.
+        candidates: one or more, in order of admission.
         policy: has `rank(sequence)`; the smallest rank is served first.
     """
     return max(reversed(candidates), key=policy.rank)
 
 
 def preempt_sequence(scheduler: "PreemptiveScheduler", scheduler_output: SchedulerOutput, victim: Sequence) -> None:
-    """Take a victim's blocks, and put it back in the waiting queue with the same rank. Its tokens are kept.
+    """Free a victim's blocks, and return it to the waiting queue with its rank. Its tokens are kept.
 
     Args:
-        scheduler: has `running`, `waiting` (lesson 09's queue: `add(sequence)` puts a sequence where its rank belongs)
-            and `pool`; changed in place.
+        scheduler: has `running`, `waiting` (lesson 09's queue: `add(sequence)` inserts a sequence by its rank) and
+            `pool`; changed in place.
         scheduler_output: of the step that is being scheduled: the victim computes nothing in it, and is in `preempted`.
         victim: running. `victim.swapped` is empty if its keys and values are lost.
     """
@@ -43,16 +42,16 @@ def preempt_sequence(scheduler: "PreemptiveScheduler", scheduler_output: Schedul
 
 @dataclass(eq=False, repr=False)
 class PreemptiveScheduler(SchedulerBase):
-    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks. If a block is
-    missing, a victim loses its blocks and waits again; its tokens are computed once more.
+    """Schedules each step within a budget of tokens, sequences and blocks. If a block is missing, a victim loses its
+    blocks and waits again; its tokens are recomputed.
 
     Attributes:
-        pool: a PrefixCache. The others from SchedulerBase count here too.
+        pool: a PrefixCache. The attributes of SchedulerBase apply too.
         choose_victim: function (candidates, policy) -> the sequence that loses its blocks; see `last_in_rank`.
-        preempt_sequence: function (scheduler, scheduler_output, victim): takes its blocks; see `preempt_sequence`.
+        preempt_sequence: function (scheduler, scheduler_output, victim): frees its blocks; see `preempt_sequence`.
         block_hash: function (parent, token_ids) -> the hash of a block; see `block_hashes.block_hash`.
-        share_prefixes: whether sequences with the same beginning share blocks.
-        num_preempted, num_swapped: how often it happened.
+        share_prefixes: True if sequences with the same beginning share blocks.
+        num_preempted, num_swapped: preemptions and swaps so far.
         swap_space: blocks in CPU memory; none here, see SwappingScheduler.
     """
 
@@ -70,29 +69,26 @@ class PreemptiveScheduler(SchedulerBase):
         self.num_preempted = self.num_swapped = 0
 
     def schedule(self) -> SchedulerOutput:
-        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
-
-        Returns:
-            SchedulerOutput. Its sequences have blocks for their new tokens.
-        """
+        """Schedule the next step: first the running sequences, then, with the rest of the budget, the waiting ones. The
+        scheduled sequences have blocks for their new tokens."""
         scheduler_output = SchedulerOutput()
         self.schedule_running(scheduler_output)
-        # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
+        # A sequence admitted now would take the victim's blocks and be the next victim.
         if not scheduler_output.preempted:
             self.schedule_waiting(scheduler_output)
         return scheduler_output
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
-            # Most have room in their last block. `allocate_slots` would do the same for them, in twice the time.
+            # A shortcut, twice as fast as `allocate_slots`: most sequences have room in their last block.
             if sequence.num_computed_tokens + count <= self.pool.block_size * len(sequence.blocks):
                 scheduler_output.num_scheduled_tokens[sequence] = count
             else:
                 self.allocate_slots(scheduler_output, sequence, count)
 
     def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
-        """Admit waiting sequences. One that can't be admitted keeps all behind it waiting: otherwise small ones would
-        overtake a large one forever."""
+        """Admit waiting sequences. One that can't be admitted keeps all behind it waiting, or small ones would overtake
+        a large one forever."""
         budget = self.max_num_batched_tokens - scheduler_output.num_tokens
         while self.waiting and budget and len(self.running) < self.max_num_seqs:
             sequence = self.waiting.next(self.running)
@@ -104,12 +100,12 @@ class PreemptiveScheduler(SchedulerBase):
             budget -= count
 
     def has_blocks_for(self, sequence: Sequence) -> bool:
-        """True if blocks are free for the tokens that a waiting sequence has now. An admission rule that looks at
-        running sequences doesn't count the blocks of those whose last token is in flight."""
+        """True if enough blocks are free for a waiting sequence's present tokens. An admission rule that looks only at
+        running sequences misses the blocks of those whose last token is in flight."""
         return self.missing_blocks(sequence) <= len(self.pool.free_queue)
 
     def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
-        """Schedule `count` tokens of a sequence, preempting victims until there are enough free blocks."""
+        """Schedule `count` tokens of a sequence, preempting victims until enough blocks are free."""
         if sequence in scheduler_output.preempted:
             return
         while not self.make_room(scheduler_output, sequence, count):
@@ -120,11 +116,7 @@ class PreemptiveScheduler(SchedulerBase):
         scheduler_output.num_scheduled_tokens[sequence] = count
 
     def make_room(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> bool:
-        """Allocate blocks for `count` more tokens.
-
-        Returns:
-            False if not enough blocks are free; then nothing changes.
-        """
+        """Allocate blocks for `count` more tokens. Return False if too few are free; then nothing changes."""
         missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
         if missing > len(self.pool.free_queue):
             return False
@@ -133,12 +125,12 @@ class PreemptiveScheduler(SchedulerBase):
         return True
 
     def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
-        """Take a victim's blocks; see `preempt_sequence`."""
+        """Preempt a victim; see `preempt_sequence`."""
         self.preempt_sequence(self, scheduler_output, victim)
         self.num_preempted += 1
 
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
-        """Give a waiting sequence a batch slot, and the cached blocks that hold its first tokens."""
+        """Assign a batch slot to a waiting sequence, and the cached blocks that hold its first tokens."""
         if not sequence.blocks and (blocks := self.cached_blocks(sequence)):
             self.pool.touch(blocks)
             sequence.blocks, sequence.num_computed_tokens = blocks, len(blocks) * self.pool.block_size
@@ -146,33 +138,32 @@ class PreemptiveScheduler(SchedulerBase):
         super().admit(scheduler_output, sequence)
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
-        """Blocks of the pool that hold the first tokens of a waiting sequence. The last token isn't in them: it is
-        always computed, in a block of the sequence's own, since its logits predict the next one."""
+        """Find the cached blocks of a waiting sequence's first tokens. They never include the last token, which is
+        always computed, since its logits predict the next one."""
         if not self.share_prefixes or sequence.prompt_logits:
             return []
         return self.pool.match_prefix(self.hashes_of(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size])
 
     def hashes_of(self, sequence: Sequence) -> list[bytes]:
-        """Hashes of the full blocks of its tokens."""
+        """Hashes of a sequence's full blocks."""
         return hash_full_blocks(sequence, self.pool.block_size, self.block_hash)
 
     def missing_blocks(self, sequence: Sequence) -> int:
-        """Blocks that a waiting sequence lacks for the tokens that it has now. Cached blocks in use cost nothing."""
+        """See SchedulerBase. Cached blocks in use cost nothing."""
         in_use = sum(block in self.pool.ref_count for block in self.cached_blocks(sequence))
         return super().missing_blocks(sequence) - in_use
 
     def computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Let blocks that are full now be found by their hash; see `SchedulerBase.computed`."""
+        """Cache the blocks that are full now; see `SchedulerBase.computed`."""
         size = self.pool.block_size
-        # A sequence that was preempted with this step in flight has no blocks any more.
+        # A sequence that was preempted with this step in flight has lost its blocks.
         if end // size > start // size and self.share_prefixes and sequence.blocks:
             hashes = self.hashes_of(sequence)
             for index in range(start // size, end // size):
                 self.pool.cache_full_block(sequence.blocks[index], hashes[index])
 
     def discard(self, sequence: Sequence) -> None:
-        """Take out a sequence whose keys and values may be wrong: its blocks can't be found by their hashes any
-        more."""
+        """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks."""
         for block in sequence.blocks:
             if block in self.pool.block_to_hash:
                 del self.pool.hash_to_block[self.pool.block_to_hash.pop(block)]

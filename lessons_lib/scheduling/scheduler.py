@@ -1,4 +1,4 @@
-"""Lesson 09: which tokens of which sequences the next step computes. It runs before every forward pass."""
+"""Lesson 09: choose the tokens to compute in the next step. The scheduler runs before every forward pass."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
@@ -12,20 +12,17 @@ from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy, Sequen
 
 @dataclass
 class SchedulerOutput:
-    """The work of one step, and the changes to blocks before it.
+    """The work of one step, and the block copies before it.
 
     Attributes:
-        num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed
-            batch.
+        num_scheduled_tokens: sequence -> number of tokens to compute, 1 or more; in the order of the packed batch.
         admitted: sequences that run from this step on.
-        stalled: running sequences that get no token because no block is free for it.
+        stalled: running sequences that get no token because no block is free.
         preempted: sequences that lost their batch slot and their blocks in this step (lesson 10).
-        block_copies: to be carried out in this order (lesson 10): a block that one copy empties may be the target of a
-            later one.
-        cached: admitted sequence -> how many of its tokens were in the cache already (lesson 11).
-        ends: of each scheduled sequence once the step is launched, how many of its tokens are computed then.
-        gets_token: of each scheduled sequence once the step is launched, whether those are all, so that it gets a new
-            token.
+        block_copies: in this order (lesson 10): the source of one copy may be the target of a later one.
+        cached: admitted sequence -> number of tokens found in the cache (lesson 11).
+        ends: of each scheduled sequence, its computed tokens after the step; set at the launch.
+        gets_token: of each scheduled sequence, True if it then gets a new token; set at the launch.
     """
 
     num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
@@ -44,11 +41,11 @@ class SchedulerOutput:
 
     @property
     def swapped_out(self) -> list[Sequence]:
-        """The preempted sequences whose cache goes to the swap space in this step."""
+        """The preempted sequences whose cache is swapped out in this step."""
         return [sequence for sequence in self.preempted if sequence.swapped]
 
     def drop_finished(self) -> None:
-        """Leave out sequences that have finished since they were scheduled: they have no blocks any more."""
+        """Drop sequences that have finished since they were scheduled: their blocks are freed."""
         for sequence in [each for each in self.num_scheduled_tokens if each.finish_reason]:
             del self.num_scheduled_tokens[sequence]
 
@@ -59,11 +56,11 @@ Admission = Callable[[Any, Sequence], bool]
 def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
     """Divide the token budget of the next step among the running sequences.
 
-    A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
+    A sequence wants all its uncomputed tokens: one if it decodes, more if it has a prompt to compute.
 
     Args:
-        running: sequences, in the order of admission.
-        budget: the most tokens of the step, 0 or more.
+        running: sequences, in order of admission.
+        budget: maximum tokens of the step, 0 or more.
 
     Returns:
         dict: sequence -> tokens, 1 or more. Leave out sequences that get none.
@@ -86,8 +83,7 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
 
 
 def conservative(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
-    """Admission by worst case: whether the pool is large enough even if all running sequences and this one reach
-    `max_new_tokens`.
+    """Admit by the worst case: the pool must suffice even if this and all running sequences reach `max_new_tokens`.
 
     No running sequence ever lacks a block. But most completions end earlier, so much of the pool stays unused.
     """
@@ -96,10 +92,9 @@ def conservative(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
 
 
 def optimistic(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
-    """Admission by present need: whether enough blocks are free for the tokens that the sequence has now, and a
-    reserve.
+    """Admit by present need: enough blocks must be free for the tokens that the sequence has now, and for a reserve.
 
-    The reserve, `scheduler.watermark` blocks, is for the running sequences: they will need blocks soon.
+    The reserve, `scheduler.watermark` blocks, is for the running sequences, which will need blocks soon.
     """
     # If nothing is running, no reserve is needed.
     reserve = scheduler.watermark if scheduler.running else 0
@@ -108,20 +103,20 @@ def optimistic(scheduler: "SchedulerBase", sequence: Sequence) -> bool:
 
 @dataclass(eq=False, repr=False)
 class SchedulerBase:
-    """The sequences that wait and run, the pool they take blocks from, and the limits of a step.
+    """The waiting and running sequences, their block pool, and the limits of a step.
 
-    The decision isn't here: see `stalling.Scheduler` (lesson 09) and `PreemptiveScheduler` (lesson 10).
+    Subclasses schedule: `stalling.Scheduler` (lesson 09) and `PreemptiveScheduler` (lesson 10).
 
     Attributes:
-        pool: where blocks come from.
-        max_num_seqs: the most sequences that run at a time: the number of batch slots.
-        max_num_batched_tokens: the most tokens of a step.
-        policy: ranks the waiting sequences; if None, in the order of arrival.
-        admission: function (scheduler, sequence) -> bool: whether memory has room for one more.
+        pool: the block pool.
+        max_num_seqs: number of batch slots: maximum running sequences.
+        max_num_batched_tokens: maximum tokens of a step.
+        policy: ranks the waiting sequences; by default, in order of arrival.
+        admission: function (scheduler, sequence) -> True if memory has room for the sequence.
         watermark: blocks that `optimistic` admission leaves free.
         share_budget: function (running, budget) -> sequence -> tokens; see `share_budget`.
         waiting: WaitingQueue, in the order of the policy.
-        running: in the order of admission.
+        running: in order of admission.
         leaving: sequences whose last token is in flight.
 
     Raises:
@@ -147,7 +142,7 @@ class SchedulerBase:
         self.leaving: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in the waiting queue.
+        """Add a sequence to the waiting queue.
 
         Raises:
             BadRequest, OutOfBlocks: see `check`; nothing changes.
@@ -156,11 +151,11 @@ class SchedulerBase:
         self.waiting.add(sequence)
 
     def check(self, sequence: Sequence) -> None:
-        """Refuse a sequence that can't be served.
+        """Reject a sequence that can't be served.
 
         Raises:
-            BadRequest: its prompt is empty, or its `max_new_tokens` is below 1.
-            OutOfBlocks: it could not reach `max_new_tokens` even in an empty pool.
+            BadRequest: the prompt is empty, or `max_new_tokens` is below 1.
+            OutOfBlocks: the sequence couldn't reach `max_new_tokens` even in an empty pool.
         """
         for what, length in (("prompt", len(sequence.prompt_ids)), ("max_new_tokens", sequence.max_new_tokens)):
             must(length >= 1, f"{what} of sequence {sequence.id!r}", length, "at least 1 token")
@@ -172,33 +167,33 @@ class SchedulerBase:
             )
 
     def schedule(self) -> SchedulerOutput:
-        """Decide what the next step computes."""
+        """Schedule the next step."""
         raise NotImplementedError
 
     def has_unfinished(self) -> bool:
-        """True if a sequence is running, waiting, or getting its last token."""
+        """True if any sequence is waiting, running or leaving."""
         return bool(self.running or self.leaving or len(self.waiting))
 
     def missing_blocks(self, sequence: Sequence) -> int:
-        """Blocks that a waiting sequence lacks for the tokens that it has now."""
+        """Number of blocks to allocate for a waiting sequence's present tokens."""
         return blocks_for(sequence.num_tokens, self.pool.block_size)
 
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
-        """Give a waiting sequence a batch slot."""
+        """Assign a batch slot to a waiting sequence."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
         scheduler_output.admitted.append(sequence)
 
     def update(self, scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
-        """After the pass: count what was computed, and append the new tokens. See the two halves."""
+        """After the pass: count the computed tokens, and append the new ones."""
         self.update_after_launch(scheduler_output)
         return self.update_from_output(scheduler_output, next_tokens)
 
     def update_after_launch(self, scheduler_output: SchedulerOutput) -> None:
-        """A step was launched: count its tokens as computed. A sequence whose tokens are all computed gets a
-        placeholder for its next token, so that the next step can be scheduled before that token is known.
+        """Count the tokens of a launched step as computed. A sequence whose tokens are all computed gets a placeholder
+        for its next token, so that the next step can be scheduled before that token is known.
 
-        A sequence whose last token is in flight doesn't run any more, and keeps its blocks until the token is there.
+        A sequence whose last token is in flight stops running, but keeps its blocks until the token arrives.
         """
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens = sequence.num_computed_tokens + count
@@ -212,22 +207,22 @@ class SchedulerBase:
                     self.leaving.append(sequence)
 
     def update_from_output(self, scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
-        """The tokens of a launched step are there: replace the placeholders.
+        """Replace the placeholders of a launched step by its tokens.
 
         Args:
-            next_tokens: a token for each scheduled sequence, in order. It counts only where all tokens are computed:
-                logits in the middle of a prompt predict a token that is known already.
+            next_tokens: a token for each scheduled sequence, in order. Ignored in the middle of a prompt, where the
+                next token is known.
 
         Returns:
-            the sequences that have finished. Their blocks are free again. The next step may have been launched with
-            them, and write to those blocks; a device computes in order, so what their next owner writes comes later.
+            the finished sequences. Their blocks are freed. The next step may already be launched with them and write
+            to those blocks; a device computes in order, so the next owner's writes come later.
         """
         finished: list[Sequence] = []
         scheduled = scheduler_output.num_scheduled_tokens.items()
         rows = zip(scheduled, scheduler_output.ends, scheduler_output.gets_token, next_tokens)
         for (sequence, count), end, gets_token, token in rows:
             if sequence.finish_reason:
-                continue  # by the step before, or it was aborted
+                continue  # finished in the previous step, or aborted
             if gets_token:
                 sequence.num_placeholders -= 1
                 sequence.append_token(token)
@@ -239,14 +234,14 @@ class SchedulerBase:
         return finished
 
     def computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """The keys and values of the tokens from `start` to `end` are in the cache, and all these tokens are known."""
+        """Hook: the tokens from `start` to `end` are known, and their keys and values are in the cache."""
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its blocks: it has finished, or was aborted. To abort it, also
-        set its `finish_reason`, so that no token in flight is appended.
+        """Remove a finished or aborted sequence and free its blocks. To abort it, also set its `finish_reason`, so that
+        no token in flight is appended.
 
         Raises:
-            ValueError: the scheduler doesn't have it.
+            ValueError: the scheduler doesn't have the sequence.
         """
         if sequence in self.running:
             self.running.remove(sequence)
@@ -258,12 +253,12 @@ class SchedulerBase:
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Free all its blocks."""
+        """Free all blocks of a sequence."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
 
     def reset(self) -> None:
-        """Forget all sequences and what the pool holds."""
+        """Drop all sequences, and free all blocks."""
         self.running, self.leaving = [], []
         self.waiting.clear()
         self.pool.reset()

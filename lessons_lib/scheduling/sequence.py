@@ -1,4 +1,4 @@
-"""Lesson 09: a request as the scheduler sees it, and the queue in which it waits."""
+"""Lesson 09: a request as the scheduler sees it, and the waiting queue."""
 
 import bisect
 import itertools
@@ -10,33 +10,32 @@ from typing import Any, Protocol
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt and the completion that grows behind it.
+    """A prompt and its growing completion.
 
-    There are no phases. A prompt that isn't computed yet, a prompt computed halfway, a completion whose last token
-    isn't computed yet, and a sequence that lost its cache and recomputes everything differ in two counts only:
-    `num_tokens` and `num_computed_tokens`.
+    There are no phases. An uncomputed prompt, a half-computed prompt, a completion whose last token isn't computed yet,
+    and a sequence that lost its cache and recomputes everything differ only in two counts: `num_tokens` and
+    `num_computed_tokens`.
 
     Attributes:
         id: unique among the sequences of a scheduler.
-        prompt_ids: token ids of the prompt. Only the model looks at them; without a model, `range(length)` will do.
-        max_new_tokens: the most tokens to generate.
-        stop_token_ids: tokens that end the completion; the one that does is part of it.
-        arrival_time: when it arrived, in seconds of any clock.
-        tier: priority class of its user; 0 is the best. Used by some policies.
-        expected_tokens: an estimate of the completion's length, for policies that want one.
-        is_interactive: whether a reader is watching the completion grow. Used by some policies.
-        cache_salt: it shares blocks only with sequences of the same salt (lesson 11).
+        prompt_ids: token ids of the prompt. Only the model reads them; without a model, `range(length)` is enough.
+        max_new_tokens: maximum number of tokens to generate.
+        stop_token_ids: tokens that end the completion and are part of it.
+        arrival_time: seconds on any clock.
+        tier: priority class of the user; 0 is the best. Used by some policies.
+        expected_tokens: an estimate of the completion's length. Used by some policies.
+        is_interactive: True if a user reads the completion as it is generated. Used by some policies.
+        cache_salt: sequences share blocks only with those of the same salt (lesson 11).
         output_ids: the completion so far.
-        num_computed_tokens: tokens, from the first on, whose keys and values are in the cache.
-        blocks: its blocks, in the order of its tokens.
-        finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None while it is unfinished.
-        block_hashes: hashes of its full blocks, as far as they have been computed (lesson 11).
-        swapped: blocks of the swap space that hold its tokens while it is swapped out (lesson 10).
-        prompt_logits: whether the logits after each token of the prompt are wanted. Then nothing of it is taken from
-            the prefix cache (lesson 12).
-        num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet
+        num_computed_tokens: number of tokens, from the first on, whose keys and values are in the cache.
+        blocks: block ids, in the order of the tokens.
+        finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None before.
+        block_hashes: hashes of the full blocks, as far as they are computed (lesson 11).
+        swapped: blocks of the swap space that hold the tokens while the sequence is swapped out (lesson 10).
+        prompt_logits: True if logits are wanted after each prompt token, which rules out cached prefixes (lesson 12).
+        num_placeholders: tokens that a step in flight will append: they are counted, but their ids aren't known yet
             (lesson 13).
-        queue_place: its place among waiting sequences of the same rank, from the first time it waited.
+        queue_place: place among waiting sequences of the same rank, from the first time it waited.
     """
 
     id: str
@@ -70,37 +69,33 @@ class Sequence:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens it can ever have in the cache. The last token of the completion is returned and never
-        computed."""
+        """Maximum number of tokens in the cache. The last token of the completion is returned, but never computed."""
         return len(self.prompt_ids) + self.max_new_tokens - 1
 
     def append_token(self, token: int) -> None:
-        """Append a token to the completion. It finishes with a stop token, or with the last token that `max_new_tokens`
-        allows."""
+        """Append a token to the completion, and set `finish_reason` if it is the last one."""
         self.output_ids.append(token)
         self.finish_reason = self.reason_to_finish()
 
     def reason_to_finish(self) -> str | None:
-        """ "stop" after a stop token, "length" at `max_new_tokens`, None if the completion goes on."""
+        """ "stop" after a stop token, "length" at `max_new_tokens`, None if the completion continues."""
         if self.output_ids and self.output_ids[-1] in self.stop_token_ids:
             return "stop"
         return "length" if len(self.output_ids) >= self.max_new_tokens else None
 
 
 class Policy(Protocol):
-    """Ranks waiting sequences.
-
-    A policy with a `window` above 1 also has `choose(first_waiting, running)`; see `BalancedLengths`.
-    """
+    """Ranks waiting sequences. With a `window` above 1, it also has `choose(first_waiting, running)`; see
+    `BalancedLengths`."""
 
     name: str
 
     def rank(self, sequence: Sequence) -> Any:
-        """Anything that can be compared with the ranks of other sequences; the smallest is admitted first."""
+        """A value comparable with other sequences' ranks; the smallest is admitted first."""
 
 
 class FirstComeFirstServed:
-    """In the order of arrival."""
+    """Order of arrival."""
 
     name = "first come, first served"
 
@@ -109,8 +104,8 @@ class FirstComeFirstServed:
 
 
 class WaitingQueue:
-    """The waiting sequences in the order of a policy. Of two with the same rank, the one added first is first, and
-    stays first if it is preempted and added again."""
+    """The waiting sequences, ordered by a policy. Of two with the same rank, the one added first stays first, even if
+    it is preempted and added again."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -118,21 +113,17 @@ class WaitingQueue:
         self._order = itertools.count()
 
     def add(self, sequence: Sequence) -> None:
-        order = next(self._order)  # no two entries have the same, so sequences are never compared
+        order = next(self._order)  # unique, so sequences are never compared
         if sequence.queue_place is None:
             sequence.queue_place = order
         bisect.insort(self._entries, (self.policy.rank(sequence), sequence.queue_place, order, sequence))
 
     def clear(self) -> None:
-        """Take all sequences out."""
+        """Remove all sequences."""
         self._entries.clear()
 
     def next(self, running: list[Sequence]) -> Sequence:
-        """The sequence to admit next. It stays in the queue: whether there is room for it is another question.
-
-        Raises:
-            IndexError: the queue is empty.
-        """
+        """Return the sequence to admit next, without removing it. IndexError if the queue is empty."""
         window: int = getattr(self.policy, "window", 1)
         if window == 1 or not self._entries:
             return self._entries[0][-1]
@@ -140,11 +131,7 @@ class WaitingQueue:
         return self.policy.choose(first_waiting, running)  # type: ignore[attr-defined, no-any-return]
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out.
-
-        Raises:
-            ValueError: it is not in the queue.
-        """
+        """Remove a sequence. ValueError if it isn't in the queue."""
         for index, (*_, other) in enumerate(self._entries):
             if other is sequence:
                 del self._entries[index]

@@ -1,6 +1,6 @@
-"""Lesson 11: sequences that share blocks they write to. Each copies a block before it writes.
+"""Lesson 11: sequences that share the blocks they write to. Each copies a block before it writes.
 
-The engine gets by without: there, sequences share full blocks only, and nothing is written to a full block.
+The engine doesn't need this: its sequences share only full blocks, which are never written.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from lessons_lib.scheduling.swapping import SwappingScheduler
 
 
 def take_cached(pool: PrefixCache, sequence: Sequence, blocks: list[int]) -> None:
-    """Let a sequence begin with blocks that hold its first tokens already.
+    """Start a sequence with cached blocks that hold its first tokens.
 
     The last token is always computed: its logits predict the next token.
 
     Args:
         pool: a PrefixCache.
         sequence: has no blocks; changed in place.
-        blocks: one or more, what `pool.match_prefix` returned for it.
+        blocks: one or more, as returned by `pool.match_prefix` for it.
     """
     covers_all = len(blocks) * pool.block_size == sequence.num_tokens
     others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)
     if covers_all and not others_free:
-        # No block would be left for the copy that the last token is written to: recompute the last block instead.
+        # No block would be free for the copy that the last token is written to: recompute the last block instead.
         blocks = blocks[:-1]
     pool.touch(blocks)
     sequence.blocks = list(blocks)
@@ -35,14 +35,14 @@ def take_cached(pool: PrefixCache, sequence: Sequence, blocks: list[int]) -> Non
 
 
 def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
-    """Copy-on-write: replace a block that others use, or can find, with one that belongs to the sequence alone.
+    """Copy-on-write: replace a shared or cached block by one that belongs to the sequence alone.
 
     Args:
-        pool: knows the blocks of `sequence`.
+        pool: the pool of the sequence's blocks.
         sequence: `sequence.blocks[index]` is the block; changed in place.
 
     Returns:
-        BlockCopy: to be carried out before the sequence writes.
+        BlockCopy, to execute before the sequence writes.
 
     Raises:
         OutOfBlocks: no block is free; nothing changes.
@@ -56,12 +56,7 @@ def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> Bloc
 
 @dataclass(eq=False, repr=False)
 class CopyOnWriteScheduler(SwappingScheduler):
-    """A scheduler whose sequences may share any block: forks, and sequences that find all their tokens in the cache.
-
-    Attributes:
-        take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
-        copy_before_write: function (pool, sequence, index) -> a block copy; see `copy_before_write`.
-    """
+    """A scheduler whose sequences may share any block: forks, and sequences that find all their tokens in the cache."""
 
     _: KW_ONLY
     take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached
@@ -72,12 +67,7 @@ class CopyOnWriteScheduler(SwappingScheduler):
             self.allocate_slots(scheduler_output, sequence, count)
 
     def make_room(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> bool:
-        """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not
-        write to it.
-
-        Returns:
-            False if not enough blocks are free; then nothing changes.
-        """
+        """See PreemptiveScheduler. If the first block to write to isn't writable, copy it first."""
         size, blocks = self.pool.block_size, sequence.blocks
         index = sequence.num_computed_tokens // size
         if index < len(blocks) and not self.pool.is_writable(blocks[index]):
@@ -88,8 +78,8 @@ class CopyOnWriteScheduler(SwappingScheduler):
         return super().make_room(scheduler_output, sequence, count)
 
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
-        """Give a waiting sequence a batch slot, and all cached blocks that hold its tokens. The last token is computed
-        in a copy of its block."""
+        """Assign a batch slot to a waiting sequence, and all cached blocks that hold its tokens. The last token is
+        computed in a copy of its block."""
         may_share = self.share_prefixes and not sequence.prompt_logits and not sequence.swapped
         if may_share and (blocks := self.pool.match_prefix(self.hashes_of(sequence))):
             self.take_cached(self.pool, sequence, blocks)

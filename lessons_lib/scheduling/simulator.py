@@ -1,36 +1,31 @@
-"""Lesson 09: the scheduler without a model: the duration of a step is computed, and the clock advances by it."""
+"""Lesson 09: run a scheduler without a model: a step's duration is computed, and a simulated clock advances by it."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from lessons_lib.models.validate import must
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
-from lessons_lib.scheduling.sequence import Sequence
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of a step, as a linear function: a fixed part, a part per computed token, and a part per token attended
-    to."""
+    """Duration of a step in seconds: a fixed part, a part per computed token, and a part per token attended to."""
 
     base: float
     per_token: float
     per_context_token: float
 
     def seconds(self, tokens: int, context_tokens: int) -> float:
-        """Of a step that computes `tokens` and attends to `context_tokens`."""
+        """Duration of a step that computes `tokens` and attends to `context_tokens`."""
         return self.base + self.per_token * tokens + self.per_context_token * context_tokens
 
 
 def fit_cost(tokens: list[int], context_tokens: list[int], seconds: list[float]) -> StepCost:
-    """The linear function that fits measured steps best, by least squares.
-
-    Args:
-        tokens, context_tokens, seconds: of each measured step, lists of the same length, 3 or more.
-
-    """
+    """Fit a StepCost to 3 or more measured steps, by least squares."""
     columns = np.stack([np.ones(len(tokens)), tokens, context_tokens], axis=1)
     base, per_token, per_context_token = np.linalg.lstsq(columns, np.asarray(seconds), rcond=None)[0]
     return StepCost(float(base), float(per_token), float(per_context_token))
@@ -38,12 +33,11 @@ def fit_cost(tokens: list[int], context_tokens: list[int], seconds: list[float])
 
 @dataclass
 class SequenceTimes:
-    """When things happened to one sequence, in seconds from the start of the run.
+    """Times of one sequence, in seconds from the start of the run, and the tokens of its completion.
 
     Attributes:
-        arrival, admitted, first_token, finished: it arrived; its first step began; its first and its last token were
-            generated.
-        answer_tokens: tokens of its completion.
+        admitted: start of its first step.
+        first_token, finished: end of the steps that generated its first and last token.
     """
 
     arrival: float
@@ -54,7 +48,7 @@ class SequenceTimes:
 
     @property
     def queue_time(self) -> float:
-        """From arrival to its first step."""
+        """Time from arrival to the first step."""
         return self.admitted - self.arrival
 
     @property
@@ -64,25 +58,25 @@ class SequenceTimes:
 
     @property
     def tpot(self) -> float:
-        """Time per output token, after the first; 0 if there is only one."""
+        """Time per output token after the first; 0 if there is only one."""
         return (self.finished - self.first_token) / (self.answer_tokens - 1) if self.answer_tokens > 1 else 0.0
 
     @property
     def latency(self) -> float:
-        """From arrival to the last token."""
+        """Time from arrival to the last token."""
         return self.finished - self.arrival
 
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """One step, to be drawn.
+    """One recorded step.
 
     Attributes:
-        start, seconds: on the clock of the simulation.
-        prefill, decode: sequence -> tokens computed in this step.
-        waiting: sequences in the queue, the next one first.
-        stalled: running sequences that got no block.
-        free_blocks: after the step was scheduled.
+        start, seconds: start and duration on the simulated clock.
+        prefill, decode: sequence id -> tokens computed in this step.
+        waiting: ids of the sequences in the queue, the next one first.
+        stalled: ids of the running sequences that got no block.
+        free_blocks: free blocks once the step is scheduled.
     """
 
     start: float
@@ -96,13 +90,12 @@ class SimulatedStep:
 
 @dataclass
 class Simulation:
-    """The result of a simulated run.
+    """Result of a simulated run.
 
     Attributes:
-        times: sequence -> its times, for all that have finished.
+        times: id -> times of each finished sequence.
         seconds: end of the last step.
-        num_steps, computed_tokens: of the whole run.
-        steps: one SimulatedStep each, if they are kept.
+        steps: the SimulatedSteps, if recorded.
     """
 
     times: dict[str, SequenceTimes] = field(default_factory=dict)
@@ -110,67 +103,6 @@ class Simulation:
     num_steps: int = 0
     computed_tokens: int = 0
     steps: list[SimulatedStep] = field(default_factory=list)
-
-
-@dataclass
-class SimulatedEngine:
-    """A scheduler whose steps take simulated time.
-
-    Attributes:
-        scheduler: the one that would serve a real model; empty.
-        clock: in seconds; the end of the last step.
-        times: sequence -> its times, for all that have arrived.
-        answer_lengths: sequence -> tokens of its completion, for those that have not finished.
-    """
-
-    scheduler: SchedulerBase
-    cost: StepCost
-    clock: float = 0.0
-    times: dict[str, SequenceTimes] = field(default_factory=dict)
-    answer_lengths: dict[str, int] = field(default_factory=dict)
-    never_ran: set[str] = field(default_factory=set)
-
-    def add(self, arrival: Arrival) -> None:
-        """A request arrives. Without any other, nothing happened until then: the clock advances to it."""
-        if not self.scheduler.has_unfinished():
-            self.clock = max(self.clock, arrival.arrival_time)
-        self.answer_lengths[arrival.id] = arrival.answer_tokens
-        self.times[arrival.id] = SequenceTimes(arrival.arrival_time)
-        self.never_ran.add(arrival.id)
-        self.scheduler.add(arrival.sequence())
-
-    def schedule(self) -> SchedulerOutput:
-        """The first half of a step; raises as `Scheduler.schedule`."""
-        scheduler_output: SchedulerOutput = self.scheduler.schedule()
-        for sequence in scheduler_output.admitted:
-            if sequence.id in self.never_ran:  # a preempted sequence is admitted again
-                self.never_ran.remove(sequence.id)
-                self.times[sequence.id].admitted = self.clock
-        return scheduler_output
-
-    def seconds(self, scheduler_output: SchedulerOutput) -> float:
-        """Cost of a scheduled step."""
-        context = sum([sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens])
-        return self.cost.seconds(scheduler_output.num_tokens, context + scheduler_output.num_tokens)
-
-    def update(self, scheduler_output: SchedulerOutput) -> list[Sequence]:
-        """The second half of a step: the clock advances, and each sequence gets its token. Returns the finished."""
-        self.clock += self.seconds(scheduler_output)
-        (end_token,) = END_TOKEN
-        counts = scheduler_output.num_scheduled_tokens
-        lengths = [len(sequence.output_ids) + 1 for sequence in counts]
-        tokens = [
-            end_token if length == self.answer_lengths[sequence.id] else 0 for sequence, length in zip(counts, lengths)
-        ]
-        finished = self.scheduler.update(scheduler_output, tokens)
-        for sequence, length in zip(counts, lengths):
-            if length == 1:  # in the middle of a prompt, a later step sets it again
-                self.times[sequence.id].first_token = self.clock
-        for sequence in finished:
-            self.times[sequence.id].finished = self.clock
-            self.times[sequence.id].answer_tokens = len(sequence.output_ids)
-            del self.answer_lengths[sequence.id]
-        return finished
 
 
 def simulate(
@@ -184,66 +116,67 @@ def simulate(
     """Serve requests on a simulated clock.
 
     Args:
-        scheduler: the one that would serve a real model; empty.
-        requests: in the order of arrival.
-        keep_steps: record what every step did.
-        until: no step begins at this time or later, in seconds.
+        scheduler: the scheduler to run, without sequences.
+        requests: in order of arrival.
+        keep_steps: record each step.
+        until: no step begins at or after this time, in seconds.
     """
-    run, engine = Simulation(), SimulatedEngine(scheduler, cost)
-    arrivals = iter(requests)
-    coming = next(arrivals, None)
-    while (coming or scheduler.has_unfinished()) and engine.clock < until:
-        if coming and not scheduler.has_unfinished() and coming.arrival_time >= until:
-            break
-        while coming and (coming.arrival_time <= engine.clock or not scheduler.has_unfinished()):
-            engine.add(coming)
-            coming = next(arrivals, None)
-        scheduler_output = engine.schedule()
+    run, coming = Simulation(), deque(requests)
+    lengths: dict[str, int] = {}  # of the unfinished completions
+    first_admissions: set[str] = set()
+    times: dict[str, SequenceTimes] = {}
+    (end_token,) = END_TOKEN
+    while (coming or scheduler.has_unfinished()) and run.seconds < until:
+        if not scheduler.has_unfinished():  # idle: the clock advances to the next arrival
+            if coming[0].arrival_time >= until:
+                break
+            run.seconds = max(run.seconds, coming[0].arrival_time)
+        while coming and coming[0].arrival_time <= run.seconds:
+            arrival = coming.popleft()
+            lengths[arrival.id] = arrival.answer_tokens
+            times[arrival.id] = SequenceTimes(arrival.arrival_time)
+            scheduler.add(arrival.sequence())
+        scheduler_output: SchedulerOutput = scheduler.schedule()
+        for sequence in scheduler_output.admitted:
+            if sequence.id not in first_admissions:  # a preempted sequence is admitted again
+                first_admissions.add(sequence.id)
+                times[sequence.id].admitted = run.seconds
+        counts = scheduler_output.num_scheduled_tokens
+        context = sum(sequence.num_computed_tokens for sequence in counts) + scheduler_output.num_tokens
+        step_seconds = cost.seconds(scheduler_output.num_tokens, context)
         if keep_steps:
-            run.steps.append(_step_of(scheduler_output, scheduler, engine.clock, engine.seconds(scheduler_output)))
+            run.steps.append(_step_of(scheduler_output, scheduler, run.seconds, step_seconds))
+        run.seconds += step_seconds
         run.num_steps += 1
         run.computed_tokens += scheduler_output.num_tokens
-        engine.update(scheduler_output)
-    run.seconds = engine.clock
-    run.times = {name: times for name, times in engine.times.items() if times.answer_tokens}
+        for sequence in counts:
+            if not sequence.output_ids:  # in the middle of a prompt, a later step sets it again
+                times[sequence.id].first_token = run.seconds
+        tokens = [end_token if len(each.output_ids) + 1 == lengths[each.id] else 0 for each in counts]
+        for sequence in scheduler.update(scheduler_output, tokens):
+            times[sequence.id].finished = run.seconds
+            times[sequence.id].answer_tokens = len(sequence.output_ids)
+            del lengths[sequence.id]
+    run.times = {id: own for id, own in times.items() if own.answer_tokens}
     return run
 
 
 def _step_of(
     scheduler_output: SchedulerOutput, scheduler: SchedulerBase, clock: float, seconds: float
 ) -> SimulatedStep:
-    is_decode = {
-        sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids)
-        for sequence in scheduler_output.num_scheduled_tokens
-    }
-    return SimulatedStep(
-        start=clock,
-        seconds=seconds,
-        prefill={
-            sequence.id: count
-            for sequence, count in scheduler_output.num_scheduled_tokens.items()
-            if not is_decode[sequence]
-        },
-        decode={
-            sequence.id: count
-            for sequence, count in scheduler_output.num_scheduled_tokens.items()
-            if is_decode[sequence]
-        },
-        waiting=tuple(sequence.id for sequence in scheduler.waiting),
-        stalled=tuple(sequence.id for sequence in scheduler_output.stalled),
-        free_blocks=len(scheduler.pool.free_queue),
-    )
+    prefill: dict[str, int] = {}
+    decode: dict[str, int] = {}
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        is_decode = sequence.num_computed_tokens >= len(sequence.prompt_ids)
+        (decode if is_decode else prefill)[sequence.id] = count
+    waiting = tuple(sequence.id for sequence in scheduler.waiting)
+    stalled = tuple(sequence.id for sequence in scheduler_output.stalled)
+    return SimulatedStep(clock, seconds, prefill, decode, waiting, stalled, len(scheduler.pool.free_queue))
 
 
 def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
-    """The static batching of lesson 01 on the same clock: the requests that have arrived form a wave, which ends
-    together.
-
-    Raises:
-        ValueError: `batch_size` is below 1.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; a wave needs room for 1 request or more.")
+    """Simulate the static batching of lesson 01: the requests that have arrived form a wave, which ends together."""
+    must(batch_size >= 1, "batch_size", batch_size, "1 request or more")
     run = Simulation()
     clock, requests, served = 0.0, list(requests), 0
     while served < len(requests):

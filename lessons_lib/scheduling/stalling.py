@@ -1,4 +1,4 @@
-"""Lesson 09: a scheduler in which a sequence without a free block waits for one, and never loses those that it has."""
+"""Lesson 09: a scheduler in which a sequence that needs a block waits for a free one and keeps its other blocks."""
 
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
@@ -10,16 +10,14 @@ class Deadlock(RuntimeError):
 
 
 class Scheduler(SchedulerBase):
-    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks."""
+    """Schedules each step within a budget of tokens, sequences and blocks."""
 
     def schedule(self) -> SchedulerOutput:
-        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
+        """Schedule the next step: first the running sequences, then, with the rest of the budget, the waiting ones. The
+        scheduled sequences have blocks for their new tokens.
 
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one
-        forever. While a sequence stalls, none is admitted.
-
-        Returns:
-            SchedulerOutput. Its sequences have blocks for their new tokens.
+        A sequence that can't be admitted keeps all behind it waiting, or small ones would overtake a large one forever.
+        While a sequence stalls, none is admitted.
 
         Raises:
             Deadlock: no running sequence can get a block.

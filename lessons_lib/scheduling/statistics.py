@@ -1,4 +1,4 @@
-"""Lesson 09: how a run went for its requests: means, the slow end, and how fairly the machine was shared."""
+"""Lesson 09: statistics of a simulated run: means, tails and fairness."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TIMES = ("ttft", "tpot", "latency", "queue_time")
 
 @dataclass(frozen=True)
 class Spread:
-    """Many values in three: mean, 99th percentile, and the largest."""
+    """Mean, 99th percentile and maximum of many values."""
 
     mean: float
     p99: float
@@ -21,46 +21,31 @@ class Spread:
 
 
 def times_of(run: Simulation, what: str) -> list[float]:
-    """One time for each finished request, in seconds, in the order of arrival.
-
-    Args:
-        what: "ttft", "tpot", "latency" or "queue_time".
-
-    Raises:
-        ValueError: `what` is something else.
-    """
-    if what not in TIMES:
-        raise ValueError(f"there is no time called {what!r}; there are {', '.join(TIMES)}.")
+    """One of the TIMES of each finished request, in seconds, in order of arrival."""
     return [getattr(times, what) for times in run.times.values()]
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Mean, 99th percentile and maximum.
-
-    Raises:
-        ValueError: there are no values.
-    """
+    """Compute the Spread of one or more values."""
     array = np.asarray(list(values), dtype=float)
-    if not len(array):
-        raise ValueError("there are 0 values; a mean needs at least 1. Has any request finished?")
     return Spread(float(array.mean()), float(np.percentile(array, 99)), float(array.max()))
 
 
 def summary(run: Simulation) -> dict[str, Spread]:
-    """The four times of a run, each as a Spread in seconds."""
+    """The Spread of each of the TIMES of a run, in seconds."""
     return {what: spread(times_of(run, what)) for what in TIMES}
 
 
 def seconds_alone(request: Arrival, cost: StepCost) -> float:
-    """Its latency on an idle machine, in seconds: the whole prompt in one step, then a step for each further token."""
+    """Latency of a request on an idle machine, in seconds: the prompt in one step, then a step per further token."""
     steps = request.answer_tokens
-    # The prefill attends to its prompt, and each step after it to one token more than the step before.
+    # The prefill attends to its prompt, and each later step to one token more than the step before.
     context = steps * request.prompt_tokens + steps * (steps - 1) // 2
     return cost.base * steps + cost.per_token * (request.prompt_tokens + steps - 1) + cost.per_context_token * context
 
 
 def slowdowns(run: Simulation, requests: Iterable[Arrival], cost: StepCost) -> list[float]:
-    """Slowdown of each finished request compared with being served alone, in the order of `requests`."""
+    """Slowdown of each finished request compared with running alone, in the order of `requests`."""
     return [
         run.times[request.id].latency / seconds_alone(request, cost) for request in requests if request.id in run.times
     ]
@@ -70,12 +55,6 @@ def jain_index(values: Iterable[float]) -> float:
     """Fairness of a distribution: (sum)² / (count × sum of squares).
 
     1 if all values are equal; 1 / count if one has everything.
-
-    Raises:
-        ValueError: there are no values, or all are 0.
     """
     array = np.asarray(list(values), dtype=float)
-    squares = float((array**2).sum())
-    if not squares:
-        raise ValueError(f"{len(array)} values with a sum of squares of 0; Jain's index needs a value other than 0.")
-    return float(array.sum()) ** 2 / (len(array) * squares)
+    return float(array.sum()) ** 2 / (len(array) * float((array**2).sum()))

@@ -1,4 +1,4 @@
-"""Lesson 10: what it costs to bring a victim back, by swapping its cache out and in, or by recomputing it."""
+"""Lesson 10: the cost of restoring a victim's cache, by swapping it out and in or by recomputing it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,10 @@ class PreemptionCost:
     """Cost of swapping and of recomputing on one machine.
 
     Attributes:
-        step: how long a step takes.
+        step: cost of a step.
         block_bytes: bytes of one block, keys and values of all layers.
         bandwidth: bytes per second between the two memories.
-        per_copy: seconds that each block copy takes on top of its bytes.
-
-    Raises:
-        ValueError: the bandwidth is not above 0, or another value is negative.
+        per_copy: fixed seconds per block copy.
     """
 
     step: StepCost
@@ -28,44 +25,36 @@ class PreemptionCost:
     bandwidth: float
     per_copy: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.bandwidth <= 0 or self.block_bytes < 0 or self.per_copy < 0:
-            raise ValueError(
-                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_copy {self.per_copy}; the "
-                "bandwidth must be above 0, "
-                "the others 0 or more."
-            )
-
     def copy_seconds(self, num_block_copies: int) -> float:
-        """Seconds for this many block copies, in either direction."""
+        """Seconds of `num_block_copies` block copies, in either direction."""
         return num_block_copies * (self.per_copy + self.block_bytes / self.bandwidth)
 
     def swap_seconds(self, num_blocks: int) -> float:
-        """Seconds to copy this many blocks out and back in."""
+        """Seconds to copy `num_blocks` blocks out and back in."""
         return self.copy_seconds(2 * num_blocks)
 
     def recompute_seconds(self, num_tokens: int) -> float:
-        """Seconds that this many tokens add to a step. The step runs anyway, so its fixed part isn't counted."""
+        """Seconds that `num_tokens` add to a step. The step runs anyway, so its fixed part isn't counted."""
         return self.step.seconds(num_tokens, num_tokens) - self.step.base
 
 
 def swap_if_cheaper(recorded: list[dict[str, float]]) -> Callable[[SwappingScheduler, Sequence], bool]:
-    """The choice between swapping and recomputing, on a machine where both were measured.
+    """Choose between swapping and recomputing by measurements of both.
 
     Args:
-        recorded: 2 or more measurements, the shortest first, of bringing back a victim of `tokens` tokens, which have
+        recorded: 2 or more measurements, the shortest first, of restoring a victim of `tokens` tokens, which have
             `bytes` bytes of keys and values: `swap_out_s` and `swap_in_s` are the seconds of the copies, `recompute_s`
-            those of a step that computes these tokens and nothing else.
+            those of a step that computes only these tokens.
 
     Returns:
-        function (scheduler, victim) -> whether swapping adds less time than recomputing does.
+        function (scheduler, victim) -> True if swapping adds less time than recomputing.
     """
     first, last = recorded[0], recorded[-1]
     tokens = last["tokens"] - first["tokens"]
     swap_first, swap_last = (row["swap_out_s"] + row["swap_in_s"] for row in (first, last))
     swap_per_token = (swap_last - swap_first) / tokens
     swap_base = swap_first - swap_per_token * first["tokens"]
-    # The step runs anyway, so its base isn't counted: what matters is how much longer each token makes it.
+    # The step runs anyway, so its base isn't counted, only the time that each token adds.
     recompute_per_token = (last["recompute_s"] - first["recompute_s"]) / tokens
 
     def should_swap(scheduler: SwappingScheduler, victim: Sequence) -> bool:

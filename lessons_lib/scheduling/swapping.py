@@ -1,4 +1,4 @@
-"""Lesson 10: a scheduler that can copy a victim's cache to CPU memory, and back once the victim is admitted again."""
+"""Lesson 10: a scheduler that can copy a victim's cache to CPU memory, and back when the victim is admitted again."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -22,15 +22,15 @@ def always_swap(scheduler: "SwappingScheduler", victim: Sequence) -> bool:
 
 @dataclass(eq=False, repr=False)
 class SwappingScheduler(PreemptiveScheduler):
-    """A PreemptiveScheduler whose victims may keep their cache, in the swap space.
+    """A PreemptiveScheduler that can keep a victim's cache, in the swap space.
 
     Attributes:
-        swap_space: blocks in CPU memory; an empty pool if there is none.
-        should_swap: function (scheduler, victim) -> whether its cache is swapped out rather than dropped.
+        swap_space: blocks in CPU memory; by default, an empty pool.
+        should_swap: function (scheduler, victim) -> True to swap its cache out, False to drop it.
     """
 
     _: KW_ONLY
-    swap_space: BlockPool = None  # type: ignore[assignment]  # an empty pool once it is made
+    swap_space: BlockPool = None  # type: ignore[assignment]  # an empty pool after __post_init__
     should_swap: Callable[["SwappingScheduler", Sequence], bool] = always_swap
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class SwappingScheduler(PreemptiveScheduler):
         super().preempt(scheduler_output, victim)
 
     def swap_out(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
-        """Have the filled blocks of a victim copied to the swap space, if it has room for them."""
+        """Copy the filled blocks of a victim to the swap space, if it has room."""
         filled = victim.blocks[: blocks_for(victim.num_computed_tokens, self.pool.block_size)]
         if 0 < len(filled) <= len(self.swap_space.free_queue):
             victim.swapped = self.swap_space.allocate(len(filled))
@@ -53,7 +53,7 @@ class SwappingScheduler(PreemptiveScheduler):
             self.num_swapped += 1
 
     def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
-        """Give a waiting sequence a batch slot. If it is swapped out, have its blocks copied back."""
+        """Assign a batch slot to a waiting sequence. If it is swapped out, copy its blocks back."""
         if sequence.swapped:
             sequence.blocks = self.pool.allocate(len(sequence.swapped))  # if this raises, nothing has changed
             pairs = zip(sequence.swapped, sequence.blocks)
@@ -63,16 +63,16 @@ class SwappingScheduler(PreemptiveScheduler):
         super().admit(scheduler_output, sequence)
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
-        """See PreemptiveScheduler. A sequence that is swapped out takes its blocks from the swap space."""
+        """See PreemptiveScheduler. A swapped-out sequence gets its tokens from the swap space."""
         return [] if sequence.swapped else super().cached_blocks(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Free all its blocks, those of the swap space too."""
+        """Free all blocks of a sequence, also in the swap space."""
         super().release(sequence)
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
 
     def reset(self) -> None:
-        """Forget all sequences, and what the pool and the swap space hold."""
+        """Drop all sequences, and free all blocks of the pool and the swap space."""
         super().reset()
         self.swap_space.reset()

@@ -12,15 +12,12 @@ from lessons_lib.attention.masks import (
     PADDING,
     RULES,
     Tags,
-    additive_mask,
     block_diagonal_mask,
     combine,
     not_in_the_future,
     not_padding,
-    same_chunk,
     same_sequence,
     tag_tokens,
-    within_window,
 )
 from lessons_lib.batching.packed_logits import packed_logits
 from lessons_lib.models.loading import load_model
@@ -51,30 +48,8 @@ def test_every_combination_of_rules_against_brute_force(queries, keys, rules):
     mask = combine(rules, tags_from(queries), tags_from(keys))
     assert mask.dtype == torch.bool and mask.shape == (len(queries), len(keys))
     assert mask.tolist() == brute_force(rules, queries, keys)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(queries=tag_lists, keys=tag_lists, size=st.integers(1, 11))
-def test_windows_and_chunks_against_brute_force(queries, keys, size):
-    mask = combine([*RULES, within_window(size)], tags_from(queries), tags_from(keys))
-    causal = brute_force(RULES, queries, keys)
-    assert mask.tolist() == [
-        [may and 0 <= query[1] - key[1] < size for may, key in zip(row, keys)] for row, query in zip(causal, queries)
-    ]
-    mask = combine([*RULES, same_chunk(size)], tags_from(queries), tags_from(keys))
-    chunks = [set(range(start, start + size)) for start in range(0, 10, size)]
-    assert mask.tolist() == [
-        [may and any({query[1], key[1]} <= chunk for chunk in chunks) for may, key in zip(row, keys)]
-        for row, query in zip(causal, queries)
-    ]
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(queries=tag_lists, keys=tag_lists)
-def test_the_block_diagonal_mask_against_brute_force(queries, keys):
-    mask = block_diagonal_mask(tags_from(queries), tags_from(keys))
-    assert mask.dtype == torch.bool and mask.shape == (len(queries), len(keys))
-    assert mask.tolist() == brute_force(RULES, queries, keys)
+    whole = block_diagonal_mask(tags_from(queries), tags_from(keys))
+    assert whole.dtype == torch.bool and torch.equal(whole, combine(RULES, tags_from(queries), tags_from(keys)))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -89,21 +64,6 @@ def test_tags_are_those_of_sequences_one_behind_the_other(pieces):
     both = tags.followed_by(tag_tokens(lengths))
     assert both.positions.tolist() == tags.positions.tolist() + tag_tokens(lengths).positions.tolist()
     assert both.seq_ids.tolist() == tags.seq_ids.tolist() * 2
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_the_additive_mask_forbids_what_the_boolean_one_forbids(dtype):
-    torch.manual_seed(0)
-    mask = torch.rand(3, 5, 7) > 0.4
-    mask[0, 0] = False  # a query that may attend to nothing
-    added = additive_mask(mask, dtype)
-    assert added.dtype == dtype
-    assert torch.equal(added == 0, mask) and torch.equal(added == torch.finfo(dtype).min, ~mask)
-    scores = torch.randn(3, 5, 7, dtype=dtype).abs()
-    weights = (scores + added).softmax(dim=-1)
-    assert not weights.isnan().any()
-    sees_something = mask.any(dim=-1, keepdim=True)
-    assert (weights[(~mask) & sees_something] == 0).all()
 
 
 @functools.cache

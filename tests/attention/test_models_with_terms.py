@@ -152,6 +152,15 @@ def test_transformers_makes_no_mask_for_our_attention(make_mask):
         config._attn_implementation = before
 
 
+def test_the_model_is_as_before_afterwards():
+    model = tiny_model()
+    before = model.config._attn_implementation
+    with pytest.raises(ZeroDivisionError), paged_attention_in(model):
+        assert model.config._attn_implementation == "paged"
+        1 / 0
+    assert model.config._attn_implementation == before
+
+
 # --- heads of several sizes
 
 

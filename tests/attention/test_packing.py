@@ -18,33 +18,14 @@ from lessons_lib.attention.packing import (
     packed_forward,
     packed_mask,
     scatter_cache,
-    unpack,
 )
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_step
 from lessons_lib.batching.request import Request
-from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 sequences = st.lists(st.tuples(st.lists(st.integers(0, 96), min_size=1, max_size=9), st.integers(0, 12)), max_size=6)
-
-
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(sequences=sequences)
-def test_a_row_says_all_about_its_sequences(sequences):
-    new, cached = [tokens for tokens, _ in sequences], [count for _, count in sequences]
-    packed = pack(new, cached)
-    assert [row.tolist() for row in unpack(packed, packed.input_ids)] == new
-    assert [row.tolist() for row in unpack(packed, packed.positions)] == [
-        list(range(c, c + len(t))) for t, c in sequences
-    ]
-    assert [row.tolist() for row in unpack(packed, packed.seq_ids)] == [[i] * len(t) for i, t in enumerate(new)]
-    assert packed.cu_seqlens_q.tolist() == [sum(map(len, new[:i])) for i in range(len(new) + 1)]
-    assert packed.context_lens.tolist() == [c + len(t) for t, c in sequences]
-    assert packed.input_ids[packed.logits_index].tolist() == [tokens[-1] for tokens in new]
-    assert (packed.new_lens, packed.cached_lens) == ([len(tokens) for tokens in new], cached)
-    for tensor in vars(packed).values():
-        assert tensor.dtype == torch.int64 and tensor.dim() == 1
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -60,38 +41,14 @@ def test_every_new_token_sees_its_sequence_so_far_and_nothing_else(sequences):
         assert {owner for owner, may in zip(owners, row) if may} == {(sequence, p) for p in range(position + 1)}
 
 
-def test_unpack_cuts_rows_of_any_shape():
-    packed = pack([[1, 2], [3]], [0, 5])
-    assert [tuple(piece.shape) for piece in unpack(packed, torch.zeros(3, 4, 5))] == [(2, 4, 5), (1, 4, 5)]
-    assert unpack(pack([], []), torch.zeros(0, 4)) == []
-
-
 @pytest.mark.parametrize("new, cached", [([[1]], []), ([[1], []], [0, 0]), ([[1]], [-1]), ([], [3])])
 def test_what_makes_no_row_is_refused(new, cached):
     with pytest.raises(ValueError, match="at least one new token for each sequence"):
         pack(new, cached)
 
 
-def random_cache(config, tokens, seed):
-    kv_heads, head_dim = kv_head_size(config)
-    generator = torch.Generator().manual_seed(seed)
-    shape = (1, kv_heads, tokens, head_dim)
-    return cache_of(
-        [
-            (torch.randn(shape, generator=generator), torch.randn(shape, generator=generator))
-            for _ in range(config.num_hidden_layers)
-        ]
-    )
-
-
 def contents(cache):
     return [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
-
-
-def same(one, other):
-    return len(one) == len(other) and all(
-        torch.equal(a, b) for pair, others in zip(one, other) for a, b in zip(pair, others)
-    )
 
 
 def test_a_cache_made_of_tensors_holds_these_tensors():
@@ -100,42 +57,6 @@ def test_a_cache_made_of_tensors_holds_these_tensors():
     assert cache.get_seq_length() == 3 and cache.layers[0].keys is keys and cache.layers[0].values is values
     cache.update(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 4), 0)
     assert cache.get_seq_length() == 4 and keys.shape[2] == 3
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(pieces=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=5))
-def test_joining_growing_and_scattering_gives_every_sequence_its_own(pieces):
-    config = tiny_model().config
-    cached, new = [c for c, _ in pieces], [n for _, n in pieces]
-    old = [random_cache(config, count, seed) if count else DynamicCache() for seed, count in enumerate(cached)]
-    fresh = [random_cache(config, count, 100 + seed) for seed, count in enumerate(new)]
-    before = [contents(cache) for cache in old]
-    packed = pack([[1] * count for count in new], cached)
-    joined = concatenate_caches(old)
-    for number in range(config.num_hidden_layers):
-        joined.update(
-            *(
-                torch.cat([getattr(cache.layers[number], kind) for cache in fresh], dim=2)
-                for kind in ("keys", "values")
-            ),
-            number,
-        )
-    apart = scatter_cache(joined, packed)
-    assert [cache.get_seq_length() for cache in apart] == packed.context_lens.tolist()
-    for index, cache in enumerate(apart):
-        layers = contents(old[index]) or [None] * config.num_hidden_layers
-        expected = [
-            tuple(
-                torch.cat([*([pair[kind]] if pair else []), getattr(fresh[index].layers[n], name)], dim=2)
-                for kind, name in enumerate(("keys", "values"))
-            )
-            for n, pair in enumerate(layers)
-        ]
-        assert same(contents(cache), expected)
-    assert all(same(contents(cache), kept) for cache, kept in zip(old, before)), "the caches that went in were changed"
-    for layer in joined.layers:  # the new caches are copies: nothing done to the joined one reaches them
-        layer.keys.zero_()
-    assert apart[0].layers[0].keys.abs().sum() > 0
 
 
 @torch.inference_mode()
@@ -197,7 +118,3 @@ def test_copied_tokens_are_those_that_are_copied():
             ragged_step(batch)
         written_once = sum(batch.packed.new_lens)
         assert copies.bytes == (copied_tokens(batch.packed) + written_once) * cache_bytes_per_token(model.config)
-
-
-def test_copied_tokens():
-    assert copied_tokens(pack([[1, 2, 3], [4]], [0, 10])) == 3 * 10 + 4

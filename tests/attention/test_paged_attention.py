@@ -1,6 +1,4 @@
-"""Paged attention in PyTorch: block by block, merged, and for whole packed rows, against attention over gathered
-keys.
-"""
+"""Paged attention in PyTorch, for whole packed rows, against attention over gathered keys."""
 
 import random
 
@@ -10,69 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import error, make_case
 
-from lessons_lib.attention.online_softmax import (
-    add_block,
-    add_block_naive,
-    attention_of,
-    log_sum_exp,
-    merge,
-    nothing_seen,
-)
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.kv_cache.block_table import slot_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
-
-
-def scores_and_values(queries, keys, size, seed, spread=1.0, blocked=0.0):
-    generator = torch.Generator().manual_seed(seed)
-    scores = spread * torch.randn(queries, keys, generator=generator)
-    hidden = torch.rand(queries, keys, generator=generator) < blocked
-    hidden[:, 0] = False
-    return scores.masked_fill(hidden, float("-inf")), torch.randn(keys, size, generator=generator)
-
-
-def in_blocks(add, scores, values, sizes):
-    seen = nothing_seen(len(scores), values.shape[1])
-    for block_scores, block_values in zip(scores.split(sizes, dim=1), values.split(sizes)):
-        seen = add(seen, block_scores, block_values)
-    return seen
-
-
-cuts = st.lists(st.integers(1, 9), min_size=1, max_size=7)
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(sizes=cuts, seed=st.integers(0, 99), spread=st.sampled_from([1.0, 200.0]), blocked=st.sampled_from([0.0, 0.7]))
-def test_block_by_block_is_softmax(sizes, seed, spread, blocked):
-    scores, values = scores_and_values(3, sum(sizes), 4, seed, spread, blocked)
-    seen = in_blocks(add_block, scores, values, sizes)
-    torch.testing.assert_close(attention_of(seen), scores.softmax(dim=1) @ values, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(log_sum_exp(seen), scores.logsumexp(dim=1), rtol=1e-6, atol=1e-5)
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(sizes=cuts, others=cuts, seed=st.integers(0, 99), spread=st.sampled_from([1.0, 200.0]))
-def test_parts_merge_in_any_order(sizes, others, seed, spread):
-    scores, values = scores_and_values(3, sum(sizes) + sum(others), 4, seed, spread, blocked=0.5)
-    split = [sum(sizes), sum(others)]
-    one, other = (
-        in_blocks(add_block, s, v, cut)
-        for s, v, cut in zip(scores.split(split, dim=1), values.split(split), (sizes, others))
-    )
-    for merged in (merge(one, other), merge(other, one), merge(merge(nothing_seen(3, 4), other), one)):
-        torch.testing.assert_close(attention_of(merged), scores.softmax(dim=1) @ values, rtol=1e-5, atol=1e-5)
-
-
-def test_bare_exponentials_are_right_for_small_scores_and_overflow_for_large_ones():
-    for spread, is_right in ((1.0, True), (200.0, False)):
-        scores, values = scores_and_values(3, 8, 4, seed=1, spread=spread)
-        naive = attention_of(in_blocks(add_block_naive, scores, values, [4, 4]))
-        assert naive.isfinite().all() == is_right
-        if is_right:
-            torch.testing.assert_close(naive, scores.softmax(dim=1) @ values)
 
 
 def attention(case, plan=plan_torch):
@@ -105,11 +46,6 @@ def test_half_precision(dtype, tolerance):
     case = make_case([4, 1], [9, 11], dtype=dtype)
     assert error(attention(case), case.reference()) < tolerance
     assert error(attention(case, plan_fused), case.reference()) < tolerance
-
-
-def test_an_empty_row():
-    case = make_case([], [])
-    assert attention(case).shape == case.q.shape
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])

@@ -14,59 +14,10 @@ from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.ragged_batching import RaggedBatch, loop_forward, ragged_generate, ragged_step
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.batching.static_batching import static_generate
-from lessons_lib.measuring.stories import MAX_NEW_TOKENS, PROMPTS
-from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
-STORY_REQUESTS = by_day(14, 36)  # of the bundled model
 TINY_REQUESTS = by_day(30, 50)  # of each small model
-
-
-@functools.cache
-def bundled():
-    return load_model()
-
-
-@functools.cache
-def story_requests():
-    """Ragged requests: parts of the six stories, limits from 1 to 30, and a few answers that end by themselves."""
-    _, tokenizer = bundled()
-    texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(STORY_REQUESTS)]
-    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 30 for index in range(STORY_REQUESTS)]
-
-
-@functools.cache
-def expected_stories():
-    model, tokenizer = bundled()
-    return [
-        generate_alone(model, ids, max_tokens, tokenizer.eos_token_id) for ids, max_tokens in zip(*story_requests())
-    ]
-
-
-ON_STORIES = {
-    "one by one": generate_one_by_one,
-    "static": functools.partial(static_generate, batch_size=4),
-    "continuous": functools.partial(batch_generate, batch_size=4, prefill_step=8),
-    "packed": packed_generate,
-}
-
-
-@pytest.mark.parametrize("way", ON_STORIES)
-def test_every_way_on_the_bundled_model(way):
-    count = 12 if way == "packed" else STORY_REQUESTS
-    prompts, max_tokens_each = (requests[:count] for requests in story_requests())
-    assert ON_STORIES[way](*bundled(), prompts, max_new_tokens=max_tokens_each) == expected_stories()[:count]
-
-
-def test_a_ragged_run_on_the_bundled_model_wastes_nothing():
-    prompts, max_tokens_each = story_requests()
-    result = record_run(ragged_generate, *bundled(), prompts, max_new_tokens=max_tokens_each, max_num_seqs=4)
-    assert result.outputs == expected_stories()
-    computed = sum(len(ids) + len(answer) - 1 for ids, answer in zip(prompts, result.outputs))
-    assert result.trace.tokens_computed == result.trace.tokens_useful == computed
 
 
 @functools.cache
@@ -166,10 +117,3 @@ def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
         number: expected[number] for number in requests
     }
     assert not batch.caches, "a cache outlived its request"
-
-
-def test_the_stories_as_text_equal_the_stories_as_tokens():
-    model, tokenizer = bundled()
-    ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    from_text = batch_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
-    assert from_text == batch_generate(model, tokenizer, ids, max_new_tokens=MAX_NEW_TOKENS)

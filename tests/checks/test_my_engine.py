@@ -141,14 +141,11 @@ AGEING = dict(num_swap_blocks=8, policy=PriorityWithAgeing(2.0, 1.0))
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        AGEING,
         AGEING | dict(overlap=True),
         dict(backend=plan_torch),
-        dict(backend="torch", admission=conservative),
+        dict(backend="torch", admission=conservative, share_prefixes=False),
         dict(make_runner=fused_runner),
         dict(make_runner=fused_runner, num_swap_blocks=8),
-        dict(share_prefixes=False),
     ],
 )
 def test_parts_that_an_engine_never_calls_are_known(settings):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens, within_window
+from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
 from lessons_lib.checks.lesson_04.scoreboard import counted, visible_cells, why_wrong, window_scoreboard
 
 
@@ -16,8 +16,12 @@ def with_rule(rule):
     return attention
 
 
+def in_window(tags, window):
+    return tags.positions > tags.positions[:, None] - window
+
+
 def right_mask(tags, window):
-    return block_diagonal_mask(tags, tags) & within_window(window)(tags, tags)
+    return block_diagonal_mask(tags, tags) & in_window(tags, window)
 
 
 def token_by_token(q, k, v, lengths, window):
@@ -56,9 +60,7 @@ WRONG = {
     "yours returned [1, 2, 1, 16]": lambda q, k, v, lengths, window: q[None],
     "no window": with_rule(lambda tags, window: block_diagonal_mask(tags, tags)),
     "one position too many": with_rule(lambda tags, window: right_mask(tags, window + 1)),
-    "later tokens": with_rule(
-        lambda tags, window: (tags.seq_ids[:, None] == tags.seq_ids) & within_window(window)(tags, tags)
-    ),
+    "later tokens": with_rule(lambda tags, window: (tags.seq_ids[:, None] == tags.seq_ids) & in_window(tags, window)),
     "other sequences": with_rule(
         lambda tags, window: (
             (tags.positions <= tags.positions[:, None]) & (tags.positions > tags.positions[:, None] - window)

@@ -96,28 +96,25 @@ def test_a_failure_says_where_to_read():
     assert {item.lesson for item in LEVELS[0].items if item.lesson.isdigit()} == {"00"}
 
 
-def test_failures_are_told_in_the_table():
-    item = LEVELS[0].items[0]
-    verdicts = [Verdict(item, "broken", f"`step`, <{number}>") for number in range(5)]
-    judged = Judged("mine", Report({"answers": verdicts}))
-    assert "`step`, <2>" in str(judged) and "<3>" not in str(judged) and "and 2 more" in str(judged)
-    assert "<code>step</code>, &lt;2&gt;" in judged._repr_mimebundle_()["text/html"]
-    assert Judged("mine", Report({"answers": [Verdict(item, "held")]})).told() == []
+def told(*verdicts):
+    return Judged("mine", Report({"answers": list(verdicts)})).told()
 
 
-def test_each_reason_is_told_once_at_its_first_item_in_the_suite_s_order():
+def test_failures_are_told_each_reason_once_in_the_suite_s_order():
     items, reasons = LEVELS[0].items, ("first", "second", "first", "third", "fourth", "first")
-    verdicts = [Verdict(item, "broken", reason) for item, reason in zip(items, reasons)]
-    told = Judged("mine", Report({"answers": verdicts})).told()
-    assert [line.split(" (")[0] for line in told[:3]] == [f"✗ {items[index].name}" for index in (0, 1, 3)]
-    assert "and 3 more of this level" in told[3] and "Next, answers: Serve one request" in told[4]
+    lines = told(*(Verdict(item, "broken", reason) for item, reason in zip(items, reasons)))
+    assert [line.split(" (")[0] for line in lines[:3]] == [f"✗ {items[index].name}" for index in (0, 1, 3)]
+    assert "and 3 more of this level" in lines[3] and "Next, answers: Serve one request" in lines[4]
+    judged = Judged("mine", Report({"answers": [Verdict(items[0], "broken", "`step`, <2>")]}))
+    assert "`step`, <2>" in str(judged) and "<code>step</code>, &lt;2&gt;" in judged._repr_mimebundle_()["text/html"]
+    assert told(Verdict(items[0], "held")) == []
 
 
 def test_once_half_of_a_level_holds_it_says_what_is_broken_and_not_how_to_begin():
     items = LEVELS[0].items
     verdicts = [Verdict(items[0], "broken", "wrong"), *(Verdict(item, "held") for item in items[1:])]
-    told = Judged("mine", Report({"answers": verdicts})).told()
-    assert len(told) == 2 and told[1] == f"Level answers: 1 of its {len(items)} items is broken."
+    lines = told(*verdicts)
+    assert len(lines) == 2 and lines[1] == f"Level answers: 1 of its {len(items)} items is broken."
 
 
 def test_the_scoreboard_compares_engines_on_the_same_requests(raced):
@@ -179,13 +176,13 @@ def test_steps_and_lines(folder):
 def test_the_map_names_what_exists():
     root = Path(lessons_lib.__file__).parent
     for part in production_map.PARTS:
-        file, name = part.ours.split()
-        assert re.search(rf"(def|class) {name}\b", (root / file).read_text()), part.ours
-        if place := part.there.get("transformers"):
+        file, name = part["ours"].split()
+        assert re.search(rf"(def|class) {name}\b", (root / file).read_text()), part["ours"]
+        if place := part["there"].get("transformers"):
             file, name = place.split()
-            path = file[1:] if file.startswith("/") else production_map.FOLDERS["transformers"] + file
+            path = file[1:] if file.startswith("/") else production_map.ENGINES["transformers"]["folder"] + file
             module = importlib.util.find_spec(path.removesuffix(".py").replace("/", "."))
             assert module and re.search(rf"(def|class) {name}\b", Path(module.origin).read_text()), place
-    assert {len(part.there) for part in production_map.PARTS} <= {2, 3, 4}
+    assert {len(part["there"]) for part in production_map.PARTS} <= {2, 3, 4}
     with pytest.raises(ValueError, match="the map has no 'Orca'"):
         production_map.parts_in("Orca")

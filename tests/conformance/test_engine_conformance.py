@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from broken_engines import BROKEN
-from fake_peers import FakeNanoVllm, FakeVllm, NanoSamplingParams
-from front_engine import make_engine as make_front
+from fake_peers import FakeVllm
 from served_engine import make_engine as make_served
 from transformers import DynamicCache
 
-from examples.engines.nano_vllm import NanoVllmEngine
 from examples.engines.vllm import VllmEngine
 from lessons_lib.conformance.__main__ import main
 from lessons_lib.conformance.adapters.course import make_engine, make_overlapped_engine
@@ -47,19 +45,8 @@ def test_a_broken_engine_is_named(name):
     assert len(verdict.reason) > 40
 
 
-def nano_vllm(model, limits, tokenizer):
-    return NanoVllmEngine(FakeNanoVllm(model, limits, tokenizer), NanoSamplingParams, limits.eos_token_id)
-
-
 def vllm(model, limits, tokenizer):
     return VllmEngine(FakeVllm(model, limits, tokenizer), SamplingParams)
-
-
-def test_the_adapter_of_nano_vllm_keeps_the_contract():
-    report = judge(nano_vllm, levels_up_to("batches"))
-    assert report.broken == [] and report.reached == ["answers", "batches"], report
-    (verdict,) = judge(nano_vllm, only("manners.abort_anywhere")).verdicts["one"]
-    assert verdict.status == "not offered" and "can't abort" in verdict.reason
 
 
 def test_the_adapter_of_vllm_keeps_the_contract():
@@ -139,22 +126,16 @@ def test_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("only, tried", [("answers.end_token", 1), ("answers.end_t", 3), ("answers.no_such", 0)])
-def test_the_command_tries_the_item_of_a_name_or_those_that_contain_it(tmp_path, monkeypatch, capsys, only, tried):
-    (tmp_path / "none_offered.py").write_text(
-        "def make_engine(model, limits, tokenizer):\n    raise NotImplementedError('nothing is written yet')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    main(["none_offered", "--size", "answers", "--only", only])
-    assert capsys.readouterr().out.count("nothing is written yet") == tried
-
-
-def test_an_engine_that_offers_nothing_has_not_passed(tmp_path, monkeypatch, capsys):
+def test_the_command_tries_items_by_name_and_what_offers_nothing_has_not_passed(
+    tmp_path, monkeypatch, capsys, only, tried
+):
     (tmp_path / "unwritten.py").write_text(
         "def make_engine(model, limits, tokenizer):\n    raise NotImplementedError('nothing is written yet')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(["unwritten", "--size", "small", "--only", "answers.one_request"]) == 1
-    assert "Levels reached: none yet." in capsys.readouterr().out
+    assert main(["unwritten", "--size", "answers", "--only", only]) == 1
+    said = capsys.readouterr().out
+    assert said.count("nothing is written yet") == tried and "Levels reached: none yet." in said
 
 
 def test_the_command_names_what_it_cannot_find(capsys):
@@ -165,9 +146,7 @@ def test_the_command_names_what_it_cannot_find(capsys):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "make", [make_overlapped_engine, make_front, make_served], ids=["overlapped", "async", "served"]
-)
+@pytest.mark.parametrize("make", [make_overlapped_engine, make_served], ids=["overlapped", "served"])
 def test_the_other_engines_hold_everything(make):
     report = judge(make, LEVELS)
     assert report.broken == [], report

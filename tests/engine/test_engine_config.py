@@ -123,8 +123,6 @@ def test_without_a_figure_nothing_is_refused(monkeypatch):
     assert num_blocks_of(num_blocks=2**50) == 2**50
 
 
-def test_the_available_memory_is_a_figure_or_nothing(monkeypatch):
-    assert 2**20 < (available_memory(torch.device("cpu")) or 2**30) < 2**50
+def test_the_available_memory_is_a_figure_or_nothing():
+    assert 2**20 < available_memory(torch.device("cpu")) < 2**50
     assert available_memory(torch.device("meta")) is None
-    monkeypatch.setattr(pool_size, "Path", lambda name: (_ for _ in ()).throw(OSError))
-    assert 2**20 < (available_memory(torch.device("cpu")) or 2**30) < 2**50

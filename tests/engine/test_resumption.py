@@ -58,7 +58,7 @@ def test_it_goes_on_behind_any_token(rules):
     whole = streamed(bundled_engine(), "Once upon a time", params)
     assert len(whole) > 5
     tokens = [token for _, token, *_ in whole]
-    for cut in (1, 2, 5, len(whole) - 1):
+    for cut in (1, len(whole) - 1):
         rest = streamed(bundled_engine(), "Once upon a time", params, tokens[:cut])
         assert [new[:4] for new in rest] == [new[:4] for new in whole[cut:]]
         for (*_, one), (*_, other) in zip(rest, whole[cut:]):

@@ -26,7 +26,7 @@ def test_a_hundred_requests_leave_nothing_behind(capsys):
 
 
 def test_a_wrong_answer_is_found():
-    run = Soak(40, 0, compared_share=1.0)
+    run = Soak(40, 0)
     forward = run.forward
     run.forward = lambda scheduler_output: forward(scheduler_output).roll(1, dims=-1)
     with pytest.raises(AssertionError, match="alone"):

@@ -1,4 +1,7 @@
-"""The kernels compiled, on an NVIDIA GPU. Nothing here needs a notebook; without a GPU, everything is skipped."""
+"""The kernels compiled, on an NVIDIA GPU. Nothing here needs a notebook; without a GPU, everything is skipped.
+
+On a GPU, the other tests of this folder compile their kernels too; these have larger shapes, graphs and models.
+"""
 
 import copy
 import random
@@ -7,10 +10,9 @@ from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-from paged_cases import Case, as_views, error, make_case, make_terms
+from paged_cases import Case, error, make_case
 from term_models import term_model
 
-from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.model_runner import ModelRunner
@@ -86,14 +88,6 @@ def test_both_kernels_equal_the_gathered_reference(dtype, q_heads, kv_heads, hea
     expected = decodes.reference()
     check("decode", decodes.decode(), decodes, expected)
     check("decodes as a row", decodes.varlen(**maxima_of(decodes)), decodes, expected)
-
-
-@pytest.mark.parametrize("layout", ["keys beside values", "heads first", "one of several layers"])
-def test_parts_of_larger_tensors_are_read_where_they_lie(layout):
-    case = as_views(
-        make_case([40, 1, 3], [90, 600, 3], q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda"), layout
-    )
-    check("varlen", case.varlen(**maxima_of(case)), case)
 
 
 @pytest.mark.parametrize(
@@ -306,74 +300,11 @@ def test_on_a_gpu_the_kernels_are_chosen_without_asking(served, monkeypatch):
     assert calls
 
 
-# --- lesson 07
-
-
-def test_the_first_three_kernels_compiled():
-    from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
-
-    x, y = torch.randn(2, 1000, device="cuda")
-    out = torch.full((1001,), 7.0, device="cuda")
-    add_kernel[(8,)](x, y, out, 1000, BLOCK=128)
-    assert torch.equal(out[:1000], x + y) and out[1000] == 7
-    x = torch.randn(5, 300, device="cuda")
-    out = torch.empty_like(x)
-    softmax_kernel[(5,)](x, out, 300, 300, 300, COLUMNS=512)
-    torch.testing.assert_close(out, x.softmax(-1))
-    index = torch.tensor([4, 0, 4], device="cuda")
-    out = torch.empty(3, 300, device="cuda")
-    gather_kernel[(3,)](x, index, out, 300, 300, 300, COLUMNS=512)
-    assert torch.equal(out, x[index])
-
-
-@pytest.mark.parametrize("dtype", [FULL, HALF, BRAIN])
-def test_writing_compiled_changes_the_slots_and_nothing_else(dtype):
-    from lessons_lib.kernels.simple_paged import write_cache
-
-    new, cache = (
-        torch.randn(4, 3, 20, device="cuda").to(dtype),
-        torch.full((5, 4, 3, 20), 7.0, device="cuda", dtype=dtype),
-    )
-    slots = torch.tensor([3, 19, 0, 7], device="cuda")
-    expected = cache.clone()
-    expected.flatten(0, 1)[slots] = new
-    write_cache(new, cache, slots)
-    assert torch.equal(cache, expected)
-
-
-@pytest.mark.parametrize(
-    "dtype, q_heads, head_dim, block_size",
-    [(FULL, 4, 32, 8), (HALF, 14, 64, 16), (BRAIN, 14, 64, 64), (BRAIN, 16, 128, 16)],
-)
-def test_decoding_with_the_kernel_of_lesson_07_equals_the_reference(dtype, q_heads, head_dim, block_size):
-    from lessons_lib.kernels.simple_paged import decode_heads
-
-    size = block_size
-    case = make_case(
-        [1] * 5,
-        [1, size, size + 1, 3 * size - 1, 500],
-        q_heads=q_heads,
-        head_dim=head_dim,
-        block_size=size,
-        dtype=dtype,
-        device="cuda",
-    )
-    check("decode_heads", decode_heads(*case.decode_inputs), case)
-
-
 def single_head(device):
     case = make_case([1], [17], q_heads=1, kv_heads=1, device=device)
     out = torch.zeros(32, device=device)
     caches = (case.k_cache, case.v_cache, case.block_tables)
     return case, out, (case.q, *caches, out, 17, case.scale, *case.k_cache.stride()[:2])
-
-
-def test_a_single_head_with_a_function_as_a_constant():
-    from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
-
-    case, out, arguments = single_head("cuda")
-    single_head_kernel[(1,)](attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
-    assert error(out, case.reference().flatten()) < TOLERANCE[FULL]
 
 
 # --- recording on a machine where kernels are compiled
@@ -418,7 +349,7 @@ def test_the_checks_of_kernels_accept_the_reference_where_kernels_are_compiled(e
     check("varlen, after a check", case.varlen(**maxima_of(case)), case)
 
 
-# --- the last tests of this file: a wrong address here may leave the GPU unusable for the process
+# --- large caches: a wrong address here may leave the GPU unusable for the process
 
 HEADS, SIZE, DIM = 8, 16, 128
 A_BLOCK = SIZE * HEADS * DIM
@@ -462,70 +393,7 @@ def test_both_kernels_reach_offsets_beyond_32_bits(large_caches, every):
     check("varlen", case.varlen(**maxima_of(case)), case)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_kernel_of_lesson_07_reaches_offsets_beyond_32_bits(large_caches, every):
-    from lessons_lib.kernels.simple_paged import decode_heads
-
-    case = at_the_end(large_caches, [1, 1, 1], [300, 16, 33], every)
-    check("decode_heads", decode_heads(*case.decode_inputs), case)
-
-
-def test_writing_reaches_offsets_beyond_32_bits(large_caches):
-    from lessons_lib.kernels.simple_paged import write_cache
-
-    cache = large_caches[0]
-    slots = torch.tensor([NUM_BLOCKS * SIZE - 1, 2**31 // (HEADS * DIM), 5], device="cuda")
-    new = torch.randn(3, HEADS, DIM, device="cuda").to(BRAIN)
-    write_cache(new, cache, slots)
-    assert torch.equal(cache.flatten(0, 1)[slots], new)
-
-
-# --- terms of the scores, and values with heads of another size
-
-TERMS = {
-    "a window of 1": dict(window=1),
-    "a window within a block": dict(window=5),
-    "a window of several splits": dict(window=1100),
-    "chunks": dict(chunk=300),
-    "a softcap": dict(softcap=0.7),
-    "sinks": dict(sinks=True),
-    "slopes": dict(alibi=True),
-    "all of them": dict(window=130, softcap=20.0, sinks=True, alibi=True),
-}
-
-
-def check_terms(what, got, case, terms):
-    expected = case.reference(terms)
-    assert got.shape == expected.shape and got.dtype == case.q.dtype
-    assert error(got, expected) < 2 * TOLERANCE[case.q.dtype], f"{what}: relative error {error(got, expected):.2g}"
-
-
-@pytest.mark.parametrize("name", TERMS)
-@pytest.mark.parametrize("dtype", [FULL, HALF, BRAIN])
-def test_terms_equal_the_gathered_reference(dtype, name):
-    shapes = dict(q_heads=14, head_dim=64, block_size=16, dtype=dtype, device="cuda")
-    row = make_case([200, 1, 77, 1, 2, 1], [200, 1300, 500, 16, 17, 2500], **shapes)
-    terms = make_terms(row, **TERMS[name])
-    check_terms("varlen", row.varlen(terms), row, terms)
-    check_terms("varlen, maxima given", row.varlen(terms, **maxima_of(row)), row, terms)
-    decodes = make_case([1] * 5, [1, 15, 17, 700, 2500], **shapes)
-    terms = make_terms(decodes, **TERMS[name])
-    check_terms("decode", decodes.decode(terms), decodes, terms)
-
-
-@pytest.mark.parametrize("dims", [(192, 128), (64, 128), (80, 64)])
-@pytest.mark.parametrize("dtype", [FULL, BRAIN])
-def test_values_with_heads_of_another_size(dtype, dims):
-    sizes = dict(q_heads=8, kv_heads=8, head_dim=dims[0], value_dim=dims[1])
-    row = make_case([90, 1, 3, 1], [90, 1300, 40, 17], block_size=16, dtype=dtype, device="cuda", **sizes)
-    for terms in (None, make_terms(row, window=50, sinks=True)):
-        check_terms("varlen", row.varlen(terms, **maxima_of(row)), row, terms)
-        check_terms(
-            "PyTorch",
-            plan_torch(row, row.block_tables, 16)(row.q, row.k_cache, row.v_cache, row.scale, terms),
-            row,
-            terms,
-        )
+# --- models whose layers have terms
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "gemma4_text"])

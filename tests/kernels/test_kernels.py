@@ -3,7 +3,6 @@
 Without a GPU, through Triton's interpreter.
 """
 
-import math
 import sys
 import types
 
@@ -15,16 +14,15 @@ from lessons_lib.kernels.triton_setup import kernel_device
 import pytest
 import torch
 import triton
-import triton.language as tl
 from compiled import Compiled
 from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import TINY_TOKENIZER, ragged_requests
-from paged_cases import as_views, error, make_case
+from paged_cases import as_views, by_launching, error, make_case
 
 from lessons_lib.attention.packing import pack
-from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.kernels import launch
@@ -42,7 +40,7 @@ from lessons_lib.kernels.launch import (
     plan_triton,
     splits_are_short,
 )
-from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, online_softmax, prefill_kernel
+from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.kernel_accesses import Recorder
 
@@ -59,45 +57,21 @@ CASES = {
         q_lens=[1, 1, 1], context_lens=[1025, 3, 512], block_size=64
     ),
     "prefills, chunks and decodes": dict(q_lens=[5, 1, 20, 1, 3], context_lens=[5, 17, 33, 1, 30]),
-    "a chunk after a context that ends on a block": dict(q_lens=[7, 2], context_lens=[23, 18]),
-    "one prefill of one token next to another": dict(q_lens=[1, 2], context_lens=[1, 2]),
     "a batch longer than a tile": dict(q_lens=[150, 1, 70], context_lens=[150, 40, 133], block_size=16),
-    "14 query heads over 2": dict(q_lens=[9, 1], context_lens=[9, 40], q_heads=14, head_dim=64, block_size=16),
-    "as many KV heads as query heads": dict(q_lens=[3, 1], context_lens=[3, 20], q_heads=3, kv_heads=3),
-    "one KV head for 20": dict(q_lens=[2, 1], context_lens=[12, 20], q_heads=20, kv_heads=1),
     "more query heads of a KV head than rows of a tile": dict(
         q_lens=[2, 1, 3], context_lens=[12, 20, 3], q_heads=160, kv_heads=1
     ),
-    "head size 80": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=80),
-    "head size 96": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=96),
-    "head size 256": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=256),
-    "float16": dict(q_lens=[4, 1], context_lens=[9, 11], dtype=torch.float16),
-    "shared blocks": dict(q_lens=[4, 1, 1], context_lens=[20, 17, 40], shared=2),
-    "a block of 64 for short ones": dict(q_lens=[1, 3], context_lens=[2, 65], block_size=64),
-    "blocks of 24": dict(q_lens=[1, 3, 30], context_lens=[49, 48, 55], block_size=24),
+    "head size 80 and blocks of 24": dict(q_lens=[1, 3, 30], context_lens=[49, 48, 55], head_dim=80, block_size=24),
 }
 
 
 def by_pytorch(case):
-    groups = plan_groups(case.cu_seqlens_q, case.context_lens, case.block_tables, case.k_cache.shape[1])
-    return paged_attention(groups, case.q, case.k_cache, case.v_cache, case.scale)
-
-
-def by_launching(case, rows, keys, split):
-    """Both kernels with other tiles than the chosen ones, and short splits, so that small cases have many of them."""
-    out = torch.full_like(case.q, float("nan"))
-    longest = case.block_tables.shape[1] * case.k_cache.shape[1]
-    tiles = Tiles(rows=rows, keys=keys, warps=4, stages=2)
-    launch_prefill(case.q, *case.cache, out, case.scale, tiles=tiles, use_int64=keys == 64)
-    launch_decode(case.q, *case.cache, out, case.scale, longest, tiles=tiles, split_size=split)
-    return out
+    return plan_torch(case, case.block_tables, case.k_cache.shape[1])(case.q, case.k_cache, case.v_cache, case.scale)
 
 
 def check(what, got, expected, dtype):
     assert got.shape == expected.shape and got.dtype == dtype
-    assert error(got, expected) < TOLERANCE[dtype], (
-        f"{what}: relative error {error(got, expected):.2g}"
-    )  # NaN is never less
+    assert error(got, expected) < TOLERANCE[dtype], f"{what}: {error(got, expected):.2g}"  # NaN is never less
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -153,42 +127,11 @@ def test_random_cases_equal_the_gathered_reference(arguments, layout, chosen, ro
     expected, dtype = case.reference(), arguments["dtype"]
     check("PyTorch", by_pytorch(case), expected, dtype)
     if not chosen:
-        check("launched", by_launching(case, rows, keys, split), expected, dtype)
+        check("launched", by_launching(case, None, rows, keys, split, use_int64=keys == 64), expected, dtype)
     elif set(arguments["q_lens"]) == {1}:
         check("decode", case.decode(), expected, dtype)
     else:
         check("varlen", case.varlen(), expected, dtype)
-
-
-@triton.jit
-def softmax_kernel(
-    scores, values, out, lse, STEPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """Scores [BLOCK_M, STEPS * BLOCK_N], BLOCK_N keys per iteration."""
-    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
-    row_max, row_sum = tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for first in range(0, STEPS * BLOCK_N, BLOCK_N):
-        block = tl.load(scores + row[:, None] * STEPS * BLOCK_N + first + key[None, :])
-        weights, row_max, row_sum, acc = online_softmax(block, row_max, row_sum, acc)
-        acc += tl.sum(
-            weights[:, :, None] * tl.load(values + (first + key)[:, None] * BLOCK_D + dim[None, :])[None], axis=1
-        )
-    tl.store(out + row[:, None] * BLOCK_D + dim[None, :], acc / row_sum[:, None])
-    tl.store(lse + row, row_max + tl.log2(row_sum))
-
-
-@pytest.mark.parametrize("spread", [1.0, 300.0])
-def test_the_online_softmax_in_base_2_handles_rows_without_a_key_so_far(spread):
-    """Row 0 sees its first key in the last iteration, row 1 none between the first and last; exp2(300) overflows."""
-    generator = torch.Generator().manual_seed(0)
-    scores, values = spread * torch.randn(4, 32, generator=generator), torch.randn(32, 16, generator=generator)
-    scores[0, :25] = scores[1, 3:30] = scores[2, 8:] = float("-inf")
-    out, lse = torch.empty(4, 16, device=DEVICE), torch.empty(4, device=DEVICE)
-    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, STEPS=4, BLOCK_M=4, BLOCK_N=8, BLOCK_D=16)
-    natural = scores.double() * math.log(2)
-    torch.testing.assert_close(out.cpu(), (natural.softmax(1) @ values.double()).float(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(lse.cpu(), (natural.logsumexp(1) / math.log(2)).float(), rtol=1e-5, atol=1e-5)
 
 
 # --- what the kernels read and write
@@ -439,24 +382,13 @@ def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, changes, says):
     case = broken(**changes)
     with pytest.raises(ValueError, match=says):
         case.varlen()
-    if DEVICE == "cpu":  # on a GPU contents aren't checked once the maxima are given
+    if DEVICE == "cpu":  # on a GPU contents aren't checked once the maxima are given, nor those of decodes
         with pytest.raises(ValueError, match=says):
             case.varlen(max_seqlen_q=2, max_context_len=9)
-
-
-@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a decode never synchronizes, so contents aren't checked")
-@pytest.mark.parametrize(
-    "changes, says",
-    [
-        (dict(context_lens=put(1, value=0)), r"context_lens\[1\] is 0"),
-        (dict(context_lens=put(0, value=25)), r"context_lens\[0\] is 25"),
-        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6"),
-    ],
-)
-def test_a_decode_checks_lengths_and_blocks_too(no_kernel, changes, says):
-    case = broken(**changes, q=lambda t: t[:2])
-    with pytest.raises(ValueError, match=says):
-        case.decode()
+        if "cu_seqlens_q" not in changes and "q" not in changes and "is 1;" not in says:
+            case.q = case.q[:2]
+            with pytest.raises(ValueError, match=says.partition(";")[0]):
+                case.decode()
 
 
 def test_a_decode_has_one_token_a_sequence(no_kernel):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lessons_lib.kernels import decode_groups, decode_groups_kernel
+from lessons_lib.kernels.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
 from lessons_lib.kernels.compile_check import can_compile
-from lessons_lib.kernels.ladder import decode_groups_by_sums, decode_groups_by_sums_kernel
 from lessons_lib.kernels.machine_code import MachineCode
 
 

@@ -105,21 +105,6 @@ def test_the_kth_largest_of_any_floats(values):
             assert (row >= found).tolist() == [value >= expected for value in values]
 
 
-def test_floats_and_their_order():
-    values = torch.tensor([-math.inf, -3e38, -1.0, -1e-45, 0.0, 1e-45, 1.0, 3e38], device=DEVICE)
-    keys, again = torch.empty(8, dtype=torch.int64, device=DEVICE), torch.empty(8, device=DEVICE)
-    order_kernel[(1,)](values, keys, again, COUNT=8)
-    assert keys.tolist() == sorted(set(keys.tolist())) and torch.equal(again, values)
-
-
-@triton.jit
-def order_kernel(values, keys, again, COUNT: tl.constexpr):
-    place = tl.arange(0, COUNT)
-    found = kernel.to_order(tl.load(values + place))
-    tl.store(keys + place, found)
-    tl.store(again + place, kernel.from_order(found))
-
-
 @pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
 def test_it_compiles():
     logits, *rules = a_case(1, 100)

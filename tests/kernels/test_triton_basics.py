@@ -10,9 +10,9 @@ import torch
 import triton
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from paged_cases import error, make_case
+from paged_cases import as_views, error, make_case
 
-from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+from lessons_lib.kernels.basics import gather_kernel, softmax_kernel
 from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel, write_cache
 from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import Recorder
@@ -35,17 +35,6 @@ def assert_untouched_beside(whole, view):
 
 
 # --- add, softmax, gather
-
-
-@SEVERAL
-@given(length=st.integers(1, 70), power=st.integers(0, 5), seed=st.integers(0, 99))
-def test_add(length, power, seed):
-    generator, block = torch.Generator().manual_seed(seed), 2**power
-    (_, x), (_, y) = (around(length, generator=generator) for _ in range(2))
-    whole, out = around(length, generator=generator)
-    add_kernel[(triton.cdiv(length, block),)](x, y, out, length, BLOCK=block)
-    assert out.equal(x + y)
-    assert_untouched_beside(whole, out)
 
 
 @SEVERAL
@@ -156,48 +145,23 @@ def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_wa
 # --- attention
 
 
-def laid_out(case, kind):
-    """The case's caches as views of larger tensors, with other strides than their shape says."""
-    if kind == "dense":
-        return case
-    num_blocks, block_size, kv_heads, head_dim = case.k_cache.shape
-    if kind == "one storage":
-        both = torch.stack([case.k_cache, case.v_cache], dim=1)
-        case.k_cache, case.v_cache = both[:, 0], both[:, 1]
-    elif kind == "heads first":
-        case.k_cache, case.v_cache = (
-            cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (case.k_cache, case.v_cache)
-        )
-    elif kind == "all apart":
-        for name in ("k_cache", "v_cache"):
-            whole = torch.full(
-                (num_blocks, block_size + 1, kv_heads + 2, head_dim + 3),
-                float("nan"),
-                dtype=case.q.dtype,
-                device=DEVICE,
-            )
-            whole[:, 1:, 1:-1, 2:-1] = getattr(case, name)
-            setattr(case, name, whole[:, 1:, 1:-1, 2:-1])
-    return case
-
-
 @settings(max_examples=15)
 @given(
     context_lens=st.lists(st.integers(1, 33), min_size=1, max_size=2), group=st.integers(1, 4),
     kv_heads=st.integers(1, 2),
     head_dim=st.sampled_from([16, 32, 64]), block_size=st.sampled_from([1, 2, 4, 8, 16]), shared=st.integers(0, 3),
-    kind=st.sampled_from(["dense", "one storage", "heads first", "all apart"]),
+    kind=st.sampled_from(["of their own", "keys beside values", "heads first", "one of several layers"]),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     seed=st.integers(0, 999),
 )  # fmt: skip
-@example([1, 8, 9], 2, 2, 16, 8, 0, "dense", torch.float32, 0)
-@example([16, 15, 17], 3, 2, 16, 16, 1, "all apart", torch.float32, 1)
-@example([5, 6, 4], 1, 1, 32, 2, 2, "one storage", torch.float16, 2)
+@example([1, 8, 9], 2, 2, 16, 8, 0, "of their own", torch.float32, 0)
+@example([16, 15, 17], 3, 2, 16, 16, 1, "one of several layers", torch.float32, 1)
+@example([5, 6, 4], 1, 1, 32, 2, 2, "keys beside values", torch.float16, 2)
 def test_decode_of_several_sequences(context_lens, group, kv_heads, head_dim, block_size, shared, kind, dtype, seed):
     lengths, sizes = ([1] * len(context_lens), context_lens), (kv_heads * group, kv_heads, head_dim, block_size)
     case = make_case(*lengths, *sizes, dtype=dtype, seed=seed, device=DEVICE, shared=shared)
     expected = case.reference()
-    case = laid_out(case, kind)
+    case = as_views(case, kind)
     before = [tensor.clone() for tensor in (case.q, case.k_cache, case.v_cache, case.block_tables)]
     got = decode_heads(*case.decode_inputs)
     assert got.shape == case.q.shape and got.dtype == dtype

@@ -106,15 +106,3 @@ def test_with_a_gpu_nothing_is_decided_and_without_one_the_user_is_not_overruled
     monkeypatch.setattr(triton_mode.torch.cuda, "is_available", lambda: False)
     triton_mode.prepare_triton()
     assert os.environ["TRITON_INTERPRET"] == "0"
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_kernels_are_compiled():
-    import torch
-
-    from lessons_lib.kernels import triton_setup as triton_mode
-
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    assert triton_mode.kernel_device() == "cuda"
-    assert torch.cuda.get_device_name() in triton_mode.how_kernels_run()

@@ -127,45 +127,6 @@ CacheAgainstModel.TestCase.settings = LONG
 TestCacheAgainstModel = CacheAgainstModel.TestCase
 
 
-def filled(num_blocks, names):
-    """A pool in which one sequence has held blocks with these names, and has left."""
-    pool = PrefixCache(num_blocks, 4)
-    blocks = pool.allocate(len(names))
-    for block, name in zip(blocks, names):
-        pool.cache_full_block(block, name)
-    pool.free(blocks)
-    return pool
-
-
-def test_what_was_not_used_for_longest_is_lost_first():
-    pool = filled(4, [b"a", b"b", b"c", b"d"])
-    pool.touch(pool.match_prefix([b"a", b"b"]))
-    pool.free([0, 1])
-    pool.allocate(2)
-    assert [pool.match_prefix([name]) for name in (b"a", b"b", b"c", b"d")] == [[0], [1], [], []]
-
-
-def test_the_tail_of_a_sequence_is_lost_before_its_beginning():
-    pool = filled(3, [b"a", b"b", b"c"])
-    for left in (2, 1, 0):
-        pool.allocate(1)
-        assert len(pool.match_prefix([b"a", b"b", b"c"])) == left
-    assert pool.evicted == 3
-
-
-def test_nothing_is_found_behind_a_gap():
-    pool = filled(3, [b"a", b"b", b"c"])
-    del pool.hash_to_block[pool.block_to_hash.pop(1)]
-    assert pool.match_prefix([b"a", b"b", b"c"]) == [0] and pool.match_prefix([b"b", b"c"]) == []
-
-
-def test_a_shared_block_is_not_handed_out_again():
-    pool = filled(3, [b"a", b"b", b"c"])
-    pool.touch([1])
-    assert sorted(pool.allocate(2)) == [0, 2]
-    refused(OutOfBlocks, lambda: pool.allocate(1), pool)
-
-
 # --- names
 
 
@@ -185,31 +146,6 @@ def test_names_are_of_32_bytes_and_the_same_in_every_process():
         env={**os.environ, "PYTHONHASHSEED": seed},
     )
     assert told.stdout.strip() == name.hex()
-
-
-TOKENS = st.lists(st.integers(0, 300), max_size=5)
-
-
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(one=st.tuples(TOKENS, TOKENS), other=st.tuples(TOKENS, TOKENS))
-def test_two_chains_have_one_name_only_if_they_are_the_same(one, other):
-    def chain(parts):
-        return block_hash(block_hash(b"", parts[0]), parts[1])
-
-    assert (chain(one) == chain(other)) == (one == other)
-
-
-@pytest.mark.parametrize(
-    "one, other", [([1, 12], [11, 2]), ([1, 2], [2, 1]), ([3], [3, 0]), ([257], [1]), ([65536], [0]), ([1], [1, 1])]
-)
-def test_names_that_are_easily_confused(one, other):
-    assert block_hash(b"", one) != block_hash(b"", other)
-
-
-def test_the_same_tokens_behind_another_beginning_have_another_name():
-    one = Sequence("A", [1, 2, 3, 4], 1)
-    other = Sequence("B", [9, 2, 3, 4], 1)
-    assert hash_full_blocks(one, 2)[1] != hash_full_blocks(other, 2)[1]
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)

@@ -6,8 +6,6 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lessons_lib.batching.prompts import encode_prompt, encode_prompts
 from lessons_lib.models.loading import load_model
@@ -119,35 +117,3 @@ def test_the_bound_on_characters_holds_for_the_bundled_tokenizer():
 def test_a_limit_is_an_integer(limit):
     with pytest.raises(BadRequest):
         encode_prompts(tiny_model(), None, [[1], [2]], limit)
-
-
-JUNK = st.one_of(
-    st.integers(-3, VOCAB_SIZE + 3),
-    st.sampled_from([2**63, -(2**63), 10**30]),
-    st.floats(),
-    st.booleans(),
-    st.none(),
-    st.text(max_size=3),
-    st.binary(max_size=3),
-    st.complex_numbers(),
-)
-
-
-@settings(max_examples=300)
-@given(tokens=st.lists(JUNK, max_size=6), kind=st.sampled_from([list, tuple, deque]))
-def test_junk_is_right_or_refused(tokens, kind):
-    is_good = bool(tokens) and all(type(token) is int and 0 <= token < VOCAB_SIZE for token in tokens)
-    if is_good:
-        assert encode(kind(tokens))[0] == tokens
-    else:
-        with pytest.raises(BadRequest):
-            encode(kind(tokens))
-
-
-def test_a_model_without_a_longest_sequence_needs_a_limit(monkeypatch):
-    monkeypatch.setattr("lessons_lib.models.support.context_length", lambda config: None)
-    assert encode([1] * 5000, 70) == ([1] * 5000, 70)
-    with pytest.raises(BadRequest, match="no token limit"):
-        encode([1], None)
-    with pytest.raises(BadRequest, match="10 tokens; the context is 10"):
-        encode_prompt(tiny_model(), None, "it", [1] * 10, 1, context=10)

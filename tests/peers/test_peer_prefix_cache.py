@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks
-from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
-from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
@@ -75,16 +73,6 @@ def test_a_prefix_is_found_while_its_first_owner_runs_and_after_it_has_left():
     third = Sequence("C", [*prompt_of(3), 80, 81], 9)
     scheduler.add(third)
     assert step(scheduler).cached == {third: 12} and third.blocks[:3] == shared
-
-
-def test_freed_blocks_are_lost_tail_first_and_never_used_ones_before_them():
-    scheduler = a_scheduler(10)
-    first, second = begun(scheduler, "A", prompt_of(2, 3)), begun(scheduler, "B", prompt_of(3, first=40))
-    owned = [*reversed(first.blocks), *reversed(second.blocks)]
-    never_used = list(scheduler.pool.free_queue)
-    scheduler.remove(first), scheduler.remove(second)
-    assert list(scheduler.pool.free_queue) == never_used + owned
-    assert scheduler.pool.allocate(10) == never_used + owned and not scheduler.pool.hash_to_block
 
 
 def test_a_hit_takes_its_blocks_out_of_the_middle_of_the_free_queue():
@@ -197,58 +185,6 @@ def test_a_miss_in_the_middle_ends_the_prefix():
     for name, prompt, cached in (("B", changed, SIZE), ("C", [99, *prompt_of(4)[1:]], 0), ("D", prompt_of(4), 12)):
         scheduler.add(Sequence(name, prompt, 1))
         assert run_out(scheduler) == {name: cached}
-
-
-def test_a_failed_sequence_s_blocks_can_not_be_found():
-    scheduler = a_scheduler(10)
-    failed = begun(scheduler, "A", prompt_of(3))
-    scheduler.discard(failed)
-    scheduler.add(Sequence("B", prompt_of(3), 1))
-    assert run_out(scheduler) == {"B": 0}
-
-
-# Blocks after evictions
-
-
-@pytest.mark.parametrize("size", [1, 4, 8])
-def test_blocks_allocated_after_evictions_don_t_overlap(size):
-    """All blocks hold a finished sequence's tokens; new ones take them one by one or all at once."""
-    for counts in ((1, 1, 2), (2, 2), (4,)):
-        pool = PrefixCache(4, size)
-        blocks = pool.allocate(4)
-        for n, block in enumerate(blocks):
-            pool.cache_full_block(block, bytes([n]))
-        pool.free(blocks)
-        got = [pool.allocate(count) for count in counts]
-        assert [len(each) for each in got] == list(counts) and pool.evicted == 4
-        slots = [slot for each in got for slot in slot_mapping(each, size, 0, len(each) * size).tolist()]
-        assert sorted(slots) == list(range(4 * size)), "two tokens share a slot, or a slot is lost"
-        for each in got:
-            assert slot_mapping(each, size, 0, size).tolist() == [each[0] * size + offset for offset in range(size)]
-
-
-def test_exactly_what_is_free_or_cached_can_be_allocated():
-    pool = PrefixCache(6, SIZE)
-    running, finished = pool.allocate(2), pool.allocate(3)
-    for n, block in enumerate([*running, *finished]):
-        pool.cache_full_block(block, bytes([n]))
-    pool.free(finished)
-    with pytest.raises(OutOfBlocks):
-        pool.allocate(5)
-    assert pool.evicted == 0, "a refused allocation evicts nothing"
-    assert set(pool.allocate(4)) == set(range(6)) - set(running)
-    assert pool.evicted == 3 and set(pool.block_to_hash) == set(running)
-
-
-@pytest.mark.parametrize("pool", [BlockPool(6, SIZE), PrefixCache(6, SIZE)], ids=["pool", "prefix cache"])
-def test_blocks_are_taken_from_the_front_and_freed_to_the_back(pool):
-    assert pool.allocate(0) == [] and len(pool.free_queue) == 6
-    first, second = pool.allocate(1), pool.allocate(3)
-    assert [*first, *second, *pool.free_queue] == list(range(6))
-    pool.free(second), pool.free(first)
-    assert list(pool.free_queue) == [4, 5, 3, 2, 1, 0]
-    pool.free([])
-    assert pool.allocate(6) == [4, 5, 3, 2, 1, 0] and not pool.free_queue
 
 
 @pytest.mark.parametrize("tokens, heads, channels", [(2, 1, 8), (2, 2, 1), (1, 2, 8)])

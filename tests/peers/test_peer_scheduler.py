@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from overlap_cases import BLOCK
-from scheduling_cases import a_scheduler, a_sequence, by_name, names
+from scheduling_cases import a_sequence, by_name, names
 
 from lessons_lib.engine.core import overlapped_step
 from lessons_lib.engine.greedy_loop import GreedyLoop
@@ -14,8 +14,8 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.policies import StrictPriority
-from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.swapping import SwappingScheduler
 
 TOKEN = 90
@@ -49,30 +49,6 @@ def run_out(scheduler, most=300):
 # Requests come and go
 
 
-def test_added_sequences_wait_in_order_until_they_are_removed():
-    scheduler = preemptive()
-    sequences = [a_sequence(str(n), arrival_time=float(n)) for n in range(10)]
-    for count, sequence in enumerate(sequences, start=1):
-        scheduler.add(sequence)
-        assert len(scheduler.waiting) == count and list(scheduler.waiting) == sequences[:count]
-    for left, sequence in zip(range(9, -1, -1), sequences):
-        scheduler.remove(sequence)
-        assert len(scheduler.waiting) == left and sequence not in list(scheduler.waiting)
-        assert scheduler.has_unfinished() == bool(left)
-
-
-@pytest.mark.parametrize("share_prefixes", [False, True])
-def test_what_fits_is_scheduled_whole_in_the_first_step(share_prefixes):
-    scheduler = preemptive(max_num_seqs=10, max_num_batched_tokens=100, share_prefixes=share_prefixes)
-    sequences = [Sequence(str(n), [n] * 10, 4, arrival_time=float(n)) for n in range(10)]
-    for sequence in sequences:
-        scheduler.add(sequence)
-    scheduler_output = scheduler.schedule()
-    assert scheduler_output.num_scheduled_tokens == dict.fromkeys(sequences, 10)
-    assert scheduler_output.admitted == scheduler.running == sequences and not scheduler.waiting
-    assert not scheduler_output.preempted and not scheduler_output.block_copies and not scheduler_output.cached
-
-
 def test_prompts_beyond_the_budget_are_computed_in_chunks_side_by_side():
     """The last prompt of a step gets what is left, and goes on before a new one is admitted."""
     scheduler = preemptive(max_num_batched_tokens=10, max_num_seqs=3)
@@ -85,39 +61,6 @@ def test_prompts_beyond_the_budget_are_computed_in_chunks_side_by_side():
         {"0": 1, "1": 1, "2": 5},
         {"1": 1, "2": 1},
     ]
-
-
-@pytest.mark.parametrize(
-    "stop_token_ids, max_tokens, output_ids, reason",
-    [
-        ({TOKEN}, 5, [TOKEN], "stop"),
-        ({TOKEN}, 1, [TOKEN], "stop"),
-        (set(), 1, [TOKEN], "length"),
-        ({7}, 3, [TOKEN] * 3, "length"),
-    ],
-)
-def test_why_a_sequence_ends(stop_token_ids, max_tokens, output_ids, reason):
-    """A stop token wins over the limit that is reached with it."""
-    ends, goes_on = Sequence("ends", range(5), max_tokens, frozenset(stop_token_ids)), Sequence("other", range(5), 9)
-    scheduler = preemptive()
-    scheduler.add(ends), scheduler.add(goes_on)
-    while not ends.finish_reason:
-        _, finished = step(scheduler)
-    assert finished == [ends] and (ends.output_ids, ends.finish_reason) == (output_ids, reason)
-    assert ends.blocks == [] and scheduler.running == [goes_on]
-
-
-def test_nothing_stays_behind_after_many_rounds():
-    """Neither sequences nor blocks nor counts, however often the same scheduler is used."""
-    scheduler = preemptive(12, swap_blocks=6, share_prefixes=True, max_num_seqs=4, max_num_batched_tokens=16)
-    for turn in range(5):
-        for n in range(6):
-            scheduler.add(Sequence(f"{turn}/{n}", [turn, *range(n + 3)], 8, arrival_time=float(n)))
-        _, finished = run_out(scheduler)
-        assert len(finished) == 6
-        assert not scheduler.running and not scheduler.waiting and not scheduler.pool.ref_count
-        assert len(scheduler.pool.free_queue) == 12 and len(scheduler.swap_space.free_queue) == 6
-    assert scheduler.num_preempted
 
 
 def test_a_sequence_that_left_in_the_middle_of_its_prompt_frees_all_of_its_blocks():
@@ -153,14 +96,6 @@ def test_priorities_and_arrivals_give_the_order(tiers, arrivals, order, max_num_
     assert names(scheduler.waiting) == list(order[max_num_seqs:])
 
 
-def test_without_a_policy_tiers_don_t_count():
-    scheduler = preemptive(max_num_seqs=1)
-    for n, tier in enumerate((2, 1, 0)):
-        scheduler.add(a_sequence(str(n), tier=tier, arrival_time=float(n)))
-    assert isinstance(scheduler.waiting.policy, FirstComeFirstServed)
-    assert run_out(scheduler)[0] == ["0", "1", "2"]
-
-
 def test_a_better_tier_comes_in_without_preemption_while_there_is_room():
     scheduler = preemptive(policy=StrictPriority(), max_num_seqs=3)
     for n in range(2):
@@ -184,18 +119,6 @@ def test_the_worst_tier_loses_its_blocks_whoever_needs_them(first, second):
         preempted = step(scheduler)[0].preempted
     assert names(preempted) == ["low"] and names(scheduler.running) == ["high"] and names(scheduler.waiting) == ["low"]
     assert run_out(scheduler) == (["low"], ["high", "low"])
-
-
-def test_of_one_tier_the_last_to_arrive_is_preempted():
-    """Also if it was admitted first."""
-    scheduler = preemptive(6, policy=StrictPriority())
-    for name, arrival in (("late", 3.0), ("early", 1.0), ("middle", 2.0)):
-        scheduler.add(a_sequence(name, 7, 9, tier=2, arrival_time=arrival))
-        step(scheduler)
-    preempted = []
-    while not preempted:
-        preempted = step(scheduler)[0].preempted
-    assert names(preempted) == ["late"]
 
 
 def test_a_preempted_sequence_waits_behind_a_better_tier():
@@ -254,14 +177,6 @@ def test_asking_whether_blocks_suffice_takes_none():
     assert not scheduler.make_room(scheduler_output, running, 9)
     assert scheduler.make_room(scheduler_output, running, 0), "no token needs no block"
     assert (list(scheduler.pool.free_queue), running.blocks) == before and not scheduler_output.block_copies
-
-
-@pytest.mark.parametrize("prompt, admitted", [(8, 4), (12, 2), (16, 2), (20, 1), (32, 1)])
-def test_those_admitted_in_one_step_don_t_count_on_the_same_blocks(prompt, admitted):
-    scheduler = a_scheduler(
-        *(a_sequence(name, prompt, 1) for name in "ABCDE"), blocks=8, admission=optimistic, max_num_batched_tokens=200
-    )
-    assert len(scheduler.schedule().admitted) == admitted
 
 
 # A step is launched before the last one's tokens are known

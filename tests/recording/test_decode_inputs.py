@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from lessons_lib.attention import attention_one_by_one, pack
+from lessons_lib.attention import pack, plan_torch
 from lessons_lib.batching import paged_generate
 from lessons_lib.models import kv_head_size, tiny_model
 from lessons_lib.recording import decode_inputs
@@ -31,6 +31,6 @@ def test_keys_are_those_of_their_step():
     _, noted = decode_inputs(model, PLAIN, [[5, 6, 7]], max_new_tokens=3, block_size=4)
     query, keys, values, block_tables, context_lens, scale = noted[0]
     packed = pack([[0]], [3])
-    before = attention_one_by_one(query, keys, values, packed, block_tables, scale)
+    before = plan_torch(packed, block_tables, 4)(query, keys, values, scale)
     assert before.isfinite().all() and not torch.equal(keys, noted[-model.config.num_hidden_layers].keys)
     assert context_lens.tolist() == [4]

@@ -18,7 +18,7 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
-from lessons_lib.scheduling.swapping import always_swap, never_swap
+from lessons_lib.scheduling.swapping import never_swap
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 
@@ -91,49 +91,6 @@ def test_preemption_followed_by_a_prefix_hit_broke_the_block_table(family):
         assert sequence.output_ids == alone(family, tuple(prompt), 20)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_after_a_prefix_hit_the_table_of_a_preempted_sequence_is_sound(family):
-    machine = Machine(family, 8, should_swap=never_swap)
-    sequences = [Sequence(name, list(range(30 * n, 30 * n + 6)), 20, arrival_time=n) for n, name in enumerate("AB")]
-    for sequence in sequences:
-        machine.scheduler.add(sequence)
-    seen = 0
-    while machine.scheduler.has_unfinished():
-        machine.step()
-        for sequence in machine.scheduler_outputs[-1].cached:
-            seen += 1
-            assert len(set(sequence.blocks)) == len(sequence.blocks)
-            if sequence in machine.scheduler.running:
-                assert len(sequence.blocks) == blocks_for(sequence.num_computed_tokens, 4)
-    assert seen
-
-
-@pytest.mark.parametrize("should_swap", [always_swap, never_swap])
-@pytest.mark.parametrize("share_prefixes", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_decode_read_blocks_already_freed(family, share_prefixes, should_swap):
-    """What is freed and cannot be found again is filled with NaN before every pass: no answer changes."""
-    machine = Machine(family, 9, swap_blocks=6, share_prefixes=share_prefixes, should_swap=should_swap)
-    pool, cache = machine.scheduler.pool, machine.runner.cache
-    spoiled = set()
-
-    def spoil():
-        gone = [block for block in pool.free_queue if block not in pool.block_to_hash]
-        spoiled.update(gone)
-        for tensor in [*cache.keys, *cache.values]:
-            tensor[gone] = float("nan")
-        for tensor in [*machine.swap_cache.keys, *machine.swap_cache.values]:
-            tensor[list(machine.scheduler.swap_space.free_queue)] = float("nan")
-
-    common = list(range(20, 28))
-    sequences = [Sequence(name, [*common, *[n] * (n + 1)], 12, arrival_time=n) for n, name in enumerate("ABCD")]
-    machine.serve(*sequences, before_forward=spoil)
-    assert machine.scheduler.num_preempted and spoiled
-    assert bool(machine.scheduler.num_swapped) == (should_swap is always_swap)
-    for sequence in sequences:
-        assert sequence.output_ids == alone(family, tuple(sequence.prompt_ids), 12)
-
-
 @pytest.mark.parametrize("block_size", [1, 2, 4])
 @pytest.mark.parametrize("prompt", [1, 3, 4, 5, 7, 8])
 def test_can_append_looked_at_the_wrong_token_at_a_block_boundary(prompt, block_size):
@@ -173,21 +130,6 @@ def test_a_paged_attention_function_called_without_its_cache_ran_without_the_cau
     assert torch.allclose(
         model(input_ids=row[:, :3]).logits, after[:, :3], atol=1e-4
     )  # its own attention has a mask again
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_decoding_was_impossible(family):
-    """Temperature 0 divides by nothing: it takes the likeliest token, beside others who draw theirs, and whatever the
-    seed."""
-    prompts = [[20, 21, 22], [30, 31], [40, 41, 42, 43]]
-    greedy, hot = (
-        SamplingParams(max_tokens=10, temperature=temperature, seed=4, ignore_eos=True) for temperature in (0.0, 2.0)
-    )
-    outputs = an_engine(family).generate(prompts, [greedy, hot, greedy])
-    for place in (0, 2):
-        assert outputs[place].error is None and outputs[place].token_ids == alone(family, tuple(prompts[place]), 10)
-    assert outputs[1].token_ids != alone(family, tuple(prompts[1]), 10)
-    assert SamplingParams().temperature == 0, "greedy is what one gets who asks for nothing"
 
 
 @pytest.mark.parametrize("max_tokens, samples", [(1, 1), (8, 1), (8, 3), (None, 1)])

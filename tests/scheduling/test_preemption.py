@@ -1,28 +1,21 @@
-"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks,
-block_copies, the books."""
+"""The scheduler of lessons 10 and 11: victims, swaps, cached blocks, forks, block copies, the books."""
 
 import random
 
 import pytest
 import torch
 
-from lessons_lib.engine.greedy_loop import serve_greedily
-from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
-from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.policies import StrictPriority
-from lessons_lib.scheduling.preemption import last_in_rank
-from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, copy_before_write, take_cached
-from lessons_lib.scheduling.stalling import Deadlock, Scheduler
-from lessons_lib.scheduling.swapping import never_swap
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):
@@ -67,18 +60,6 @@ def nothing_is_lost(scheduler):
 # --- the victim
 
 
-def test_the_victim_ranks_last_and_of_two_alike_is_the_later_one():
-    early, late, later = sequence("A"), sequence("B", arrival=2.0), sequence("C", arrival=2.0)
-    assert last_in_rank([early, late], FirstComeFirstServed()) is late
-    assert last_in_rank([late, early], FirstComeFirstServed()) is late
-    assert last_in_rank([late, later, early], FirstComeFirstServed()) is later
-    first_class = sequence("D", arrival=9.0, tier=0)
-    economy = sequence("E", arrival=1.0, tier=1)
-    candidates = [economy, first_class]
-    assert last_in_rank(candidates, StrictPriority()) is economy
-    assert candidates == [economy, first_class]
-
-
 def two_that_grow(swap_blocks=0, **limits):
     """Two of 7 tokens in 4 blocks of 4: both want a third block with their ninth token, and none is free."""
     scheduler = make(4, swap_blocks=swap_blocks, share_prefixes=False, **limits)
@@ -87,15 +68,6 @@ def two_that_grow(swap_blocks=0, **limits):
     go(scheduler, 2)
     assert [s.num_computed_tokens for s in (a, b)] == [8, 8] and not scheduler.pool.free_queue
     return scheduler, a, b
-
-
-def test_the_same_requests_deadlock_without_preemption():
-    scheduler = Scheduler(BlockPool(4, 4), admission=optimistic, max_num_seqs=4, max_num_batched_tokens=64)
-    scheduler.add(sequence("A", 7, 9)), scheduler.add(sequence("B", 7, 9))
-    with pytest.raises(Deadlock):
-        for _ in range(20):
-            scheduler_output = scheduler.schedule()
-            scheduler.update(scheduler_output, [90] * len(scheduler_output.num_scheduled_tokens))
 
 
 def test_a_victim_whose_cache_is_dropped_knows_its_tokens_and_computes_them_again():
@@ -148,21 +120,6 @@ def test_where_the_swap_space_is_full_the_cache_is_dropped(swap_blocks):
     nothing_is_lost(scheduler)
 
 
-def test_a_victim_of_which_nothing_is_computed_is_not_swapped():
-    scheduler = make(4, swap_blocks=4)
-    scheduler.add(sequence(max_tokens=5))
-    scheduler_output = scheduler.schedule()
-    (victim,) = scheduler_output.num_scheduled_tokens
-    scheduler.preempt(scheduler_output, victim)
-    assert (
-        (scheduler.num_preempted, scheduler.num_swapped) == (1, 0)
-        and not scheduler_output.num_scheduled_tokens
-        and not scheduler_output.block_copies
-        and not victim.blocks
-    )
-    audit(scheduler)
-
-
 def test_the_one_that_needs_the_block_may_be_the_victim():
     scheduler, a, b = two_that_grow(choose_victim=lambda candidates, policy: candidates[0])
     (scheduler_output,) = go(scheduler)
@@ -198,14 +155,6 @@ def test_one_block_fewer_than_the_largest_needs_is_refused_and_as_many_suffice()
     nothing_is_lost(scheduler)
 
 
-def test_with_conservative_admission_nobody_is_ever_preempted():
-    scheduler = make(8, admission=conservative, share_prefixes=False)
-    for n, name in enumerate("ABCDE"):
-        scheduler.add(sequence(name, 3 + n, 12, arrival=n, first=10 * n))
-    run_out(scheduler)
-    assert scheduler.num_preempted == 0
-
-
 def test_a_watermark_keeps_blocks_for_those_who_run():
     def preemptions(watermark):
         scheduler = make(12, watermark=watermark, share_prefixes=False, max_num_seqs=8)
@@ -226,41 +175,6 @@ def served(pool, prompt, max_tokens=1):
     scheduler.add(Sequence("first", list(prompt), max_tokens))
     run_out(scheduler)
     return scheduler
-
-
-def found(pool, taker):
-    return pool.match_prefix(hash_full_blocks(taker, pool.block_size))
-
-
-@pytest.mark.parametrize("own, blocks, computed", [(0, 2, 7), (1, 2, 8), (3, 2, 8), (4, 2, 8)])
-def test_the_last_known_token_is_always_left_to_compute(own, blocks, computed):
-    pool = PrefixCache(10, 4)
-    served(pool, range(8))
-    taker = Sequence("B", [*range(8), *range(60, 60 + own)], 3)
-    cached = found(pool, taker)
-    take_cached(pool, taker, cached)
-    assert len(taker.blocks) == blocks and taker.num_computed_tokens == computed < taker.num_tokens
-    assert taker.blocks == cached and taker.blocks is not cached
-    assert all(pool.ref_count[block] == 1 for block in cached) and not set(cached) & set(pool.free_queue)
-
-
-def test_without_a_block_for_the_copy_the_last_block_is_computed_again():
-    pool = PrefixCache(2, 4)
-    served(pool, range(8))
-    taker = Sequence("B", list(range(8)), 1)
-    take_cached(pool, taker, found(pool, taker))
-    assert len(taker.blocks) == 1 and taker.num_computed_tokens == 4 and len(pool.free_queue) == 1
-
-
-@pytest.mark.parametrize("num_blocks", [3, 4])
-def test_blocks_that_others_hold_take_nothing_from_the_copy(num_blocks):
-    pool = PrefixCache(num_blocks, 4)
-    served(pool, range(8))
-    holder, taker = Sequence("A", [*range(8), 50], 1), Sequence("B", list(range(8)), 1)
-    take_cached(pool, holder, found(pool, holder))
-    take_cached(pool, taker, found(pool, taker))
-    assert taker.num_computed_tokens == 7 and len(pool.free_queue) == num_blocks - 2
-    assert pool.ref_count == dict.fromkeys(taker.blocks, 2)
 
 
 def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():
@@ -293,35 +207,6 @@ def test_what_others_hold_counts_as_nothing_for_admission():
     )
 
 
-def test_what_nobody_holds_has_to_be_taken_out_of_the_free_queue():
-    scheduler = served(PrefixCache(5, 4), range(8))
-    assert scheduler.missing_blocks(Sequence("B", [*range(8), 50], 3)) == 3
-
-
-def test_the_scheduler_uses_the_names_and_the_taking_that_it_is_given():
-    asked, taken = [], []
-
-    def first_token(parent, token_ids):
-        asked.append(list(token_ids))
-        return parent + bytes([token_ids[0]])
-
-    def one_less(pool, taker, blocks):
-        taken.append(list(blocks))
-        take_cached(pool, taker, blocks[:-1])
-
-    scheduler = make(8, max_num_seqs=1, block_hash=first_token, take_cached=one_less)
-    scheduler.add(sequence("A", prompt=13, max_tokens=1))
-    run_out(scheduler)
-    assert set(scheduler.pool.hash_to_block) == {b"\0", b"\0\4", b"\0\4\10"} and asked[:2] == [
-        [0, 1, 2, 3],
-        [4, 5, 6, 7],
-    ]
-    other = sequence("B", prompt=13, max_tokens=1, arrival=1.0)
-    scheduler.add(other)
-    scheduler_output = scheduler.schedule()
-    assert len(taken) == 1 and len(taken[0]) == 3 and scheduler_output.cached == {other: 8}
-
-
 def test_nothing_is_found_where_nothing_is_shared():
     scheduler = make(10, share_prefixes=False)
     for name in "AB":
@@ -331,40 +216,6 @@ def test_nothing_is_found_where_nothing_is_shared():
 
 
 # --- copies and forks
-
-
-def two_with_the_same_blocks(num_blocks):
-    pool = PrefixCache(num_blocks, 4)
-    blocks = pool.allocate(2)
-    pool.touch(blocks)
-    return pool, *(Sequence(name, range(6), 5, num_computed_tokens=6, blocks=list(blocks)) for name in "AB")
-
-
-def test_a_copy_before_a_write_leaves_the_others_their_block():
-    pool, first, second = two_with_the_same_blocks(4)
-    shared = list(first.blocks)
-    assert pool.ref_count == {0: 2, 1: 2}
-    assert copy_before_write(pool, second, 1) == BlockCopy(COPY, 1, 2)
-    assert first.blocks == shared and second.blocks == [0, 2] and pool.ref_count == {0: 2, 1: 1, 2: 1}
-
-
-def test_a_copy_without_a_free_block_changes_nothing():
-    pool, _, second = two_with_the_same_blocks(2)
-    with pytest.raises(OutOfBlocks):
-        copy_before_write(pool, second, 1)
-    assert second.blocks == [0, 1] and pool.ref_count == {0: 2, 1: 2} and not pool.free_queue
-
-
-def test_the_scheduler_copies_with_the_function_it_is_given():
-    calls = []
-
-    def counted(pool, sequence, index):
-        calls.append((sequence.id, index))
-        return copy_before_write(pool, sequence, index)
-
-    scheduler, first, (child,) = forked(20, 1, copy_before_write=counted)
-    go(scheduler)
-    assert calls == [(first.id, 1)]
 
 
 def test_a_fork_has_everything_of_its_own_but_the_blocks():
@@ -453,35 +304,6 @@ def contents(cache):
     return [int(n) for n in per_tensor.pop()]
 
 
-@pytest.mark.parametrize(
-    "block_copies, expected",
-    [
-        ([], [0, 1, 2, 3]),
-        ([BlockCopy(COPY, 0, 1)], [0, 0, 2, 3]),
-        ([BlockCopy(COPY, 0, 1), BlockCopy(COPY, 1, 2)], [0, 0, 0, 3]),  # the second reads what the first has written
-        ([BlockCopy(COPY, 1, 2), BlockCopy(COPY, 0, 1)], [0, 0, 1, 3]),  # the second overwrites what the first has read
-        ([BlockCopy(COPY, 0, 3), BlockCopy(COPY, 1, 3)], [0, 1, 2, 1]),
-        ([BlockCopy(SWAP_OUT, 2, 0), BlockCopy(COPY, 0, 2), BlockCopy(SWAP_IN, 0, 3)], [0, 1, 0, 2]),
-        (
-            [BlockCopy(SWAP_OUT, 2, 0), BlockCopy(SWAP_IN, 0, 1), BlockCopy(SWAP_OUT, 3, 0), BlockCopy(SWAP_IN, 0, 0)],
-            [3, 2, 2, 3],
-        ),
-        ([BlockCopy(SWAP_OUT, 1, 1), BlockCopy(SWAP_OUT, 2, 1), BlockCopy(SWAP_IN, 1, 0)], [2, 1, 2, 3]),
-        ([BlockCopy(SWAP_IN, 1, 1), BlockCopy(SWAP_IN, 0, 1)], [0, 0, 2, 3]),
-    ],
-)
-def test_moves_are_done_in_their_order(block_copies, expected):
-    cache = numbered(4)
-    copy_blocks(block_copies, cache, numbered(3))
-    assert contents(cache) == expected
-
-
-def test_a_swap_reads_one_cache_and_writes_the_other():
-    cache, swap = numbered(4), numbered(3)
-    copy_blocks([BlockCopy(SWAP_OUT, 3, 1), BlockCopy(SWAP_OUT, 2, 0)], cache, swap)
-    assert contents(swap) == [2, 3, 2] and contents(cache) == [0, 1, 2, 3]
-
-
 def test_long_random_runs_of_moves_are_done_one_after_the_other():
     rng = random.Random(0)
     for _ in range(60):
@@ -512,94 +334,70 @@ def in_the_middle():
     return scheduler
 
 
-def wrong_free_and_held(s):
-    s.pool.free_queue[s.running[0].blocks[-1]] = None
-
-
-def wrong_lost(s):
+def lose_a_block(s):
     s.pool.free(s.running[0].blocks[-1:])
     s.pool.free_queue.popitem()
     s.running[0].num_computed_tokens -= s.running[0].num_computed_tokens % 4 or 4
     s.running[0].blocks.pop()
 
 
-def wrong_count(s):
-    s.pool.ref_count[s.running[0].blocks[0]] += 1
+def count(s, block, change):
+    s.pool.ref_count[block] += change
 
 
-def wrong_count_too_low(s):
-    block = next(block for block, count in s.pool.ref_count.items() if count > 1)
-    s.pool.ref_count[block] -= 1
-
-
-def wrong_used(s):
-    s.pool.used.add(99)
-
-
-def wrong_name_without_block(s):
-    s.pool.hash_to_block[b"unused"] = 0
-
-
-def wrong_name_of_two(s):
-    s.pool.block_to_hash[s.running[0].blocks[-1]] = next(iter(s.pool.block_to_hash.values()))
-
-
-def wrong_tokens(s):
-    block = s.running[0].blocks[0]
-    name = s.pool.block_to_hash[block]
-    del s.pool.hash_to_block[name]
+def rename(s, block):
+    del s.pool.hash_to_block[s.pool.block_to_hash[block]]
     s.pool.block_to_hash[block] = b"other tokens"
     s.pool.hash_to_block[b"other tokens"] = block
 
 
-def wrong_table_too_long(s):
-    s.running[0].blocks += s.pool.allocate(1) if s.pool.free_queue else [s.running[1].blocks[-1]]
+def swapped_out(s):
+    return next(sequence for sequence in s.waiting if sequence.swapped)
 
 
-def wrong_table_too_short(s):
-    s.pool.free([s.running[0].blocks.pop()])
+def take_a_swap_block_twice(s):
+    s.swap_space.free([swapped_out(s).swapped[-1]])
+    swapped_out(s).swapped[-1] = swapped_out(s).swapped[0]
 
 
-def wrong_computed(s):
+def compute_a_block_more(s):
     s.running[0].num_computed_tokens += 4
 
 
-def wrong_swap_lost(s):
-    s.swap_space.allocate(1)
+def spare_block(s):
+    return s.pool.allocate(1) if s.pool.free_queue else [s.running[1].blocks[-1]]
 
 
-def wrong_swap_twice(s):
-    out = next(sequence for sequence in s.waiting if sequence.swapped)
-    s.swap_space.free([out.swapped[-1]])
-    out.swapped[-1] = out.swapped[0]
+WRONG = {
+    "free and in use": lambda s: s.pool.free_queue.append(s.running[0].blocks[-1]),
+    "lost": lose_a_block,
+    "a user too many": lambda s: count(s, s.running[0].blocks[0], 1),
+    "a user too few": lambda s: count(s, next(block for block, users in s.pool.ref_count.items() if users > 1), -1),
+    "a block of no pool": lambda s: s.pool.used.add(99),
+    "a hash without a block": lambda s: s.pool.hash_to_block.update({b"unused": 0}),
+    "a hash of two blocks": lambda s: s.pool.block_to_hash.update(
+        {s.running[0].blocks[-1]: next(iter(s.pool.block_to_hash.values()))}
+    ),
+    "a hash of other tokens": lambda s: rename(s, s.running[0].blocks[0]),
+    "a block too many": lambda s: s.running[0].blocks.extend(spare_block(s)),
+    "a block too few": lambda s: s.pool.free([s.running[0].blocks.pop()]),
+    "tokens that aren't computed": compute_a_block_more,
+    "a lost swap block": lambda s: s.swap_space.allocate(1),
+    "a swap block of two": take_a_swap_block_twice,
+    "a free swap block in use": lambda s: s.swap_space.free(swapped_out(s).swapped),
+}
 
 
-def wrong_swap_freed(s):
-    s.swap_space.free(next(sequence for sequence in s.waiting if sequence.swapped).swapped)
-
-
-WRONG = [value for name, value in sorted(globals().items()) if name.startswith("wrong_")]
-
-
-@pytest.mark.parametrize("plant", WRONG, ids=lambda plant: plant.__name__)
-def test_the_audit_finds(plant):
+@pytest.mark.parametrize("what", WRONG)
+def test_the_audit_finds(what):
     scheduler = in_the_middle()
     audit(scheduler)
-    plant(scheduler)
+    WRONG[what](scheduler)
     with pytest.raises(LostBlocks):
         audit(scheduler)
 
 
 # --- with a model
-
-
-@pytest.mark.parametrize("limits", [{}, {"should_swap": never_swap}], ids=["no swap space", "never swap"])
-def test_serving_greedily_needs_nothing_else_where_nothing_is_moved(limits):
-    model, scheduler = tiny_model("llama"), make(6, share_prefixes=False, **limits)
-    sequences = [sequence(name, 5, 12, arrival=n, first=9 * n) for n, name in enumerate("ABC")]
-    serve_greedily(ModelRunner(model, 6, 4), scheduler, sequences)
-    assert scheduler.num_preempted > 0
-    nothing_is_lost(scheduler)
 
 
 # --- blocks that no admission rule counts

@@ -51,26 +51,6 @@ def test_recomputing_adds_tokens_to_a_step_that_runs_anyway():
     assert priced().recompute_seconds(0) == pytest.approx(0)
 
 
-def test_a_fast_link_swaps_and_a_slow_one_recomputes():
-    scheduler = SimpleNamespace(pool=BlockPool(8, 16))
-    assert swap_if_cheaper(recorded(swap=10e-6))(scheduler, victim(64))
-    assert not swap_if_cheaper(recorded(swap=30e-6))(scheduler, victim(64))
-
-
-def test_what_a_swap_takes_in_any_case_is_too_much_for_a_short_victim():
-    should_swap = swap_if_cheaper(recorded(swap=10e-6, swap_base=1e-3))
-    scheduler = SimpleNamespace(pool=BlockPool(8, 16))
-    assert [should_swap(scheduler, victim(tokens)) for tokens in (80, 96, 112, 128)] == [False, False, True, True]
-
-
-def test_a_block_is_moved_whole():
-    """One token costs a whole block to move; 16 tokens cost the same to move, and 16 times as much to compute."""
-    should_swap = swap_if_cheaper(recorded(swap=5 * 20e-6 / 16))  # a block takes as long as 5 tokens
-    scheduler = SimpleNamespace(pool=BlockPool(8, 16))
-    assert not should_swap(scheduler, victim(1))
-    assert should_swap(scheduler, victim(16))
-
-
 def test_the_recorded_gpu_recomputes_short_victims_and_swaps_long_ones():
     should_swap = swap_if_cheaper(list(recorded_swaps().rows))
     scheduler = SimpleNamespace(pool=BlockPool(8, 16))
@@ -103,9 +83,3 @@ def test_it_decides_for_a_scheduler(swap, swaps):
     simulate(scheduler, traffic(40, rate=1e6, answer_median=64, most=256), STEP)
     assert scheduler.num_preempted > 0
     assert (scheduler.num_swapped > 0) is swaps
-
-
-@pytest.mark.parametrize("wrong", [dict(bandwidth=0), dict(bandwidth=-1.0), dict(per_copy=-1e-6)])
-def test_impossible_prices_are_refused(wrong):
-    with pytest.raises(ValueError, match="bandwidth is"):
-        priced(**wrong)

@@ -1,24 +1,21 @@
 """The scheduler: the one rule, the limits, admission, stalls; and greedy answers that no schedule changes."""
 
 import copy
-import functools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import END, generate_alone, ragged_requests
+from oracle import END, answered_requests
 from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
 
 from lessons_lib.engine.greedy_loop import serve_greedily
-from lessons_lib.engine.input_batch import BlockTables, next_tokens
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import ShortestJobFirst
-from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
+from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic
+from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
@@ -45,77 +42,10 @@ def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
         assert (early.output_ids, early.finish_reason) == ([6], "stop")
 
 
-def test_all_sequenceswith_the_same_content_are_different_ones():
-    one, other = a_sequence("A"), a_sequence("A")
-    assert one != other and len({one: 1, other: 2}) == 2
-
-
 # --- the rule
 
 
-def test_prefill_chunk_decode_and_recompute_are_one_case():
-    new, half, decoding = (
-        a_sequence("new", 10),
-        a_sequence("half", 10, computed=6),
-        a_sequence("decoding", 10, 5, computed=12, answer=3),
-    )
-    again, last = a_sequence("again", 4, 5, computed=0, answer=3), a_sequence("last of its prompt", 10, computed=9)
-    all_sequences = [new, half, decoding, again, last]
-    assert by_name(share_budget(all_sequences, 99)) == {
-        "decoding": 1,
-        "last of its prompt": 1,
-        "new": 10,
-        "half": 4,
-        "again": 7,
-    }
-    assert list(by_name(share_budget(all_sequences, 99))) == ["decoding", "last of its prompt", "new", "half", "again"]
-    assert by_name(share_budget(all_sequences, 14)) == {"decoding": 1, "last of its prompt": 1, "new": 10, "half": 2}
-    assert by_name(share_budget(all_sequences, 12)) == {"decoding": 1, "last of its prompt": 1, "new": 10}
-    assert by_name(share_budget(all_sequences, 5)) == {"decoding": 1, "last of its prompt": 1, "new": 3}
-    assert by_name(share_budget(all_sequences, 1)) == {"decoding": 1}
-    assert share_budget(all_sequences, 0) == share_budget([], 8) == {}
-    assert share_budget([a_sequence("all computed", 10, computed=10)], 8) == {}
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(0, 11)), max_size=7), st.integers(0, 40))
-def test_the_budget_is_handed_out_token_by_token(lives, budget):
-    running = [
-        a_sequence(str(n), prompt, 9, min(computed, prompt + answer - 1), answer)
-        for n, (prompt, answer, computed) in enumerate(lives)
-    ]
-    before = copy.deepcopy([vars(sequence) for sequence in running])
-    lacking = {sequence: sequence.num_tokens - sequence.num_computed_tokens for sequence in running}
-    expected = {}
-    for sequence in sorted(
-        running, key=lambda sequence: lacking[sequence] > 1
-    ):  # stable: otherwise in the order of admission
-        for _ in range(lacking[sequence]):
-            if sum(expected.values()) < budget:
-                expected[sequence] = expected.get(sequence, 0) + 1
-    assert list(share_budget(running, budget).items()) == list(expected.items())
-    assert before == [vars(sequence) for sequence in running]
-
-
-def test_a_long_prompt_takes_what_the_decodes_leave():
-    short, long = a_sequence("short", 2, 6), a_sequence("long", 20, 2)
-    scheduler = a_scheduler(short, long, max_num_seqs=2, max_num_batched_tokens=8)
-    counts = []
-    while scheduler.has_unfinished():
-        scheduler_output = checked_schedule(scheduler)
-        counts.append(by_name(scheduler_output.num_scheduled_tokens))
-        scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
-    assert counts == [
-        {"short": 2, "long": 6},
-        {"short": 1, "long": 7},
-        {"short": 1, "long": 7},
-        {"short": 1, "long": 1},
-        {"short": 1},
-        {"short": 1},
-    ]
-
-
-def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_unknowns():
+def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_ignored():
     sequence = a_sequence("A", 5, 3)
     scheduler = a_scheduler(sequence, max_num_seqs=1, max_num_batched_tokens=3)
     assert (
@@ -148,32 +78,6 @@ def test_what_has_finished_is_handed_back_with_its_blocks_in_the_same_step():
 # --- limits
 
 
-def test_seats_and_budget_limit_who_is_admitted():
-    five = [a_sequence(name, 3, 4) for name in "ABCDE"]
-    scheduler = a_scheduler(*five, max_num_seqs=3, max_num_batched_tokens=64)
-    assert names(checked_schedule(scheduler).admitted) == ["A", "B", "C"] and names(scheduler.waiting) == ["D", "E"]
-    scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABCDE"], max_num_seqs=5, max_num_batched_tokens=7)
-    scheduler_output = checked_schedule(scheduler)
-    assert by_name(scheduler_output.num_scheduled_tokens) == {"A": 3, "B": 3, "C": 1} and names(
-        scheduler_output.admitted
-    ) == ["A", "B", "C"]
-    scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABC"], max_num_seqs=3, max_num_batched_tokens=6)
-    assert names(checked_schedule(scheduler).admitted) == ["A", "B"]  # C would get no token
-
-
-def test_those_who_run_are_served_before_those_who_wait():
-    scheduler = a_scheduler(a_sequence("A", 10, 4), max_num_seqs=2, max_num_batched_tokens=4)
-    scheduler.update(scheduler.schedule(), [7])
-    scheduler.add(a_sequence("B", 2, 4))
-    assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"A": 4}
-
-
-def test_a_seat_is_given_again_in_the_next_step():
-    scheduler = a_scheduler(a_sequence("A", 3, 1), a_sequence("B", 3, 1), max_num_seqs=1)
-    assert names(scheduler.update(scheduler.schedule(), [7])) == ["A"]
-    assert names(checked_schedule(scheduler).admitted) == ["B"]
-
-
 def test_nothing_to_do_is_an_empty_plan():
     scheduler = a_scheduler()
     assert not scheduler.has_unfinished()
@@ -183,17 +87,6 @@ def test_nothing_to_do_is_an_empty_plan():
         and scheduler_output.num_tokens == 0
         and scheduler.update(scheduler_output, []) == []
     )
-
-
-def test_the_policy_says_who_goes_first():
-    for policy, order in ((None, ["long", "short", "middle"]), (ShortestJobFirst(), ["short", "middle", "long"])):
-        waiting = [
-            a_sequence("long", max_tokens=9),
-            a_sequence("short", max_tokens=2),
-            a_sequence("middle", max_tokens=5),
-        ]
-        assert names(checked_schedule(a_scheduler(*waiting, policy=policy)).admitted) == order
-    assert isinstance(a_scheduler().waiting.policy, FirstComeFirstServed)
 
 
 # --- admission
@@ -216,44 +109,6 @@ def test_a_promise_covers_all_tokens_but_the_last(prompt, max_tokens, blocks):
         a_scheduler(a_sequence("A", prompt, max_tokens), blocks=blocks - 1)
 
 
-def test_one_block_too_few_and_conservative_admission_lets_unknown_else_in():
-    for blocks, together in ((5, False), (6, True)):  # three blocks each at most: 8 + 5 - 1 and 10 + 2 - 1 tokens
-        scheduler = a_scheduler(a_sequence("A", 8, 5), a_sequence("B", 10, 2), blocks=blocks)
-        scheduler_output = checked_schedule(scheduler)
-        assert names(scheduler_output.admitted) == (["A", "B"] if together else ["A"])
-        if not together:
-            for _ in range(4):
-                scheduler.update(scheduler_output, [7])
-                scheduler_output = checked_schedule(scheduler)
-                assert not scheduler_output.admitted  # promised blocks are gone, although they are free
-            scheduler.update(scheduler_output, [7])
-            assert names(checked_schedule(scheduler).admitted) == ["B"]
-
-
-def test_blocks_are_promised_whole_to_each():
-    # 5 tokens each at most: 10 tokens fit in 3 blocks of 4, but each needs 2 of its own.
-    for blocks, admitted in ((3, ["A"]), (4, ["A", "B"])):
-        assert (
-            names(checked_schedule(a_scheduler(a_sequence("A", 4, 2), a_sequence("B", 4, 2), blocks=blocks)).admitted)
-            == admitted
-        )
-
-
-def test_conservative_counts_all_blocks_and_not_those_that_are_free():
-    scheduler = a_scheduler(a_sequence("A", 8, 1), blocks=4)
-    scheduler.schedule()
-    assert len(scheduler.pool.free_queue) == 2
-    assert conservative(scheduler, a_sequence("B", 8, 1)) and not conservative(scheduler, a_sequence("C", 8, 2))
-
-
-def test_optimistic_looks_at_the_tokens_that_are_there():
-    for prompt, admitted in ((8, True), (9, False)):
-        scheduler = a_scheduler(a_sequence("A", 8, 9), blocks=4, admission=optimistic)
-        scheduler.schedule()
-        assert optimistic(scheduler, a_sequence("B", prompt, 8)) is admitted
-    assert not optimistic(scheduler, a_sequence("again", 4, 9, answer=5))  # known tokens, not those of the prompt
-
-
 @pytest.mark.parametrize("watermark, admitted", [(0, True), (1, True), (2, False)])
 def test_the_reserve_is_for_those_who_run(watermark, admitted):
     scheduler = a_scheduler(a_sequence("A", 4, 9), blocks=4, admission=optimistic, watermark=watermark)
@@ -261,22 +116,6 @@ def test_the_reserve_is_for_those_who_run(watermark, admitted):
     assert optimistic(scheduler, a_sequence("B", 8, 2)) is admitted
     empty = a_scheduler(blocks=4, admission=optimistic, watermark=4)
     assert optimistic(empty, a_sequence("B", 16, 1))
-
-
-@pytest.mark.parametrize("admission", [conservative, optimistic])
-def test_unknown_passes_the_first_of_the_queue(admission):
-    scheduler = a_scheduler(
-        a_sequence("A", 8, 5), a_sequence("B", 12, 2), a_sequence("C", 1, 2), blocks=4, admission=admission
-    )
-    assert names(checked_schedule(scheduler).admitted) == ["A"] and names(scheduler.waiting) == [
-        "B",
-        "C",
-    ]  # C alone would fit
-
-
-def test_an_admission_of_ones_own():
-    only_b = a_scheduler(a_sequence("B"), a_sequence("A"), admission=lambda scheduler, sequence: sequence.id == "B")
-    assert names(checked_schedule(only_b).admitted) == ["B"]
 
 
 # --- stalls
@@ -303,7 +142,7 @@ def test_one_goes_on_while_the_other_stalls():
     assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"B": 1}
 
 
-def test_unknown_comes_in_while_somebody_stalls():
+def test_none_is_admitted_while_one_stalls():
     """A chunk of B lacks two blocks and one is free: C, which needs one, may not take it."""
     limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=3)
     scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
@@ -327,7 +166,7 @@ def test_unknown_comes_in_while_somebody_stalls():
     )  # no budget is left
 
 
-def test_when_unknown_can_go_on_it_says_so_and_changes_nothing():
+def test_a_deadlock_is_named_and_changes_nothing():
     scheduler = stalling(blocks=4)
     state = lambda: copy.deepcopy(
         ([vars(s) for s in scheduler.running], list(scheduler.pool.free_queue), scheduler.pool.used)
@@ -426,13 +265,6 @@ def test_a_sequence_can_be_taken_out_in_every_state():
         assert not scheduler.pool.used
 
 
-def test_a_stalled_sequence_can_be_taken_out():
-    scheduler = stalling()
-    (stalled,) = scheduler.schedule().stalled
-    scheduler.remove(stalled)
-    assert names(scheduler.running) == ["A"] and stalled.blocks == [] and len(scheduler.pool.free_queue) == 2
-
-
 def test_who_is_not_there_cannot_be_taken_out():
     scheduler = a_scheduler(a_sequence("A"), a_sequence("B", max_tokens=1), a_sequence("W"), max_num_seqs=2)
     (finished,) = scheduler.update(scheduler.schedule(), [7, 7])
@@ -505,24 +337,8 @@ def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
     assert not scheduler.pool.used and sorted(names(finished)) == sorted(names(sequences))
 
 
-@functools.cache
-def requests_of(family):
-    """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
-    prompts, max_tokens_each = ragged_requests(
-        18, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), max_tokens_each=(1, 2, 5, 16, 24)
-    )
-    return (
-        prompts,
-        max_tokens_each,
-        [
-            generate_alone(tiny_model(family, seed=3), ids, max_tokens, END)
-            for ids, max_tokens in zip(prompts, max_tokens_each)
-        ],
-    )
-
-
-def all_sequencesof(family, chosen=range(18)):
-    prompts, max_tokens_each, answers = requests_of(family)
+def sequences_of(family, chosen=range(18)):
+    prompts, max_tokens_each, answers = answered_requests(family)
     sequences = [
         Sequence(
             str(n), prompts[n], max_tokens_each[n], frozenset({END}), arrival_time=at, tier=n % 3, expected_tokens=n % 4
@@ -541,9 +357,8 @@ def poisoned_runner(family, pool):
 
 
 def serve_with_deadlocks(runner, scheduler, sequences):
-    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token. Returns how
-    often."""
-    to_come, restarts = list(sequences), 0
+    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token."""
+    to_come = list(sequences)
     while to_come or scheduler.has_unfinished():
         if to_come:
             scheduler.add(to_come.pop(0))
@@ -554,81 +369,24 @@ def serve_with_deadlocks(runner, scheduler, sequences):
             scheduler.remove(last)
             last.num_computed_tokens = 0
             scheduler.add(last)
-            restarts += 1
             continue
         scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
-    return restarts
 
 
 @settings(max_examples=45, deadline=None, derandomize=True)
 @given(st.sampled_from(FAMILIES), st.lists(st.integers(0, 17), min_size=1, max_size=8, unique=True), limits)
 def test_no_schedule_changes_a_token(family, chosen, limits):
-    sequences, expected = all_sequencesof(family, chosen)
+    sequences, expected = sequences_of(family, chosen)
     scheduler = limited_scheduler(sequences, **limits)
     serve_with_deadlocks(poisoned_runner(family, scheduler.pool), scheduler, sequences)
     assert [sequence.output_ids for sequence in sequences] == expected
     assert not scheduler.pool.used and sorted(scheduler.pool.free_queue) == list(range(scheduler.pool.num_blocks))
 
 
-def test_after_a_deadlock_an_answer_goes_on_from_a_cache_computed_again():
-    sequences, expected = all_sequencesof("qwen2")
-    scheduler = limited_scheduler(sequences, 5, 20, 4, 0, admission=optimistic)
-    assert serve_with_deadlocks(poisoned_runner("qwen2", scheduler.pool), scheduler, sequences) > 0
-    assert [sequence.output_ids for sequence in sequences] == expected
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(family):
     for seats, budget in ((1, 1), (4, 4), (4, 16), (8, 64)):
-        sequences, expected = all_sequencesof(family)
+        sequences, expected = sequences_of(family)
         scheduler = Scheduler(BlockPool(60, 4), max_num_seqs=seats, max_num_batched_tokens=budget)
         assert serve_greedily(poisoned_runner(family, scheduler.pool), scheduler, sequences) == expected
         assert not scheduler.pool.used
-
-
-def test_the_requests_are_ragged_and_end_in_both_ways():
-    for family in FAMILIES:
-        prompts, max_tokens_each, answers = requests_of(family)
-        assert {1, 16, 17, 33} <= {len(ids) for ids in prompts} and len(
-            {token for answer in answers for token in answer}
-        ) > 20
-        assert any(len(answer) < max_tokens for answer, max_tokens in zip(answers, max_tokens_each)) and any(
-            len(answer) == max_tokens for answer, max_tokens in zip(answers, max_tokens_each)
-        )
-
-
-# --- the runner
-
-
-@pytest.mark.parametrize(
-    "computed, count, tokens",
-    [
-        (0, 3, [10, 11, 12]),
-        (1, 1, [11]),
-        (2, 3, [12, 20, 21]),
-        (3, 2, [20, 21]),
-        (4, 1, [21]),
-        (0, 5, [10, 11, 12, 20, 21]),
-    ],
-)
-def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed, count, tokens):
-    sequence = Sequence("A", [10, 11, 12], 5, output_ids=[20, 21], num_computed_tokens=computed)
-    assert next_tokens(SchedulerOutput({sequence: count}), {}) == tokens
-
-
-def test_tables_of_unequal_length_are_filled_up():
-    tables = BlockTables()
-    assert tables.rows([], []) == [] and not tables.array.any()
-    two = [a_sequence("A", blocks=[3, 1]), a_sequence("B", blocks=[2])]
-    assert tables.array[tables.rows(two, [1, 0]), :2].tolist() == [[3, 1], [2, 0]]
-
-
-def test_block_tables_grow_with_the_number_and_the_length_of_sequences():
-    tables = BlockTables(null_block=99)
-    sequences = [a_sequence(str(n), blocks=list(range(n + 1))) for n in range(40)]
-    for some in (sequences[:3], sequences, sequences[20:]):
-        rows = tables.rows(some, [len(each.blocks) - 1 for each in some])
-        assert len(set(rows)) == len(some) and 0 not in rows, "row 0 is for padding"
-        for row, sequence in zip(rows, some):
-            assert tables.array[row, : len(sequence.blocks)].tolist() == sequence.blocks
-        assert (tables.array[0] == 99).all()

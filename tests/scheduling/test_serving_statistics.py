@@ -16,15 +16,6 @@ def test_spread_of_known_numbers():
     assert (found.mean, found.p99, found.worst) == (50, 99, 100)
 
 
-def test_no_values_are_refused():
-    with pytest.raises(ValueError, match="0 values"):
-        spread([])
-    with pytest.raises(ValueError, match="0 values"):
-        jain_index([])
-    with pytest.raises(ValueError, match="3 values"):
-        jain_index([0, 0, 0])
-
-
 def test_times_are_those_of_the_run():
     run = Simulation(
         times={
@@ -37,8 +28,6 @@ def test_times_are_those_of_the_run():
     assert times_of(run, "latency") == [9.0, 2.0]
     assert times_of(run, "tpot") == [2.0, 0.0]
     assert summary(run)["latency"].mean == 5.5
-    with pytest.raises(ValueError, match="'speed'"):
-        times_of(run, "speed")
 
 
 def test_jain_index():

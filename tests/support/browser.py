@@ -4,7 +4,7 @@
         notebook = lab.open_notebook("00_one_request.ipynb")
         notebook.run_all_cells()
         assert not notebook.errors()
-        notebook.steppers()[0].click_next()
+        notebook.shown(Stepper)[0].click("next")
 
 Nothing sleeps for a fixed time: each step waits for the condition that the next one needs.
 """
@@ -19,9 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -74,7 +72,7 @@ def wait_for_url(url: str, process: subprocess.Popen, log: Path) -> None:
         try:
             with urllib.request.urlopen(url, timeout=1):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.05)  # between two looks; the condition decides
     raise TimeoutError(f"{url} did not answer within {START_SECONDS} s:\n{_end_of(log)}")
 
@@ -124,26 +122,12 @@ class JupyterLab:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         }
         with open(self.log, "wb") as log:
+            options = ["--no-browser", "--allow-root", f"--port={self.port}", "--port-retries=0"]
+            options += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={self.folder}", "--ServerApp.password="]
+            options += ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True"]
+            command = [sys.executable, "-m", "jupyterlab", *options]
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "jupyterlab",
-                    "--no-browser",
-                    "--allow-root",
-                    f"--port={self.port}",
-                    "--port-retries=0",
-                    "--ServerApp.ip=127.0.0.1",
-                    f"--ServerApp.root_dir={self.folder}",
-                    "--IdentityProvider.token=",
-                    "--ServerApp.password=",
-                    "--LabApp.expose_app_in_browser=True",
-                ],
-                cwd=self.folder,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                command, cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         try:
             wait_for_url(f"{self.url}/api/status", self.process, self.log)
@@ -252,15 +236,6 @@ class Notebook:
                    o.output_type === 'stream' && o.name === 'stderr' ? [`cell ${i}: stderr: ${o.text}`] : []))"""
         )
 
-    def count_code_cells(self) -> int:
-        self.bring_to_front()
-        return self.page.evaluate(
-            "() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').length"
-        )
-
-    def steppers(self) -> list["Stepper"]:
-        return self.shown(Stepper)
-
     def shown(self, kind: type["Interactive"], at_least: int = 1) -> list:
         """The interactive pictures of one kind, from top to bottom; waits until there are `at_least` so many."""
         self.bring_to_front()
@@ -280,23 +255,10 @@ class Notebook:
                }"""
         )
 
-    def screenshot(self, path) -> None:
-        self.bring_to_front()
-        self.page.screenshot(path=str(path))
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What an interactive picture showed before and after, and the milliseconds between (in the page's clock)."""
-
-    before: str
-    after: str
-    milliseconds: float
-
 
 class Interactive:
     """A widget with a picture, as it stands in the page. NAME is the class of the whole; its parts are NAME-picture and
-    so on.
+    so on. What is done to it returns the picture's markup before and after.
     """
 
     NAME = ""
@@ -311,46 +273,32 @@ class Interactive:
     def says(self, part: str) -> str:
         return self.part(part).inner_text().strip()
 
-    def picture(self) -> str:
-        """The markup inside the picture."""
-        return self.part("picture").inner_html()
-
     def words(self) -> str:
         """The picture's alternative text, as it is now."""
         return self.part("picture").locator("svg").get_attribute("aria-label")
 
-    def click(self, part: str) -> Answer:
-        return self._answer_to(lambda: self.part(part).click())
+    def click(self, part: str) -> tuple[str, str]:
+        return self.changed_by(self.part(part).click)
 
-    def press(self, key: str, part: str = "", index: int = 0) -> Answer:
-        """Press `key`, e.g. "ArrowRight", with the focus on the slider, or on that of a part."""
-        slider = (self.part(part, index) if part else self.box).locator("[role=slider], input[type=range]")
-        slider.focus()
-        return self._answer_to(lambda: self.page.keyboard.press(key))
+    def press(self, key: str, part: str = "") -> tuple[str, str]:
+        """Press `key`, e.g. "ArrowRight", with the focus on a button, or on the slider of the whole or of a part."""
+        place = self.part(part) if part else self.box
+        slider = place.locator("[role=slider], input[type=range]")
+        return self.changed_by(lambda: (slider if slider.count() else place).first.press(key))
 
-    def _answer_to(self, act, seconds: float = 20) -> Answer:
-        """Do `act` and wait until the picture has changed. Input and change are both timed inside the page."""
-        self.box.scroll_into_view_if_needed()
-        before = self.picture()
-        self.part("picture").evaluate(
-            """(picture, limit) => {
-                 let started = performance.now();
-                 for (const kind of ['pointerdown', 'keydown'])
-                   document.addEventListener(kind, () => { started = performance.now(); }, {capture: true, once: true});
-                 window.answered = new Promise((resolve, reject) => {
-                   const observer = new MutationObserver(() => {
-                     observer.disconnect();
-                     resolve(performance.now() - started);
-                   });
-                   observer.observe(picture, {childList: true, subtree: true, characterData: true, attributes: true});
-                   setTimeout(() => reject(new Error('the picture did not change')), limit);
-                 });
-               }""",
-            seconds * 1000,
-        )
+    def changed_by(self, act) -> tuple[str, str]:
+        """Do `act`, and wait until the picture is another one."""
+        picture = self.part("picture")
+        before = picture.inner_html()
         act()
-        milliseconds = self.page.evaluate("() => window.answered")
-        return Answer(before, self.picture(), milliseconds)
+        self.wait_until(lambda: picture.inner_html() != before, "the picture did not change")
+        return before, picture.inner_html()
+
+    def wait_until(self, condition, otherwise: str, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, otherwise
+            self.page.wait_for_timeout(20)  # between two looks; the condition decides
 
 
 class Stepper(Interactive):
@@ -358,26 +306,15 @@ class Stepper(Interactive):
 
     NAME = "lessons-stepper"
 
-    def position(self) -> str:
-        """What it says about where it is, e.g. "step 2 of 41"."""
-        return self.says("position")
-
-    def click_next(self) -> Answer:
-        return self.click("next")
-
-    def click_previous(self) -> Answer:
-        return self.click("previous")
-
 
 class Playground(Interactive):
     """A `lessons_lib.viz.pool.playground.PoolPlayground`."""
 
     NAME = "lessons-pool"
 
-    def choose(self, request: str, tokens: int | None = None) -> None:
+    def choose(self, request: str, tokens: int) -> None:
         self.part("request").get_by_role("button", name=request, exact=True).click()
-        if tokens is not None:
-            self.part("tokens").locator("input").fill(str(tokens))
+        self.part("tokens").locator("input").fill(str(tokens))
 
 
 class Explorer(Interactive):
@@ -385,10 +322,9 @@ class Explorer(Interactive):
 
     NAME = "lessons-mask"
 
-    def tick(self, rule: str) -> Answer:
+    def tick(self, rule: str) -> tuple[str, str]:
         """Tick or untick the box of a rule, e.g. "same sequence"."""
-        box = self.box.locator(".lessons-mask-rule", has_text=rule).locator("input")
-        return self._answer_to(box.click)
+        return self.changed_by(self.box.locator(".lessons-mask-rule", has_text=rule).locator("input").click)
 
     def drag(self, end: str, tokens: int, axis: str = "x", finger: bool = False) -> None:
         """Drag the end of a sequence on an axis by so many tokens, e.g. "new 0", and let go."""
@@ -413,14 +349,9 @@ class Explorer(Interactive):
 
     def wait_for_ends(self, counts: list[int]) -> None:
         """Wait for a picture with so many cached tokens of each sequence, new tokens of each, and padding."""
-        self.page.wait_for_function(
-            """([box, counts]) => {
-                 const ends = box.querySelectorAll('[data-end][data-axis="x"]');
-                 return [...ends].map((end) => end.dataset.count).join() === counts.join();
-               }""",
-            arg=[self.box.element_handle(), counts],
-            timeout=10_000,
-        )
+        ends, wanted = self.box.locator('[data-end][data-axis="x"]'), list(map(str, counts))
+        told = "(ends) => ends.map((end) => end.dataset.count)"
+        self.wait_until(lambda: ends.evaluate_all(told) == wanted, f"the ends are not {counts}")
 
 
 class Dashboard(Interactive):
@@ -432,20 +363,8 @@ class Dashboard(Interactive):
         """How many steps its picture says the engine has made."""
         return int(re.match(r"The engine after ([\d,]+) step", self.words())[1].replace(",", ""))
 
-    def press_button(self, key: str, part: str) -> Answer:
-        """Press `key` with the focus on a button."""
-        self.part(part).focus()
-        return self._answer_to(lambda: self.page.keyboard.press(key))
-
-    def wait_for_steps(self, count: int, seconds: float = 60) -> None:
-        self.page.wait_for_function(
-            """([box, count]) => {
-                 const words = box.querySelector('.lessons-dashboard-picture svg')?.getAttribute('aria-label') ?? '';
-                 return Number((words.match(/^The engine after ([\\d,]+) step/)?.[1] ?? '0').replace(/,/g, '')) >= count;
-               }""",
-            arg=[self.box.element_handle(), count],
-            timeout=seconds * 1000,
-        )
+    def wait_for_steps(self, count: int) -> None:
+        self.wait_until(lambda: self.steps() >= count, f"fewer than {count} steps", seconds=60)
 
 
 def _end_of(log: Path) -> str:

@@ -126,6 +126,17 @@ def error(got, expected):
     return float((got.float() - expected).norm() / expected.norm())
 
 
+def by_launching(case, terms=None, rows=16, keys=16, split=24, use_int64=None):
+    """Both kernels with small tiles and short splits, so that small cases have many of them."""
+    from lessons_lib.kernels.launch import Tiles, launch_decode, launch_prefill
+
+    out = case.q.new_full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"))
+    tiles, longest = Tiles(rows, keys, warps=4, stages=2), int(case.context_lens.max())
+    launch_prefill(case.q, *case.cache, out, case.scale, terms=terms, tiles=tiles, use_int64=use_int64)
+    launch_decode(case.q, *case.cache, out, case.scale, longest, terms=terms, tiles=tiles, split_size=split)
+    return out
+
+
 def as_views(case, layout):
     """The same case with tensors that are parts of larger ones, NaN elsewhere, as engines keep them.
 

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from tools import doctor
 
 OK, NOTE, FAIL = doctor.OK, doctor.NOTE, doctor.FAIL
+doctor_project = doctor.project()
 
 
 @pytest.mark.parametrize(
@@ -80,24 +81,23 @@ def test_nothing_fails_where_these_tests_run(tmp_path):
         assert re.search(rf"^ok +{wanted.name} +\d", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_the_doctor_reports_packages_that_are_damaged_and_goes_on(tmp_path):
-    damaged = {"torch": "", "transformers": "import os; os.abort()", "numpy": "import sys; sys.exit(3)"}
-    for name, source in {**damaged, "zmq": "raise ImportError('cut short')"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(source)
-    done = run_doctor(tmp_path)
-    assert "Traceback" not in done.stderr and done.returncode == 1
-    for name, error in {
-        "torch": "AttributeError",
-        "transformers": "it ends Python with status -6",
-        "numpy": "it ends Python with status 3",
-        "pyzmq": "ImportError: cut short",
-    }.items():
-        assert re.search(
-            f"^FAIL  {name} .*damaged: importing it fails: {error}.*\n.*remove the folder .venv", done.stdout, re.M
-        ), name
-    assert re.search("^ok    packaging", done.stdout, re.M)
-    assert not re.search("^.....  *(GPU|Triton)", done.stdout, re.M), "nothing is known of them without torch"
+def test_packages_that_are_damaged_are_reported_and_the_others_too(tmp_path, monkeypatch):
+    damaged = {
+        "torch": ("torch", "", "AttributeError"),
+        "transformers": ("transformers", "import os; os.abort()", "it ends Python with status -6"),
+        "numpy": ("numpy", "import sys; sys.exit(3)", "it ends Python with status 3"),
+        "pyzmq": ("zmq", "raise ImportError('cut short')", "ImportError: cut short"),
+    }
+    for module, source, _ in damaged.values():
+        (tmp_path / module).mkdir()
+        (tmp_path / module / "__init__.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(doctor, "project", lambda: doctor_project | {"dependencies": [*damaged, "packaging"]})
+    found = {each.name: each for each in doctor.look_at_packages()}
+    for name, (_, _, error) in damaged.items():
+        assert f"damaged: importing it fails: {error}" in found[name].found and found[name].level == FAIL
+        assert "remove the folder .venv" in found[name].remedy
+    assert found["packaging"].level == OK and not {"GPU", "Triton"} & set(found), "nothing is known without torch"
 
 
 def test_the_doctor_reports_a_packaging_that_is_damaged(tmp_path):
@@ -151,15 +151,11 @@ def test_what_is_wrong_with_an_installed_version(wanted, problem, tmp_path, monk
     assert doctor.problem_of(Requirement(wanted)) == problem
 
 
-def test_requirements_are_followed_with_their_extras_and_markers(tmp_path, monkeypatch):
-    needs = {"a": ['b[x]; extra == "server"', "c", "d; sys_platform == 'nowhere'"], "b": ["e; extra == 'x'", "a", "f"]}
-    for name, lines in {**needs, "c": [], "e": []}.items():
-        required = "".join(f"Requires-Dist: {line}\n" for line in lines)
-        install_package(tmp_path, name, f"Name: {name}\nVersion: 9.0\n{required}".encode())
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    served = doctor.requirements(["a[server]", "g; python_version < '3'"])
-    assert [each.name for each in served] == [*"abceafc"]
-    assert [each.name for each in doctor.requirements(["a"])] == ["a", "c"]
+def test_what_packages_need_and_is_missing_is_named(tmp_path, monkeypatch):
+    install_package(tmp_path, "needy", b"Name: needy\nVersion: 9.0\nRequires-Dist: gone>=1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (finding,) = doctor.look_at_what_they_need()
+    assert finding.level == FAIL and finding.found == "needy 9.0 requires gone, which is not installed."
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def learners_notebook(answered, deleted, added, damage, whole, order):
     return {**LESSON, "nbformat_minor": 4, "cells": kept}, sorted(written)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(learners, st.sampled_from([NEWER, LESSON]))
 def test_a_notebook_that_another_program_wrote_is_merged_cell_by_cell(learner, new):
     mine, written = learners_notebook(**learner)

@@ -7,16 +7,10 @@ from tools import random_workloads
 
 
 def test_every_answer_is_the_one_that_the_prompt_gets_alone():
-    happened, failed = random_workloads.run(60, seed=0)
+    happened, failed = random_workloads.run(30, seed=0)
     assert not failed
-    few = {
-        "preemptions": 10,
-        "swaps": 4,
-        "aborted": 10,
-        "overlapped": 15,
-        "cached tokens": 200,
-        "answers compared": 200,
-    }
+    few = dict.fromkeys(["preemptions", "aborted", "overlapped", "swaps"], 2)
+    few |= {"cached tokens": 100, "answers compared": 80}
     assert {what: happened[what] for what, least in few.items() if happened[what] < least} == {}
 
 

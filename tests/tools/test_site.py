@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ from lessons_lib.kv_cache import block_table
 from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
 from tools.site import doors
-from tools.site.__main__ import main as site_main
 from tools.site.code_pages import code_page, linked_files, to_code_pages
 from tools.site.front_page import front_page, lessons_of, routes_of
 from tools.site.sources import lesson_page
@@ -86,50 +84,52 @@ def test_the_front_page_has_every_lesson_and_the_minutes_of_each_route():
     assert routes_of(README)["kernels"] == ["00", "02", "03", "04", "05", "06", "07", "08", "13"]
 
 
-def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code(monkeypatch):
+def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
     pytest.importorskip("fastapi")
-    from lessons_lib.engine import sampling_params
-    from lessons_lib.serving.http.protocol import ChatRequest, CompletionRequest
-    from lessons_lib.serving.http.settings import ServerSettings
-    from tools.site import server_page
+    from lessons_lib.engine import input_processor, sampling_params, structured_outputs
+    from lessons_lib.engine.config import EngineConfig
+    from lessons_lib.engine.grammar_process import COMPILE_SECONDS, MASK_SECONDS
+    from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
+    from lessons_lib.serving.admission import LONGEST_WAIT
+    from lessons_lib.serving.http import connections, errors, protocol, security, server, settings
 
-    text = server_page.server_page()
-    assert server_page.FILE.read_text(encoding="utf-8") == text, "`python -m tools.site.server_page` writes it again"
-    for field in dataclasses.fields(ServerSettings):
-        if isinstance(field.default, int | float) and not isinstance(field.default, bool) and field.name != "port":
-            assert f"{field.default:,.0f} " in text and f"`--{field.name.replace('_', '-')}`" in text, field.name
-    for name, most in sampling_params.MAX_VALUES.items():
-        assert f"| values of `{name}` | {most:,} |" in text
-    for name in CompletionRequest.not_offered | ChatRequest.not_offered:
-        assert f"| `{name}` |" in text
-    assert "`/v1/responses`" in text and "| use /v1/chat/completions |" in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert all(line.count(" | ") in (1, 2) and line.endswith(" |") for line in rows), "no cell breaks a row"
-    monkeypatch.setattr(server_page, "MAX_N", 7)
-    assert "| completions of a prompt (`n`) | 7 |" in server_page.server_page(), "numbers come from the code"
-
-
-def test_what_a_new_repository_changes_is_said(monkeypatch, capsys):
-    moved = []
-    monkeypatch.setattr("tools.site.__main__.move_to", moved.append)
-    assert site_main(["--repository", HOME]) == 0 == site_main(["--repository", ""]) and moved == [HOME, ""]
-    said = capsys.readouterr().out
-    assert f"README.md name {HOME}." in said and "README.md name no repository." in said
-    assert said.count("Next: `make notebooks`") == 2
-
-
-def test_the_badges_follow_from_the_setting(tmp_path, monkeypatch):
-    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
-    assert doors.badges(doors.repository()) in README
-    for name in ("README.md", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    doors.move_to(HOME, tmp_path)
-    assert doors.repository(tmp_path) == HOME
-    assert doors.badges(HOME) in (tmp_path / "README.md").read_text(encoding="utf-8")
-    before = (tmp_path / "README.md").read_bytes()
-    with pytest.raises(ValueError, match=r"'nowhere' is no repository.*OWNER/NAME.*Nothing was changed"):
-        doors.move_to("nowhere", tmp_path)
-    assert (tmp_path / "README.md").read_bytes() == before and doors.repository(tmp_path) == HOME
+    text = (ROOT / "tools/site/the_server.md").read_text(encoding="utf-8")
+    options = [field for field in dataclasses.fields(EngineConfig) if field.name == "max_logprobs"]
+    options += [field for field in dataclasses.fields(settings.ServerSettings) if field.name != "port"]
+    for field in options:
+        if type(field.default) in (int, float):
+            option = f"`--{field.name.replace('_', '-')}`"
+            assert re.search(rf"\| {field.default:,.0f} \w+ \({option}\)", text), option
+    first, others = connections.PROBE_SECONDS
+    values, most = settings.BODY_BYTES // settings.BYTES_PER_VALUE, structured_outputs.MAX_CHARACTERS
+    for what, told in {
+        "body of a request": f"{settings.BODY_BYTES:,} bytes, and {settings.BYTES_PER_TOKEN} for each token",
+        "time for which a connection stays unused": f"{server.KEEP_ALIVE} seconds",
+        "connections that wait to be accepted": f"{server.BACKLOG:,}",
+        "signs that a client has gone": f"looked for after {first:g} s, then every {others:g} s",
+        "characters of a prompt": f"{MAX_CHARACTERS_PER_TOKEN:,} for each token",
+        "prompts of `/v1/completions`": f"{protocol.MAX_PROMPTS:,}",
+        "messages of a chat": f"{protocol.MAX_MESSAGES:,}",
+        "completions of a prompt (`n`)": f"{sampling_params.MAX_N:,}",
+        "completions of a request": f"{protocol.MAX_COMPLETIONS:,}",
+        "values in a body": f"{values:,}, and {settings.BYTES_PER_TOKEN // settings.BYTES_PER_VALUE} for each token",
+        "objects in a body": f"{security.MAX_OBJECTS:,}",
+        "`structured_outputs`": ", ".join(f"{count:,} characters of a {kind}" for kind, count in most.items()),
+        "strings of a `choice`": f"{structured_outputs.MAX_CHOICES:,}",
+        "a JSON schema": f"{structured_outputs.MAX_SCHEMA_VALUES:,} values, {structured_outputs.MAX_SCHEMA_DEPTH} levels",
+        "compiling a grammar, and finding its next tokens": f"{COMPILE_SECONDS:g} s, and {MASK_SECONDS:g} s",
+        "one text of `stop`, `bad_words` or `choice`": f"{sampling_params.MAX_STOP_CHARACTERS:,} characters",
+        "`cache_salt`": f"{input_processor.MAX_NAME_CHARACTERS:,} characters",
+        "a value of `logit_bias`": f"-{sampling_params.MAX_BIAS:.0f} to {sampling_params.MAX_BIAS:.0f}",
+        "`presence_penalty`, `frequency_penalty`": f"-{sampling_params.MAX_PENALTY:.0f} to ",
+        "`priority`": f"0, the best, to {input_processor.MAX_TIER:,}",
+        **{f"values of `{name}`": f"{count:,}" for name, count in sampling_params.MAX_VALUES.items()},
+    }.items():
+        assert f"| {what} | {told}" in text, what
+    assert f"({LONGEST_WAIT:.0f} seconds at most)" in text
+    for name, why in (protocol.CompletionRequest.not_offered | protocol.ChatRequest.not_offered).items():
+        assert f"| `{name}` | {why} |" in text
+    assert all(f"`{path}`" in text and f" | {advice} |" in text for path, advice in errors.OTHER_PATHS.items())
 
 
 # --- in a browser --------------------------------------------------------------------------------------

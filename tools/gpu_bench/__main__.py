@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.kernels.ablations import VARIANTS
+from lessons_lib.kernels.ablations import VARIANTS, decode_groups_by_sums
 from lessons_lib.kernels.group_decode import decode_groups, decode_splits
-from lessons_lib.kernels.ladder import decode_groups_by_sums
 from lessons_lib.kernels.launch import LOG2_E, Tiles, decode_tiles, launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import prefill_kernel
 from lessons_lib.measuring.attention_cases import CASES, Case, Inputs, make_inputs

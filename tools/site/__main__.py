@@ -1,4 +1,4 @@
-"""python -m tools.site [--out FOLDER] [--repository OWNER/NAME]: builds the course as web pages.
+"""python -m tools.site [--out FOLDER]: builds the course as web pages.
 
 The pages need no server: open FOLDER/index.html, or let `python -m http.server` in FOLDER serve them.
 """
@@ -9,27 +9,17 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from tools.site.doors import ROOT, move_to, repository
+from tools.site.doors import ROOT, repository
 from tools.site.sources import write_sources
 
 OUT = ROOT / "build" / "site"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 all well; 1 Sphinx found a fault; 2 the arguments or the install aren't right."""
+    """Exit status: 0 all well; 1 Sphinx found a fault; 2 the install isn't right."""
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the pages (build/site)")
-    parser.add_argument("--repository", metavar="OWNER/NAME", help="only say where on GitHub the course is")
     options = parser.parse_args(arguments)
-    if options.repository is not None:
-        try:
-            move_to(options.repository)
-        except ValueError as error:
-            print(f"✗ {error}")
-            return 2
-        print(f"✓ pyproject.toml and README.md name {options.repository or 'no repository'}.")
-        print("  Next: `make notebooks`: each notebook gets, or loses, the cell that installs the course in Colab.")
-        return 0
     if find_spec("sphinx") is None or find_spec("myst_nb") is None:
         print("✗ Sphinx is not installed; `make site` installs it, or: pip install -e '.[site]' -c constraints.txt")
         return 2
@@ -45,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     (options.out / ".nojekyll").touch()  # else GitHub Pages leaves out _static
     print(f"✓ {options.out / 'index.html'}")
     if not repository():
-        print("  No links to Colab, Codespaces and Binder: `python -m tools.site --repository OWNER/NAME` sets them.")
+        print("  No links to Colab, Codespaces and Binder: pyproject.toml names no `repository` under [tool.lessons].")
     return 0
 
 

@@ -5,23 +5,17 @@ workflow of GitHub it is the repository that runs it.
 """
 
 import os
-import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTING = re.compile(r'^\[tool\.lessons\]\nrepository = "([^"]*)"', re.MULTILINE)
 BRANCH = "main"
-BEGIN, END = (
-    "<!-- doors: `python -m tools.site --repository OWNER/NAME` writes these lines -->",
-    "<!-- end of doors -->",
-)
-BADGES = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 
 def home_of_record(root: Path = ROOT) -> str:
     """The setting: "owner/name", or "" as long as the course has no home on GitHub."""
-    found = SETTING.search((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return found[1] if found else ""
+    home: str = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["lessons"]["repository"]
+    return home
 
 
 def repository(root: Path = ROOT) -> str:
@@ -48,29 +42,3 @@ def links(home: str, lesson: str, cell: str = "") -> str:
     if not home:
         return ""
     return f"[Colab]({colab(home, lesson, cell)}) · [Codespaces]({codespaces(home)}) · [Binder]({binder(home, lesson)})"
-
-
-def badges(home: str, lesson: str = "00_one_request") -> str:
-    """The README's badges, between the lines that mark them."""
-    shown = [
-        ("Open in Colab", "https://colab.research.google.com/assets/colab-badge.svg", colab(home, lesson)),
-        ("Open in GitHub Codespaces", "https://github.com/codespaces/badge.svg", codespaces(home)),
-        ("Launch Binder", "https://mybinder.org/badge_logo.svg", binder(home, lesson)),
-    ]
-    lines = [f"[![{words}]({image})]({address})" for words, image, address in shown] if home else []
-    return "\n".join([BEGIN, *lines, END])
-
-
-def move_to(home: str, root: Path = ROOT) -> None:
-    """Make `home` the course's repository: the setting, and the badges of the README. `make notebooks` then gives every
-    notebook a cell that installs the course in Colab.
-
-    Raises:
-        ValueError: `home` isn't like "owner/name"; nothing is changed.
-    """
-    if home and not re.fullmatch(r"[\w.-]+/[\w.-]+", home):
-        raise ValueError(f"{home!r} is no repository of GitHub; give it as OWNER/NAME. Nothing was changed.")
-    setting, readme = root / "pyproject.toml", root / "README.md"
-    text = setting.read_text(encoding="utf-8")
-    setting.write_text(SETTING.sub(f'[tool.lessons]\nrepository = "{home}"', text), encoding="utf-8")
-    readme.write_text(BADGES.sub(badges(home), readme.read_text(encoding="utf-8")), encoding="utf-8")

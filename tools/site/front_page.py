@@ -6,7 +6,7 @@ Everything comes from the README, which a test compares with the lessons.
 import re
 from dataclasses import dataclass
 
-from tools.site.doors import BADGES, links
+from tools.site.doors import links
 
 LESSON = re.compile(r"^\| \[(\d\d) ([^\]]+)\]\(notebooks/(\w+)\.ipynb\) \| (.+) \| (\d+) \|$", re.MULTILINE)
 ROUTES = re.compile(r"^Three routes for less time: (.+)\.$", re.MULTILINE)
@@ -52,7 +52,6 @@ def front_page(readme: str, home: str) -> str:
     """
     lessons = lessons_of(readme)
     by_number = {lesson.number: lesson for lesson in lessons}
-    readme = re.sub(BADGES.pattern + r"\n+", "", readme, flags=re.DOTALL)
     title, opening = re.match(r"# ([^\n]+)\n\n(.+?)\n\n", readme, re.DOTALL).groups()
     alt, caption = re.search(r"!\[([^\]]*)\]\([^)]*\.svg\)\n\n\*(.+?)\*\n", readme, re.DOTALL).groups()
     promises = LINK_TO_FILE.sub("", PROMISES.search(readme)[0])

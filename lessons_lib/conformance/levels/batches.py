@@ -15,10 +15,8 @@ RAGGED = ((1, 5), (40, 3), (7, 20), (2, 1), (16, 9), (17, 2), (3, 30), (23, 7), 
 def ragged(bench: Bench) -> None:
     for family in FAMILIES:
         run = bench.run(family)
-        for length, max_tokens in RAGGED:
-            run.add(a_prompt(length), max_tokens)
-        run.run_out()
-        run.check_answers()
+        run.add_all(RAGGED)
+        run.finish()
 
 
 @LEVEL.item("Requests that arrive while others run change no answer", "02")
@@ -32,8 +30,7 @@ def arrivals(bench: Bench) -> None:
                 if waiting:
                     run.add(a_prompt(waiting[-1][0], len(waiting)), waiting.pop()[1])
             run.step()
-        run.run_out()
-        run.check_answers()
+        run.finish()
 
 
 @LEVEL.item("The same prompt several times at once", "05")
@@ -41,8 +38,7 @@ def twins(bench: Bench) -> None:
     run = bench.run()
     for max_tokens in (6, 6, 9, 1, 6):
         run.add(a_prompt(11), max_tokens)
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("A short prompt beside one that fills the context", "05")
@@ -53,33 +49,27 @@ def shortest_and_longest(bench: Bench) -> None:
     run.add(a_prompt(limit - 1), 1)
     run.add([9], 1)
     run.add(a_prompt(limit - 2), 2, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("All of a batch ends in the same step, and another batch follows", "02")
 def all_end_at_once(bench: Bench) -> None:
     run = bench.run(max_num_seqs=3)
-    for index in range(9):
-        run.add(a_prompt(6, index), 4, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.add_many(9, 6, 4)
+    run.finish()
 
 
 @LEVEL.item("One batch slot is enough for any number of requests", "02")
 def one_slot(bench: Bench) -> None:
     run = bench.run(max_num_seqs=1)
-    for length, max_tokens in RAGGED[:5]:
-        run.add(a_prompt(length), max_tokens)
-    run.run_out()
-    run.check_answers()
+    run.add_all(RAGGED[:5])
+    run.finish()
 
 
 @LEVEL.item("No more than `max_num_seqs` requests run at a time", "02")
 def no_more_than_the_slots(bench: Bench) -> None:
     run = bench.run(needs=(STEPS,), max_num_seqs=3)
-    for index in range(8):
-        run.add(a_prompt(4, index), 10, ignore_eos=True)
+    run.add_many(8, 4, 10)
     run.run_out(lambda: _check_slots(run))
 
 
@@ -113,8 +103,7 @@ def an_early_end_frees_its_slot(bench: Bench) -> None:
     run = bench.run(needs=(STEPS,), max_num_seqs=1)
     run.add(prompt_that_ends("qwen2", 3), 60)
     second = run.add(a_prompt(4), 2, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.finish()
     if run.first_step(second) > 12:
         raise Broken(
             f"the first request ended after 3 tokens, its max_tokens is 60; the second, which waited for its slot, got "
@@ -125,7 +114,7 @@ def an_early_end_frees_its_slot(bench: Bench) -> None:
 @LEVEL.item("Requests start in the order in which they arrived", "09")
 def first_come(bench: Bench) -> None:
     run = bench.run(needs=(STEPS,), max_num_seqs=2)
-    names = [run.add(a_prompt(3, index), 6, ignore_eos=True) for index in range(7)]
+    names = run.add_many(7, 3, 6)
     run.run_out()
     starts = [run.first_step(name) for name in names]
     for earlier, later in pairwise(names):
@@ -151,15 +140,13 @@ def no_starvation(bench: Bench) -> None:
             f"a request of 20 tokens ran, and one short request arrived in each step: after 120 steps it has "
             f"{len(run.requests[long].tokens)} tokens. New prompts must not stop the requests that run for good."
         )
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("A waiting request starts although short ones keep arriving behind it", "09")
 def a_waiting_request_starts(bench: Bench) -> None:
     run = bench.run(needs=(STEPS,), max_num_seqs=2)
-    for index in range(2):
-        run.add(a_prompt(3, index), 5, ignore_eos=True)
+    run.add_many(2, 3, 5)
     long = run.add(a_prompt(50), 4, ignore_eos=True)
     for index in range(80):
         run.add(a_prompt(1, index), 2, ignore_eos=True)
@@ -171,17 +158,14 @@ def a_waiting_request_starts(bench: Bench) -> None:
             "a prompt of 50 tokens waited for a slot, and in each step one of 1 token arrived behind it: after 80 "
             "steps it has no token. Short requests must not pass it for ever."
         )
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("A decode step computes one token of a request, not its whole sequence again", "00")
 def the_cache_is_used(bench: Bench) -> None:
     run = bench.run(needs=(MODEL,))
-    for index in range(3):
-        run.add(a_prompt(10, index), 30, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.add_many(3, 10, 30)
+    run.finish()
     computed, needed = sum(run.watch.passes), 3 * (10 + 29)
     if not computed:
         return  # the engine computes with weights of its own
@@ -195,10 +179,8 @@ def the_cache_is_used(bench: Bench) -> None:
 @LEVEL.item("Requests share the model's passes", "02")
 def passes_are_shared(bench: Bench) -> None:
     run = bench.run(needs=(MODEL,), max_num_seqs=4)
-    for index in range(4):
-        run.add(a_prompt(5, index), 30, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.add_many(4, 5, 30)
+    run.finish()
     if len(run.watch.passes) > 60:
         raise Broken(
             f"four requests of 30 tokens at once took {len(run.watch.passes)} passes of the model; together they need "
@@ -215,15 +197,12 @@ def idle(bench: Bench) -> None:
         if (returned := run.step()) != []:
             raise Broken(f"step() without a request returned {returned}; it must be [].")
         run.add(a_prompt(4), 3)
-        run.run_out()
-    run.check_answers()
+        run.finish()
 
 
 @LEVEL.item("The same requests give the same tokens again", "12")
 def repeated(bench: Bench) -> None:
     run = bench.run()
     for _ in range(3):
-        for length, max_tokens in RAGGED[2:6]:
-            run.add(a_prompt(length), max_tokens)
-        run.run_out()
-    run.check_answers()
+        run.add_all(RAGGED[2:6])
+        run.finish()

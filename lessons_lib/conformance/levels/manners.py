@@ -22,11 +22,9 @@ def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
     run.add(a_prompt(5), 6)
     run.step()
     run.must_refuse(what + ", while another runs", prompt, params)
-    run.run_out()
-    run.check_answers()
+    run.finish()
     run.add(a_prompt(3), 2, name="wrong")  # the id is free
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("An empty prompt is refused", "Engine.add_request")
@@ -60,8 +58,7 @@ def id_in_use(bench: Bench) -> None:
     run.must_refuse(f"id {name!r}, of a request that waits", [3, 4], {}, name)
     run.step()
     run.must_refuse(f"id {name!r}, of a request that runs", [3, 4], {}, name)
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("An id can be used again once its request has ended", "Engine.add_request")
@@ -69,15 +66,13 @@ def id_again(bench: Bench) -> None:
     run = bench.run()
     for index in range(3):
         run.add(a_prompt(4 + index), 3, name="again")
-        run.run_out()
-        run.check_answers()
+        run.finish()
     run.add(a_prompt(9), 20, name="again", ignore_eos=True)
     run.step()
     run.abort("again")
     run.run_out()
     run.add(a_prompt(6), 3, name="again")
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("The engine keeps no list of the caller, and gives away none of its own", "Engine.step")
@@ -102,9 +97,7 @@ def abort_anywhere(bench: Bench) -> None:
         for _ in range(after):
             run.step()
         run.abort(names[after % 4])
-        run.run_out()
-        run.check_answers()
-        run.check_all_free(f"abort after {after} steps")
+        run.finish(f"abort after {after} steps")
 
 
 @LEVEL.item("A request that was aborted before its first step gets no token", "Engine.abort")
@@ -126,8 +119,7 @@ def abort_frees_the_slot(bench: Bench) -> None:
     second = run.add(a_prompt(5, 1), 3, ignore_eos=True)
     run.step()
     run.abort(first)
-    run.run_out()
-    run.check_answers()
+    run.finish()
     if "steps" in run.features and run.first_step(second) > 10:
         raise Broken(
             f"one slot: its request was aborted after a step, and the next one got its first token in step "
@@ -147,15 +139,13 @@ def abort_of_nothing(bench: Bench) -> None:
     while not run.requests[names[0]].finish_reason:
         run.step()
     run.abort(names[0])
-    run.run_out()
-    run.check_answers()
-    run.check_all_free("at the end")
+    run.finish("at the end")
 
 
 @LEVEL.item("All can be aborted at once, and the engine serves on", "Engine.abort")
 def abort_all(bench: Bench) -> None:
     run = bench.run(max_num_seqs=3)
-    names = [run.add(a_prompt(7, index), 30, ignore_eos=True) for index in range(6)]
+    names = run.add_many(6, 7, 30)
     for _ in range(4):
         run.step()
     for name in names:
@@ -163,8 +153,7 @@ def abort_all(bench: Bench) -> None:
     run.run_out()
     run.check_all_free("after all were aborted")
     run.add(a_prompt(12), 6)
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 def _check_gone(run: Run, what: str, when: str) -> None:
@@ -220,8 +209,7 @@ def streams_beside_steps(bench: Bench) -> None:
     for each in (one, two):
         if (more := next(each, None)) is not None:
             raise Broken(f"a stream of 6 tokens yields a seventh, {more}.")
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("What a stream computed for others is unfinished until step() has returned it", "Engine.stream")
@@ -230,8 +218,7 @@ def tokens_kept_for_step(bench: Bench) -> None:
     run.add(a_prompt(4), 3, ignore_eos=True)
     list(_stream(run, "read", a_prompt(6), 8))  # longer than the other answer, all of which is computed meanwhile
     del run.requests["read"]
-    run.run_out()
-    run.check_answers()
+    run.finish()
     _id_again_before_the_end_is_told(bench.run())
 
 
@@ -323,8 +310,7 @@ def _closed_late(run: Run) -> None:
             "a stream had given its last token, a new request got its id, and then the stream was closed: the new "
             "request is gone. Abort the stream's own request in its `finally`, and only if it hasn't ended."
         )
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("A stream ends when its request is aborted", "Engine.stream")
@@ -415,7 +401,7 @@ def a_pass_fails(bench: Bench) -> None:
 @LEVEL.item("A pass that fails ends no request that wasn't in it", "Engine.step")
 def waiting_survive_a_fault(bench: Bench) -> None:
     run = bench.run(max_num_seqs=2, needs=(MODEL, STEPS))  # in a thread of its own, more would have run by then
-    names = [run.add(a_prompt(5, index), 6, ignore_eos=True) for index in range(5)]
+    names = run.add_many(5, 5, 6)
     _fail_once(run, at_pass=2)
     for name in names[2:]:
         if run.requests[name].finish_reason == "error":

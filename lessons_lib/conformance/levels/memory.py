@@ -15,8 +15,7 @@ def _blocks(num_tokens: int, block_size: int) -> int:
 
 
 def _add_all(run: Run) -> None:
-    for length, max_tokens in REQUESTS:
-        run.add(a_prompt(length), max_tokens, ignore_eos=True)
+    run.add_all(REQUESTS, ignore_eos=True)
 
 
 @LEVEL.item("All blocks are free at first, and free again at the end", "03")
@@ -25,9 +24,7 @@ def all_come_back(bench: Bench) -> None:
     run.check_all_free("before the first request")
     for _ in range(3):
         _add_all(run)
-        run.run_out(run.free_blocks)
-        run.check_answers()
-        run.check_all_free("after all requests have ended")
+        run.finish("after all requests have ended", after_step=run.free_blocks)
 
 
 @LEVEL.item("A running request holds the blocks of its tokens, and few more", "03")
@@ -60,18 +57,14 @@ def block_sizes(bench: Bench) -> None:
     for block_size in (1, 3, 16, 64):
         run = bench.run(needs=(BLOCKS,), block_size=block_size, num_blocks=max(8, 300 // block_size))
         _add_all(run)
-        run.run_out()
-        run.check_answers()
-        run.check_all_free(f"block size {block_size}")
+        run.finish(f"block size {block_size}")
 
 
 @LEVEL.item("A request may fill the pool to its last slot", "03")
 def to_the_last_slot(bench: Bench) -> None:
     run = bench.run(needs=(BLOCKS,), num_blocks=6)  # 24 slots; the last token of an answer needs none
     run.add(a_prompt(10), 15, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
-    run.check_all_free("at the end")
+    run.finish("at the end")
 
 
 @LEVEL.item("A request that the pool can never hold is refused, and nothing changes", "10")
@@ -101,8 +94,7 @@ def never_fits(bench: Bench) -> None:
                 f"{why}, and the pool has 5: add_request took it. It can never be completed, and what waits behind it "
                 "waits for ever."
             )
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("Too few blocks for all: no answer changes, whatever the size of the pool", "10")
@@ -110,9 +102,7 @@ def under_pressure(bench: Bench) -> None:
     for num_blocks in (8, 9, 10, 11, 13, 16, 20, 26):
         run = bench.run("qwen2" if num_blocks % 2 else "gpt2", needs=(BLOCKS,), num_blocks=num_blocks, max_num_seqs=6)
         _add_all(run)
-        run.run_out(run.free_blocks)
-        run.check_answers()
-        run.check_all_free(f"a pool of {num_blocks} blocks")
+        run.finish(f"a pool of {num_blocks} blocks", after_step=run.free_blocks)
 
 
 @LEVEL.item("Too few blocks and blocks of one token", "10")
@@ -120,18 +110,14 @@ def under_pressure_token_by_token(bench: Bench) -> None:
     for num_blocks in (31, 37, 50):
         run = bench.run("llama", needs=(BLOCKS,), num_blocks=num_blocks, block_size=1, max_num_seqs=6)
         _add_all(run)
-        run.run_out()
-        run.check_answers()
-        run.check_all_free(f"a pool of {num_blocks} blocks of one token")
+        run.finish(f"a pool of {num_blocks} blocks of one token")
 
 
 @LEVEL.item("Under pressure, tokens that a reader has got are not taken back or repeated", "10")
 def preempted_streams_go_on(bench: Bench) -> None:
     run = bench.run(needs=(BLOCKS, STEPS), num_blocks=9, max_num_seqs=3)
-    for index in range(3):
-        run.add(a_prompt(8, index), 24, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.add_many(3, 8, 24)
+    run.finish()
 
 
 @LEVEL.item("Abort and pressure at once lose no block", "10")
@@ -145,9 +131,7 @@ def abort_under_pressure(bench: Bench) -> None:
             for _ in range(rng.randrange(5)):
                 run.step()
             run.abort(name)
-        run.run_out()
-        run.check_answers()
-        run.check_all_free("aborts in a pool of 9 blocks")
+        run.finish("aborts in a pool of 9 blocks")
 
 
 @LEVEL.item("A pass of the model that fails loses no block, also under pressure", "12")
@@ -164,17 +148,14 @@ def fault_under_pressure(bench: Bench) -> None:
 @LEVEL.item("A step computes at most `max_num_batched_tokens` tokens; a longer prompt takes several steps", "09")
 def token_budget(bench: Bench) -> None:
     run = bench.run(needs=(MODEL,), max_num_batched_tokens=8)
-    for length, max_tokens in ((40, 4), (3, 9), (17, 5)):
-        run.add(a_prompt(length), max_tokens, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.add_all(((40, 4), (3, 9), (17, 5)), ignore_eos=True)
+    run.finish()
     _check_budget(run, 8)
     if BLOCKS in run.features:
         run = bench.run(needs=(MODEL,), max_num_batched_tokens=8, num_blocks=12)
         for index in range(4):
             run.add(a_prompt(6, index), 24, ignore_eos=True)
-        run.run_out()
-        run.check_answers()
+        run.finish()
         _check_budget(run, 8, " (Too few blocks for all: are preempted requests computed anew within the budget?)")
 
 

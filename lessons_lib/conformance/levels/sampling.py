@@ -150,8 +150,7 @@ def senseless_params(bench: Bench) -> None:
     for name, value in [(name, value) for name, values in wrong.items() for value in values]:
         run.must_refuse(f"a request with {name} {value}", PROMPT, {name: value})
     run.add(PROMPT, 4, name="wrong")  # the id is free
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("The pieces of a stream are the text of its tokens, and no piece ends in half a character", "12")

@@ -24,9 +24,7 @@ def cut_anywhere(bench: Bench) -> None:
         run.add(WORDS[:length] + [index % 90 for index in range(3)], 4, ignore_eos=True)
         if length % 4 == 0:
             run.run_out()
-    run.run_out()
-    run.check_answers()
-    run.check_all_free("at the end")
+    run.finish("at the end")
 
 
 @LEVEL.item("The same prompt again computes less", "11")
@@ -53,8 +51,7 @@ def wholly_cached(bench: Bench) -> None:
     for length in (4, 8, 16):
         for _ in range(3):
             run.add(WORDS[:length], 5, ignore_eos=True)
-            run.run_out()
-    run.check_answers()
+            run.finish()
 
 
 @LEVEL.item("Requests that share a prefix and then differ don't write into each other's blocks", "11")
@@ -64,8 +61,7 @@ def diverging(bench: Bench) -> None:
     run.run_out()
     for index in range(4):
         run.add([*WORDS[:18], index, 50 + index], 10, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("Equal blocks behind different beginnings are not the same", "11")
@@ -76,8 +72,7 @@ def other_beginnings(bench: Bench) -> None:
         run.run_out()
     run.add(WORDS[:12], 6, ignore_eos=True)
     run.add(WORDS[4:12] + WORDS[:4], 6, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.finish()
 
 
 @LEVEL.item("An answer that becomes part of the next prompt is shared rightly", "11")
@@ -96,9 +91,7 @@ def eviction(bench: Bench) -> None:
     run = _shared(bench, num_blocks=11, max_num_seqs=3)
     for index in range(10):
         run.add(WORDS[: 8 + 4 * (index % 3)] + [index % 4] * 5, 7, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
-    run.check_all_free("at the end")
+    run.finish("at the end")
 
 
 @LEVEL.item("When one of two sharers is aborted, the other's blocks stay", "11")
@@ -114,9 +107,7 @@ def abort_of_a_sharer(bench: Bench) -> None:
         run.abort(names[0 if first_leaves else 1])
         for index in range(3):
             run.add(a_prompt(12, index), 6, ignore_eos=True)  # they take what is free
-        run.run_out()
-        run.check_answers()
-        run.check_all_free("at the end")
+        run.finish("at the end")
 
 
 @LEVEL.item("What a failed pass was to compute is not shared", "11")
@@ -140,5 +131,4 @@ def kept_blocks_are_free(bench: Bench) -> None:
     run.run_out()
     run.check_all_free("after a prompt of 10 full blocks, which the cache may keep")
     run.add(a_prompt(40), 2, ignore_eos=True)
-    run.run_out()
-    run.check_answers()
+    run.finish()
