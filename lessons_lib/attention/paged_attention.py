@@ -62,7 +62,8 @@ def divide(members: torch.Tensor, q_lens: torch.Tensor, context_lens: torch.Tens
         rectangle = len(members) * int(queries.max()) * int(contexts.max())
         if rectangle <= 2 * int((queries * contexts).sum()):
             return [*divided, members]
-        sizes = max(queries, contexts, key=lambda sizes: sizes.max() / sizes.sum())
+        queries_differ_more = queries.max() / queries.sum() >= contexts.max() / contexts.sum()
+        sizes = queries if queries_differ_more else contexts
         is_large = 2 * sizes > sizes.max()
         divided.append(members[is_large])
         members = members[~is_large]

@@ -46,7 +46,7 @@ def engine_of(
     nothing, and computes again where a graph would be replayed.
     """
     policy, make_runner = config.policy, config.make_runner
-    if (own_policy := linked.get(type(policy))) is not type(policy):
+    if policy and (own_policy := linked.get(type(policy))) is not type(policy):
         settings = inspect.signature(type(policy)).parameters
         policy = own_policy(**{name: getattr(policy, name) for name in settings})
     if config.overlap and not make_runner:
@@ -104,7 +104,8 @@ def _step(engine: LLMEngine, outputs: dict[str, Any]) -> None:
 
 
 def _ticking_clock() -> Callable[[], float]:
-    ticks = iter(range(10**9))
+    """A clock that is 4 seconds later at each look."""
+    ticks = iter(range(0, 10**9, 4))
     return lambda: float(next(ticks))
 
 

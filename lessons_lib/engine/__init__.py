@@ -9,70 +9,18 @@ for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.core import EngineCore, overlapped_step
-from lessons_lib.engine.cuda_graphs import (
-    GraphKey,
-    GraphSize,
-    GraphStore,
-    captured_batch_sizes,
-    captured_token_counts,
-    next_size,
-    rerun,
-)
-from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
-from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
-from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
+from lessons_lib.engine.core import EngineCore
+from lessons_lib.engine.cuda_graphs import GraphKey, captured_batch_sizes, captured_token_counts, next_size, rerun
+from lessons_lib.engine.detokenizer import IncrementalDetokenizer
+from lessons_lib.engine.fused_llama import fused_runner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
-from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
+from lessons_lib.engine.joined_projections import JoinedLinear
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.metrics import EngineMetrics
-from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
-from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.plain_sampling import draw, draw_on_device, token_probabilities
-from lessons_lib.engine.rules import NoTokenAllowed
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.plain_sampling import draw
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers
-from lessons_lib.engine.structured_outputs import StructuredOutputsParams
-
-__all__ = [
-    "FEW_TOKENS",
-    "BlockTables",
-    "CompletionOutput",
-    "EngineConfig",
-    "EngineCore",
-    "EngineMetrics",
-    "GPUModelRunner",
-    "GraphKey",
-    "GraphSize",
-    "GraphStore",
-    "GreedyLoop",
-    "InFlightTokens",
-    "IncrementalDetokenizer",
-    "JoinedLinear",
-    "LLMEngine",
-    "ModelRunner",
-    "NewToken",
-    "NoTokenAllowed",
-    "Parts",
-    "RequestOutput",
-    "SamplingParams",
-    "StructuredOutputsParams",
-    "captured_batch_sizes",
-    "captured_token_counts",
-    "choose_tokens",
-    "draw",
-    "draw_on_device",
-    "forward_batch",
-    "fused_runner",
-    "gpu_model_runner",
-    "join_projections",
-    "next_size",
-    "overlapped_step",
-    "random_numbers",
-    "releasable",
-    "rerun",
-    "serve_greedily",
-    "token_probabilities",
-]

@@ -1,21 +1,29 @@
 """Lesson 12: the sizes of an engine, and the parts of it that can be replaced."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lessons_lib.attention.hf_backend import Backend
 from lessons_lib.models.configuration import KVShape
-from lessons_lib.models.validate import check_fields, flag, function, must, number, shortened, whole
-from lessons_lib.scheduling.policies import StrictPriority
+from lessons_lib.models.validate import check_fields, checked, flag, function, must, number, whole
 from lessons_lib.scheduling.scheduler import Admission, optimistic
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Policy
+from lessons_lib.scheduling.sequence import Policy
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "fcfs": FirstComeFirstServed,
-    "priority": StrictPriority,
-}  # by their names in vLLM
 MakeRunner = Callable[[Any, int, Any], Any]
+MOST = 2**63 - 1
+
+
+def ranking(name: str, policy: Any) -> Any:
+    """An object that can rank sequences."""
+    can_rank = not isinstance(policy, type) and callable(getattr(policy, "rank", None))
+    must(can_rank, name, policy, "an object with a method `rank(sequence)`, such as `StrictPriority()`, or None")
+    return policy
+
+
+def size(default: int | None, least: int, wanted: str) -> Any:
+    """A field for a whole number from `least` on."""
+    return checked(default, whole, wanted, least, MOST)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class EngineConfig:
         num_swap_blocks: size of the swap space; without one, preempted sequences are recomputed.
         watermark: share of the blocks that admission leaves free for running sequences, 0 to 1.
         share_prefixes: sequences with the same beginning share blocks.
-        policy: decides which request is served next, see `policies`; or "fcfs" or "priority".
+        policy: decides which request is served next, see `scheduling.policies`; None for the order of arrival.
         admission: see `scheduler.optimistic`.
         backend: computes attention, see `hf_backend.plan_attention`.
         probe: the engine compares its own logits with those of `generate` before the first request, see
@@ -49,73 +57,36 @@ class EngineConfig:
             for those of the model's configuration.
 
     Raises:
-        ValueError: a value makes no sense, whatever the model.
+        ValueError: a value makes no sense for any model.
     """
 
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
-    max_model_len: int | None = None
-    block_size: int = 16
-    num_blocks: int | None = None
-    cache_bytes: int = 2**28
-    num_swap_blocks: int = 0
-    watermark: float = 0.01
-    share_prefixes: bool = True
-    policy: Policy | str = field(default_factory=FirstComeFirstServed)
-    admission: Admission = optimistic
+    max_num_seqs: int = size(64, 1, "a whole number from 1 on")
+    max_num_batched_tokens: int = size(512, 1, "a whole number from 1 on")
+    max_model_len: int | None = size(None, 2, "a whole number from 2 on, or None")
+    block_size: int = size(16, 1, "a whole number from 1 on")
+    num_blocks: int | None = size(None, 1, "a whole number from 1 on, or None")
+    cache_bytes: int = size(2**28, 1, "a whole number from 1 on")
+    num_swap_blocks: int = size(0, 0, "a whole number from 0 on")
+    watermark: float = checked(0.01, number, "a share of the blocks, 0 to 1", lambda value: 0 <= value <= 1)
+    share_prefixes: bool = checked(True, flag)
+    policy: Policy | None = checked(None, ranking)
+    admission: Admission = checked(
+        optimistic, function, "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"
+    )
     backend: str | Backend | None = None
     probe: bool = True
-    overlap: bool = False
-    make_runner: MakeRunner | None = None
-    max_logprobs: int = 20
-    generation_config: bool = True
+    overlap: bool = checked(False, flag)
+    make_runner: MakeRunner | None = checked(
+        None, function, "a function (model, num_blocks, config) -> ModelRunner, or None"
+    )
+    max_logprobs: int = size(20, -1, "a whole number from -1 on")
+    generation_config: bool = checked(True, flag)
     layer_shapes: list[KVShape] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, CHECKS, MAY_BE_NONE)
+        check_fields(self)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs {self.max_num_seqs}; a step "
                 "must have room for a token of each sequence. Raise the first or lower the second."
             )
-
-
-def known_policy(name: str, policy: Any) -> Policy:
-    """A policy, or the one of that name.
-
-    Raises:
-        ValueError: there is no such policy, or it can't rank.
-    """
-    if isinstance(policy, str):
-        if policy not in POLICIES:
-            raise ValueError(
-                f"there is no policy {shortened(policy)}; there are {', '.join(map(repr, POLICIES))}, and the classes "
-                "of lessons_lib.scheduling.policies."
-            )
-        return POLICIES[policy]()
-    can_rank = not isinstance(policy, type) and callable(getattr(policy, "rank", None))
-    wanted = "an object with a method `rank(sequence)`, such as `FirstComeFirstServed()`"
-    must(can_rank, name, policy, wanted)
-    checked: Policy = policy
-    return checked
-
-
-MOST = 2**63 - 1
-CHECKS: dict[str, tuple[Any, ...]] = {
-    "max_num_seqs": (whole, "a whole number from 1 on", 1, MOST),
-    "max_num_batched_tokens": (whole, "a whole number from 1 on", 1, MOST),
-    "max_model_len": (whole, "a whole number from 2 on, or None", 2, MOST),
-    "block_size": (whole, "a whole number from 1 on", 1, MOST),
-    "num_blocks": (whole, "a whole number from 1 on, or None", 1, MOST),
-    "cache_bytes": (whole, "a whole number from 1 on", 1, MOST),
-    "num_swap_blocks": (whole, "a whole number from 0 on", 0, MOST),
-    "watermark": (number, "a share of the blocks, 0 to 1", lambda value: 0 <= value <= 1),
-    "share_prefixes": (flag,),
-    "policy": (known_policy,),
-    "admission": (function, "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"),
-    "overlap": (flag,),
-    "make_runner": (function, "a function (model, num_blocks, config) -> ModelRunner, or None"),
-    "max_logprobs": (whole, "a whole number from -1 on", -1, MOST),
-    "generation_config": (flag,),
-}
-MAY_BE_NONE = {"max_model_len", "num_blocks", "make_runner"}

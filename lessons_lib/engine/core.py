@@ -1,19 +1,18 @@
-"""Lesson 12: the core of the engine. Requests go in, a step computes one more token for each, and readers look at what
-the requests have.
+"""Lesson 12: the core of the engine. Requests go in, a step computes one more token for each, and readers read what the
+requests have.
 
-What lasts is in the requests: their tokens. The scheduler, the pool and the cache follow from them. So nothing needs to
-be repaired after an interrupt (Ctrl-C comes between any two lines): a step that didn't finish is forgotten as a whole,
-and the next one begins again with the tokens that the requests have.
+The only lasting state is the tokens of the requests; scheduler, pool and cache follow from them. So an interrupt
+(Ctrl-C comes between any two lines) needs no repair: a step that didn't finish is forgotten, and the next one begins
+again with the tokens that the requests have.
 """
 
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.engine.output_processor import OutputProcessor, TokenReader
@@ -22,7 +21,6 @@ from lessons_lib.engine.reentrancy import refuse_inside
 from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.rules import why_no_token
 from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.validate import BadRequest
@@ -39,14 +37,14 @@ class InFlightStep:
         logits: after each scheduled request, and those of prompts behind them; None if no request looks at them. Valid
             until the next step is launched.
         needs_host: whether the host must see its tokens or logits before the next step is launched.
-        watch: how long its parts took so far.
+        start: when it was scheduled, in seconds on the engine's clock.
     """
 
     output: SchedulerOutput
     tokens: InFlightTokens
     logits: torch.Tensor | None
     needs_host: bool
-    watch: StopWatch
+    start: float
 
 
 class StepFailed(Exception):
@@ -80,12 +78,12 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
     return core.count_launched(scheduler_output, in_flight, logits)
 
 
-def overlapped_step(loop: Any) -> None:
-    """One turn of a loop: launch the next step, then process all but the last `depth` of those in flight. With a depth
-    of 1, the device has its next step before the host turns to the tokens of the last one.
+def overlapped_step(loop: "EngineCore") -> None:
+    """Run one turn of a loop: launch the next step, then process all but the last `depth` of those in flight. With a
+    depth of 1, the device has its next step before the host turns to the tokens of the last one.
 
     Args:
-        loop: an EngineCore or a GreedyLoop.
+        loop: an EngineCore, or a GreedyLoop, which has the same methods.
     """
     if loop.host_must_see_tokens():
         loop.process(0)
@@ -116,31 +114,33 @@ class EngineCore:
         in_flight: the steps that were launched and not processed, oldest first.
         observers: functions (step, requests), called for each step once its tokens are processed; the requests have got
             one each. They run inside `step`, so they must not call the engine.
+        watches: functions (part), called when the core has finished a part of a step. "begin" isn't one: the time
+            before it was the caller's.
         num_ended: finish reason -> how many requests have ended with it.
         lock: one thread at a time changes anything.
         is_whole: whether the last change was finished.
     """
 
     def __init__(
-        self, scheduler: PreemptiveScheduler, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase,
+        self, scheduler: PreemptiveScheduler, runner: ModelRunner, outputs: OutputProcessor,
         clock: Callable[[], float], *, swap_cache: PagedKVCache | None = None,
         sampler: Callable[..., torch.Tensor] = choose_tokens, depth: int = 0,
     ):  # fmt: skip
         self.scheduler, self.runner, self.swap_cache = scheduler, runner, swap_cache
-        self.outputs = OutputProcessor(tokenizer)
-        self.clock, self.sampler, self.depth = clock, sampler, depth
+        self.outputs, self.clock, self.sampler, self.depth = outputs, clock, sampler, depth
         self.inbox: dict[str, RequestGroup] = {}
         self.groups: dict[str, RequestGroup] = {}
         self.cancelled: deque[RequestGroup] = deque()
         self.ended: dict[RequestGroup, None] = {}
         self.in_flight: deque[InFlightStep] = deque()
         self.observers: list[Callable[[InFlightStep, list[Request]], None]] = []
+        self.watches: list[Callable[[str], None]] = []
         self.num_ended: Counter[str] = Counter()
         self.lock = threading.RLock()
         self.is_whole = True
 
     def begin_change(self) -> None:
-        """Before anything changes, with the lock: forget a change that was interrupted."""
+        """Forget a change that was interrupted. Called with the lock, before anything changes."""
         if not self.is_whole:
             self.rebuild()
         self.is_whole = False
@@ -151,7 +151,9 @@ class EngineCore:
         Raises:
             BadRequest: its id is taken; nothing changes.
         """
-        if group.id in self.groups or self.inbox.setdefault(group.id, group) is not group:
+        with self.lock:  # another thread may be moving a request from the inbox to the groups
+            is_taken = group.id in self.groups or self.inbox.setdefault(group.id, group) is not group
+        if is_taken:
             raise BadRequest(f"request id {group.id!r} is being served; give every request its own id, or none at all.")
 
     def find(self, request_id: str) -> RequestGroup | None:
@@ -159,13 +161,11 @@ class EngineCore:
         return self.groups.get(request_id) or self.inbox.get(request_id)
 
     def cancel(self, group: RequestGroup, error: BaseException | None = None) -> None:
-        """End a request with the next step, with an error if there is one. May be called at any time, also by the
-        garbage collector in the middle of a step."""
+        """End a request with the next step, with an error if there is one, unless it has ended. May be called at any
+        time, also by the garbage collector in the middle of a step."""
         if group.output is None:
             group.error = error
             self.cancelled.append(group)
-        elif error:
-            group.output = replace(group.output, error=error)
 
     def settle(self) -> None:
         """Begin what was added and end what was cancelled, without a step.
@@ -204,77 +204,87 @@ class EngineCore:
         with self.lock:
             self.begin_change()
             self.take_commands()
+            self.lap("begin")
             try:
                 overlapped_step(self)
                 if not self.groups:
-                    self.process(0)  # what is in flight has no reader, and ends with its requests
+                    self.process(0)  # the requests of the steps in flight have ended, so no later step waits for them
             except StepFailed as failed:
                 for group in dict.fromkeys(each.group for each in failed.requests if not each.group.output):
                     self.end(group, "error", failed.__cause__)
                 self.rebuild()
             self.is_whole = True
 
-    launch = run_step
+    def lap(self, part: str) -> None:
+        """Tell the watches that a part of a step is finished."""
+        for watch in self.watches:
+            watch(part)
 
     def schedule(self) -> SchedulerOutput:
-        self.watch = StopWatch(self.clock)
+        """Decide what the next step computes."""
+        self.start = self.clock()
         output = self.scheduler.schedule()
-        self.watch.lap("schedule")
+        self.lap("schedule")
         return output
 
+    def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
+        """Start a step; see `run_step`."""
+        return run_step(self, scheduler_output)
+
     def copy_blocks(self, copies: list[BlockCopy]) -> None:
+        """Carry out the block copies of a step."""
         copy_blocks(copies, self.runner.cache, self.swap_cache)
+        self.lap("move")
 
     def forward(self, output: SchedulerOutput) -> torch.Tensor:
         """Start the forward pass; see `ModelRunner.forward`."""
-        self.watch.lap("move")
         logits = self.runner.forward(output)
-        self.watch.lap("forward")
+        self.lap("forward")
         return logits
 
     def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
-        """See `ModelRunner.keep_tokens`."""
+        """Keep the tokens for the next step, if it may be launched before the host has them; see
+        `GPUModelRunner.keep_tokens`."""
         in_flight = self.runner.keep_tokens(output, tokens)
-        self.watch.lap("sample")
+        self.lap("sample")
         return in_flight
 
     def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
-        """A step was launched: its tokens count as computed, and each request that gets a token has a placeholder."""
-        self.outputs.note_admitted(output, self.watch.start)
+        """Count a launched step's tokens as computed, and give each request that gets a token a placeholder."""
+        self.outputs.note_admitted(output, self.start)
         self.scheduler.update_after_launch(output)
-        groups = [each.group for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
-        kept = logits if any(group.needs_logits for group in groups) else None
-        return InFlightStep(output, tokens, kept, any(group.needs_host for group in groups), self.watch)
+        params = [each.params for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
+        kept = logits if any(each.needs_logits for each in params) else None
+        self.lap("update")
+        return InFlightStep(output, tokens, kept, any(each.needs_host for each in params), self.start)
 
     def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
         while len(self.in_flight) > depth:
             step = self.in_flight.popleft()
             scheduled: dict[Request, int] = step.output.num_scheduled_tokens  # type: ignore[assignment]
-            step.watch.go_on()
             try:
                 tokens = step.tokens.wait()
             except Exception as error:
                 raise StepFailed(scheduled) from error
-            step.watch.lap("forward")
+            self.lap("forward")
             if step.logits is not None:
                 self.outputs.add_logprobs(step.output, step.logits, tokens)
-            gets_token = [
-                (request, token) for request, token, gets in zip(scheduled, tokens, step.output.gets_token)
-                if gets and not request.finish_reason
-            ]  # fmt: skip
-            for request, token in gets_token:
-                if token < 0 and not request.finish_reason:
-                    self.end(request.group, "error", why_no_token(token, request.processor))
+            new: list[Request] = []
+            for request, token, gets_token in zip(scheduled, tokens, step.output.gets_token):
+                if gets_token and not request.finish_reason:
+                    if token >= 0:
+                        new.append(request)
+                    else:
+                        self.end(request.group, "error", why_no_token(token, request.processor))
             self.scheduler.update_from_output(step.output, tokens)
-            new = [request for request, token in gets_token if token >= 0]
             self.take_in(new)
-            step.watch.lap("update")
+            self.lap("update")
             for observer in self.observers:
                 observer(step, new)
 
     def take_in(self, requests: list[Request]) -> None:
-        """The requests have a new token: add it to their texts, and end those that have finished."""
+        """Add the new token of each request to its text, and end requests that have finished."""
         now = self.clock()
         for request in requests:
             request.token_times.append(now)
@@ -295,8 +305,7 @@ class EngineCore:
         try:
             is_stopped = self.outputs.add_text(request, request.output_ids[-1])
         except Exception as error:  # of the tokenizer
-            self.end(request.group, "error", error)
-            return
+            return self.end(request.group, "error", error)
         if is_stopped:
             self.scheduler.remove(request)
 
@@ -306,7 +315,7 @@ class EngineCore:
 
     def take_commands(self) -> None:
         """Begin to serve what was added, and end what was cancelled."""
-        # Looked up before the inbox: what is cancelled by now was added by now, and has begun when its turn comes.
+        # Read before the inbox: a request that is cancelled by now was added earlier, so it has begun by its turn.
         cancelled = list(self.cancelled)
         self.carry_out(list(self.inbox.values()), cancelled)
 
@@ -328,19 +337,21 @@ class EngineCore:
             for request in group.completions:
                 self.outputs.restart(request)
         except Exception as error:  # of the tokenizer
-            self.end(group, "error", error)
-            return
+            return self.end(group, "error", error)
         # Once the first has a token, `take_in` has let the others begin, so they begin again.
         have_begun = bool(group.completions[0].output_ids)
         for request in group.completions if have_begun else group.completions[:1]:
             self.serve(request)
-        if all(each.finish_reason for each in group.completions):
+        if all(each.finish_reason for each in group.completions) and not group.output:
             self.end(group, group.completions[-1].finish_reason or "error")
 
     def serve(self, request: Request) -> None:
-        """Let a completion wait for a step."""
+        """Let a completion wait for a step. If the scheduler or its policy refuses it, the request ends."""
         if not request.finish_reason:
-            self.scheduler.add(request)
+            try:
+                self.scheduler.add(request)
+            except Exception as error:
+                return self.end(request.group, "error", error)
             request.has_begun = True
 
     def end(self, group: RequestGroup, reason: str, error: BaseException | None = None) -> None:
@@ -349,14 +360,14 @@ class EngineCore:
             if not request.finish_reason:
                 request.finish_reason = reason
                 if request.has_begun:
-                    # What led to an error may be in its blocks, so no other request may find them.
+                    # After an error, its blocks may hold wrong keys and values: no other request may find them.
                     (self.scheduler.discard if reason == "error" else self.scheduler.remove)(request)
         output = self.outputs.end(group, error)
         self.num_ended["error" if output.error else reason] += 1
         self.forget(group)
 
     def forget(self, group: RequestGroup) -> None:
-        """A request has ended: keep its output until it is taken."""
+        """Drop a request that has ended; its output is kept until it is taken."""
         if not group.is_awaited:
             self.ended[group] = None
         self.groups.pop(group.id, None)

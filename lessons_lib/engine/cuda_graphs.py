@@ -11,7 +11,7 @@ Capture = Callable[[Step], tuple[Callable[[], Any], torch.Tensor]]
 
 
 class GraphSize(NamedTuple):
-    """What a graph has room for.
+    """The room of a graph.
 
     Attributes:
         num_tokens: new tokens of all sequences; None in a step of decodes, where each sequence has one.
@@ -32,10 +32,8 @@ def captured_batch_sizes(max_num_seqs: int) -> list[int]:
 
 
 def captured_token_counts(most: int) -> list[int]:
-    """How many tokens the captured steps with prompts have: 16, 32, 64, every multiple of 128 up to 1,024, then of 256,
-    up to `most`.
-
-    Few tokens take a step as long as none: it reads the weights. So the padding of short steps costs little.
+    """The numbers of tokens of captured steps with prompts: 16, 32, 64, every multiple of 128 up to 1,024, then of 256,
+    up to `most`. A step with few tokens spends its time reading the weights, so padding costs little.
     """
     counts = [16, 32, 64, *range(128, 1024, 128), *range(1024, most + 1, 256)]
     return sorted({*(count for count in counts if count < most), most}) if most else []
@@ -57,14 +55,13 @@ def next_size(num_seqs: int, sizes: list[int]) -> int:
 
 @dataclass(frozen=True)
 class GraphKey:
-    """What a graph was captured with. It launches the same kernels on the same addresses forever, whatever is stored
-    there now.
+    """Everything that a graph was captured with: a replay launches the same kernels on the same addresses.
 
     Attributes:
         addresses: of each tensor that the step reads or writes: inputs, caches and weights.
         identities: the `id` of each input and cache. The same tensor keeps its shape, strides and dtype. No other can
             get its `id` while the graph keeps it alive.
-        settings: whatever else decides which kernels run.
+        settings: anything else that decides which kernels run.
     """
 
     addresses: list[int]
@@ -77,11 +74,11 @@ class Graph:
     """One captured step.
 
     Attributes:
-        key: what it was captured with; see `GraphStore.key_of`.
+        key: see `GraphStore.key_of`.
         keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. They aren't freed while the
             graph exists, so an address or an `id` can't come to mean something else.
         replay: starts it.
-        output: holds its result afterwards, until the next graph is replayed: all graphs share their memory.
+        output: its result, until the next graph is replayed: all graphs share their memory.
     """
 
     key: Any
@@ -91,7 +88,7 @@ class Graph:
 
 
 class GraphStore:
-    """The captured graphs, one for each size of a batch.
+    """The captured graphs.
 
     Attributes:
         graphs: size of the batch, padding included -> Graph.
@@ -105,13 +102,13 @@ class GraphStore:
         self.num_captured = 0
 
     def key_of(self, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple[Any, ...]) -> Any:
-        """What a graph of a step depends on, as it is now.
+        """Everything that a graph of a step depends on, as it is now.
 
         Args:
             inputs: the buffers and caches that the step reads or writes. One that isn't replaced is the same object at
                 each call.
             weights: the tensors of the model. Each keeps its shape, strides and dtype, but may get other memory.
-            settings: whatever else decides which kernels run; may contain lists.
+            settings: anything else that decides which kernels run; may contain lists.
 
         Returns:
             any object that `==` compares: equal as long as a graph may be replayed.
@@ -120,22 +117,22 @@ class GraphStore:
         return GraphKey(addresses, list(map(id, inputs)), settings)
 
     def has(self, size: Hashable, key: Any) -> bool:
-        """Whether there is a graph of this size that was captured with this key."""
+        """True if there is a graph of this size that was captured with this key."""
         graph = self.graphs.get(size)
         return graph is not None and graph.key == key
 
     def run(self, size: Hashable, key: Any, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple) -> torch.Tensor:
-        """Replay the graph of this size. If there is none with this key, capture `step` first; it replaces the one that
-        was there.
+        """Replay the graph of this size. If there is none with this key, capture `step` first; the new graph replaces
+        the old one.
 
         Args:
-            size: of the batch, padding included; whatever it is, one graph is kept for it.
+            size: of the batch, padding included.
             key: see `key_of`, computed for this call.
             step: the work, without arguments: its inputs are at fixed addresses.
             keeps: function () -> the tensors of the key, for a new graph to keep alive.
 
         Returns:
-            the output of the graph; it is valid until the next call.
+            the output of the graph, valid until the next call.
         """
         if not self.has(size, key):
             self.graphs[size] = Graph(key, keeps(), *self.capture(step))
@@ -151,7 +148,7 @@ class CudaCapture:
         self.pool: Any = None
 
     def __call__(self, step: Step) -> tuple[Callable[[], Any], torch.Tensor]:
-        # What is compiled or allocated at a first call can't be captured.
+        # Compiling and allocating, at a first call, can't be captured.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -166,6 +163,6 @@ class CudaCapture:
 
 
 def rerun(step: Step) -> tuple[Callable[[], Any], torch.Tensor]:
-    """In place of a capture if there is no GPU: runs the step again, with the tensors of the first time. For tests."""
+    """Stand in for a capture without a GPU: run the step again, with the tensors of the first time. For tests."""
     output = step().clone()
     return lambda: output.copy_(step()), output

@@ -9,9 +9,9 @@ HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for the first bytes of a ch
 
 
 def releasable(text: str, stop: "tuple[str, ...] | list[str]") -> tuple[int, bool]:
-    """How much of a growing text can be shown now, and whether a stop string has ended it.
+    """Find the part of a growing text that can be shown now, and whether a stop string has ended it.
 
-    What may be the beginning of a stop string is held back until more text decides.
+    A possible beginning of a stop string is held back until more text decides.
 
     Args:
         text: all text so far.
@@ -88,7 +88,7 @@ class IncrementalDetokenizer:
         return self._show()
 
     def finish(self) -> str:
-        """No token follows: show what was held back."""
+        """Show the text that was held back: no token follows."""
         if self.stopped:
             return ""
         self._decoded += self._decode(self._context)[len(self._before) :]
@@ -140,7 +140,7 @@ def decode_options(tokenizer: PreTrainedTokenizerBase, skip_special: bool, space
 
 
 def text_of(tokenizer: PreTrainedTokenizerBase, token_ids: list[int], options: dict[str, bool]) -> str:
-    """The text of tokens that all are there: what a stream of them would have shown."""
+    """The text of all tokens of a completion: the text that a stream of them would have shown."""
     text = str(tokenizer.decode(token_ids, **options))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if HALF_A_CHARACTER not in text or type(decoder).__name__ == "ByteLevel":

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-# What a product is made of: its weight transposed, and its inputs as a matrix.
+# The operators of a product: transpose the weight, view the inputs as a matrix, multiply.
 OPERATORS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -16,7 +16,7 @@ OPERATORS = {
 
 
 class ShareEqualProducts(CustomGraphPass):
-    """What was computed from the same inputs before isn't computed again (common subexpression elimination)."""
+    """Common subexpression elimination: a product of the same inputs is computed once."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         known: dict[Any, torch.fx.Node] = {}
@@ -28,7 +28,7 @@ class ShareEqualProducts(CustomGraphPass):
                     graph.erase_node(node)
 
     def uuid(self) -> Any:
-        """For the compiler's cache on disk: another pass would have made other code."""
+        """The key of the compiler's cache on disk: another pass would make other code."""
         return get_hash_for_files((__file__,))
 
 

@@ -9,11 +9,10 @@ from lessons_lib.attention.paged_attention import plan_groups
 
 
 def plan_fused(batch: ForwardBatch, block_tables: torch.Tensor, block_size: int) -> Attend:
-    """What computes attention in every layer of one pass, as `paged_attention.plan_torch` does, in fewer operations per
-    layer.
+    """Plan the attention of one pass, as `paged_attention.plan_torch` does, for fewer operations per layer.
 
-    Masks are made additive here; otherwise every layer would do that again. The results of all groups are joined and
-    sorted in one step at the end of a layer; where each token's result is in them is computed here too.
+    Masks are made additive here; otherwise every layer would do that again. At the end of a layer, one step joins and
+    sorts the results of all groups.
 
     Args:
         batch: of at least one sequence.

@@ -1,8 +1,7 @@
 """Lesson 12: the same model in fewer operations. On a CPU, a small model's step is dominated by the overhead of small
 operations."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +11,7 @@ from lessons_lib.attention.hf_backend import Attend, Backend, ForwardBatch, plan
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.engine.input_batch import forward_batch
+from lessons_lib.engine.joined_projections import Joined, JoinedLinear, join_projections
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import kv_head_size
@@ -24,55 +24,52 @@ class NotFusible(ValueError):
     """The model is not built like Llama or Qwen2."""
 
 
-@dataclass(frozen=True)
-class FusedLayer:
-    """The weights of one layer; projections of the same input are joined in one matrix, so that one product computes
-    them all.
+class FusedLayer(NamedTuple):
+    """A layer of the model, with the products that are computed as one."""
 
-    Attributes:
-        qkv, qkv_bias: queries, keys and values; gate_up: gate and up projections of the MLP; the others as in the
-            model.
-    """
-
-    input_norm: torch.nn.Module
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
-    out: torch.Tensor
-    mlp_norm: torch.nn.Module
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    layer: Any
+    qkv: Joined
+    gate_up: Joined
 
 
 class FusedModel:
     """The forward pass of a Hugging Face model of the Llama or Qwen2 family over a packed batch.
 
-    It uses the model's own weights: where they are joined, the model's become views of the joined ones until `close`,
-    so nothing is in memory twice.
+    It uses the model's own weights, joined where several projections read the same hidden states. So nothing is in
+    memory twice.
 
     Raises:
-        NotFusible: a part of the model differs from Llama and Qwen2.
+        NotFusible: a part of the model differs from Llama and Qwen2. The model stays as it was.
     """
 
     def __init__(self, model: PreTrainedModel):
-        if (
-            model.config.model_type not in ("llama", "qwen2")
-            or model.config.hidden_act != "silu"
-            or getattr(model.config, "use_sliding_window", False)
-        ):
+        config = model.config
+        is_known = config.model_type in ("llama", "qwen2") and config.hidden_act == "silu"
+        if not is_known or getattr(config, "use_sliding_window", False):
             raise NotFusible(
-                f"this is for Llama and Qwen2 with full attention; the model is {model.config.model_type!r}. Use it "
-                "as it is."
+                f"this is for Llama and Qwen2 with full attention; the model is {config.model_type!r}. Use it as it is."
             )
         self.model = model
-        self.kv_heads, self.head_dim = kv_head_size(model.config)
-        self.layers = [_fuse(layer) for layer in model.model.layers]
+        self.kv_heads, self.head_dim = kv_head_size(config)
+        self.joined = join_projections(model)
+        self.layers: list[FusedLayer] = []
+        for layer in model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            are_joined = isinstance(attention.q_proj, JoinedLinear) and isinstance(mlp.up_proj, JoinedLinear)
+            others = attention.o_proj, mlp.down_proj
+            if not are_joined or mlp.up_proj.bias is not None or any(map(does_more_than_multiply, others)):
+                self.close()
+                raise NotFusible(
+                    "a projection does more than multiply, as in a model that is cut, or has a bias that Llama and "
+                    "Qwen2 don't have. Use the model as it is."
+                )
+            self.layers.append(FusedLayer(layer, attention.q_proj.joined, mlp.up_proj.joined))
 
     def close(self) -> None:
-        """Give the model's projections memory of their own again, with the same weights."""
-        for layer in self.model.model.layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            for joined in (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj):
-                joined.weight.data = joined.weight.data.clone()
+        """Give the model's projections memory of their own again."""
+        for joined in self.joined:
+            joined.separate()
+        self.joined = []
 
     @torch.inference_mode()
     def __call__(self, batch: ForwardBatch, cache: PagedKVCache, attend: Attend) -> torch.Tensor:
@@ -87,16 +84,16 @@ class FusedModel:
         cos, sin = (
             half[0, :, None, : self.head_dim // 2] for half in core.rotary_emb(hidden[None], batch.positions[None])
         )
-        for index, layer in enumerate(self.layers):
-            heads = product(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias)
+        for index, (layer, qkv, gate_up) in enumerate(self.layers):
+            heads = product(_norm(layer.input_layernorm, hidden), qkv.weight, qkv.bias)
             heads = heads.unflatten(-1, (-1, self.head_dim))  # type: ignore[no-untyped-call]
             rotated = rotate(heads[:, : -self.kv_heads], cos, sin)
             query, key = rotated[:, : -self.kv_heads], rotated[:, -self.kv_heads :]
             cache.write(index, key, heads[:, -self.kv_heads :], batch.slot_mapping)
             attended = attend(query, cache.keys[index], cache.values[index], self.head_dim**-0.5)
-            hidden = hidden + product(attended.flatten(1), layer.out)
-            gate, up = product(_norm(layer.mlp_norm, hidden), layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + product(F.silu(gate) * up, layer.down)
+            hidden = hidden + product(attended.flatten(1), layer.self_attn.o_proj.weight)
+            gate, up = product(_norm(layer.post_attention_layernorm, hidden), gate_up.weight).chunk(2, dim=-1)
+            hidden = hidden + product(F.silu(gate) * up, layer.mlp.down_proj.weight)
         return product(_norm(core.norm, hidden[batch.logits_index]), self.model.lm_head.weight)
 
 
@@ -133,33 +130,9 @@ def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(hidden, hidden.shape[-1:], module.weight, module.variance_epsilon)
 
 
-def _fuse(layer: Any) -> FusedLayer:
-    attention, mlp = layer.self_attn, layer.mlp
-    if not (isinstance(attention.o_proj, torch.nn.Linear) and isinstance(mlp.down_proj, torch.nn.Linear)):
-        raise NotFusible("its projections do more than multiply, as in a model that is cut. Use the model as it is.")
-    qkv, bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
-    gate_up, gate_bias = _join(mlp.gate_proj, mlp.up_proj)
-    if gate_bias is not None or mlp.down_proj.bias is not None or attention.o_proj.bias is not None:
-        raise NotFusible("a projection has a bias that Llama and Qwen2 do not have. Use the model as it is.")
-    return FusedLayer(
-        layer.input_layernorm,
-        qkv,
-        bias,
-        attention.o_proj.weight,
-        layer.post_attention_layernorm,
-        gate_up,
-        mlp.down_proj.weight,
-    )
-
-
-def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Their weights and biases, one below the other. The projections keep working, on views of these."""
-    weight = torch.cat([projection.weight.data for projection in projections])
-    sizes = [projection.out_features for projection in projections]
-    for projection, own in zip(projections, torch.split(weight, sizes)):
-        projection.weight.data = own
-    has_bias = projections[0].bias is not None
-    return weight, torch.cat([projection.bias.data for projection in projections]) if has_bias else None
+def does_more_than_multiply(projection: torch.nn.Module) -> bool:
+    """True unless a projection is a plain product with its weight."""
+    return type(projection) is not torch.nn.Linear or projection.bias is not None
 
 
 class FusedRunner(ModelRunner):
@@ -177,7 +150,7 @@ class FusedRunner(ModelRunner):
         return self.fused(batch, self.cache, self.plan_attention(batch, batch.block_tables, self.cache.block_size))
 
     def close(self) -> None:
-        """Give every projection of the model memory of its own again."""
+        """See `FusedModel.close`."""
         self.fused.close()
 
 

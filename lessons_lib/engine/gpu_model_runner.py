@@ -23,14 +23,14 @@ from lessons_lib.engine.cuda_graphs import (
 )
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.input_buffers import InputBuffers
-from lessons_lib.engine.joined_projections import join_projections, separate
+from lessons_lib.engine.joined_projections import join_projections
 from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
-# Launching a step's kernels takes the host many milliseconds, whatever they compute. Many tokens take the GPU longer.
+# Launching the kernels of a step takes the host many milliseconds. More tokens than this take the GPU longer.
 MAX_CAPTURED_TOKENS = 2048
 
 
@@ -74,9 +74,8 @@ class GPUModelRunner(ModelRunner):
         self.sizes = captured_batch_sizes(max_num_seqs)
         self.tables = BlockTables(self.null_block, max_num_seqs, width)
         self.token_counts = captured_token_counts(max_captured_tokens) if graphs else []
-        buffer_sizes = (self.sizes[-1], width, block_size, model.device)
-        self.buffers = InputBuffers(*buffer_sizes)
-        self.mixed_buffers = InputBuffers(*buffer_sizes, max(self.token_counts, default=None))
+        num_tokens = max([self.sizes[-1], *self.token_counts])
+        self.buffers = InputBuffers(self.sizes[-1], num_tokens, width, block_size, model.device)
         self.previous_tokens = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
         self.compiled = compiled
         self._logits = compiled_logits(self.cache) if compiled else operator_logits
@@ -126,7 +125,7 @@ class GPUModelRunner(ModelRunner):
 
     @torch.inference_mode()
     def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
-        """See `ModelRunner.keep_tokens`. They go to the host without waiting for them."""
+        """See `ModelRunner.keep_tokens`. The host doesn't wait for them."""
         torch.clamp(tokens, min=0, out=self.previous_tokens[: len(tokens)])
         self._previous_rows = {sequence: row for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
         if tokens.device.type != "cuda":
@@ -145,9 +144,8 @@ class GPUModelRunner(ModelRunner):
 
     def replay(self, store: GraphStore, size: GraphSize, batch: ForwardBatch) -> torch.Tensor:
         """The logits of a batch on the host, which has the size of a graph."""
-        buffers = self.buffers if size.num_tokens is None else self.mixed_buffers
-        buffers.fill(batch)
-        inputs = buffers.of_size(size)
+        self.buffers.fill(batch)
+        inputs = self.buffers.of_size(size)
         key = self.key(store, inputs)
         if not store.has(size, key):
             self.gather_weights()
@@ -171,17 +169,16 @@ class GPUModelRunner(ModelRunner):
         return [weight for parameters in self._parameters for weight in parameters.values() if weight is not None]
 
     def gather_weights(self) -> None:
-        """A weight of the model may have been replaced: put it where the compiled model reads it."""
+        """Put weights that were replaced where the compiled model reads them."""
         for joined in self.joined:
-            if not joined.is_whole():
-                joined.gather()
+            joined.gather()
 
     def close(self) -> None:
         """Drop the graphs, and with them what they keep of the model, and leave the model as it was."""
         if self.store:
             self.store.graphs.clear()
         for joined in self.joined:
-            separate(joined)
+            joined.separate()
         self.joined = []
 
 
@@ -199,8 +196,8 @@ def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineCo
     return make
 
 
-# What several layers use, such as the cosines of the positions, is computed once and kept; the compiler would compute
-# it again in each of them.
+# Compute values that several layers use, such as the cosines of the positions, once; the compiler would compute them
+# again in each layer.
 KEEP_WHAT_IS_SHARED: dict[str, Any] = {"realize_opcount_threshold": 0, "realize_reads_threshold": 0}
 
 

@@ -1,10 +1,8 @@
 """Lesson 12: a process that compiles a stranger's grammar before this one does.
 
-llguidance is native code. A grammar that is deep enough overflows its stack, which ends the process; another one keeps
-it busy for minutes. So a process of its own compiles each grammar first, with less stack, and within a limit of time
-and memory. If that one survives, compiling it again here is safe, and takes as long as was measured there.
-
-The process runs this file alone: importing torch would take it seconds.
+llguidance is native code. A deep grammar overflows its stack, which ends the process; another one keeps it busy for
+minutes. So a separate process compiles each grammar first, with less stack and within limits of time and memory. If it
+survives, compiling the grammar here is safe. That process runs this file alone: importing torch would take seconds.
 """
 
 import contextlib
@@ -117,7 +115,7 @@ def _exchange(process: "subprocess.Popen[bytes]", question: Any) -> bytes | None
 
 
 def main() -> None:
-    """What the process does: a question a line, an answer a line."""
+    """Run the process: read a question a line, write an answer a line."""
     path, (tokenizer, size, end_tokens), limits, seconds = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = path
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer

@@ -1,16 +1,15 @@
 """Lesson 12: completions that match a regular expression, a JSON schema or a grammar.
 
-A parser follows the completion token by token. Before each token, it says which ones can be next; all others get a
-probability of 0. The parser is llguidance's, an optional dependency.
+A parser, llguidance's, follows the completion token by token. Before each token, it says which ones can be next; all
+others get a probability of 0.
 """
 
 import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,14 +19,14 @@ import numpy as np
 import torch
 
 from lessons_lib.engine.grammar_process import LIMITS, GrammarProcess
-from lessons_lib.models.validate import BadRequest, shortened
+from lessons_lib.models.validate import shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_ERROR = 500  # characters: llguidance quotes the line, which may be the whole grammar
-# CPU time that the masks of a completion may take: so much, and so much more for each of its tokens. A grammar that
-# can read the same text in many ways takes ever longer, and all requests of a step wait for it.
+# CPU time that the masks of a completion may take, and for each of its tokens. A grammar that can read the same text in
+# many ways takes ever longer, and all requests of a step wait for it.
 MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.25, 0.01
 
 
@@ -50,7 +49,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerBase", size: int) -> "Vocabulary":
-        """The one of this tokenizer."""
+        """The vocabulary of this tokenizer; built once."""
         sizes = _vocabularies.setdefault(tokenizer, {})
         if size not in sizes:
             sizes[size] = cls(tokenizer, size)
@@ -90,33 +89,6 @@ class Grammar:
 
     def __init__(self, first: Any):
         self.first = first
-
-    @classmethod
-    def of(cls, text: Callable[[Any], str], tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "Grammar":
-        """
-        Args:
-            text: function (LLMatcher) -> the rules in the parser's own form.
-
-        Raises:
-            BadRequest: llguidance isn't installed, can't use the tokenizer, or can't compile the rules.
-        """
-        try:
-            llguidance = import_module("llguidance")
-        except ImportError as error:
-            raise BadRequest(
-                "structured_outputs needs llguidance, which isn't installed. Run `pip install llguidance`."
-            ) from error
-        try:
-            return Vocabulary.of(tokenizer, vocab_size).grammar(text(llguidance.LLMatcher))
-        except Exception as error:
-            raise BadRequest(f"structured_outputs can't be used: {in_one_line(str(error))}") from error
-
-    @classmethod
-    def soon(
-        cls, text: Callable[[Any], str], tokenizer: "PreTrainedTokenizerBase", vocab_size: int
-    ) -> "Future[Grammar]":
-        """`of`, in a thread, for callers that have something else to do."""
-        return _compiling_thread().submit(cls.of, text, tokenizer, vocab_size)
 
     def begin(self) -> "GrammarState":
         """A completion that has no tokens yet."""
@@ -184,7 +156,7 @@ def text_only(tokenizer: "PreTrainedTokenizerBase") -> str:
 
 
 def in_one_line(error: str) -> str:
-    """llguidance's message, not longer than MAX_ERROR; of an invalid regex, what is wrong with it and where."""
+    """Shorten llguidance's message to MAX_ERROR characters; of an invalid regex, keep the fault and its place."""
     if "NoExtensionBias" in error:  # its word for a rule in which no text can ever end, such as one that is itself
         return "it matches no text; correct the rule."
     found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)
@@ -195,5 +167,6 @@ def in_one_line(error: str) -> str:
 
 
 @cache
-def _compiling_thread() -> ThreadPoolExecutor:
+def compiling_thread() -> ThreadPoolExecutor:
+    """The thread that compiles grammars while the engine's loop goes on."""
     return ThreadPoolExecutor(1, thread_name_prefix="grammar")

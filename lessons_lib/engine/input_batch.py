@@ -46,16 +46,8 @@ class BlockTables:
             starts: for each, the index of the first block that the step writes to. As long as a sequence keeps its list
                 of blocks, that block may have been replaced by a copy, and others appended. Blocks before it stay as
                 they are, and aren't looked at: a long context has thousands.
-
-        Raises:
-            ValueError: there are more than `max_num_seqs` sequences, or one has more than `max_blocks` blocks.
         """
         longest = max((len(each.blocks) for each in sequences), default=0)
-        if len(sequences) > (self.max_num_seqs or len(sequences)) or longest > (self.max_blocks or longest):
-            raise ValueError(
-                f"{len(sequences)} sequences of up to {longest} blocks, and room for {self.max_num_seqs} of "
-                f"{self.max_blocks}; see the scheduler's max_num_seqs, and max_model_len."
-            )
         if len(sequences) >= len(self.array) or longest > self.width:
             self.reset(2 * len(sequences), 2 * longest)
         rows = []
@@ -108,9 +100,7 @@ def forward_batch(
         input_ids=_filled_up(input_ids, total, 0),
         positions=_filled_up(positions, total, 0),
         slot_mapping=_filled_up(
-            block_tables[seq_ids, blocks].astype(np.int64) * block_size + offsets,
-            total,
-            tables.null_block * block_size,
+            block_tables[seq_ids, blocks].astype(np.int64) * block_size + offsets, total, tables.null_block * block_size
         ),
         cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
         context_lens=contexts.astype(np.int32),

@@ -7,64 +7,45 @@ from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.engine.cuda_graphs import GraphSize
 
 OF_TOKENS = ("input_ids", "positions", "slot_mapping")
-OF_SEQUENCES = ("context_lens", "block_tables", "logits_index")
+OF_SEQUENCES = ("logits_index", "context_lens", "block_tables")
 
 
 class InputBuffers:
-    """A batch at fixed addresses, read by the graphs of all captured sizes: of decodes, or of any steps.
+    """A batch at fixed addresses, read by the graphs of all captured sizes.
 
-    What changes from step to step is one piece of memory, and is sent in one copy.
-
-    Attributes:
-        batch: ForwardBatch of the largest size; smaller graphs read the beginning of each tensor.
+    A batch is one piece of memory, and is sent in one copy. Smaller graphs read the beginning of each tensor.
     """
 
-    # As the batches that aren't captured: for other tensors, the model would be compiled once more.
+    # As for batches that aren't captured: for other tensors, the model would be compiled once more.
     @torch.inference_mode()
-    def __init__(
-        self,
-        max_num_seqs: int,
-        table_width: int,
-        block_size: int,
-        device: torch.device,
-        max_num_tokens: int | None = None,
-    ):
+    def __init__(self, num_seqs: int, num_tokens: int, table_width: int, block_size: int, device: torch.device):
         """
         Args:
-            max_num_tokens: the most tokens of a batch. If None, each sequence has one, so where it begins is known, and
-                not sent.
+            num_seqs, num_tokens: the most sequences and tokens of a batch.
         """
-        num_tokens = max_num_tokens or max_num_seqs
-        # What takes 8 bytes comes first, so that everything begins at a multiple of its own size.
-        shapes: dict[str, tuple[type, tuple[int, ...]]] = {}
-        shapes |= dict.fromkeys(OF_TOKENS, (np.int64, (num_tokens,)))
-        if max_num_tokens:
-            shapes["logits_index"] = (np.int64, (max_num_seqs,))
-        shapes |= {"context_lens": (np.int32, (max_num_seqs,)), "block_tables": (np.int32, (max_num_seqs, table_width))}
-        if max_num_tokens:
-            shapes["cu_seqlens_q"] = (np.int32, (max_num_seqs + 1,))
-        self._layout = np.dtype([(name, *each) for name, each in shapes.items()])
-        self._sizes: dict[GraphSize, ForwardBatch] = {}
-        self._memory = torch.zeros(self._layout.itemsize, dtype=torch.uint8, device=device)
-        starts = {
-            "logits_index": torch.arange(max_num_seqs, device=device),
-            "cu_seqlens_q": torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device),
+        # Tensors of 8-byte elements come first, so that each one begins at a multiple of its element size.
+        shapes = dict.fromkeys(OF_TOKENS, (np.int64, (num_tokens,))) | {
+            "logits_index": (np.int64, (num_seqs,)),
+            "context_lens": (np.int32, (num_seqs,)),
+            "block_tables": (np.int32, (num_seqs, table_width)),
+            "cu_seqlens_q": (np.int32, (num_seqs + 1,)),
         }
-        self.batch = ForwardBatch(
-            **starts | {name: self._view(name) for name in shapes},
-            # A graph launches its kernels for the longest context that a table has room for.
-            max_lens=torch.tensor([max_num_tokens or 1, table_width * block_size]),
-        )
+        self.num_tokens, self.longest = num_tokens, table_width * block_size
+        self._layout = np.dtype([(name, *each) for name, each in shapes.items()])
+        self._memory = torch.zeros(self._layout.itemsize, dtype=torch.uint8, device=device)
+        self._sizes: dict[GraphSize, ForwardBatch] = {}
 
+    @torch.inference_mode()
     def of_size(self, size: GraphSize) -> ForwardBatch:
-        """The beginnings of the tensors: views, not copies."""
+        """The inputs of a graph: views of the memory, and the same ones at each call."""
         if size not in self._sizes:
-            num_seqs, batch = size.num_seqs, self.batch
-            num_tokens = size.num_tokens or num_seqs
-            of_tokens = {name: getattr(batch, name)[:num_tokens] for name in OF_TOKENS}
-            of_seqs = {name: getattr(batch, name)[:num_seqs] for name in OF_SEQUENCES}
+            num_seqs, num_tokens = size.num_seqs, size.num_tokens or size.num_seqs
             self._sizes[size] = ForwardBatch(
-                **of_tokens, **of_seqs, cu_seqlens_q=batch.cu_seqlens_q[: num_seqs + 1], max_lens=batch.max_lens
+                **{name: self._view(name, num_tokens) for name in OF_TOKENS},
+                **{name: self._view(name, num_seqs) for name in OF_SEQUENCES},
+                cu_seqlens_q=self._view("cu_seqlens_q", num_seqs + 1),
+                # A graph launches its kernels for the longest context that a table has room for.
+                max_lens=torch.tensor([self.num_tokens if size.num_tokens else 1, self.longest]),
             )
         return self._sizes[size]
 
@@ -81,9 +62,8 @@ class InputBuffers:
             record[name][: len(tensor)] = tensor.numpy()
         self._memory.copy_(on_host, non_blocking=True)
 
-    def _view(self, name: str) -> torch.Tensor:
+    def _view(self, name: str, length: int) -> torch.Tensor:
         dtype, offset = self._layout.fields[name][:2]  # type: ignore[index]
         own = self._memory[offset : offset + dtype.itemsize].view(getattr(torch, dtype.base.name)).view(dtype.shape)
-        # The same memory as the beginning of a tensor of its own. Otherwise the model would be compiled once more, for
-        # tensors that begin somewhere in another one.
-        return torch.from_dlpack(own)
+        # As a tensor of its own: for a view into another one, the model would be compiled once more.
+        return torch.from_dlpack(own)[:length]

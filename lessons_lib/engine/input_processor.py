@@ -26,7 +26,7 @@ MAX_NAME_CHARACTERS = 1024  # of a request id or a cache salt
 
 @dataclass(frozen=True)
 class InputProcessor:
-    """Makes requests that can be served.
+    """Makes requests, or refuses those that can't be served.
 
     Attributes:
         fit: facts about the model.
@@ -46,7 +46,7 @@ class InputProcessor:
         self, name: str, label: str, prompt: str | ListOf[int], params: SamplingParams | None,
         *, output_ids: ListOf[int] = (), **options: Any,
     ) -> RequestGroup:  # fmt: skip
-        """A request that arrives now and can be served.
+        """Make a request that arrives now and can be served.
 
         Args:
             label: name of the request in error messages.

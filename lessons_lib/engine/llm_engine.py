@@ -8,10 +8,9 @@ from collections.abc import Sequence as ListOf
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig
@@ -19,7 +18,7 @@ from lessons_lib.engine.core import EngineCore
 from lessons_lib.engine.input_processor import InputProcessor, check_options
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.output_processor import TokenReader
+from lessons_lib.engine.output_processor import OutputProcessor, TokenReader
 from lessons_lib.engine.outputs import NewToken, OnToken, RequestOutput
 from lessons_lib.engine.reentrancy import refuse_inside
 from lessons_lib.engine.request import RequestGroup
@@ -29,15 +28,12 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.configuration import text_config
-from lessons_lib.models.prompts import HasToList
-from lessons_lib.models.validate import BadRequest, shortened
+from lessons_lib.models.validate import BadRequest, must
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-
-EngineT = TypeVar("EngineT", bound="LLMEngine")
 
 
 def compatible_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:
-    """See `compat.fit`. It serves with the engine's own parts, so it is above the engine, and imported here."""
+    """See `compat.fit`. It serves with the engine's own parts, so it is above the engine, and imported only here."""
     from lessons_lib.compat.fit import fit
 
     return fit(model, tokenizer, config)
@@ -77,11 +73,9 @@ class LLMEngine:
     Attributes:
         core: an EngineCore, which serves the requests.
         scheduler, runner: the core's.
-        requests: id -> the requests that have not ended, each a RequestGroup.
-        context: the most tokens of a prompt and its answer together; None if there is no limit.
+        fit: facts about the model, see ModelFit.
         vocab_size: token ids are below it.
         inputs: InputProcessor, which makes requests.
-        generation_defaults: taken by each request from the model's generation_config, see `compat.generation_defaults`.
     """
 
     def __init__(
@@ -93,56 +87,43 @@ class LLMEngine:
         parts: Parts | None = None,
     ):
         parts, config = parts or Parts(), config or EngineConfig()
-        fit = parts.fit(model, tokenizer, config)
+        self.fit = fit = parts.fit(model, tokenizer, config)
         self.config = config = replace(config, layer_shapes=fit.layer_shapes)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
-        num_blocks, self.context = fit.num_blocks, fit.context
         self.vocab_size = text_config(model.config).vocab_size
-        self.generation_defaults = fit.defaults
         swap: dict[str, Any] = {}
+        swap_cache = None
         if config.num_swap_blocks:
-            swap["swap_space"] = BlockPool(config.num_swap_blocks, config.block_size)
-        scheduler = (parts.scheduler or default_scheduler(config))(
-            parts.pool(num_blocks, config.block_size),
+            sizes = config.num_swap_blocks, config.block_size
+            swap["swap_space"] = BlockPool(*sizes)
+            swap_cache = PagedKVCache(model.config, *sizes, model.dtype, layer_shapes=fit.layer_shapes)
+        self.scheduler = (parts.scheduler or default_scheduler(config))(
+            parts.pool(fit.num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            policy=config.policy,  # type: ignore[arg-type]  # a name is a Policy by now
-            admission=config.admission,
-            watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
+            policy=config.policy, admission=config.admission,
+            watermark=int(config.watermark * fit.num_blocks), share_prefixes=config.share_prefixes,
             **swap,
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
-        runner = make_runner(model, num_blocks, config)
-        if config.overlap and not runner.can_overlap:
+        self.runner: ModelRunner = make_runner(model, fit.num_blocks, config)
+        if config.overlap and not self.runner.can_overlap:
             raise ValueError(
-                f"overlap is True, and {type(runner).__name__} needs the tokens of a step before it launches the next. "
-                "Leave out overlap, or use a GPUModelRunner."
-            )
-        swap_cache = None
-        if config.num_swap_blocks:
-            swap_cache = PagedKVCache(
-                model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=fit.layer_shapes
+                f"overlap is True, and {type(self.runner).__name__} needs the tokens of a step before it launches the "
+                "next. Leave out overlap, or use a GPUModelRunner."
             )
         self.core = parts.core(
-            scheduler, runner, tokenizer, clock,
+            self.scheduler, self.runner, OutputProcessor(tokenizer), clock,
             swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
         )  # fmt: skip
-        self.inputs = InputProcessor(tokenizer, fit, self.vocab_size, config.max_logprobs, scheduler, clock)
+        self.inputs = InputProcessor(tokenizer, fit, self.vocab_size, config.max_logprobs, self.scheduler, clock)
         self._readers: dict[RequestGroup, TokenReader] = {}
         self._passing_on = threading.RLock()
         self._num_added = count()
         self._is_closed = False
 
     @property
-    def scheduler(self) -> PreemptiveScheduler:
-        return self.core.scheduler
-
-    @property
-    def runner(self) -> ModelRunner:
-        return self.core.runner
-
-    @property
     def requests(self) -> dict[str, RequestGroup]:
-        """Those that have not ended, by their ids, in the order in which they were added."""
+        """The requests that have not ended, by their ids, in the order in which they were added."""
         return {**self.core.groups, **self.core.inbox}
 
     def add_request(
@@ -200,7 +181,7 @@ class LLMEngine:
         return TokenReader(group, self.core.outputs)
 
     def has_unfinished(self) -> bool:
-        """True if a step would do anything."""
+        """True if a step has anything to do."""
         core = self.core
         return bool(core.groups or core.inbox or core.ended or self._readers)
 
@@ -224,7 +205,7 @@ class LLMEngine:
             raise
 
     def step(self) -> list[RequestOutput]:
-        """One step for all requests; see `EngineCore.step`.
+        """Run one step for all requests; see `EngineCore.step`.
 
         Returns:
             the requests that have ended, without those that `generate` and `stream` wait for.
@@ -244,7 +225,7 @@ class LLMEngine:
             raise
 
     def advance(self) -> None:
-        """One step, and the calls of `on_token` that follow it, without the return value of `step`."""
+        """Run one step, and the calls of `on_token` that follow it. Outputs stay until `step` returns them."""
         refuse_inside(self.advance, "step() was called by an on_token or an observer")
         self.core.step()
         with self._passing_on:
@@ -257,7 +238,6 @@ class LLMEngine:
         prompts: ListOf[str | ListOf[int]],
         params: SamplingParams | ListOf[SamplingParams | None] | None = None,
         *,
-        progress: bool = False,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Complete several prompts, and return when all have ended.
@@ -265,7 +245,6 @@ class LLMEngine:
         Args:
             prompts: texts, or lists of token ids.
             params: one SamplingParams for all, a list with one for each, or None.
-            progress: show a progress bar.
             cache_salt: of all the prompts, see `add_request`.
 
         Returns:
@@ -275,10 +254,8 @@ class LLMEngine:
             BadRequest, OutOfBlocks: see `add_request`; none of them was added.
         """
         self._refuse_if_closed()
-        if isinstance(prompts, str):
-            raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
-        if not isinstance(prompts, ListOf | HasToList):
-            raise BadRequest(f"prompts is {shortened(prompts)}; give a list of prompts.")
+        is_list = isinstance(prompts, ListOf) or hasattr(prompts, "tolist")  # an array or a tensor
+        must(is_list and not isinstance(prompts, str), "prompts", prompts, "a list of prompts, such as `[prompt]`")
         groups = [
             self.inputs.process(self._free_id(), f"prompt {index}", prompt, own, cache_salt=cache_salt)
             for index, (prompt, own) in enumerate(zip(prompts, _one_each(params, len(prompts))))
@@ -287,11 +264,9 @@ class LLMEngine:
             for group in groups:
                 group.is_awaited = True
                 self.core.add(group)
-            with tqdm(total=len(groups), disable=not progress, unit="request") as bar:
-                for group in groups:
-                    while not group.output:
-                        self.advance()
-                    bar.update(1)
+            for group in groups:
+                while not group.output:
+                    self.advance()
         finally:
             for group in groups:
                 self.core.cancel(group)
@@ -347,13 +322,9 @@ class LLMEngine:
             RuntimeError: requests have blocks; finish or abort them first.
         """
         with self.core.lock:
-            pool, swapped = self.scheduler.pool, self.scheduler.swap_space.used
-            if pool.used or swapped:
-                raise RuntimeError(
-                    f"{len(pool.used)} of {pool.num_blocks} blocks and {len(swapped)} of the swap space are in use; "
-                    "finish or abort all requests first. Nothing changed."
-                )
-            pool.reset()
+            if self.scheduler.pool.used or self.scheduler.swap_space.used:
+                raise RuntimeError("requests have blocks; finish or abort all of them first. Nothing changed.")
+            self.scheduler.pool.reset()
 
     def close(self) -> None:
         """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests
@@ -364,7 +335,7 @@ class LLMEngine:
         self.runner.close()
         self._is_closed = True
 
-    def __enter__(self: EngineT) -> EngineT:
+    def __enter__(self) -> "LLMEngine":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -412,6 +383,8 @@ class LLMEngine:
                 except BaseException as error:
                     self.core.cancel(group, error)
                     self.core.settle()
+                    if group.output and not group.output.error:  # it has ended, with this token
+                        group.output = replace(group.output, error=error)
                     self._readers.pop(group, None)
                     if not isinstance(error, Exception):
                         yield error
@@ -422,7 +395,7 @@ class LLMEngine:
 
 
 def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
-    """The scheduler class of an engine whose parts name none."""
+    """The scheduler class, unless `Parts` has one."""
     if config.num_swap_blocks:
         from lessons_lib.scheduling.swapping import SwappingScheduler  # few engines swap
 
@@ -431,9 +404,9 @@ def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
 
 
 def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-    """The runner of an engine whose config names none."""
+    """Make the runner, unless the config does."""
     if config.overlap:
-        from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # only those who use it need the compiler
+        from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # imports the compiler
 
         return gpu_model_runner()(model, num_blocks, config)
     return ModelRunner(model, num_blocks, config.block_size, config.backend, config.layer_shapes)
@@ -442,8 +415,7 @@ def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig
 def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
-    if not isinstance(params, ListOf):
-        raise BadRequest(f"params is {shortened(params)}; give one SamplingParams for all, a list of them, or None.")
+    must(isinstance(params, ListOf), "params", params, "one SamplingParams for all, a list of them, or None")
     if len(params) != count:
         raise BadRequest(f"{len(params)} sampling parameters for {count} prompts; give one for all, or one for each.")
     return list(params)

@@ -5,12 +5,11 @@ preempted, or is one of several completions of a prompt, needs nothing special.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from functools import cached_property
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -42,18 +41,18 @@ def penalize_presence(logits: torch.Tensor, output_ids: ListOf[int], presence: f
 
 
 def add_bias(logits: torch.Tensor, bias: dict[int, float]) -> None:
-    """Add to the logit of each token what the dict says."""
+    """Add a bias to the logit of each token of the dict."""
     logits[to_device([*bias], logits)] += to_device([*bias.values()], logits).to(logits.dtype)
 
 
 def ban(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
-    """These tokens can't be drawn."""
+    """Exclude tokens from the draw."""
     if token_ids:
         logits.index_fill_(0, to_device([*token_ids], logits), NEVER)
 
 
 def allow_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-    """Only these tokens can be drawn."""
+    """Exclude all other tokens from the draw."""
     index = token_ids.to(logits.device, non_blocking=True)
     own = logits[index]
     logits.fill_(NEVER)
@@ -73,75 +72,18 @@ class LogitsRules:
         bad_words: each a list of tokens.
         grammar: the form that the text must have, or None.
         end_token: ends a completion whose rules leave no other token; None if the tokenizer has none.
-        takes_prompt: for each of `params.logits_processors`, whether it wants the prompt, too.
     """
 
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: "Grammar | None" = None
-    takes_prompt: tuple[bool, ...] = ()
     end_token: int | None = None
-
-    @classmethod
-    def of(cls, params: SamplingParams, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "LogitsRules | None":
-        """The rules of a request; None if it has none.
-
-        Raises:
-            BadRequest: a token is outside the vocabulary, or `structured_outputs` can't be used.
-        """
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-            outside = [token for token in getattr(params, name) or () if token >= vocab_size]
-            if outside:
-                raise BadRequest(
-                    f"{name} contains token id {shortened(outside[0])}; the vocabulary has ids 0 to "
-                    f"{vocab_size - 1}. Leave it out."
-                )
-        if len(params.allowed_token_ids or ()) > vocab_size:
-            raise BadRequest(
-                f"allowed_token_ids has {len(params.allowed_token_ids or ())} values; the vocabulary has {vocab_size} "
-                "tokens. Name each once."
-            )
-        if not params.changes_logits:
-            return None
-        rules = params.structured_outputs
-        grammar = rules.compiled(tokenizer, vocab_size) if rules else None
-        takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
-        bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
-        return cls(params, bad_words, grammar, takes_prompt, getattr(tokenizer, "eos_token_id", None))
 
     @cached_property
     def allowed_token_ids(self) -> torch.Tensor:
         """Those of `params`, made a tensor once: there may be as many as the vocabulary has, in each step."""
         ids = torch.tensor(self.params.allowed_token_ids)
         return ids.pin_memory() if torch.cuda.is_available() else ids
-
-    def check(self, stop_token_ids: Collection[int], vocab_size: int) -> None:
-        """Refuse rules that can't hold together, as far as that shows before the run. Later, a completion whose rules
-        leave no token gets the end token, whatever they say.
-
-        Args:
-            stop_token_ids: tokens that `min_tokens` keeps away.
-
-        Raises:
-            BadRequest: names the fields.
-        """
-        params = self.params
-        if params.structured_outputs:
-            params.structured_outputs.check_with(params)
-        begin: dict[str, torch.Tensor] = {}  # field -> which tokens it lets a completion begin with
-        if params.allowed_token_ids is not None:
-            begin["allowed_token_ids"] = mask_of(params.allowed_token_ids, vocab_size)
-        if banned := [word[0] for word in self.bad_words if len(word) == 1]:
-            begin["bad_words"] = ~mask_of(banned, vocab_size)
-        if params.min_tokens:
-            name = "min_tokens and stop_token_ids" if params.stop_token_ids else "min_tokens"
-            begin[name] = ~mask_of(stop_token_ids, vocab_size)
-        if self.grammar:
-            texts = begin["structured_outputs"] = self.grammar.begin().allowed((), vocab_size)
-            if not (texts & ~mask_of([] if self.end_token is None else [self.end_token], vocab_size)).any():
-                raise BadRequest("structured_outputs matches no text, or only the empty one; correct the rule.")
-        if fields := guilty(begin):
-            raise BadRequest(f"{' and '.join(fields)} leave no token to begin with; loosen one of them.")
 
     def processor(self, sequence: Sequence) -> "LogitsProcessor":
         """The rules, for a completion that grows with a sequence."""
@@ -153,37 +95,53 @@ def rules_of(
 ) -> LogitsRules | None:
     """The rules of a request; None if it has none.
 
+    Args:
+        stop_token_ids: tokens that `min_tokens` keeps away.
+
     Raises:
-        BadRequest: see `LogitsRules.of` and `LogitsRules.check`.
+        BadRequest: a token is outside the vocabulary, `structured_outputs` can't be used, or the rules leave no token
+            to begin with. If they leave none later, the completion gets the end token.
     """
-    rules = LogitsRules.of(params, tokenizer, vocab_size)
-    if rules:
-        rules.check(stop_token_ids, vocab_size)
-    return rules
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        outside = [token for token in getattr(params, name) or () if token >= vocab_size]
+        if outside:
+            raise BadRequest(
+                f"{name} contains token id {shortened(outside[0])}; the vocabulary has ids 0 to {vocab_size - 1}. "
+                "Leave it out."
+            )
+    if len(params.allowed_token_ids or ()) > vocab_size:
+        raise BadRequest(
+            f"allowed_token_ids has {len(params.allowed_token_ids or ())} values; the vocabulary has {vocab_size} "
+            "tokens. Name each once."
+        )
+    if not params.changes_logits:
+        return None
+    form = params.structured_outputs
+    grammar = form.compiled(tokenizer, vocab_size) if form else None
+    bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
+    end_token = getattr(tokenizer, "eos_token_id", None)
+    begin: dict[str, torch.Tensor] = {}  # field -> the tokens that it lets a completion begin with
+    if params.allowed_token_ids is not None:
+        begin["allowed_token_ids"] = mask_of(params.allowed_token_ids, vocab_size)
+    if banned := [word[0] for word in bad_words if len(word) == 1]:
+        begin["bad_words"] = ~mask_of(banned, vocab_size)
+    if params.min_tokens:
+        name = "min_tokens and stop_token_ids" if params.stop_token_ids else "min_tokens"
+        begin[name] = ~mask_of(stop_token_ids, vocab_size)
+    if grammar:
+        texts = begin["structured_outputs"] = grammar.begin().allowed((), vocab_size)
+        if not (texts & ~mask_of([] if end_token is None else [end_token], vocab_size)).any():
+            raise BadRequest("structured_outputs matches no text, or only the empty one; correct the rule.")
+    if begin and not torch.stack([*begin.values()]).all(dim=0).any():
+        raise BadRequest(f"{' and '.join(begin)} leave no token to begin with; loosen one of them.")
+    return LogitsRules(params, bad_words, grammar, end_token)
 
 
 def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
-    """bool tensor [vocabulary]: whether a token is one of these."""
+    """A mask of tokens: bool tensor [vocabulary]."""
     mask = torch.zeros(vocab_size, dtype=torch.bool)
     mask[[token for token in token_ids if token < vocab_size]] = True
     return mask
-
-
-def guilty(allowed: dict[str, torch.Tensor]) -> list[str]:
-    """The fewest fields that leave no token together; none if all of them leave one.
-
-    Args:
-        allowed: field -> mask of the tokens that it allows.
-    """
-    fields = list(allowed)
-    for name in [None, *allowed]:  # first all fields, then without each of them
-        others = [each for each in fields if each != name]
-        is_empty = bool(others) and not torch.stack([allowed[each] for each in others]).all(dim=0).any()
-        if name is None and not is_empty:
-            return []
-        if is_empty:
-            fields = others
-    return fields
 
 
 def tokens_of_bad_words(words: ListOf[str], tokenizer: "PreTrainedTokenizerBase") -> tuple[tuple[int, ...], ...]:
@@ -242,9 +200,8 @@ class LogitsProcessor:
             position: number of tokens of the completion. Some of them may be in flight, if no rule needs their ids.
         """
         params, prompt_ids, output_ids = self.rules.params, self.sequence.prompt_ids, self.sequence.output_ids
-        for function, takes_prompt in zip(params.logits_processors, self.rules.takes_prompt):
-            prompt = [list(prompt_ids)] if takes_prompt else []
-            logits = _checked(function(*prompt, list(output_ids), logits), logits)
+        for function in params.logits_processors:
+            logits = _checked(function(list(prompt_ids), list(output_ids), logits), logits)
         if params.allowed_token_ids is not None:
             allow_only(logits, self.rules.allowed_token_ids)
         ban(logits, last_tokens_of_bad_words(output_ids, self.rules.bad_words))
@@ -260,17 +217,6 @@ class LogitsProcessor:
             allowed = self.grammar_state.allowed(output_ids, len(logits))
             logits.masked_fill_(~allowed.to(logits.device), NEVER)
         return logits
-
-
-def _takes_prompt(function: Callable[..., Any]) -> bool:
-    try:
-        parameters = signature(function).parameters.values()
-    except (TypeError, ValueError):  # some functions written in C say nothing
-        return False
-    wanted = [
-        each for each in parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD and each.default is each.empty
-    ]
-    return len(wanted) == 3
 
 
 def _checked(result: object, logits: torch.Tensor) -> torch.Tensor:

@@ -20,19 +20,14 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:
-    """The log-probability of a chosen token, and those of the likeliest ones.
+def rows_of_logprobs(logits: torch.Tensor, tokens: ListOf[int], count: int) -> list[TokenLogprobs]:
+    """The log-probabilities of chosen tokens, and of the likeliest ones.
 
     Args:
-        logits: [vocabulary].
-        count: how many of the likeliest to return; -1 for all.
+        logits: [T, vocabulary].
+        tokens: T of them.
+        count: how many of the likeliest to return of each row; -1 for all.
     """
-    (found,) = rows_of_logprobs(logits[None], [token], count)
-    return found
-
-
-def rows_of_logprobs(logits: torch.Tensor, tokens: ListOf[int], count: int) -> list[TokenLogprobs]:
-    """`token_logprobs` of several places: logits [T, vocabulary], and a token for each."""
     logprobs = logits.float().log_softmax(dim=-1)
     vocabulary = logprobs.shape[-1]
     values, likeliest = logprobs.topk(vocabulary if count < 0 else min(count, vocabulary))

@@ -63,8 +63,9 @@ class EngineStep:
     """One step.
 
     Attributes:
-        start: seconds on the engine's clock.
-        seconds: part of the step -> how long it took: "schedule", "move", "forward", "sample", "update".
+        start: when it was scheduled, in seconds on the engine's clock.
+        seconds: part -> how long it took: "schedule", "move", "forward", "sample", "update". With a step in flight, the
+            first four are of the next step, which is launched before this one is processed.
         tokens, prefill_tokens: computed in all, and of those, tokens before the last one of their sequence.
         new_tokens: generated.
         running, waiting: sequences after the step was scheduled.
@@ -87,7 +88,7 @@ class EngineStep:
 
     @property
     def total_seconds(self) -> float:
-        """Of all parts."""
+        """The time of all parts."""
         return sum(self.seconds.values())
 
 
@@ -110,7 +111,7 @@ class EngineGauges:
 
     @classmethod
     def of(cls, engine: LLMEngine) -> "EngineGauges":
-        """Those of an engine now. If another thread calls the engine, this waits until that call has returned."""
+        """Look at an engine. If another thread is calling it, wait until that call has returned."""
         with engine.core.lock:
             scheduler, pool, waiting = engine.scheduler, engine.scheduler.pool, engine.scheduler.waiting
             return cls(
@@ -159,22 +160,41 @@ class EngineMetrics:
         self.recent: deque[EngineStep] = deque(maxlen=1000)
         self._batch_slots_used = self._blocks_used = 0
         self._core: EngineCore = engine.core
+        self._laps: dict[str, float] = {}
+        self._last_lap = 0.0
         engine.core.observers.append(self.observe)
+        engine.core.watches.append(self.lap)
+
+    def detach(self) -> None:
+        """Measure no further steps."""
+        core = self._core
+        core.observers[:] = [each for each in core.observers if each != self.observe]
+        core.watches[:] = [each for each in core.watches if each != self.lap]
+
+    def lap(self, part: str) -> None:
+        """Note how long a part of a step took; see `EngineCore.watches`."""
+        now = self._core.clock()
+        if part == "begin":
+            self._laps = {}
+        else:
+            self._laps[part] = self._laps.get(part, 0.0) + max(0.0, now - self._last_lap)  # some clocks are set back
+        self._last_lap = now
 
     def observe(self, step: InFlightStep, requests: list[Request]) -> None:
         """Count a step whose tokens are processed."""
-        output, watch, scheduler = step.output, step.watch, self._core.scheduler
+        output, scheduler = step.output, self._core.scheduler
         for group in {sequence.group for sequence in output.admitted}:  # type: ignore[attr-defined]
-            if group.admitted_at == watch.start:  # otherwise it was preempted, and is back
-                self.queue_time.add(watch.start - group.arrival)
+            if group.admitted_at == step.start:  # otherwise it was preempted, and is back
+                self.queue_time.add(step.start - group.arrival)
         self.add_tokens(requests)
         record = EngineStep(
-            start=watch.start, seconds=watch.laps, new_tokens=len(requests),
+            start=step.start, seconds=self._laps, new_tokens=len(requests),
             tokens=output.num_tokens, prefill_tokens=output.num_tokens - sum(output.gets_token),
             running=len(output.num_scheduled_tokens), waiting=len(scheduler.waiting),
             used_blocks=len(scheduler.pool.used), named_blocks=len(scheduler.pool.block_to_hash),
             preempted=len(output.preempted), cached_tokens=sum(output.cached.values()),
         )  # fmt: skip
+        self._laps = {}
         self.add_step(record)
 
     def add_tokens(self, requests: list[Request]) -> None:

@@ -22,7 +22,7 @@ class RequestDefaults(Protocol):
         """Strings that end a completion."""
 
     def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
-        """The parameters of a request, with the rules of the model in front of its rules."""
+        """Put the rules of the model in front of the rules of a request."""
 
 
 @dataclass(frozen=True)

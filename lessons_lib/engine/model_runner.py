@@ -45,7 +45,7 @@ class ModelRunner:
     """
 
     cache_type = PagedKVCache
-    can_overlap = False  # a step may be launched before the host has the tokens of the last one
+    can_overlap = False  # True if a step may be launched before the host has the last one's tokens, as GPUModelRunner's
 
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None,
@@ -68,12 +68,16 @@ class ModelRunner:
         return paged_forward(self.model, batch, self.cache, self.backend)
 
     def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
-        """Take the tokens that were chosen for a step, int64 [N] on the device of the logits: the next step may compute
-        them before the host has seen them. A negative one is no token."""
+        """Start to send the tokens that were chosen for a step to the host. A runner that can overlap also keeps them
+        on the device, where the next step reads them.
+
+        Args:
+            tokens: int64 [N], on the device of the logits. A negative one is no token.
+        """
         return InFlightTokens(tokens)
 
     def reset(self) -> None:
-        """After a pass that was interrupted: forget the block tables, and let the model call its own attention."""
+        """Clean up after an interrupted pass: forget the block tables, and give the model its own attention back."""
         self.tables.reset()
         self.model.config._attn_implementation = self._attention
 

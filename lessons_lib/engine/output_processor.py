@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.logprobs import rows_of_logprobs, token_logprobs
+from lessons_lib.engine.logprobs import rows_of_logprobs
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.request import Request, RequestGroup
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -18,13 +18,13 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 
 class OutputProcessor:
-    """Makes what callers get of the tokens that requests have."""
+    """Makes text, log-probabilities and outputs of the tokens that requests have."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
 
     def restart(self, request: Request) -> None:
-        """Make everything again that follows from the tokens of a request; see `Request.restart`."""
+        """Rebuild everything that follows from the tokens of a request; see `Request.restart`."""
         request.restart()
         params = request.params
         request.detokenizer = request.texts = None
@@ -84,7 +84,7 @@ class OutputProcessor:
             wanted = request.params.logprobs
             gets_token = output.gets_token[row] and tokens[row] >= 0 and not request.finish_reason
             if gets_token and wanted is not None and request.logprobs is not None:
-                request.logprobs.append(token_logprobs(own[row], tokens[row], wanted))
+                request.logprobs += rows_of_logprobs(own[row : row + 1], tokens[row : row + 1], wanted)
             others = others[extra:]
 
     def _add_prompt_logprobs(self, group: RequestGroup, start: int, logits: torch.Tensor) -> None:
@@ -101,7 +101,7 @@ class OutputProcessor:
             group.prompt_logprobs[start + 1 : start + 1 + len(tokens)] = found
 
     def new_token(self, request: Request, place: int) -> NewToken:
-        """A token as a reader gets it.
+        """Make a NewToken.
 
         Args:
             place: of the token in the completion, from 0.
@@ -184,7 +184,7 @@ class TokenReader:
         return len(request.output_ids if request.texts is None else request.texts)
 
     def move_on(self, token: NewToken) -> None:
-        """The token has been read."""
+        """Move the cursor behind a token that was read."""
         self.num_read[token.index] += 1
         self.is_read = True
 

@@ -72,15 +72,15 @@ class RequestOutput:
 
     @property
     def text(self) -> str:
-        """Of the first completion."""
+        """The text of the first completion."""
         return self.completions[0].text
 
     @property
     def token_ids(self) -> list[int]:
-        """Of the first completion."""
+        """The tokens of the first completion."""
         return self.completions[0].token_ids
 
     @property
     def finish_reason(self) -> str | None:
-        """Of the first completion."""
+        """The finish reason of the first completion."""
         return self.completions[0].finish_reason

@@ -53,7 +53,7 @@ def counter(name: str, text: str, value: float, labels: Labels = NO_LABELS) -> M
 
 
 def counters(name: str, text: str, own: list[str], values: dict[Any, float], labels: Labels = NO_LABELS) -> Metric:
-    """A counter with own labels.
+    """A counter with labels of its own.
 
     Args:
         values: (value of each own label, ...) -> count.
@@ -106,7 +106,7 @@ def prometheus_text(snapshot: Mapping[str, Any], gauges: EngineGauges | None = N
 
 
 class Families:
-    """A collector, as a registry wants one, of metrics that exist already."""
+    """A collector of metrics that exist already, for a registry."""
 
     def __init__(self, families: Iterable[Metric]):
         self.families = list(families)

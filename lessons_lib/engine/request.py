@@ -1,11 +1,10 @@
 """Lesson 12: a request while the engine serves it.
 
-What lasts of a request is its tokens. Whatever else an engine knows of it (its place in the scheduler, its blocks, its
-text) follows from them, and is made again after a step that didn't finish.
+Its tokens are its only lasting state. Its place in the scheduler, its blocks and its text follow from them, and are
+made again after a step that didn't finish.
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.logprobs import TokenLogprobs
@@ -54,7 +53,7 @@ class Request(Sequence):
         return len(self.output_ids) + self.num_placeholders
 
     def restart(self) -> None:
-        """Keep the tokens. Nothing of them is in the cache, and the rules begin anew."""
+        """Keep nothing but the tokens: none of them is in the cache, and the rules begin anew."""
         self.has_begun = False
         self.num_computed_tokens = self.num_placeholders = 0
         self.blocks, self.swapped, self.block_hashes = [], [], []
@@ -93,13 +92,3 @@ class RequestGroup:
     num_cached_tokens: int | None = None
     admitted_at: float | None = None
     output: RequestOutput | None = None
-
-    @cached_property
-    def needs_logits(self) -> bool:
-        """True if log-probabilities are wanted."""
-        return self.params.logprobs is not None or self.params.prompt_logprobs is not None
-
-    @cached_property
-    def needs_host(self) -> bool:
-        """True if the host must have the logits or the token of one step before it launches the next."""
-        return self.needs_logits or self.params.needs_last_token

@@ -40,7 +40,7 @@ class Rules(Protocol):
     """The rules of a request, such as LogitsRules."""
 
     def processor(self, sequence: Sequence) -> Processor:
-        """The rules, for a completion that grows with a sequence."""
+        """Apply the rules to a completion that grows with a sequence."""
 
 
 def to_device(values: list[Any], logits: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def process_logits(logits: torch.Tensor, processors: ListOf[Processor | None], p
 
 
 def why_no_token(token: int, processor: Processor | None) -> Exception:
-    """The error of a request whose `choose_tokens` is negative."""
+    """The error of a request that got a negative token."""
     if processor and processor.error:
         return processor.error
     if token == NO_TOKEN_ALLOWED:

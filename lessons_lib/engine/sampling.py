@@ -1,4 +1,4 @@
-"""Lesson 12: from logits to the next token, for every sequence of a batch by its own rules.
+"""Lesson 12: from logits to the next token, with separate settings for every sequence of a batch.
 
 Tokens are drawn by a race, without sorting the vocabulary and without a random state. Each token gets a time: an
 exponential random number, divided by the token's probability. The token with the smallest time is drawn, so each token
@@ -23,8 +23,6 @@ NO_TOKEN = -1
 LARGEST_TEMPERATURE = 1e30  # fits into a float32; all tokens are alike long before
 NUM_SETTINGS = 7
 NUM_LOGITS_AT_ONCE = 2**16  # on a CPU: what is made of them stays in its cache
-
-Race = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 @torch.inference_mode()
@@ -51,21 +49,21 @@ def choose_tokens(
         int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers. Where the rules
         of a sequence leave nothing, its end token; NO_TOKEN_ALLOWED where it has none, or a rule has failed.
     """
+    has_rules = any(processors)
     highest, tokens = logits.max(dim=-1)
     # NaN fails every comparison; `isfinite` would launch twice as many kernels.
-    is_finite = can_draw = highest.abs() < float("inf")
-    if any(processors):
+    is_finite = highest.abs() < float("inf")
+    if has_rules:
         logits = process_logits(logits, processors, positions)
         highest, tokens = logits.max(dim=-1)
-        can_draw = highest.abs() < float("inf")
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
         table = settings_table(rows, params, seeds, positions, logits.shape[-1])
         # A copy from page-locked memory doesn't wait.
         table = (table.pin_memory() if logits.is_cuda else table).to(logits.device, non_blocking=True)
         race_on(logits.device)(logits, highest, table, tokens)
-    if can_draw is not is_finite:
-        tokens.masked_fill_(~can_draw, NO_TOKEN_ALLOWED)
+    if has_rules:
+        tokens.masked_fill_(~(highest.abs() < float("inf")), NO_TOKEN_ALLOWED)
         ends = to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], logits)
         torch.where(highest == NEVER, ends, tokens, out=tokens)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)
@@ -101,8 +99,8 @@ def settings_table(
 
 
 @cache
-def race_on(device: torch.device) -> Race:
-    """The function that draws tokens on a device: on a GPU a kernel, if there is Triton; elsewhere PyTorch's."""
+def race_on(device: torch.device) -> Callable[..., None]:
+    """The function that draws tokens on a device: a kernel on a GPU with Triton, `race` elsewhere."""
     if device.type == "cuda" and find_spec("triton"):
         from lessons_lib.kernels import race as kernel  # only here: Triton is not available everywhere
 
@@ -119,9 +117,7 @@ def race(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor, token
         table: see `settings_table`, on the device of the logits.
         tokens: int64 [N].
     """
-    at_once = max(1, NUM_LOGITS_AT_ONCE // logits.shape[-1])
-    for start in range(0, len(table), at_once):
-        part = table[start : start + at_once]
+    for part in torch.split(table, max(1, NUM_LOGITS_AT_ONCE // logits.shape[-1])):
         rows = part[:, 0]
         tokens[rows] = winners(logits[rows].float(), highest[rows, None].float(), part)
 
@@ -129,12 +125,12 @@ def race(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor, token
 def winners(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """The tokens that are drawn from a few rows: those of the table, in its order.
 
-    A token stays if it is among the first `top_k`, and if those before it have less than `top_p` of what `top_k` and
-    `min_p` left. The order is by logit; of equal logits, the smaller token id comes first.
+    Order the tokens by logit, equal ones by token id. `top_k` admits the first `top_k` tokens, `min_p` those with a
+    logit that is high enough, and `top_p` those whose predecessors have less than `top_p` of what the other two admit.
 
-    No sort is needed to decide that. The race is run among all tokens. If the winner doesn't stay, no token after it
-    does; then the race is run again among those before it, with the same times, until a winner stays. That one would
-    also have won among the tokens that stay alone.
+    No sort is needed to apply these cuts. Race all tokens, and check the winner's rank and the probability before it.
+    If a cut excludes the winner, it also excludes every token behind it: race again without them, with the same times.
+    The first winner that no cut excludes would have won a race of the admitted tokens alone.
 
     Args:
         logits: float32 [R, vocabulary].
@@ -155,23 +151,24 @@ def winners(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor) ->
         ranked = logits.topk(int(top_k[limited].max())).values
         kth = ranked.gather(1, top_k.clamp(max=ranked.shape[-1]) - 1)
         floor = torch.where(limited, torch.maximum(floor, kth), floor)
-    stays = logits >= floor
-    scores.masked_fill_(~stays, -1)
+    above_floor = logits >= floor
+    scores.masked_fill_(~above_floor, -1)
     if not (limited | nucleus).any():
         return scores.argmax(dim=-1)
 
-    # Those that share the floor are all alike, and may be more than `top_k` has room for.
-    surplus = (stays.sum(dim=-1, keepdim=True) - top_k).clamp_(min=0)
-    total = _sum(weights * stays) - surplus * ((floor - highest) * inverse_temperature).exp()
+    # Tokens that share the logit of rank `top_k` are all above the floor: some of them may be too many for `top_k`.
+    num_too_many = (above_floor.sum(dim=-1, keepdim=True) - top_k).clamp_(min=0)
+    weight_at_floor = ((floor - highest) * inverse_temperature).exp()
+    admitted = _sum(weights * above_floor) - num_too_many * weight_at_floor
     while True:
         winner = scores.argmax(dim=-1, keepdim=True)
         value = logits.gather(1, winner)
         before = (logits > value) | ((logits == value) & (ids < winner))
-        rank, mass = before.sum(dim=-1, keepdim=True), _sum(weights * before)
-        leaves = (rank > 0) & ((rank >= top_k) | (mass >= top_p * total))
-        if not leaves.any():
+        rank, weight_before = before.sum(dim=-1, keepdim=True), _sum(weights * before)
+        is_excluded = (rank > 0) & ((rank >= top_k) | (weight_before >= top_p * admitted))
+        if not is_excluded.any():
             return winner[:, 0]
-        scores.masked_fill_(leaves & ~before, -1)
+        scores.masked_fill_(is_excluded & ~before, -1)
 
 
 def _sum(weights: torch.Tensor) -> torch.Tensor:

@@ -2,21 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from lessons_lib.models.validate import (
-    BadRequest,
-    check_fields,
-    flag,
-    is_real,
-    is_whole,
-    must,
-    number,
-    shortened,
-    strings,
-    token_ids,
-    whole,
-)
+from lessons_lib.models.validate import BadRequest, check_fields, checked, flag, must, number, strings, token_ids, whole
 
 MAX_SEED = 2**128
 MAX_BIAS = 100.0  # as in OpenAI's API
@@ -29,17 +18,15 @@ MAX_VALUES = {"stop": 32, "stop_token_ids": 1024, "bad_words": 256, "logit_bias"
 
 def bias(name: str, value: Any) -> dict[int, float] | None:
     """A dict: token id -> what is added to its logit; None if it is empty."""
-    given = {} if value is None else value
-    must(isinstance(given, dict), name, value, "a dict: token id -> what is added to its logit")
-    for token, amount in given.items():
+    must(isinstance(value, dict), name, value, "a dict: token id -> what is added to its logit")
+    wanted = f"a number from -{MAX_BIAS:g} to {MAX_BIAS:g}"
+    biases = {}
+    for key, amount in value.items():
         # The keys of JSON objects are strings.
-        is_id = is_whole(token, 0) or (isinstance(token, str) and token.isdecimal() and len(token) < 20)
-        if not (is_id and is_real(amount) and abs(amount) <= MAX_BIAS):
-            raise BadRequest(
-                f"{name} has {shortened(token)}: {shortened(amount)}; it must have token ids with numbers from "
-                f"-{MAX_BIAS:g} to {MAX_BIAS:g}."
-            )
-    return {int(token): float(amount) for token, amount in given.items()} or None
+        token = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
+        token = whole(f"{name}, a key,", token, "a token id", 0)
+        biases[token] = number(f"{name}, a value,", amount, wanted, lambda bias: abs(bias) <= MAX_BIAS)
+    return biases or None
 
 
 def short_strings(name: str, value: Any) -> tuple[str, ...]:
@@ -68,7 +55,7 @@ def functions(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
     """A list of functions, or None."""
     given = () if value is None else value
     is_list = isinstance(given, list | tuple) and all(map(callable, given))
-    must(is_list, name, value, "a list of functions (output_ids, logits) -> logits")
+    must(is_list, name, value, "a list of functions (prompt_ids, output_ids, logits) -> logits")
     return tuple(given)
 
 
@@ -79,48 +66,26 @@ def structured_outputs(name: str, value: Any) -> Any:
     return value
 
 
-MAY_BE_NONE = {"max_tokens", "seed", "allowed_token_ids", "logprobs", "prompt_logprobs", "structured_outputs"}
-# For each field: function (name, value, *arguments) -> the value in the field's type, and its arguments.
-CHECKS: dict[str, tuple[Any, ...]] = {
-    "max_tokens": (whole, "a whole number from 1 on, or None", 1),
-    "min_tokens": (whole, "a whole number from 0 on", 0),
-    "n": (whole, f"a whole number from 1 to {MAX_N}", 1, MAX_N),
-    "ignore_eos": (flag,),
-    # A logit divided by less than 1e-5 might overflow.
-    "temperature": (number, "0, or a number from 1e-5 on", lambda value: value == 0 or value >= 1e-5),
-    "top_k": (whole, "a whole number: 0 or -1 for all tokens, or more", -1),
-    "top_p": (number, "above 0 and at most 1", lambda value: 0 < value <= 1),
-    "min_p": (number, "a number from 0 to 1", lambda value: 0 <= value <= 1),
-    "seed": (whole, "a whole number of 128 bits, or None", 1 - MAX_SEED, MAX_SEED - 1),
-    "presence_penalty": (number, "a number from -2 to 2", lambda value: abs(value) <= MAX_PENALTY),
-    "frequency_penalty": (number, "a number from -2 to 2", lambda value: abs(value) <= MAX_PENALTY),
-    "repetition_penalty": (number, "a number from 1e-5 to 1e5; 1 is none", lambda value: 1e-5 <= value <= 1e5),
-    "logit_bias": (bias,),
-    "allowed_token_ids": (some_token_ids,),
-    "bad_words": (words,),
-    "stop": (short_strings,),
-    "stop_token_ids": (token_ids, "token ids, such as (13,)"),
-    "include_stop_str_in_output": (flag,),
-    "detokenize": (flag,),
-    "skip_special_tokens": (flag,),
-    "spaces_between_special_tokens": (flag,),
-    "logprobs": (whole, "a whole number from 0 on, -1 for all tokens, or None", -1),
-    "prompt_logprobs": (whole, "a whole number from 0 on, -1 for all tokens, or None", -1),
-    "logits_processors": (functions,),
-    "structured_outputs": (structured_outputs,),
-}
+def penalty() -> Any:
+    """A field for one of OpenAI's penalties."""
+    return checked(0.0, number, "a number from -2 to 2", lambda value: abs(value) <= MAX_PENALTY)
+
+
+def num_logprobs() -> Any:
+    """A field for a number of log-probabilities."""
+    return checked(None, whole, "a whole number from 0 on, -1 for all tokens, or None", -1)
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Everything that a user asks for in addition to the prompt.
+    """The settings of a request.
 
     Attributes:
         max_tokens: the most tokens to add; None for as many as the context has room for.
         temperature: logits are divided by it, 1e-5 or more; 0 takes the likeliest token every time.
         top_k: only this many of the likeliest tokens may be drawn; 0 or -1 for all.
         top_p: only the likeliest tokens that together have this probability may be drawn; 1 for all.
-        seed: the same seed draws the same completion; None for another one every time.
+        seed: the same seed draws the same completion; None for a different one every time.
         stop: strings that end the completion. They are not part of it.
         stop_token_ids: tokens that end the completion, in addition to the model's end token.
         ignore_eos: go on after the end token.
@@ -143,8 +108,8 @@ class SamplingParams:
         spaces_between_special_tokens: for tokenizers that can leave out these spaces; most never write them.
         prompt_logprobs: None, or as `logprobs`, for the tokens of the prompt. Its whole prompt is computed then, and
             nothing of it is taken from the prefix cache.
-        logits_processors: functions (output_ids, logits) or (prompt_ids, output_ids, logits) -> logits, called for each
-            token before all other rules; logits are float32 [vocabulary] and may be changed in place.
+        logits_processors: functions (prompt_ids, output_ids, logits) -> logits, called for each token before all other
+            rules; logits are float32 [vocabulary] and may be changed in place.
         structured_outputs: a StructuredOutputsParams, the form that the text must have.
 
     Rules that leave no token to begin with are refused when the request is added. If they leave none later, the
@@ -154,34 +119,37 @@ class SamplingParams:
         BadRequest: a value makes no sense.
     """
 
-    max_tokens: int | None = 64
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    n: int = 1
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    min_tokens: int = 0
-    include_stop_str_in_output: bool = False
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    prompt_logprobs: int | None = None
-    logits_processors: tuple[Callable[..., Any], ...] = ()
-    structured_outputs: Any = None
+    max_tokens: int | None = checked(64, whole, "a whole number from 1 on, or None", 1)
+    # A logit divided by less than 1e-5 might overflow.
+    temperature: float = checked(0.0, number, "0, or a number from 1e-5 on", lambda value: value == 0 or value >= 1e-5)
+    top_k: int = checked(0, whole, "a whole number: 0 or -1 for all tokens, or more", -1)
+    top_p: float = checked(1.0, number, "above 0 and at most 1", lambda value: 0 < value <= 1)
+    seed: int | None = checked(None, whole, "a whole number of 128 bits, or None", 1 - MAX_SEED, MAX_SEED - 1)
+    stop: tuple[str, ...] = checked((), short_strings)
+    stop_token_ids: tuple[int, ...] = checked((), token_ids, "token ids, such as (13,)")
+    ignore_eos: bool = checked(False, flag)
+    logprobs: int | None = num_logprobs()
+    n: int = checked(1, whole, f"a whole number from 1 to {MAX_N}", 1, MAX_N)
+    min_p: float = checked(0.0, number, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+    presence_penalty: float = penalty()
+    frequency_penalty: float = penalty()
+    repetition_penalty: float = checked(
+        1.0, number, "a number from 1e-5 to 1e5; 1 is none", lambda value: 1e-5 <= value <= 1e5
+    )
+    logit_bias: dict[int, float] | None = checked(None, bias)
+    allowed_token_ids: tuple[int, ...] | None = checked(None, some_token_ids)
+    bad_words: tuple[str, ...] = checked((), words)
+    min_tokens: int = checked(0, whole, "a whole number from 0 on", 0)
+    include_stop_str_in_output: bool = checked(False, flag)
+    detokenize: bool = checked(True, flag)
+    skip_special_tokens: bool = checked(True, flag)
+    spaces_between_special_tokens: bool = checked(True, flag)
+    prompt_logprobs: int | None = num_logprobs()
+    logits_processors: tuple[Callable[..., Any], ...] = checked((), functions)
+    structured_outputs: Any | None = checked(None, structured_outputs)
 
     def __post_init__(self) -> None:
-        check_fields(self, CHECKS, MAY_BE_NONE)
+        check_fields(self)
         for name, most in MAX_VALUES.items():
             if len(getattr(self, name) or ()) > most:
                 raise BadRequest(f"{name} has {len(getattr(self, name))} values; a request may have {most}.")
@@ -201,15 +169,20 @@ class SamplingParams:
 
     @property
     def needs_last_token(self) -> bool:
-        """True if a token can only be chosen once the ids of all tokens before it are known."""
-        return bool(
-            self.presence_penalty
-            or self.frequency_penalty
-            or self.repetition_penalty != 1
-            or self.bad_words
-            or self.logits_processors
-            or self.structured_outputs
-        )
+        """True if a token can only be chosen once the ids of all tokens before it are known: penalties, bad words,
+        logits processors and grammars look at them. A bias, allowed tokens and `min_tokens` don't."""
+        penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
+        return bool(penalties or self.bad_words or self.logits_processors or self.structured_outputs)
+
+    @cached_property
+    def needs_logits(self) -> bool:
+        """True if log-probabilities are wanted."""
+        return self.logprobs is not None or self.prompt_logprobs is not None
+
+    @cached_property
+    def needs_host(self) -> bool:
+        """True if the host must have the logits or the token of one step before it launches the next."""
+        return self.needs_logits or self.needs_last_token
 
     @property
     def changes_logits(self) -> bool:

@@ -3,16 +3,15 @@
 import json
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from lessons_lib.engine.guided import Grammar
+from lessons_lib.engine.guided import Grammar, Vocabulary, compiling_thread, in_one_line
 from lessons_lib.models.validate import BadRequest, must, shortened, strings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from lessons_lib.engine.sampling_params import SamplingParams
 
 # The cost of a grammar grows with its size: once to compile it, and in every step of the request.
 MAX_CHOICES = 1024
@@ -82,30 +81,23 @@ class StructuredOutputsParams:
         Raises:
             BadRequest: llguidance isn't installed, can't use the tokenizer, or can't compile the rules.
         """
-        return Grammar.of(self.text, tokenizer, vocab_size)
+        try:
+            matcher = import_module("llguidance").LLMatcher
+        except ImportError as error:
+            raise BadRequest(
+                "structured_outputs needs llguidance, which isn't installed. Run `pip install llguidance`."
+            ) from error
+        try:
+            return Vocabulary.of(tokenizer, vocab_size).grammar(self.text(matcher))
+        except Exception as error:
+            raise BadRequest(f"structured_outputs can't be used: {in_one_line(str(error))}") from error
 
     def compiled_soon(self, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "Future[Grammar]":
-        """`compiled`, in a thread, for callers that have something else to do."""
-        return Grammar.soon(self.text, tokenizer, vocab_size)
-
-    def check_with(self, params: "SamplingParams") -> None:
-        """Refuse parameters that no text of `choice` can satisfy."""
-        if not self.choice:
-            return
-        longest = max(len(text.encode("utf-8", "replace")) for text in self.choice)
-        if params.min_tokens > longest:  # no token is shorter than a byte
-            raise BadRequest(
-                f"min_tokens is {params.min_tokens}, but the longest text of structured_outputs.choice has "
-                f"{longest} bytes, so at most {longest} tokens; lower min_tokens."
-            )
-        if all(any(word.strip() in text for word in params.bad_words) for text in self.choice):
-            raise BadRequest(
-                "bad_words contains a part of each text of structured_outputs.choice, so none can be written; "
-                "leave out one of them."
-            )
+        """Start to compile it in another thread."""
+        return compiling_thread().submit(self.compiled, tokenizer, vocab_size)
 
     def text(self, matcher: Any) -> str:
-        """The rules in the form of llguidance's parser, which `matcher`, its LLMatcher, makes."""
+        """Convert the rules by llguidance's LLMatcher to the form of its parser."""
         if self.json is not None:
             return str(matcher.grammar_from_json_schema(self.json, defaults=AS_PYTHON_WRITES_IT))
         if self.regex is not None:

@@ -29,7 +29,7 @@ def warm_up(runner: GPUModelRunner, progress: Callable[[list[Step]], Iterable[St
 
 
 def steps_to_warm_up(runner: GPUModelRunner) -> list[Step]:
-    """A step for everything that is compiled or captured on its own."""
+    """Plan a step for everything that is compiled or captured separately."""
     block_size, max_num_seqs = runner.cache.block_size, runner.tables.max_num_seqs or 1
     room = runner.tables.width * block_size
 

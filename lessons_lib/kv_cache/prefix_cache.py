@@ -64,6 +64,7 @@ class SharedBlockPool(BlockPool):
         """
         if len(set(blocks)) < len(blocks):
             raise ValueError(f"a block is given twice in {list(blocks)}. Give each block once. Nothing was freed.")
+        # A block without a count is not in use; `super().free` refuses it.
         super().free([block for block in blocks if self.ref_count.get(block, 1) == 1])
         for block in blocks:
             self.ref_count[block] -= 1

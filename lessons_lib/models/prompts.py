@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from lessons_lib.models.validate import BadRequest, integer, shortened
 
@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 
 # No tokenizer in use has longer tokens (many have one of 128 spaces), so reject texts that can't fit unencoded.
 MAX_CHARACTERS_PER_TOKEN = 128
-
-
-@runtime_checkable
-class HasToList(Protocol):
-    """A NumPy array, a tensor or an `array.array`."""
-
-    def tolist(self) -> list[Any]: ...
 
 
 def token_ids_of(
@@ -47,7 +40,7 @@ def token_ids_of(
                 "Give a text without lone surrogates, or token ids."
             ) from error
     else:
-        token_ids = _checked_type(name, prompt)
+        token_ids = _listed(name, prompt)
     if not len(token_ids):
         raise BadRequest(
             f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
@@ -58,8 +51,6 @@ def token_ids_of(
             f"{name} has {len(token_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
         )
-    if not isinstance(token_ids, Sequence):
-        token_ids = token_ids.tolist()
     are_ints = set(map(type, token_ids)) == {int}  # the usual case, and ten times as fast
     checked = list(token_ids) if are_ints else [_token_id(name, token) for token in token_ids]
     if min(checked) < 0 or max(checked) >= vocab_size:
@@ -71,14 +62,14 @@ def token_ids_of(
     return checked
 
 
-def _checked_type(name: str, prompt: Any) -> Any:
-    if isinstance(prompt, bytes | bytearray | memoryview):
-        raise BadRequest(f"{name} is {type(prompt).__name__}; decode it to a str, or give a list of token ids.")
-    if not isinstance(prompt, Sequence) and not (isinstance(prompt, HasToList) and getattr(prompt, "ndim", 1) > 0):
+def _listed(name: str, prompt: Any) -> Sequence[Any]:
+    """The tokens of a list, an array or a tensor."""
+    listed = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if not isinstance(listed, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
         raise BadRequest(
             f"{name} is {shortened(prompt)}; give a str, or a list of token ids such as `encoding.input_ids`."
         )
-    return prompt
+    return listed
 
 
 def _token_id(name: str, token: Any) -> int:

@@ -3,9 +3,11 @@ that names it, says what it is and what it must be."""
 
 import operator
 import reprlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from dataclasses import field, fields
 from numbers import Real
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
@@ -67,17 +69,23 @@ def function(name: str, value: Any, wanted: str) -> Any:
     return value
 
 
-def check_fields(owner: Any, checks: dict[str, tuple[Any, ...]], may_be_none: Collection[str]) -> None:
-    """Replace fields of a frozen dataclass by checked values of their own types.
+def checked(default: Any, check: Callable[..., Any], *arguments: Any) -> Any:
+    """A field of a dataclass that `check_fields` checks.
 
     Args:
-        checks: field -> function (name, value, *arguments) -> the value, and its arguments.
-        may_be_none: fields that are not checked if they are None.
+        check: function (name, value, *arguments) -> the value.
     """
-    for name, (check, *arguments) in checks.items():
-        value = getattr(owner, name)
-        if value is not None or name not in may_be_none:
-            object.__setattr__(owner, name, check(name, value, *arguments))
+    return field(default=default, metadata={"check": (check, arguments)})
+
+
+def check_fields(owner: Any) -> None:
+    """Replace the checked fields of a frozen dataclass by values of their own types. None stays None if the type of the
+    field allows it."""
+    for each in fields(owner):
+        value = getattr(owner, each.name)
+        if "check" in each.metadata and (value is not None or NoneType not in get_args(each.type)):
+            check, arguments = each.metadata["check"]
+            object.__setattr__(owner, each.name, check(each.name, value, *arguments))
 
 
 def integer(value: Any) -> int:

@@ -219,8 +219,8 @@ class SchedulerBase:
         """
         finished: list[Sequence] = []
         scheduled = scheduler_output.num_scheduled_tokens.items()
-        ends_and_tokens = zip(scheduler_output.ends, scheduler_output.gets_token, next_tokens)
-        for (sequence, count), (end, gets_token, token) in zip(scheduled, ends_and_tokens):
+        rows = zip(scheduled, scheduler_output.ends, scheduler_output.gets_token, next_tokens)
+        for (sequence, count), end, gets_token, token in rows:
             if sequence.finish_reason:
                 continue  # finished in the previous step, or aborted
             if gets_token:

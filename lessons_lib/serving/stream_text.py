@@ -29,7 +29,7 @@ class TextRules:
     @classmethod
     def of(cls, params: SamplingParams, engine: LLMEngine) -> "TextRules | None":
         """None if the reader has nothing to do: no text is wanted, or the engine must make it."""
-        if not params.detokenize or params.stop or engine.generation_defaults.stop:
+        if not params.detokenize or params.stop or engine.fit.defaults.stop:
             return None
         options = decode_options(engine.tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
         return cls(options, params.include_stop_str_in_output)

@@ -79,7 +79,7 @@ def test_the_tokens_are_those_of_generate(name, value, overlapped):
     if name != "remove_invalid_values":
         assert expected != [alone("qwen2", prompt, MAX_TOKENS) for prompt in PROMPTS], "the field should matter"
     engine = an_engine(model, overlapped=overlapped)
-    assert engine.generation_defaults.honored == {name: value}
+    assert engine.fit.defaults.honored == {name: value}
     outputs = engine.generate(PROMPTS, greedy(MAX_TOKENS))
     assert [output.token_ids for output in outputs] == expected
     check_that_nothing_is_left(engine)
@@ -123,7 +123,7 @@ def test_each_end_token_of_the_model_and_of_the_tokenizer_ends(ends, tokenizer, 
     listed = ends.tolist() if isinstance(ends, torch.Tensor) else [ends] if isinstance(ends, int) else ends
     both = {*listed, *([] if tokenizer.eos_token_id is None else [87])}
     engine = an_engine(model, tokenizer, overlapped)
-    assert engine.generation_defaults.end_token_ids == both
+    assert engine.fit.defaults.end_token_ids == both
     plain = a_model()
     prompts = [[n, n + 1] for n in range(8)]
     outputs = engine.generate(prompts, greedy(MAX_TOKENS))
@@ -140,7 +140,7 @@ def test_a_tokenizer_may_lack_the_attribute():
     class Bare:
         decode = LetterTokenizer.decode
 
-    assert an_engine(a_model_with(), Bare()).generation_defaults.end_token_ids == frozenset()
+    assert an_engine(a_model_with(), Bare()).fit.defaults.end_token_ids == frozenset()
 
 
 def test_a_stop_string_of_the_model_ends_a_completion_too():
@@ -149,7 +149,7 @@ def test_a_stop_string_of_the_model_ends_a_completion_too():
     engine = an_engine(a_model_with(stop_strings=text[4:6]))
     (output,) = engine.generate([[1, 2, 3]], greedy(MAX_TOKENS))
     assert output.token_ids == answer[: text.index(text[4:6]) + 2] and output.finish_reason == "stop"
-    assert engine.generation_defaults.stop == (text[4:6],)
+    assert engine.fit.defaults.stop == (text[4:6],)
 
 
 # What isn't taken
@@ -174,7 +174,7 @@ def test_a_value_that_cannot_be_obeyed_is_found_when_the_engine_is_made(fields):
 
 def test_a_generation_config_can_be_ignored():
     engine = an_engine(a_model_with(num_beams=4, eos_token_id=[40], **MANY), generation_config=False)
-    assert engine.generation_defaults.end_token_ids == {END} and not engine.generation_defaults.honored
+    assert engine.fit.defaults.end_token_ids == {END} and not engine.fit.defaults.honored
     outputs = engine.generate(PROMPTS, greedy(MAX_TOKENS))
     assert [output.token_ids for output in outputs] == [alone("qwen2", prompt, MAX_TOKENS) for prompt in PROMPTS]
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from engine_cases import run_out
 
 from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.sampling import SamplingParams
@@ -23,8 +24,7 @@ def serve_at_random(depth, seed):
         for _ in range(rng.randint(0, 6)):
             engine.step()
         engine.abort(str(rng.randrange(100)))
-    while engine.has_unfinished():
-        engine.step()
+    run_out(engine)
     engine.close()
     return engine.scheduler
 

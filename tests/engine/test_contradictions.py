@@ -1,15 +1,11 @@
 """Rules that contradict each other: refused with the names of the fields where that shows before the run; otherwise the
 completion ends with the text so far. Never an error, and never at another request's cost."""
 
-import copy
 import random
 
 import pytest
+from engine_cases import KINDS, engine_of_kind, run_out
 
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
@@ -25,22 +21,13 @@ NAME = {"structured_outputs": StructuredOutputsParams(regex="[a-z]{3}")}
 def engines():
     model, tokenizer = load_model(device="cpu")
     sizes = dict(max_num_seqs=6, num_blocks=60, max_num_batched_tokens=64)
-    make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    found = {
-        "waits": LLMEngine(model, tokenizer, EngineConfig(**sizes)),
-        "overlaps": LLMEngine(
-            copy.deepcopy(model), tokenizer, EngineConfig(overlap=True, **sizes, make_runner=make_runner)
-        ),
-    }
+    found = {kind: engine_of_kind(kind, model, tokenizer, **sizes) for kind in KINDS}
     yield found
     for engine in found.values():
         engine.close()
 
 
 CONTRADICTIONS = [
-    (ANSWERS | {"min_tokens": 20}, ["min_tokens", "structured_outputs.choice"]),
-    (ANSWERS | {"bad_words": ["yes", "no"]}, ["bad_words", "structured_outputs.choice"]),
-    (ANSWERS | {"bad_words": [" e", "o"]}, ["bad_words", "structured_outputs.choice"]),
     (ANSWERS | {"allowed_token_ids": [OTHER]}, ["allowed_token_ids", "structured_outputs"]),
     (ANSWERS | {"allowed_token_ids": [END]}, ["allowed_token_ids", "structured_outputs"]),
     (NAME | {"bad_words": list("abcdefghijklmnopqrstuvwxyz"), "allowed_token_ids": range(66, 92)}, ["bad_words"]),
@@ -55,7 +42,7 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["waits", "overlaps"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fields, names", CONTRADICTIONS, ids=str)
 def test_what_shows_before_the_run_is_refused_by_name(engines, kind, fields, names):
     engine = engines[kind]
@@ -68,20 +55,13 @@ def test_what_shows_before_the_run_is_refused_by_name(engines, kind, fields, nam
     assert not engine.requests and not engine.scheduler.pool.used
 
 
-def test_only_the_fields_at_fault_are_named(engines):
-    with pytest.raises(BadRequest) as caught:
-        engines["waits"].add_request(
-            "Once", SamplingParams(allowed_token_ids=[END], min_tokens=1, bad_words=["dog"], logit_bias={5: 1})
-        )
-    assert "bad_words" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["waits", "overlaps"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "fields, texts",
     [
         (NAME | {"min_tokens": 20}, None),
-        (ANSWERS | {"min_tokens": 3}, ("yes", "no")),
+        (ANSWERS | {"min_tokens": 20}, ("yes", "no")),
+        (ANSWERS | {"bad_words": ["yes", "no"]}, None),
         (
             {"min_tokens": 20, "structured_outputs": StructuredOutputsParams(json={"type": "boolean"})},
             ("true", "false"),
@@ -97,9 +77,7 @@ def test_only_the_fields_at_fault_are_named(engines):
 def test_what_only_the_run_can_know_ends_with_the_text_so_far(engines, kind, fields, texts):
     engine, seen = engines[kind], []
     name = engine.add_request("Once", SamplingParams(max_tokens=40, n=2, **fields), on_token=seen.append)
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs = run_out(engine)
     output = outputs[name]
     assert output.error is None
     for completion in output.completions:
@@ -119,7 +97,7 @@ def test_without_an_end_it_goes_on_to_its_limit(engines):
     assert (output.finish_reason, len(output.token_ids), output.text.strip("a")) == ("length", 9, "")
 
 
-@pytest.mark.parametrize("kind", ["waits", "overlaps"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_rules_end_every_request_without_an_error(engines, kind, seed):
     engine, rng, tokenizer = engines[kind], random.Random(seed), engines["waits"].tokenizer
@@ -150,9 +128,7 @@ def test_random_rules_end_every_request_without_an_error(engines, kind, seed):
         except BadRequest as error:
             refused.append((str(error), fields))
     honest = engine.add_request("The old dog", plain)
-    found = {}
-    while engine.has_unfinished():
-        found |= {output.request_id: output for output in engine.step()}
+    found = run_out(engine)
     assert found[honest].token_ids == alone.token_ids
     assert len(refused) > 2 and len(added) > 10
     assert all(any(name in message for name in fields) for message, fields in refused)

@@ -8,18 +8,9 @@ import torch
 from overlap_cases import BLOCK
 
 from lessons_lib.attention.hf_backend import paged_attention_in
-from lessons_lib.attention.packing import pack
-from lessons_lib.engine.cuda_graphs import (
-    Graph,
-    GraphSize,
-    GraphStore,
-    captured_batch_sizes,
-    captured_token_counts,
-    next_size,
-    rerun,
-)
+from lessons_lib.engine.cuda_graphs import GraphSize, captured_batch_sizes, captured_token_counts, next_size, rerun
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.input_batch import BlockTables, forward_batch, next_tokens
+from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.models.tiny_models import tiny_model
@@ -92,11 +83,6 @@ def test_the_ladder_reaches_exactly_the_most_sequences():
     assert next_size(17, captured_batch_sizes(64)) == 32
 
 
-def test_a_step_larger_than_all_graphs_is_refused():
-    with pytest.raises(ValueError, match="6 sequences.*5"):
-        next_size(6, captured_batch_sizes(5))
-
-
 def test_the_ladder_of_tokens_reaches_exactly_the_most():
     assert captured_token_counts(2048) == [16, 32, 64, *range(128, 1025, 128), 1280, 1536, 1792, 2048]
     assert captured_token_counts(100) == [16, 32, 64, 100]
@@ -108,36 +94,6 @@ def test_the_ladder_of_tokens_reaches_exactly_the_most():
 
 
 # --- rows
-
-
-@pytest.mark.parametrize("filling", [0, 3])
-@pytest.mark.parametrize("seed", range(20))
-def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
-    scheduler_output = random_plan(seed)
-    packed = pack(
-        [next_tokens(SchedulerOutput(dict([each])), {}) for each in scheduler_output.num_scheduled_tokens.items()],
-        [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens],
-    )
-    tables = [sequence.blocks for sequence in scheduler_output.num_scheduled_tokens]
-    count, total = len(scheduler_output.num_scheduled_tokens), scheduler_output.num_tokens
-    row = batch_of(scheduler_output, tables_of(5, 16), count + filling)
-    for name in ("input_ids", "positions"):
-        assert getattr(row, name).tolist() == getattr(packed, name).tolist() + [0] * filling
-    assert row.cu_seqlens_q.tolist() == packed.cu_seqlens_q.tolist() + [total + 1 + i for i in range(filling)]
-    assert row.context_lens.tolist() == packed.context_lens.tolist() + [1] * filling
-    assert row.logits_index.tolist() == [end - 1 for end in row.cu_seqlens_q.tolist()[1:]]
-    slots = [
-        tables[seq][at // BLOCK] * BLOCK + at % BLOCK
-        for seq, at in zip(packed.seq_ids.tolist(), packed.positions.tolist())
-    ]
-    assert row.slot_mapping.tolist() == slots + [SPARE * BLOCK] * filling
-    for line, sequence in zip(row.block_tables.tolist(), scheduler_output.num_scheduled_tokens):
-        assert line[: len(sequence.blocks)] == sequence.blocks
-    assert (row.block_tables[count:] == SPARE).all()
-    assert (
-        row.max_lens[0] == max(scheduler_output.num_scheduled_tokens.values())
-        and int(packed.context_lens.max()) <= row.max_lens[1] <= 64
-    )
 
 
 @pytest.mark.parametrize("more_seqs, more_tokens", [(0, 0), (0, 5), (3, 0), (3, 7)])
@@ -156,47 +112,6 @@ def test_a_batch_of_a_graph_is_the_plain_one_and_padding_that_nothing_reads(seed
     assert padded.cu_seqlens_q.tolist() == plain.cu_seqlens_q.tolist() + [total] * more_seqs
     assert padded.block_tables[:count].tolist() == plain.block_tables.tolist()
     assert len(padded.context_lens) == len(padded.logits_index) == len(padded.block_tables) == count + more_seqs
-
-
-def test_a_placeholder_stands_for_a_token_of_the_step_in_flight():
-    decode = Sequence("A", [7, 8], 9, output_ids=[5], num_computed_tokens=2, blocks=[4])
-    waits = Sequence("B", [1, 2], 9, output_ids=[3], num_placeholders=1, num_computed_tokens=3, blocks=[6])
-    row = batch_of(SchedulerOutput({decode: 1, waits: 1}), tables_of(2, 4), 2, {decode: 0, waits: 3})
-    assert row.input_ids.tolist() == [5, -4]
-
-
-def test_a_changed_table_is_noticed_whatever_changed():
-    tables, sequence, other = (
-        tables_of(2, 4),
-        Sequence("A", [1], 9, blocks=[3]),
-        Sequence("B", [1], 9, blocks=[9, 8]),
-    )
-
-    def line():
-        starts = [len(sequence.blocks) - 1, 0]
-        return tables.array[tables.rows({sequence: 1, other: 1}, starts)[0]].tolist()[: len(sequence.blocks)]
-
-    assert line() == [3]
-    sequence.blocks.append(5)
-    assert line() == [3, 5]
-    sequence.blocks[1] = 7  # copied before it was written
-    assert line() == [3, 7]
-    sequence.blocks = [2]  # preempted, and back
-    assert line() == [2]
-
-
-def test_lines_of_those_who_left_are_used_again():
-    tables = tables_of(2, 4)
-    for number in range(6):
-        pair = {Sequence("A", [1], 9, blocks=[number]): 1, Sequence("B", [1], 9, blocks=[number + 10]): 1}
-        assert tables.array[tables.rows(pair, [0, 0]), 0].tolist() == [number, number + 10]
-
-
-def test_a_table_longer_than_its_line_is_refused():
-    with pytest.raises(ValueError, match="up to 5 blocks, and room for 2 of 4.*max_model_len"):
-        tables_of(2, 4).rows({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1}, [4])
-    with pytest.raises(ValueError, match="3 sequences of .*, and room for 2"):
-        tables_of(2, 4).rows({Sequence(str(n), [1], 9): 1 for n in range(3)}, [0] * 3)
 
 
 # --- the operator
@@ -299,26 +214,7 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     runner.close()
 
 
-def test_the_model_has_its_own_attention_after_every_step(runner):
-    model = tiny_model("qwen2")
-    before = model.config._attn_implementation
-    tested = runner()
-    tested.forward(random_plan(0))
-    assert model.config._attn_implementation == before
-    tested.forward(random_plan(0, decodes=True))
-    assert model.config._attn_implementation == before and tested.store.graphs
-    tested.close()
-    assert not tested.store.graphs
-
-
 # --- keys
-
-
-def test_a_step_is_captured_once_and_replayed_from_then_on(runner):
-    tested = runner()
-    for seed in range(8):
-        tested.forward(random_plan(seed, decodes=True))
-    assert tested.store.num_captured == len(tested.store.graphs) <= len(tested.sizes)
 
 
 def swap_layer(runner):
@@ -336,11 +232,11 @@ def replace_weight(runner):
 
 
 def new_inputs(runner):
-    runner.buffers = type(runner.buffers)(runner.sizes[-1], 16, BLOCK, torch.device("cpu"))
+    runner.buffers = type(runner.buffers)(runner.sizes[-1], runner.buffers.num_tokens, 16, BLOCK, torch.device("cpu"))
 
 
 def wider_tables(runner):
-    runner.buffers = type(runner.buffers)(runner.sizes[-1], 20, BLOCK, torch.device("cpu"))
+    runner.buffers = type(runner.buffers)(runner.sizes[-1], runner.buffers.num_tokens, 20, BLOCK, torch.device("cpu"))
     runner.tables = tables_of(5, 20)
 
 
@@ -385,15 +281,6 @@ def test_the_graph_keeps_the_tensors_that_its_key_knows_by_identity(runner):
     assert (
         graph.key.identities == [id(tensor) for tensor in (*vars(inputs).values(), *kept)][: len(graph.key.identities)]
     )
-
-
-def test_what_a_graph_reads_is_kept_alive():
-    """Otherwise the same address could soon hold something else, and the key would not tell."""
-    store = GraphStore(lambda step: (lambda: None, step()))
-    tensor = torch.zeros(3)
-    store.run(1, "key", lambda: tensor + 1, lambda: (tensor.detach(),))
-    (graph,) = store.graphs.values()
-    assert isinstance(graph, Graph) and graph.keeps[0].data_ptr() == tensor.data_ptr()
 
 
 # --- what was recorded

@@ -1,12 +1,11 @@
 """The sizes of an engine: a wrong one is refused when the engine is made, with the value, the limit and the remedy."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from engine_cases import a_model, alone, an_engine, greedy
+from engine_cases import a_model, an_engine
 
 from lessons_lib.compat import pool_size
 from lessons_lib.compat.pool_size import available_memory, checked_num_blocks
@@ -14,7 +13,6 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_memory import block_bytes
-from lessons_lib.scheduling.policies import BalancedLengths, StrictPriority
 from lessons_lib.scheduling.sequence import FirstComeFirstServed
 
 WRONG = [
@@ -28,7 +26,7 @@ WRONG = [
     *[("watermark", value) for value in (-0.01, 1.01, 5, math.nan, "0.1", None, True)],
     *[("share_prefixes", value) for value in (1, None, "no")],
     *[("generation_config", value) for value in (1, None, "auto")],
-    *[("policy", value) for value in (None, FirstComeFirstServed, 3, object())],
+    *[("policy", value) for value in ("fcfs", FirstComeFirstServed, 3, object())],
     *[("admission", value) for value in (None, "optimistic")],
     *[("make_runner", value) for value in ("GPU", 1)],
     *[("max_logprobs", value) for value in (-2, None, 1.5)],
@@ -49,29 +47,9 @@ def test_a_step_has_room_for_a_token_of_each_sequence():
         EngineConfig(max_num_seqs=8, max_num_batched_tokens=7)
 
 
-@pytest.mark.parametrize("name, kind", [("fcfs", FirstComeFirstServed), ("priority", StrictPriority)])
-def test_a_policy_may_be_named_as_in_vllm(name, kind):
-    config = EngineConfig(policy=name)
-    assert type(config.policy) is kind and type(replace(config, block_size=4).policy) is kind
-    engine = an_engine(policy=name)
-    assert engine.generate([[1, 2]], greedy())[0].token_ids == alone("qwen2", [1, 2], 12)
-
-
-@pytest.mark.parametrize("name", ["FCFS", "sjf", "", "x" * 10_000])
-def test_an_unknown_policy_is_refused_with_those_that_there_are(name):
-    with pytest.raises(ValueError, match="there is no policy .*; there are 'fcfs', 'priority'") as refused:
-        EngineConfig(policy=name)
-    assert len(str(refused.value)) < 300
-
-
 def test_integers_may_be_those_of_numpy():
     config = EngineConfig(block_size=np.int64(4), num_blocks=np.uint8(9), watermark=np.float64(0.5))
     assert (type(config.block_size), type(config.num_blocks), config.block_size, config.num_blocks) == (int, int, 4, 9)
-
-
-def test_a_policy_of_ones_own_is_kept():
-    policy = BalancedLengths(target=30)
-    assert EngineConfig(policy=policy).policy is policy
 
 
 def test_overlap_needs_a_runner_that_can():
@@ -107,10 +85,6 @@ def test_one_sequence_of_max_model_len_fits_the_cache(num_blocks):
     )
     with pytest.raises(ValueError, match=words):
         an_engine(num_blocks=num_blocks, max_model_len=longest + 1)
-
-
-def test_a_small_pool_is_fine_if_no_length_was_asked_for():
-    assert num_blocks_of(num_blocks=3) == 3
 
 
 def test_the_cache_has_a_block():

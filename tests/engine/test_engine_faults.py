@@ -6,10 +6,12 @@ import weakref
 
 import pytest
 from engine_cases import (
+    KINDS,
     Broken,
     alone,
     an_engine,
     check_that_nothing_is_left,
+    engine_of_kind,
     greedy,
     run_out,
     run_out_with_an_observer_that_raises,
@@ -23,12 +25,28 @@ TIGHT = dict(num_blocks=12, max_num_seqs=5, max_num_batched_tokens=12)
 CAP = 14
 
 
-def an_engine_at_work(params=None, **config):
-    """Six requests in a pool that is too small for them; `params`: id -> other parameters."""
-    engine = an_engine(**{**TIGHT, **config})
+def an_engine_at_work(params=None, kind="waits", on_token=None, **config):
+    """Six requests in a pool that is too small for them; `params`: id -> other parameters; `on_token`: of r1."""
+    engine = engine_of_kind(kind, **{"block_size": 4, **TIGHT, **config})
     for name, prompt in PROMPTS.items():
-        engine.add_request(prompt, (params or {}).get(name, greedy(CAP, ignore_eos=True)), request_id=name)
+        own = (params or {}).get(name, greedy(CAP, ignore_eos=True))
+        engine.add_request(prompt, own, request_id=name, on_token=on_token if name == "r1" else None)
     return engine
+
+
+def break_forward(engine, k):
+    """The k-th forward pass raises. Returns a list in which the ids of its requests are found afterwards."""
+    concerned, calls, forward = [], [], engine.runner.forward
+
+    def broken(scheduler_output):
+        calls.append(scheduler_output)
+        if len(calls) == k:
+            concerned.extend(sequence.id for sequence in scheduler_output.num_scheduled_tokens)
+            raise Broken("the model")
+        return forward(scheduler_output)
+
+    engine.runner.forward = broken
+    return concerned
 
 
 def check_answers(outputs, failed, kind=Broken, expected=PROMPTS.keys()):
@@ -44,65 +62,28 @@ def check_answers(outputs, failed, kind=Broken, expected=PROMPTS.keys()):
             assert output.error is None and output.token_ids == answer, name
 
 
-def break_at(monkeypatch, engine, where, k):
-    """The k-th call of `where` raises. Returns a list in which that step's requests are found afterwards."""
-    concerned, calls = [], [0]
-
-    def note(scheduler_output):
-        concerned.extend(sequence.id for sequence in scheduler_output.num_scheduled_tokens)
-
-    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine.core.copy_blocks
-    scheduler_outputs = []
-    monkeypatch.setattr(
-        engine.scheduler, "schedule", lambda: scheduler_outputs.append(schedule()) or scheduler_outputs[-1]
-    )
-
-    def broken_forward(scheduler_output):
-        calls[0] += 1
-        if calls[0] == k:
-            note(scheduler_output)
-            raise Broken("the model")
-        return forward(scheduler_output)
-
-    def broken_move(block_copies, *caches):
-        if block_copies:
-            calls[0] += 1
-            if calls[0] == k:
-                note(scheduler_outputs[-1])
-                move(block_copies[:1], *caches)  # half-way
-                raise Broken("moving")
-        return move(block_copies, *caches)
-
-    if where == "forward":
-        monkeypatch.setattr(engine.runner, "forward", broken_forward)
-    else:
-        monkeypatch.setattr(engine.core, "copy_blocks", broken_move)
-    return concerned
-
-
-@pytest.mark.parametrize("swap", [0, 12])
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 13, 21])
-def test_a_model_that_raises_fails_the_requests_of_its_step(monkeypatch, k, swap):
-    engine = an_engine_at_work(num_swap_blocks=swap)
-    concerned = break_at(monkeypatch, engine, "forward", k)
-    outputs = run_out(engine)
-    assert concerned
-    check_answers(outputs, concerned)
-    check_that_nothing_is_left(engine)
-    assert (
-        engine.metrics.requests == {"error": len(concerned), "length": 6 - len(concerned)}
-        if len(concerned) < 6
-        else {"error": 6}
-    )
-
-
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_moving_that_raises_fails_those_who_may_have_lost_their_cache(monkeypatch, k):
+def test_moving_that_raises_fails_those_who_may_have_lost_their_cache(k):
     engine = an_engine_at_work(num_swap_blocks=12)
-    concerned = break_at(monkeypatch, engine, "moves", k)
-    outputs = run_out(engine)
+    schedule, move, outputs, calls = engine.scheduler.schedule, engine.core.copy_blocks, [], []
+    concerned = []
+
+    def noting():
+        outputs.append(schedule())
+        return outputs[-1]
+
+    def broken(block_copies):
+        calls.extend([1] if block_copies else [])
+        if block_copies and len(calls) == k:
+            concerned.extend(sequence.id for sequence in outputs[-1].num_scheduled_tokens)
+            move(block_copies[:1])  # half-way
+            raise Broken("moving")
+        return move(block_copies)
+
+    engine.scheduler.schedule, engine.core.copy_blocks = noting, broken
+    answers = run_out(engine)
     assert concerned, "nothing was moved so often"
-    check_answers(outputs, set(concerned))
+    check_answers(answers, set(concerned))
     check_that_nothing_is_left(engine)
 
 
@@ -130,53 +111,37 @@ def test_who_was_swapped_out_in_peace_goes_on_after_an_error(monkeypatch):
     check_answers(outputs, {name for name, output in outputs.items() if output.error})
 
 
-def test_an_interrupt_is_passed_on_and_loses_nothing(monkeypatch):
-    engine = an_engine_at_work()
-    forward, calls = engine.runner.forward, []
+@pytest.mark.parametrize("unranked", ["bad", "bad/1"])
+def test_a_request_that_its_policy_cannot_rank_fails_alone(unranked):
+    class Policy:
+        name = "of learners"
 
-    def interrupted(scheduler_output):
-        calls.append([sequence.id for sequence in scheduler_output.num_scheduled_tokens])
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return forward(scheduler_output)
+        def rank(self, sequence):
+            if sequence.id == unranked:
+                raise Broken("the policy")
+            return sequence.arrival_time
 
-    monkeypatch.setattr(engine.runner, "forward", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_out(engine)
-    engine.core.settle()
-    audit(engine.scheduler)
-    check_answers(run_out(engine), ())
+    engine = an_engine_at_work(policy=Policy())
+    engine.add_request([1, 2], greedy(CAP, n=2), request_id="bad")
+    outputs = run_out(engine)
+    failed = outputs.pop("bad")
+    assert isinstance(failed.error, Broken) and len(failed.token_ids) == unranked.count("/")
+    check_answers(outputs, ())
     check_that_nothing_is_left(engine)
 
 
-def test_generate_that_is_interrupted_leaves_nothing_behind(monkeypatch):
-    engine = an_engine(**TIGHT)
-    forward, calls = engine.runner.forward, []
-
-    def interrupted(scheduler_output):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return forward(scheduler_output)
-
-    monkeypatch.setattr(engine.runner, "forward", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate(list(PROMPTS.values()), greedy(CAP))
-    check_that_nothing_is_left(engine)
-    assert engine.generate([[1, 2]], greedy())[0].token_ids == alone("qwen2", [1, 2], 12)
-
-
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature):
+def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature, kind):
     params = {"r2": SamplingParams(max_tokens=CAP, ignore_eos=True, temperature=temperature, seed=0)}
-    engine = an_engine_at_work(params)
+    engine = an_engine_at_work(params, kind)
     forward = engine.runner.forward
 
     def with_a_bad_row(scheduler_output):
         logits = forward(scheduler_output).clone()
-        for row, sequence in enumerate(scheduler_output.num_scheduled_tokens):
-            if sequence.id == "r2" and len(sequence.output_ids) == 3:
+        for row, request in enumerate(scheduler_output.num_scheduled_tokens):
+            if request.id == "r2" and request.num_output_tokens == 3:
                 logits[row, 5] = bad
         return logits
 
@@ -219,7 +184,6 @@ def test_one_bad_answer_of_several_fails_the_whole_request():
 @pytest.mark.parametrize("after", [1, 4, CAP])
 @pytest.mark.parametrize("config", [{}, {"num_blocks": 100}])
 def test_whatever_a_callback_does_concerns_whom_it_names(kind, after, config):
-    engine = an_engine(**{**TIGHT, **config})
     told, gone = [], {}
 
     def callback(token):
@@ -237,10 +201,7 @@ def test_whatever_a_callback_does_concerns_whom_it_names(kind, after, config):
         if kind == "adds":
             engine.add_request([9, 8, 7], greedy(5), request_id="new")
 
-    for name, prompt in PROMPTS.items():
-        engine.add_request(
-            prompt, greedy(CAP, ignore_eos=True), request_id=name, on_token=callback if name == "r1" else None
-        )
+    engine = an_engine_at_work(on_token=callback, **config)
     outputs = run_out(engine)
     assert told == alone("qwen2", PROMPTS["r1"], len(told), ignore_eos=True)
     assert len(told) == (CAP if kind in ("adds", "aborts another") else after)
@@ -276,16 +237,14 @@ def test_a_callback_that_aborts_itself_and_comes_again_under_its_name():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit])
 def test_a_callback_that_is_interrupted_fails_its_request_alone(error):
-    engine, told = an_engine(**TIGHT), []
+    told = []
 
     def callback(token):
         told.append(token.token)
         if len(told) == 4:
             raise error
 
-    for name, prompt in PROMPTS.items():
-        on_token = callback if name == "r1" else None
-        engine.add_request(prompt, greedy(CAP, ignore_eos=True), request_id=name, on_token=on_token)
+    engine = an_engine_at_work(on_token=callback)
     with pytest.raises(error):
         run_out(engine)
     audit(engine.scheduler)
@@ -295,15 +254,13 @@ def test_a_callback_that_is_interrupted_fails_its_request_alone(error):
 
 
 def test_a_callback_may_abort_its_request_and_then_raise():
-    engine, gone = an_engine(**TIGHT), []
+    gone = []
 
     def callback(token):
         gone.append(engine.abort("r1"))
         raise Broken("callback")
 
-    for name, prompt in PROMPTS.items():
-        on_token = callback if name == "r1" else None
-        engine.add_request(prompt, greedy(CAP, ignore_eos=True), request_id=name, on_token=on_token)
+    engine = an_engine_at_work(on_token=callback)
     check_answers(run_out(engine), (), expected=PROMPTS.keys() - {"r1"})
     assert gone[0].token_ids == alone("qwen2", PROMPTS["r1"], 1, ignore_eos=True) and gone[0].error is None
     check_that_nothing_is_left(engine)
@@ -429,17 +386,8 @@ def test_outputs_of_generate_and_stream_do_not_pile_up():
 
 
 def test_a_stream_raises_what_went_wrong_after_the_tokens_that_arrived():
-    engine = an_engine()
-    forward, calls = engine.runner.forward, []
-
-    def broken(scheduler_output):
-        calls.append(1)
-        if len(calls) == 4:
-            raise Broken("the model")
-        return forward(scheduler_output)
-
-    engine.runner.forward = broken
-    tokens = []
+    engine, tokens = an_engine(), []
+    break_forward(engine, 4)
     with pytest.raises(Broken):
         for token in engine.stream([1, 2, 3], greedy(9, ignore_eos=True)):
             tokens.append(token.token)
@@ -453,19 +401,16 @@ def test_a_stream_raises_even_if_it_failed_in_the_steps_of_another():
     for _ in range(2):
         for stream in streams:
             next(stream)
-
-    def broken(scheduler_output):
-        raise Broken("the model")
-
-    engine.runner.forward = broken
+    break_forward(engine, 1)
     for stream in streams:
         with pytest.raises(Broken):
             list(stream)
     check_that_nothing_is_left(engine)
 
 
-def test_an_observer_that_raises_loses_no_answer():
-    engine = an_engine_at_work()
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_observer_that_raises_loses_no_answer(kind):
+    engine = an_engine_at_work(kind=kind)
     outputs, errors = run_out_with_an_observer_that_raises(engine, lambda: audit(engine.scheduler))
     assert errors
     check_answers(outputs, ())
@@ -474,21 +419,10 @@ def test_an_observer_that_raises_loses_no_answer():
 
 def test_generate_says_who_failed():
     engine = an_engine()
-    forward, calls = engine.runner.forward, []
-
-    def broken(scheduler_output):
-        calls.append(1)
-        if len(calls) == 3:
-            raise Broken("the model")
-        return forward(scheduler_output)
-
-    engine.runner.forward = broken
-    outputs = engine.generate([[1, 2], [3]], [greedy(1), greedy(5, ignore_eos=True)])
-    assert (
-        outputs[0].error is None
-        and isinstance(outputs[1].error, Broken)
-        and outputs[1].token_ids == alone("qwen2", [3], 2, ignore_eos=True)
-    )
+    break_forward(engine, 3)
+    good, bad = engine.generate([[1, 2], [3]], [greedy(1), greedy(5, ignore_eos=True)])
+    assert good.error is None and isinstance(bad.error, Broken)
+    assert bad.token_ids == alone("qwen2", [3], 2, ignore_eos=True)
     check_that_nothing_is_left(engine)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_cases import KINDS, check_that_nothing_is_left, engine_of_kind
+from engine_cases import KINDS, check_that_nothing_is_left, engine_of_kind, run_out
 from oracle import END
 
 from lessons_lib.engine.sampling import choose_tokens
@@ -54,7 +54,7 @@ def test_a_fork_without_a_token_fails_its_request_alone(an_engine, fails):
     """By a rule that leaves it nothing: of the forks that were made with it, none keeps a block."""
     calls = []
 
-    def rule(token_ids, logits):
+    def rule(prompt_ids, token_ids, logits):
         if not token_ids:
             calls.append(len(calls))
             if len(calls) == fails + 1:
@@ -64,9 +64,7 @@ def test_a_fork_without_a_token_fails_its_request_alone(an_engine, fails):
     params = SamplingParams(n=9, temperature=1.0, seed=2, max_tokens=4, logits_processors=[rule])
     an_engine.add_request([3, 3, 8], params, request_id="fails")
     an_engine.add_request([3, 3, 8], SamplingParams(max_tokens=6), request_id="other")
-    outputs = {}
-    while an_engine.has_unfinished():
-        outputs |= {output.request_id: output for output in an_engine.step()}
+    outputs = run_out(an_engine)
     assert outputs["fails"].error and len(outputs["fails"].completions) == 9
     assert "error" in {each.finish_reason for each in outputs["fails"].completions} <= {"error", "length", "stop"}
     assert outputs["other"].error is None and len(outputs["other"].token_ids) in range(1, 7)

@@ -2,16 +2,12 @@
 
 import pytest
 import torch
-from oracle import END, generate_alone, ragged_requests
 
 from lessons_lib.engine.fused_llama import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
-from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import count_operators
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -44,29 +40,6 @@ def test_a_product_is_the_same_either_way_round():
             got = product(hidden, weight, added)
             torch.testing.assert_close(got, torch.nn.functional.linear(hidden, weight, added))
             assert got.is_contiguous()
-
-
-def test_the_model_itself_computes_as_before_in_the_same_memory(model):
-    ids = torch.tensor([[5, 6, 7, 8]])
-    before = model(ids).logits
-    fused = FusedModel(model)
-    torch.testing.assert_close(model(ids).logits, before)
-    attention = model.model.layers[0].self_attn
-    attention.k_proj.weight.data[0, 0] = 7.0
-    assert fused.layers[0].qkv[attention.q_proj.out_features, 0] == 7.0, "joined weights are a copy"
-
-
-def test_greedy_answers_are_those_of_generate(model):
-    prompts, max_tokens_each = ragged_requests(12, seed=4)
-    sequences = [
-        Sequence(str(n), prompt, max_tokens, frozenset({END}))
-        for n, (prompt, max_tokens) in enumerate(zip(prompts, max_tokens_each))
-    ]
-    scheduler = PreemptiveScheduler(PrefixCache(60, 4), max_num_seqs=5, max_num_batched_tokens=24)
-    answers = serve_greedily(FusedRunner(model, 60, 4), scheduler, sequences)
-    assert answers == [
-        generate_alone(model, prompt, max_tokens, END) for prompt, max_tokens in zip(prompts, max_tokens_each)
-    ]
 
 
 def test_it_takes_fewer_operations():

@@ -2,7 +2,7 @@
 found in its cache."""
 
 import pytest
-from engine_cases import KINDS, engine_of_kind, greedy
+from engine_cases import KINDS, engine_of_kind, greedy, run_out
 from prometheus_client.parser import text_string_to_metric_families
 
 from lessons_lib.engine.metrics import EngineGauges
@@ -114,9 +114,7 @@ def test_what_a_preempted_request_finds_again_does_not_count(an_engine):
     prompts = [[*range(10)], [*range(20, 30)], [*range(8), 60, 61], [*range(40, 50)]]
     for index, prompt in enumerate(prompts):
         engine.add_request(prompt, greedy(16, ignore_eos=True), request_id=str(index))
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs = run_out(engine)
     first, all_found = {}, {}
     for output in found:
         for sequence in output.admitted:

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from lessons_lib.engine import grammar_process, guided
 from lessons_lib.engine.guided import GrammarState, Vocabulary
-from lessons_lib.engine.logits_processors import LogitsRules
+from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import (
     MAX_CHARACTERS,
@@ -160,7 +160,7 @@ def test_a_grammar_whose_masks_take_too_long_ends_its_request(grammar_of, monkey
 
 def test_no_more_tokens_can_be_allowed_than_there_are(tokenizer):
     def rules(count):
-        return LogitsRules.of(SamplingParams(allowed_token_ids=[5] * count), tokenizer, SIZE)
+        return rules_of(SamplingParams(allowed_token_ids=[5] * count), (), tokenizer=tokenizer, vocab_size=SIZE)
 
     assert rules(SIZE)
     with pytest.raises(BadRequest, match=f"allowed_token_ids has {SIZE + 1} values; the vocabulary has {SIZE} tokens"):

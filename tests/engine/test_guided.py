@@ -1,7 +1,6 @@
 """Guided decoding: whatever a hot model would rather write, the text matches; a text that is cut short is the beginning of
 one that matches."""
 
-import copy
 import json
 import random
 import re
@@ -10,20 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from engine_cases import KINDS, engine_of_kind, run_out
 from jsonschema import validate
 
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.guided import GrammarState
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.validate import BadRequest
 
 pytest.importorskip("llguidance")
-ENGINES = ["waits", "overlaps"]
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -54,28 +49,19 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def loaded():
-    model, tokenizer = load_model(device="cpu")
-    return {"waits": model, "overlaps": copy.deepcopy(model)}, tokenizer
+    return load_model(device="cpu")
 
 
 @pytest.fixture
 def an_engine(loaded):
-    models, tokenizer = loaded
-
-    def make(kind="waits", **config):
-        config = {"max_num_seqs": 6, "max_num_batched_tokens": 64, "num_blocks": 60, **config}
-        if kind == "waits":
-            return LLMEngine(models[kind], tokenizer, EngineConfig(**config))
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return LLMEngine(models[kind], tokenizer, EngineConfig(overlap=True, **config, make_runner=make_runner))
-
-    return make
+    sizes = {"max_num_seqs": 6, "max_num_batched_tokens": 64, "num_blocks": 60}
+    return lambda kind="waits", **config: engine_of_kind(kind, *loaded, **{**sizes, **config})
 
 
 @pytest.fixture(scope="module")
 def alone(loaded):
     """The tokens that a request gets in an engine of its own."""
-    engine, found = LLMEngine(loaded[0]["waits"], loaded[1], EngineConfig(num_blocks=60)), {}
+    engine, found = engine_of_kind("waits", *loaded, num_blocks=60), {}
 
     def tokens(prompt, params):
         name = repr((prompt, params))
@@ -93,7 +79,7 @@ def guided(max_tokens=120, temperature=1.5, seed=0, rules=None, **kwargs):
     )
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("engine_kind", KINDS)
 @pytest.mark.parametrize("num_blocks", [60, 7])
 def test_every_text_matches_in_any_company(an_engine, alone, engine_kind, num_blocks):
     engine, wanted = an_engine(engine_kind, num_blocks=num_blocks), {}
@@ -103,9 +89,7 @@ def test_every_text_matches_in_any_company(an_engine, alone, engine_kind, num_bl
             wanted[engine.add_request("The old dog", params)] = kind, params
         params = SamplingParams(max_tokens=30, temperature=1.0, seed=seed)
         wanted[engine.add_request("The old dog", params)] = None, params
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs = run_out(engine)
     assert bool(engine.scheduler.num_preempted) == (num_blocks == 7)
     finished = 0
     for name, (kind, params) in wanted.items():
@@ -119,7 +103,7 @@ def test_every_text_matches_in_any_company(an_engine, alone, engine_kind, num_bl
     assert finished >= 8
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("engine_kind", KINDS)
 def test_a_text_that_is_cut_short_is_a_beginning(an_engine, loaded, engine_kind):
     whole = an_engine().generate(["Once"], guided(rules=RULES["json"][0]))[0]
     assert matches_schema(whole.text)
@@ -142,7 +126,7 @@ def test_the_text_of_a_special_token_in_a_rule_is_text(an_engine, rules):
     assert 0 not in found.token_ids[:-1]
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("engine_kind", KINDS)
 def test_each_of_several_completions_is_guided_on_its_own(an_engine, engine_kind):
     (output,) = an_engine(engine_kind).generate(["Once"], guided(n=4, rules=RULES["regex"][0]))
     texts = [completion.text for completion in output.completions]

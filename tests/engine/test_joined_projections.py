@@ -12,7 +12,7 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.equal_products import ShareEqualProducts
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, compiled_logits
 from lessons_lib.engine.input_batch import forward_batch
-from lessons_lib.engine.joined_projections import JoinedLinear, join_projections, separate
+from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.models import tiny_models
 
@@ -37,7 +37,7 @@ def test_a_joined_model_has_the_same_weights_and_outputs(family):
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     for each in joined:
-        separate(each)
+        each.separate()
     assert not any(isinstance(module, JoinedLinear) for module in model.modules())
     memory = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
     assert len(memory) == len(set(memory))

@@ -1,7 +1,7 @@
 """What the reader of a stream is told with each token is what the output of the request has at the end."""
 
 import pytest
-from engine_cases import KINDS, engine_of_kind, letter
+from engine_cases import KINDS, engine_of_kind, letter, run_out
 from oracle import END
 
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -19,9 +19,7 @@ def served(engine, requests):
     told = {name: [] for name in requests}
     for name, (prompt, params) in requests.items():
         engine.add_request(prompt, params, request_id=name, on_token=told[name].append)
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs = run_out(engine)
     return outputs, told
 
 

@@ -1,17 +1,13 @@
 """The overlapped engine: the answers of LLMEngine, whatever happens, one step late; nothing is left behind."""
 
-import copy
 import random
-import time
 from functools import partial
 
 import engine_cases
 import pytest
 import torch
-from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_an_observer_that_raises
+from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter
 
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
@@ -29,43 +25,20 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def model():
-    """One of its own: a GPUModelRunner gives the model another attention."""
-    return copy.deepcopy(engine_cases.a_model())
-
-
-@pytest.fixture
-def an_engine(model):
-    def make(clock=time.perf_counter, **config):
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        config = EngineConfig(**{**ROOMY, "make_runner": make_runner, "overlap": True, **config})
-        return engine_cases.measured(LLMEngine(model, engine_cases.LetterTokenizer(), config, clock))
-
-    return make
+def an_engine(**config):
+    return engine_cases.engine_of_kind("overlaps", **{**ROOMY, **config})
 
 
 def plain_engine(**config):
     return engine_cases.an_engine(**{**ROOMY, **config})
 
 
-def check_books(engine):
-    audit(engine.scheduler)
-
-
-def run_out(engine, most_steps=2000):
-    """See `engine_cases.run_out`."""
-    outputs = {}
-    for _ in range(most_steps):
-        if not engine.has_unfinished():
-            check_that_nothing_is_left(engine)
-            assert not engine.core.in_flight
-            return outputs
-        for output in engine.step():
-            assert output.request_id not in outputs, f"{output.request_id} has ended twice"
-            outputs[output.request_id] = output
-        check_books(engine)
-    raise AssertionError(f"not done after {most_steps} steps")
+def run_out(engine):
+    """See `engine_cases.run_out`; nothing is left behind."""
+    outputs = engine_cases.run_out(engine)
+    check_that_nothing_is_left(engine)
+    assert not engine.core.in_flight
+    return outputs
 
 
 def a_workload(seed, looked_at=0.1, count=30):
@@ -108,7 +81,7 @@ def serve(engine, workload, seed, told):
         engine.add_request(prompt, params, request_id=name, on_token=partial(on_token, name, kind) if kind else None)
         for _ in range(rng.choice([0, 0, 1, 3])):
             outputs |= {output.request_id: output for output in engine.step()}
-            check_books(engine)
+            audit(engine.scheduler)
     return outputs | run_out(engine) | aborted
 
 
@@ -124,7 +97,7 @@ def told_alike(output):
 @pytest.mark.parametrize("looked_at", [0.0, 0.1])
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("seed", range(2))
-def test_answers_are_those_of_the_engine_that_waits(an_engine, seed, kind, looked_at):
+def test_answers_are_those_of_the_engine_that_waits(seed, kind, looked_at):
     workload = a_workload(seed, looked_at)
     engine, told = an_engine(**CONFIGS[kind]), {}
     outputs = serve(engine, workload, seed, told)
@@ -146,7 +119,7 @@ def test_answers_are_those_of_the_engine_that_waits(an_engine, seed, kind, looke
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["roomy", "swapping"])
-def test_aborts_at_any_time_disturb_nobody(an_engine, seed, kind):
+def test_aborts_at_any_time_disturb_nobody(seed, kind):
     engine, rng = an_engine(**CONFIGS[kind]), random.Random(seed)
     prompts = {
         engine.add_request([n + 1, 2 * n + 3, 5] * (n % 4 + 1), greedy(14, ignore_eos=True)): n for n in range(9)
@@ -156,9 +129,9 @@ def test_aborts_at_any_time_disturb_nobody(an_engine, seed, kind):
         if engine.requests and rng.random() < 0.4:
             name = rng.choice(list(engine.requests))
             aborted[name] = engine.abort(name)
-            check_books(engine)
+            audit(engine.scheduler)
         outputs |= {output.request_id: output for output in engine.step()}
-        check_books(engine)
+        audit(engine.scheduler)
     outputs |= run_out(engine)
     assert len(aborted) > 1 and not aborted.keys() & outputs.keys() and len(aborted) + len(outputs) == len(prompts)
     for output in (outputs | aborted).values():
@@ -166,44 +139,8 @@ def test_aborts_at_any_time_disturb_nobody(an_engine, seed, kind):
         assert output.token_ids == (expected[: len(output.token_ids)] if output.request_id in aborted else expected)
 
 
-def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
-    engine, log = an_engine(), []
-    keep_tokens = engine.runner.keep_tokens
-
-    class Noted:
-        def __init__(self, tokens, number):
-            self.tokens, self.number = tokens, number
-
-        def wait(self):
-            log.append(f"tokens {self.number}")
-            return self.tokens.wait()
-
-    def noting(scheduler_output, tokens):
-        number = sum(entry.startswith("launch") for entry in log)
-        log.append(f"launch {number}")
-        return Noted(keep_tokens(scheduler_output, tokens), number)
-
-    engine.runner.keep_tokens = noting
-    told = []
-    engine.add_request(
-        [1, 2, 3], greedy(4, ignore_eos=True), on_token=lambda token: told.append((token.token, len(log)))
-    )
-    run_out(engine)
-    assert log == [
-        "launch 0",
-        "launch 1",
-        "tokens 0",
-        "launch 2",
-        "tokens 1",
-        "launch 3",
-        "tokens 2",
-        "tokens 3",
-    ]
-    assert told == list(zip(alone("qwen2", [1, 2, 3], 4, ignore_eos=True), [3, 5, 7, 8]))
-
-
 @pytest.mark.parametrize("params", [greedy(9, logprobs=1), SamplingParams(max_tokens=9, n=2, temperature=1.0, seed=3)])
-def test_only_while_somebody_looks_at_logits_one_step_waits_for_the_other(an_engine, params):
+def test_only_while_somebody_looks_at_logits_one_step_waits_for_the_other(params):
     engine, kinds = an_engine(max_num_seqs=2), []
     core, schedule = engine.core, engine.scheduler.schedule
     engine.scheduler.schedule = lambda: kinds.append("overlapped" if core.in_flight else "alone") or schedule()
@@ -238,11 +175,12 @@ def check_failed(outputs, prompts, failed, kind=Broken):
         ), name
 
 
+@pytest.mark.parametrize("engine_kind", engine_cases.KINDS)
 @pytest.mark.parametrize("config", ["roomy", "swapping"])
 @pytest.mark.parametrize("where", ["launch", "choose", "arrival"])
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 15, 16])
-def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
-    engine = an_engine(**{**CONFIGS[config], "max_num_seqs": 4})
+def test_an_error_fails_the_requests_of_its_step(where, k, config, engine_kind):
+    engine = engine_cases.engine_of_kind(engine_kind, **{**CONFIGS[config], "max_num_seqs": 4})
     prompts, runner, core, calls, failed = at_work(engine), engine.runner, engine.core, [], set()
     forward, sampler, keep_tokens = runner.forward, core.sampler, runner.keep_tokens
 
@@ -270,131 +208,16 @@ def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
     runner.forward, core.sampler, runner.keep_tokens = broken_forward, broken_sampler, broken_keep
     outputs = run_out(engine)
     assert failed
-    failed -= {
-        name for name in failed if outputs[name].finish_reason == "length"
-    }  # its last token was under way, and good
+    failed -= {name for name in failed if outputs[name].finish_reason == "length"}  # its last token was under way
     check_failed(outputs, prompts, failed)
+    assert engine.metrics.requests == {"error": len(failed), "length": 6 - len(failed)}
     assert engine.generate([[1, 2]], greedy())[0].token_ids == alone("qwen2", [1, 2], 12)
-
-
-def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
-    for where in ("launch", "arrival"):
-        engine = an_engine()
-        prompts, keep_tokens, calls = at_work(engine), engine.runner.keep_tokens, []
-
-        class Interrupted:
-            def wait(self):
-                raise KeyboardInterrupt
-
-        def broken(scheduler_output, tokens):
-            calls.append(scheduler_output)
-            if len(calls) == 4 and where == "launch":
-                raise KeyboardInterrupt
-            return Interrupted() if len(calls) == 4 else keep_tokens(scheduler_output, tokens)
-
-        engine.runner.keep_tokens = broken
-        with pytest.raises(KeyboardInterrupt):
-            run_out(engine)
-        engine.core.settle()
-        check_books(engine)
-        check_failed(run_out(engine), prompts, set())
-
-
-def test_moving_that_raises(an_engine):
-    engine, prompt = an_engine(), list(range(1, 9))
-    engine.generate([prompt], greedy(2, ignore_eos=True))
-    engine.add_request([50], greedy(14, ignore_eos=True), request_id="other")
-    for _ in range(3):
-        engine.step()
-    engine.add_request(prompt, greedy(5), request_id="copied")
-
-    def broken(block_copies):
-        raise Broken("moving")
-
-    engine.core.copy_blocks = broken
-    outputs = run_out(engine)
-    assert isinstance(outputs["copied"].error, Broken) and isinstance(outputs["other"].error, Broken)
-    assert outputs["other"].token_ids == alone("qwen2", [50], 2, ignore_eos=True), "the third was in flight"
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_fail_their_own_request(an_engine, temperature):
-    engine = an_engine()
-    prompts = at_work(engine)
-    engine.add_request(
-        [1, 2], SamplingParams(max_tokens=14, temperature=temperature, seed=1, ignore_eos=True), request_id="bad"
-    )
-    forward, told = engine.runner.forward, []
-
-    def with_a_bad_row(scheduler_output):
-        logits = forward(scheduler_output).clone()
-        for row, request in enumerate(scheduler_output.num_scheduled_tokens):
-            if request.id == "bad" and request.num_output_tokens == 3:
-                logits[row, 5] = float("nan")
-                told.append(row)
-        return logits
-
-    engine.runner.forward = with_a_bad_row
-    outputs = run_out(engine)
-    bad = outputs.pop("bad")
-    assert told and len(bad.token_ids) == 3 and "not finite numbers" in str(bad.error)
-    check_failed(outputs, prompts, set())
-
-
-def test_an_observer_that_raises_loses_no_answer(an_engine):
-    engine = an_engine()
-    prompts = at_work(engine)
-    outputs, errors = run_out_with_an_observer_that_raises(engine, lambda: check_books(engine))
-    assert errors > 3
-    check_failed(outputs | run_out(engine), prompts, set())
 
 
 # Everything else
 
 
-def test_streams_and_generate_do_as_ever(an_engine):
-    engine = an_engine()
-    streams = [engine.stream(prompt, greedy(6, ignore_eos=True)) for prompt in ([1, 2], [3, 4])]
-    for prompt, tokens in zip(([1, 2], [3, 4]), zip(*zip(*streams))):
-        assert [token.token for token in tokens] == alone("qwen2", prompt, 6, ignore_eos=True)
-    for stream in streams:
-        assert list(stream) == []
-    for _ in engine.stream([1, 2, 3], greedy(9)):
-        break
-    assert engine.generate([[1, 2]], greedy(9, ignore_eos=True))[0].token_ids == alone(
-        "qwen2", [1, 2], 9, ignore_eos=True
-    )
-    check_that_nothing_is_left(engine)
-    assert not engine.core.in_flight
-
-
-def test_a_step_inside_a_step_is_refused(an_engine):
-    engine = an_engine()
-    engine.add_request([1, 2], greedy(4), on_token=lambda token: engine.step())
-    (output,) = run_out(engine).values()
-    assert "step() was called by an on_token" in str(output.error)
-
-
-def test_metrics_add_up(an_engine):
-    clock = engine_cases.Clock()
-    engine = an_engine(clock=clock)
-    outputs = engine.generate([[n + 1] * 9 for n in range(8)], greedy(12, ignore_eos=True))
-    metrics, steps = engine.metrics, engine.metrics.recent
-    assert (
-        metrics.steps == len(steps) and metrics.new_tokens == sum(len(output.token_ids) for output in outputs) == 8 * 12
-    )
-    assert metrics.tokens == metrics.prefill_tokens + 8 * 12 == 8 * (9 + 11), (
-        "nothing is computed that could be known to be of no use"
-    )
-    assert (
-        metrics.requests == {"length": 8} and metrics.tpot.count == metrics.ttft.count == metrics.queue_time.count == 8
-    )
-    assert metrics.itl.count == 8 * 11 and metrics.tpot.total * 11 == pytest.approx(metrics.itl.total)
-    assert steps[3].seconds.keys() == {"schedule", "move", "sample", "forward", "update"}
-    assert metrics.busy_seconds < clock.now, "no second counts twice"
-
-
-def test_the_longest_sequence_is_what_the_runner_has_room_for(an_engine):
+def test_the_longest_sequence_is_what_the_runner_has_room_for():
     engine = an_engine(max_model_len=20)
     with pytest.raises(BadRequest, match="15 tokens and asks for 6 more, 21 in all; the context is 20"):
         engine.add_request([1] * 15, greedy(6))

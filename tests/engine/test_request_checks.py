@@ -6,31 +6,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine_cases import LetterTokenizer, a_model, alone, an_engine, check_that_nothing_is_left, greedy, run_out
+from engine_cases import KINDS, alone, an_engine, check_that_nothing_is_left, engine_of_kind, greedy, run_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.detokenizer import releasable
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.input_processor import MAX_NAME_CHARACTERS, MAX_TIER
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import MAX_N, MAX_STOP_CHARACTERS, MAX_VALUES, SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
 
 OTHERS = {"a": [1, 2, 3], "b": [9, 8], "c": [4, 4, 4]}
-
-
-def overlapped_engine(**config):
-    sizes = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 64}
-    make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    return LLMEngine(
-        a_model(), LetterTokenizer(), EngineConfig(overlap=True, **{**sizes, "make_runner": make_runner, **config})
-    )
 
 
 def at_work(engine):
@@ -73,10 +60,10 @@ BAD_ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("make", [an_engine, overlapped_engine])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_a_bad_argument_changes_nothing_for_anyone(name, make):
-    engine = at_work(make(policy=BalancedLengths(target=20)))
+def test_a_bad_argument_changes_nothing_for_anyone(name, kind):
+    engine = at_work(engine_of_kind(kind, policy=BalancedLengths(target=20), block_size=4, num_blocks=64))
     for value in BAD_ARGUMENTS[name]:
         before = state(engine)
         arguments = {"prompt": [4, 5], "params": greedy(5), name: value}
@@ -88,9 +75,7 @@ def test_a_bad_argument_changes_nothing_for_anyone(name, make):
             with pytest.raises(BadRequest):
                 engine.stream(**arguments)
         assert state(engine) == before
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs = run_out(engine)
     assert {name: output.token_ids for name, output in outputs.items()} == {
         name: alone("qwen2", prompt, 12) for name, prompt in OTHERS.items()
     }
@@ -107,7 +92,9 @@ GOOD_ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("policy", [BalancedLengths(20), PriorityWithAgeing(2.0, 1.0), ShortestJobFirst(), "priority"])
+@pytest.mark.parametrize(
+    "policy", [BalancedLengths(20), PriorityWithAgeing(2.0, 1.0), ShortestJobFirst(), StrictPriority()]
+)
 def test_good_arguments_are_served(policy):
     engine = an_engine(policy=policy, num_blocks=200)
     for name, values in GOOD_ARGUMENTS.items():
@@ -189,19 +176,6 @@ def test_log_probabilities_have_a_limit_that_an_engine_can_raise():
     assert len(output.completions[0].logprobs[0].top) == VOCAB_SIZE
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(text=st.text("ab", max_size=12), stop=st.lists(st.text("ab", min_size=1, max_size=20), max_size=4))
-def test_stop_strings_are_matched_as_by_the_definition(text, stop):
-    length, stopped = releasable(text, stop)
-    found = [text.index(string) for string in stop if string in text]
-    assert stopped == bool(found)
-    if found:
-        assert length == min(found)
-    else:
-        held = [size for size in range(len(text) + 1) if any(s.startswith(text[len(text) - size :]) for s in stop)]
-        assert length == len(text) - max(held, default=0)
-
-
 # Several prompts at once
 
 
@@ -214,10 +188,10 @@ def test_stop_strings_are_matched_as_by_the_definition(text, stop):
         ([[1], [2]], [greedy(), greedy(logprobs=21)], BadRequest, "logprobs is 21"),
         ([[1], [1] * 300], None, BadRequest, "prompt 1 has 300 tokens"),
         ([[1], [1] * 230], greedy(20), OutOfBlocks, "'prompt 1' may need 63 blocks"),
-        ([[1], [2]], 5, BadRequest, "params is 5; give one SamplingParams"),
+        ([[1], [2]], 5, BadRequest, "params is 5; it must be one SamplingParams"),
         ([[1], [2]], {"max_tokens": 3}, BadRequest, "params is"),
         ([[1], [2]], [greedy()] * 3, BadRequest, "3 sampling parameters for 2 prompts"),
-        ("text", None, BadRequest, "one string"),
+        ("text", None, BadRequest, "a list of prompts"),
         (None, None, BadRequest, "prompts is None"),
         ({"a": [1]}, None, BadRequest, "prompts is"),
         ([1, 2, 3], None, BadRequest, "prompt 0 is 1; give a str"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.engine.logits_processors import LogitsRules
+from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
@@ -143,14 +143,14 @@ def test_structured_outputs_have_one_rule(rules):
 )
 def test_tokens_outside_the_vocabulary_are_refused(name, value):
     with pytest.raises(BadRequest, match=rf"^{name} contains token id .* the vocabulary has ids 0 to 96\."):
-        LogitsRules.of(SamplingParams(**{name: value}), None, 97)
+        rules_of(SamplingParams(**{name: value}), (), tokenizer=None, vocab_size=97)
 
 
 def test_only_rules_that_look_back_make_a_step_wait():
     static = SamplingParams(logit_bias={1: 2}, allowed_token_ids=(1, 2), min_tokens=3, min_p=0.2, top_k=5, stop="a")
     assert static.changes_logits and not static.needs_last_token
     plain = SamplingParams(temperature=1.0, top_k=5, min_p=0.1, seed=3, stop="a", logprobs=2)
-    assert not plain.changes_logits and LogitsRules.of(plain, None, 97) is None
+    assert not plain.changes_logits and rules_of(plain, (), tokenizer=None, vocab_size=97) is None
     for rule in (
         dict(presence_penalty=1),
         dict(repetition_penalty=1.1),

@@ -1,14 +1,13 @@
 """Requests with every rule of SamplingParams through both engines: the tokens of a loop without cache, batch or engine, in
 any company and after any preemption."""
 
-import copy
 import random
 
 import engine_cases
 import pytest
 import race_oracle
 import torch
-from engine_cases import check_that_nothing_is_left, letter
+from engine_cases import KINDS, check_that_nothing_is_left, engine_of_kind, letter, run_out
 from oracle import END
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
@@ -18,10 +17,6 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -32,7 +27,6 @@ CONFIGS = {
     "tight": {**ROOMY, "num_blocks": 18},
     "swapping": {**ROOMY, "num_blocks": 18, "num_swap_blocks": 20},
 }
-ENGINES = ["waits", "overlaps"]
 
 
 class SpellingTokenizer(engine_cases.LetterTokenizer):
@@ -42,24 +36,8 @@ class SpellingTokenizer(engine_cases.LetterTokenizer):
         return [ord(char) - ord("!") for char in text if char != " "]
 
 
-@pytest.fixture(scope="module")
-def models():
-    """The overlapped engine gives its model another attention."""
-    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in ENGINES}
-
-
-@pytest.fixture
-def an_engine(models):
-    def make(kind="waits", **config):
-        config = {**ROOMY, "max_logprobs": -1, **config}
-        if kind == "waits":
-            return LLMEngine(models[kind], SpellingTokenizer(), EngineConfig(**config))
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return LLMEngine(
-            models[kind], SpellingTokenizer(), EngineConfig(overlap=True, **config, make_runner=make_runner)
-        )
-
-    return make
+def an_engine(kind="waits", **config):
+    return engine_of_kind(kind, tokenizer=SpellingTokenizer(), **{**ROOMY, "max_logprobs": -1, **config})
 
 
 def some_rules(rng):
@@ -131,16 +109,15 @@ def serve(engine, workload, seed):
             outputs |= {output.request_id: output for output in engine.step()}
     while engine.has_unfinished():
         outputs |= {output.request_id: output for output in engine.step()}
-        if not hasattr(engine, "overlap"):
-            audit(engine.scheduler)
+        audit(engine.scheduler)
     check_that_nothing_is_left(engine)
     return outputs
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("engine_kind", KINDS)
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("seed", range(2))
-def test_tokens_are_those_of_a_loop_alone(an_engine, seed, config, engine_kind):
+def test_tokens_are_those_of_a_loop_alone(seed, config, engine_kind):
     workload = a_workload(seed)
     engine = an_engine(engine_kind, **CONFIGS[config])
     outputs = serve(engine, workload, seed)
@@ -158,7 +135,7 @@ def test_tokens_are_those_of_a_loop_alone(an_engine, seed, config, engine_kind):
         (dict(logit_bias={5: 7.0, 40: -3.0}), dict(sequence_bias={(5,): 7.0, (40,): -3.0})),
     ],
 )  # fmt: skip
-def test_greedy_tokens_are_those_of_generate(an_engine, ours, theirs):
+def test_greedy_tokens_are_those_of_generate(ours, theirs):
     prompts = [[5, 9, 2], [30, 31, 32, 33, 34], [60]]
     theirs = dict(eos_token_id=END) | theirs
     outputs = an_engine().generate(prompts, SamplingParams(max_tokens=20, **ours))
@@ -172,8 +149,8 @@ def test_greedy_tokens_are_those_of_generate(an_engine, ours, theirs):
 
 
 @pytest.mark.parametrize("num_blocks", [14, 150])
-@pytest.mark.parametrize("engine_kind", ENGINES)
-def test_each_of_several_completions_has_its_own_history(an_engine, engine_kind, num_blocks):
+@pytest.mark.parametrize("engine_kind", KINDS)
+def test_each_of_several_completions_has_its_own_history(engine_kind, num_blocks):
     prompt = [4, 8, 15, 16, 23]
     params = SamplingParams(
         max_tokens=15, temperature=1.2, seed=50, n=3, repetition_penalty=1.5, frequency_penalty=1.0, bad_words=["%&", "~"],
@@ -186,13 +163,13 @@ def test_each_of_several_completions_has_its_own_history(an_engine, engine_kind,
     )
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
-def test_rules_that_need_no_history_dont_make_steps_wait(an_engine, engine_kind):
+@pytest.mark.parametrize("engine_kind", KINDS)
+def test_rules_that_need_no_history_dont_make_steps_wait(engine_kind):
     engine = an_engine(engine_kind)
     rules = dict(logit_bias={3: 5}, allowed_token_ids=range(50), min_tokens=6, min_p=0.01, stop_token_ids=range(9))
     for seed in range(4):
         engine.add_request([seed + 1, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=seed, **rules))
-    assert not any(group.needs_host for group in engine.requests.values())
+    assert not any(group.params.needs_host for group in engine.requests.values())
     for output in engine.generate([[5, 7]], SamplingParams(max_tokens=9, temperature=1.0, seed=9, **rules)):
         assert output.token_ids == by_hand([5, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=9, **rules))
     while engine.has_unfinished():
@@ -208,9 +185,9 @@ def logprobs_of_prompt(prompt):
     return engine_cases.a_model()(input_ids=torch.tensor([prompt])).logits[0].log_softmax(-1)
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("engine_kind", KINDS)
 @pytest.mark.parametrize("config", [dict(), dict(max_num_batched_tokens=6), dict(num_blocks=14), dict(num_blocks=14, num_swap_blocks=30)])  # fmt: skip
-def test_prompt_logprobs_are_those_of_one_forward_pass(an_engine, engine_kind, config):
+def test_prompt_logprobs_are_those_of_one_forward_pass(engine_kind, config):
     engine, rng = an_engine(engine_kind, **config), random.Random(1)
     shared = [rng.randrange(VOCAB_SIZE) for _ in range(12)]
     wanted, outputs = {}, {}
@@ -222,8 +199,7 @@ def test_prompt_logprobs_are_those_of_one_forward_pass(an_engine, engine_kind, c
         )
         wanted[name] = count
         outputs |= {output.request_id: output for output in engine.step()}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs |= run_out(engine)
     check_that_nothing_is_left(engine)
     assert bool(engine.scheduler.num_preempted) == ("num_blocks" in config)
     for name, count in wanted.items():
@@ -242,7 +218,7 @@ def test_prompt_logprobs_are_those_of_one_forward_pass(an_engine, engine_kind, c
             assert len({token for token, _ in found.top} - {*tokens.tolist()}) <= 1, "two alike may change places"
 
 
-def test_prompt_logprobs_read_nothing_from_the_prefix_cache(an_engine):
+def test_prompt_logprobs_read_nothing_from_the_prefix_cache():
     engine = an_engine()
     prompt = [*range(20)]
     engine.generate([prompt], SamplingParams(max_tokens=3))
@@ -254,15 +230,8 @@ def test_prompt_logprobs_read_nothing_from_the_prefix_cache(an_engine):
     assert sum(cached) == 16, "others do"
 
 
-def test_logprobs_of_all_tokens(an_engine):
-    (output,) = an_engine().generate([[5, 6, 7]], SamplingParams(max_tokens=3, logprobs=-1))
-    for logprobs in output.completions[0].logprobs:
-        assert sorted(token for token, _ in logprobs.top) == [*range(VOCAB_SIZE)]
-        assert (logprobs.token, logprobs.logprob) == logprobs.top[0]
-
-
-@pytest.mark.parametrize("engine_kind", ENGINES)
-def test_logprobs_are_the_models_own_whatever_the_rules(an_engine, engine_kind):
+@pytest.mark.parametrize("engine_kind", KINDS)
+def test_logprobs_are_the_models_own_whatever_the_rules(engine_kind):
     params = SamplingParams(max_tokens=5, logprobs=2, allowed_token_ids=(5, 6), ignore_eos=True)
     (output,) = an_engine(engine_kind).generate([[5, 6, 7]], params)
     expected = logprobs_of_prompt([5, 6, 7, *output.token_ids])[2:]
@@ -271,11 +240,11 @@ def test_logprobs_are_the_models_own_whatever_the_rules(an_engine, engine_kind):
         assert [value for _, value in logprobs.top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
-def test_rules_that_fail_fail_their_own_request(an_engine, engine_kind):
+@pytest.mark.parametrize("engine_kind", KINDS)
+def test_rules_that_fail_fail_their_own_request(engine_kind):
     engine = an_engine(engine_kind)
 
-    def broken(output_ids, logits):
+    def broken(prompt_ids, output_ids, logits):
         if len(output_ids) == 3:
             raise ZeroDivisionError("broken")
         return logits
@@ -286,9 +255,7 @@ def test_rules_that_fail_fail_their_own_request(an_engine, engine_kind):
         "broken": engine.add_request(prompt, SamplingParams(max_tokens=12, logits_processors=[broken])),
         "fork": engine.add_request(prompt, SamplingParams(n=3, temperature=1.0, logits_processors=[_third_time()])),
     }
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
+    outputs = run_out(engine)
     check_that_nothing_is_left(engine)
     assert outputs[names["good"]].token_ids == by_hand(prompt, params) and outputs[names["good"]].error is None
     assert isinstance(outputs[names["broken"]].error, ZeroDivisionError)
@@ -300,14 +267,14 @@ def test_rules_that_fail_fail_their_own_request(an_engine, engine_kind):
 def _third_time():
     calls = []
 
-    def function(output_ids, logits):
+    def function(prompt_ids, output_ids, logits):
         calls.append(1)
         return logits if len(calls) != 3 else 1 / 0
 
     return function
 
 
-def output_of(an_engine, prompt=(5, 9, 2), engine_kind="waits", **params):
+def output_of(prompt=(5, 9, 2), engine_kind="waits", **params):
     """(output, what was streamed)."""
     engine, streamed = an_engine(engine_kind), []
     name = engine.add_request(
@@ -323,53 +290,34 @@ def output_of(an_engine, prompt=(5, 9, 2), engine_kind="waits", **params):
     return output
 
 
-@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("engine_kind", KINDS)
 @pytest.mark.parametrize("included", [False, True])
-def test_what_has_ended_it_is_said_and_included_if_wanted(an_engine, engine_kind, included):
+def test_what_has_ended_it_is_said_and_included_if_wanted(engine_kind, included):
     free = by_hand([5, 9, 2], SamplingParams(max_tokens=12, ignore_eos=True))
     text = "".join(map(letter, free))
     common = dict(max_tokens=12, ignore_eos=True, include_stop_str_in_output=included, engine_kind=engine_kind)
-    output = output_of(an_engine, **common, stop=[text[4:6], "no"])
+    output = output_of(**common, stop=[text[4:6], "no"])
     end = text.index(text[4:6]) + 2 * included
     assert (output.text, output.finish_reason) == (text[:end], "stop")
     assert output.completions[0].stop_reason == text[4:6]
     token = free[4]
-    output = output_of(an_engine, **common, stop_token_ids=(token,))
+    output = output_of(**common, stop_token_ids=(token,))
     first = free.index(token)
     assert (output.text, output.finish_reason) == (text[: first + included], "stop")
     assert output.token_ids == free[: first + 1] and output.completions[0].stop_reason == token
-    output = output_of(an_engine, **common)
+    output = output_of(**common)
     assert (output.text, output.finish_reason, output.completions[0].stop_reason) == (text, "length", None)
 
 
-def test_the_end_token_is_no_stop_reason(an_engine):
+def test_the_end_token_is_no_stop_reason():
     rules = dict(max_tokens=9, logit_bias={END: 100}, min_tokens=4)
-    output = output_of(an_engine, **rules, stop_token_ids=(END,))
+    output = output_of(**rules, stop_token_ids=(END,))
     assert output.token_ids[4:] == [END] and END not in output.token_ids[:4]
     assert (output.finish_reason, output.completions[0].stop_reason) == ("stop", None)
-    output = output_of(an_engine, **rules, stop_token_ids=(END,), ignore_eos=True)
+    output = output_of(**rules, stop_token_ids=(END,), ignore_eos=True)
     assert (output.finish_reason, output.completions[0].stop_reason) == ("stop", END)
 
 
-def test_stop_strings_count_behind_min_tokens(an_engine):
-    free = by_hand([5, 9, 2], SamplingParams(max_tokens=12, ignore_eos=True))
-    text = "".join(map(letter, free))
-    for least in range(12):
-        output = output_of(an_engine, max_tokens=12, ignore_eos=True, min_tokens=least, stop=list(text[3:5]))
-        ends = [place for place in range(least, 12) if text[place] in text[3:5]]
-        assert output.text == (text[: ends[0]] if ends else text)
-        assert len(output.token_ids) >= min(12, least + 1)
-
-
-def test_a_request_without_text_has_tokens_only(an_engine):
-    output = output_of(an_engine, max_tokens=5, detokenize=False)
+def test_a_request_without_text_has_tokens_only():
+    output = output_of(max_tokens=5, detokenize=False)
     assert output.text == "" and len(output.token_ids) == 5
-
-
-def test_a_wrong_token_is_refused_before_anything_changes(an_engine):
-    engine = an_engine()
-    for rules in (dict(stop_token_ids=(VOCAB_SIZE,)), dict(allowed_token_ids=(1, 500)), dict(logit_bias={97: 1})):
-        with pytest.raises(ValueError, match="the vocabulary has ids 0 to 96"):
-            engine.add_request([1, 2], SamplingParams(**rules))
-    assert not engine.requests and not engine.has_unfinished()
-    check_that_nothing_is_left(engine)

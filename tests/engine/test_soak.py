@@ -33,14 +33,6 @@ def test_a_wrong_answer_is_found():
         run.run()
 
 
-def test_a_lost_block_is_found():
-    run = Soak(40, 0)
-    free = run.engine.scheduler.pool.free
-    run.engine.scheduler.pool.free = lambda blocks: free(blocks[:-1])
-    with pytest.raises(AssertionError):
-        run.run()
-
-
 def test_a_lost_request_is_found():
     run = Soak(40, 0)
     forget, lost = run.engine.core.forget, []

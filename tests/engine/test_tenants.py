@@ -1,7 +1,6 @@
 """Tenants that must not learn what others asked, and a cache that can be emptied."""
 
 import copy
-import itertools
 import random
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks, salt_root
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks, salt_root
 from lessons_lib.scheduling.sequence import Sequence
 
 PROMPT = list(range(10, 31))
@@ -47,15 +46,6 @@ def test_hashes_are_equal_exactly_if_everything_before_is(one, other, size):
         assert (ours[index] == theirs[index]) == (one[0][:end] == other[0][:end] and one[1] == other[1])
 
 
-def test_no_two_of_many_blocks_share_a_hash():
-    blocks = {tuple(tokens) for tokens in itertools.product([0, 1, 2, 12, 23, 123, 256, 65536], repeat=3)}
-    blocks |= {(1, 23), (12, 3), (1, 2, 3), (123,), (-1,), (2**63 - 1,), (2**32 + 1,), (1, 0), (0, 1)}
-    parents = [b"", block_hash(b"", [1]), block_hash(b"", [12]), salt_root("a"), salt_root("b"), salt_root("")]
-    assert len({block_hash(parent, list(tokens)) for parent in parents for tokens in blocks}) == len(parents) * len(
-        blocks
-    )
-
-
 def test_tokens_cannot_pass_for_a_salt_nor_a_salt_for_tokens():
     """The bytes of a block, or of a parent and a block, given as a salt, and a salt's hash as what stands before."""
     as_bytes = (1).to_bytes(8, "little") * 4
@@ -65,17 +55,7 @@ def test_tokens_cannot_pass_for_a_salt_nor_a_salt_for_tokens():
     assert len(salt_root("x")) != len(parent)
 
 
-def test_hashes_without_a_salt_are_what_they_were():
-    assert hashes([1, 2, 3, 4]) == [block_hash(b"", [1, 2, 3, 4])]
-
-
 # Salts
-
-
-def test_blocks_are_shared_only_with_the_same_salt():
-    engine = an_engine()
-    assert [cached_tokens(engine, PROMPT, salt) for salt in (None, "a", "b")] == [0, 0, 0]
-    assert [cached_tokens(engine, PROMPT, salt) for salt in (None, "a", "b", "c")] == [20, 20, 20, 0]
 
 
 def test_requests_at_the_same_time_share_only_with_the_same_salt():

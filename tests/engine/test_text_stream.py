@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from lessons_lib.engine.detokenizer import (
-    HALF_A_CHARACTER,
-    IncrementalDetokenizer,
-    backend_of,
-    decode_options,
-    releasable,
-    text_of,
-)
+from lessons_lib.engine.detokenizer import HALF_A_CHARACTER, IncrementalDetokenizer, backend_of, decode_options, text_of
 from lessons_lib.models.loading import load_model
 
 tokenizer = load_model()[1]
@@ -97,45 +90,6 @@ def test_a_stop_string_ends_the_text_before_its_first_place(token_ids, stop):
             assert stream.stopped and stream.text == whole[: min(places)]
             return
     assert not stream.stopped and stream.text == whole
-
-
-@few
-@given(texts, st.lists(st.text("abc", min_size=1, max_size=4), max_size=3).map(tuple), st.text("abc", max_size=10))
-def test_nothing_of_a_stop_string_is_ever_shown(before, stop, text):
-    text = before + text
-    length, stopped = releasable(text, stop)
-    places = [text.index(string) for string in stop if string in text]
-    if stopped:
-        assert length == min(places)
-        return
-    assert not places
-    for string in stop:
-        for size in range(1, len(string)):
-            assert not (text.endswith(string[:size]) and length > len(text) - size), (
-                "the beginning of a stop string was let go"
-            )
-    held = text[length:]
-    assert not held or any(string.startswith(held) for string in stop), "more was held back than could be a beginning"
-
-
-@pytest.mark.parametrize(
-    "text, stop, expected",
-    [
-        ("abc", (), (3, False)),
-        ("", ("x",), (0, False)),
-        ("ab", ("bcd",), (1, False)),
-        ("abcd", ("bcd",), (1, True)),
-        ("aaa", ("aab",), (1, False)),
-        ("aaab", ("aab",), (1, True)),
-        ("xENDyEND", ("END",), (1, True)),
-        ("one two", ("two", "one t"), (0, True)),
-        ("ab", ("b", "ab"), (0, True)),
-        ("abab", ("ababc", "bx"), (0, False)),
-        ("ax", ("x",), (1, True)),
-    ],
-)
-def test_what_may_be_shown(text, stop, expected):
-    assert releasable(text, stop) == expected
 
 
 def test_a_stop_string_over_several_tokens_is_found():
@@ -249,82 +203,6 @@ def test_stop_strings_behind_the_first_tokens_included_or_not(token_ids, stop, m
     place = min(place for place, _ in places)
     assert stream.stop_string == next(string for string in stop if (place, string) in places)
     assert stream.text == ready[: place + include_stop * len(stream.stop_string)]
-
-
-class TwoDecodes:
-    """The oracle: text that grows with two decodes a token, the last few tokens without the new ones and with them."""
-
-    def __init__(self, tokenizer, stop, min_tokens, include_stop, options):
-        self.tokenizer, self.stop, self.options = tokenizer, stop, options
-        self.min_tokens, self.include_stop = min_tokens, include_stop
-        self.text = self.decoded = ""
-        self.token_ids, self.stop_string = [], None
-        self.cleared = self.context = self.new = 0
-
-    def decode(self, start, end=None):
-        return self.tokenizer.decode(self.token_ids[start:end], **self.options)
-
-    def add(self, token):
-        self.token_ids.append(token)
-        before, now = self.decode(self.context, self.new), self.decode(self.context)
-        if len(now) > len(before) and not now.endswith(HALF_A_CHARACTER):
-            self.decoded += now[len(before) :]
-            self.context, self.new = self.new, len(self.token_ids)
-        return self.show()
-
-    def finish(self):
-        if self.stop_string is not None:
-            return ""
-        self.decoded += self.decode(self.context)[len(self.decode(self.context, self.new)) :]
-        return self.show(is_last=True)
-
-    def show(self, is_last=False):
-        if self.stop_string is not None:
-            return ""
-        if len(self.token_ids) <= self.min_tokens:
-            self.cleared = len(self.decoded)
-        length, stopped = releasable(self.decoded[self.cleared :], self.stop)
-        self.cleared = end = self.cleared + length
-        if stopped:
-            self.stop_string = next(string for string in self.stop if self.decoded.startswith(string, end))
-            end += len(self.stop_string) if self.include_stop else 0
-        elif self.include_stop or is_last:
-            end = len(self.decoded)
-        shown = self.decoded[len(self.text) : end]
-        self.text += shown
-        return shown
-
-
-TEXTS = {  # tokens that follow each other in texts, for the tokenizers that can spell them
-    "bytes": st.one_of(cut_into_tokens(), texts.map(lambda text: tokenizer(text).input_ids)),
-    "metaspaces and bytes": st.lists(
-        st.sampled_from([[7, 8, 9], [10, 11, 12, 13], [14, 15], [1, 2, 3], [7], [9, 8]]), max_size=5
-    ).map(lambda parts: [token for part in parts for token in part]),
-}
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    kinds,
-    st.data(),
-    st.booleans(),
-    st.booleans(),
-    st.lists(st.sampled_from([*STOPS, "un", " t", "€", HALF_A_CHARACTER, "[END]"]), max_size=2).map(tuple),
-    st.integers(0, 4),
-    st.booleans(),
-)
-def test_one_decode_shows_what_two_would(kind, data, skip_special, spaces, stop, min_tokens, include_stop):
-    other = OTHERS[kind]
-    random_tokens = st.lists(st.integers(0, len(other) - 1), max_size=12)
-    token_ids = data.draw(st.one_of(random_tokens, TEXTS[kind]) if kind in TEXTS else random_tokens)
-    options = decode_options(other, skip_special, spaces)
-    ours = IncrementalDetokenizer(other, stop, min_tokens=min_tokens, include_stop=include_stop, options=options)
-    oracle = TwoDecodes(other, stop, min_tokens, include_stop, options)
-    for token in token_ids:
-        assert ours.add(token) == oracle.add(token)
-        assert (ours.text, ours.stop_string) == (oracle.text, oracle.stop_string)
-    assert ours.finish() == oracle.finish()
-    assert (ours.text, ours.stop_string) == (oracle.text, oracle.stop_string)
 
 
 def counted(tokenizer, options):

@@ -2,25 +2,21 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TimedOut
+from contextlib import suppress
 
 import pytest
-from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy
+from engine_cases import KINDS, alone, an_engine, check_that_nothing_is_left, engine_of_kind, greedy, run_out
 
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.models.validate import BadRequest
 
 SIZES = dict(num_blocks=24, max_num_seqs=4, max_num_batched_tokens=16, block_size=4)
 LIMIT = 60  # seconds, for a thread that hangs; none of them waits for time to pass
 
 
-@pytest.fixture(params=[0, 1])
+@pytest.fixture(params=KINDS)
 def engine(request):
-    engine = an_engine(**SIZES)
-    if request.param:
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        config = EngineConfig(**SIZES, max_model_len=64, overlap=True, make_runner=make_runner)
-        engine = LLMEngine(engine.model, engine.tokenizer, config)
+    engine = engine_of_kind(request.param, **SIZES)
     yield engine
     check_that_nothing_is_left(engine)
 
@@ -78,3 +74,22 @@ def test_aborts_from_another_thread_fail_nothing_else(engine):
             assert output.finish_reason == "abort" and output.token_ids == expected([9, index])[: len(output.token_ids)]
 
     together(generate, abort)
+
+
+def test_an_id_is_taken_while_another_thread_begins_to_serve_its_request():
+    engine = an_engine(**SIZES)
+    first, second = (engine.inputs.process("same", "it", [1, 2], greedy(4)) for _ in range(2))
+    engine.core.add(first)
+    with ThreadPoolExecutor(1) as pool:
+
+        class Groups(dict):
+            def __contains__(self, name):
+                found = super().__contains__(name)
+                with suppress(TimedOut):  # where this thread has the lock, the other one waits for it
+                    pool.submit(engine.core.settle).result(0.2)
+                return found
+
+        engine.core.groups = Groups()
+        with pytest.raises(BadRequest, match="'same' is being served"):
+            engine.core.add(second)
+    assert run_out(engine)["same"].token_ids == alone("qwen2", [1, 2], 4)

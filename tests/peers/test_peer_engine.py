@@ -15,7 +15,7 @@ from engine_cases import (
     run_out,
 )
 
-from lessons_lib.engine.logprobs import token_logprobs
+from lessons_lib.engine.logprobs import rows_of_logprobs
 from lessons_lib.engine.plain_sampling import token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams
 
@@ -159,7 +159,7 @@ def test_log_probabilities_are_those_before_temperature_and_cuts(count):
     logits = torch.tensor([2.0, 1.0, 0.0])
     expected = logits.log_softmax(-1).tolist()
     for token in range(3):
-        found = token_logprobs(logits, token, count)
+        (found,) = rows_of_logprobs(logits[None], [token], count)
         assert found.logprob == pytest.approx(expected[token])
         assert found.top == tuple(pytest.approx((n, expected[n])) for n in range(min(count, 3)))
 

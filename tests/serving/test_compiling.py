@@ -6,7 +6,6 @@ from concurrent.futures import Future
 import pytest
 from fronts import counting_engine, read, until, until_empty
 
-from lessons_lib.engine import guided
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
@@ -44,8 +43,8 @@ def compiler(monkeypatch):
         compiled.append(rules)
         return FreeGrammar()
 
-    monkeypatch.setattr(guided.Grammar, "soon", soon)
-    monkeypatch.setattr(guided.Grammar, "of", of)
+    monkeypatch.setattr(StructuredOutputsParams, "compiled_soon", soon)
+    monkeypatch.setattr(StructuredOutputsParams, "compiled", of)
     return futures
 
 

@@ -1,7 +1,7 @@
 """Engines over tiny models, and what must hold of one when all is done."""
 
-import copy
 import functools
+import time
 
 from oracle import END, generate_alone
 
@@ -33,12 +33,9 @@ def a_model(family="qwen2"):
     return tiny_model(family, seed=3)
 
 
-def an_engine(family="qwen2", clock=None, model=None, tokenizer=None, **config):
+def an_engine(family="qwen2", clock=time.perf_counter, model=None, tokenizer=None, **config):
     config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 60, **config}
-    kwargs = {"clock": clock} if clock else {}
-    return measured(
-        LLMEngine(model or a_model(family), tokenizer or LetterTokenizer(), EngineConfig(**config), **kwargs)
-    )
+    return engine_of_kind("waits", model or a_model(family), tokenizer, clock, **config)
 
 
 def measured(engine):
@@ -50,19 +47,11 @@ def measured(engine):
 KINDS = ("waits", "overlaps")
 
 
-@functools.cache
-def model_of_kind(kind):
-    """The overlapped engine gives its model another attention, so each kind has its own."""
-    return copy.deepcopy(a_model())
-
-
-def engine_of_kind(kind, **config):
+def engine_of_kind(kind, model=None, tokenizer=None, clock=time.perf_counter, **config):
     """An engine that waits for each step, or one that launches a step before it has the tokens of the last."""
-    if kind == "waits":
-        return measured(LLMEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config)))
-    make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    config = EngineConfig(**config, overlap=True, make_runner=make_runner)
-    return measured(LLMEngine(model_of_kind(kind), LetterTokenizer(), config))
+    if kind == "overlaps":
+        config = {"overlap": True, "make_runner": gpu_model_runner(compiled=False, capture=rerun), **config}
+    return measured(LLMEngine(model or a_model(), tokenizer or LetterTokenizer(), EngineConfig(**config), clock))
 
 
 class Clock:

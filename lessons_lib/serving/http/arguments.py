@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
-from lessons_lib.engine.config import POLICIES, EngineConfig
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.scheduling.policies import StrictPriority
+from lessons_lib.scheduling.sequence import FirstComeFirstServed
 from lessons_lib.serving.http.engine_recipe import EngineRecipe, default_model, model_name
 from lessons_lib.serving.http.settings import LOG_LEVELS, ServerSettings
 
 KEY_VARIABLE = "LESSONS_API_KEY"
 ENGINES = ("process", "thread")
+POLICIES = {"fcfs": FirstComeFirstServed, "priority": StrictPriority}
 
 
 class WrongArgument(ValueError):
@@ -39,7 +42,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     """
     options = parser().parse_args(arguments)
     try:
-        config = EngineConfig(**_of_fields(EngineConfig, options))
+        config = EngineConfig(**_of_fields(EngineConfig, options) | {"policy": POLICIES[options.policy]()})
         model = options.model or default_model()
         keys = api_keys(options.api_key, environment)
         own = _of_fields(ServerSettings, options)

@@ -137,7 +137,8 @@ class Dashboard(widgets.VBox):
         with self._one_at_a_time:
             self._set_running(False)
         observers = self.engine.core.observers
-        observers[:] = [each for each in observers if each not in (*self._observers, self.metrics.observe)]
+        observers[:] = [each for each in observers if each not in self._observers]
+        self.metrics.detach()
         super().close()
 
     async def _keep_stepping(self) -> None:
@@ -217,7 +218,7 @@ def _a_crowd(dashboard: Dashboard) -> str:
 
 def _a_long_prompt(dashboard: Dashboard) -> str:
     engine = dashboard.engine
-    room = engine.context or 256
+    room = engine.fit.context or 256
     most = max(1, min(room, engine.scheduler.pool.num_blocks * engine.config.block_size) // 2)
     prompt = (list(engine.tokenizer(dashboard.prompt.value).input_ids) or [0]) * most
     name = engine.add_request(prompt[:most], dashboard.params)

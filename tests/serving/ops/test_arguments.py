@@ -7,6 +7,7 @@ import pytest
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.serving.__main__ import main
 from lessons_lib.serving.http.arguments import WrongArgument, parse
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
@@ -147,7 +148,7 @@ def test_a_bad_start_is_told_in_a_sentence(arguments, part, engine, tmp_path, ca
 
 
 def test_a_recipe_can_be_sent_to_another_process():
-    recipe = EngineRecipe("m", config=EngineConfig(max_num_seqs=3, policy="priority"))
+    recipe = EngineRecipe("m", config=EngineConfig(max_num_seqs=3, policy=StrictPriority()))
     sent = pickle.loads(pickle.dumps(recipe))
     assert sent.config.max_num_seqs == 3 and sent.model == "m"
 

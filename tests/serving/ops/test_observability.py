@@ -16,7 +16,7 @@ from lessons_lib.serving.http.observability import BackgroundLog, ServerMetrics,
 
 
 def front(**changes):
-    core = SimpleNamespace(observers=[], num_ended={"stop": 1, "length": 2, "abort": 1})
+    core = SimpleNamespace(observers=[], watches=[], num_ended={"stop": 1, "length": 2, "abort": 1})
     config = EngineConfig(max_num_seqs=8, max_num_batched_tokens=64)
     pool = SimpleNamespace(num_blocks=100)
     metrics = EngineMetrics(SimpleNamespace(core=core, config=config, scheduler=SimpleNamespace(pool=pool)))
