@@ -117,6 +117,8 @@ def rules_of(
     if not params.changes_logits:
         return None
     form = params.structured_outputs
+    if form:
+        form.check_with(params)
     grammar = form.compiled(tokenizer, vocab_size) if form else None
     bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
     end_token = getattr(tokenizer, "eos_token_id", None)
@@ -132,8 +134,8 @@ def rules_of(
         texts = begin["structured_outputs"] = grammar.begin().allowed((), vocab_size)
         if not (texts & ~mask_of([] if end_token is None else [end_token], vocab_size)).any():
             raise BadRequest("structured_outputs matches no text, or only the empty one; correct the rule.")
-    if begin and not torch.stack([*begin.values()]).all(dim=0).any():
-        raise BadRequest(f"{' and '.join(begin)} leave no token to begin with; loosen one of them.")
+    if fields := guilty(begin):
+        raise BadRequest(f"{' and '.join(fields)} leave no token to begin with; loosen one of them.")
     return LogitsRules(params, bad_words, grammar, end_token)
 
 
@@ -142,6 +144,25 @@ def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
     mask = torch.zeros(vocab_size, dtype=torch.bool)
     mask[[token for token in token_ids if token < vocab_size]] = True
     return mask
+
+
+def guilty(allowed: dict[str, torch.Tensor]) -> list[str]:
+    """Find the fewest fields that leave no token together; none if all of them leave one.
+
+    Args:
+        allowed: field -> mask of the tokens that it allows.
+    """
+
+    def leave_none(fields: list[str]) -> bool:
+        return bool(fields) and not torch.stack([allowed[each] for each in fields]).all(dim=0).any()
+
+    fields = [*allowed]
+    if not leave_none(fields):
+        return []
+    for name in allowed:
+        if leave_none(others := [each for each in fields if each != name]):
+            fields = others
+    return fields
 
 
 def tokens_of_bad_words(words: ListOf[str], tokenizer: "PreTrainedTokenizerBase") -> tuple[tuple[int, ...], ...]:

@@ -13,6 +13,8 @@ from lessons_lib.models.validate import BadRequest, must, shortened, strings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from lessons_lib.engine.sampling_params import SamplingParams
+
 # The cost of a grammar grows with its size: once to compile it, and in every step of the request.
 MAX_CHOICES = 1024
 MAX_CHARACTERS = {"choice": 32_768, "regex": 4_096, "grammar": 16_384, "json": 65_536}
@@ -95,6 +97,26 @@ class StructuredOutputsParams:
     def compiled_soon(self, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "Future[Grammar]":
         """Start to compile it in another thread."""
         return compiling_thread().submit(self.compiled, tokenizer, vocab_size)
+
+    def check_with(self, params: "SamplingParams") -> None:
+        """Refuse parameters that no text of `choice` can satisfy.
+
+        Raises:
+            BadRequest: names both fields.
+        """
+        if not self.choice:
+            return
+        longest = max(len(text.encode("utf-8", "replace")) for text in self.choice)
+        if params.min_tokens > longest:  # no token is shorter than a byte
+            raise BadRequest(
+                f"min_tokens is {params.min_tokens}, but the longest text of structured_outputs.choice has "
+                f"{longest} bytes, so at most {longest} tokens; lower min_tokens."
+            )
+        if all(any(word.strip() in text for word in params.bad_words) for text in self.choice):
+            raise BadRequest(
+                "bad_words contains a part of each text of structured_outputs.choice, so none can be written; "
+                "leave out one of them."
+            )
 
     def text(self, matcher: Any) -> str:
         """Convert the rules by llguidance's LLMatcher to the form of its parser."""
