@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lessons_lib.models.validate import check_fields, must, number, whole
+from lessons_lib.models.validate import check_fields, checked, must, number, whole
 from lessons_lib.serving.messages import STEP_TIMEOUT
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -15,7 +15,7 @@ COUNT = (whole, "at least 1", 1)
 SECONDS = (number, "a number of seconds above 0", lambda value: value > 0)
 
 
-def root_path(name: str, value: Any) -> str:
+def valid_root_path(name: str, value: Any) -> str:
     is_path = not value or re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value) is not None
     must(is_path, name, value, "a path such as '/llm', without a final '/'")
     return str(value)
@@ -29,21 +29,6 @@ def sendable_keys(name: str, value: Any) -> tuple[str, ...]:
             "`python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes a good one."
         )
     return tuple(value)
-
-
-CHECKS: dict[str, tuple[Any, ...]] = {
-    "api_keys": (sendable_keys,),
-    "port": (whole, "from 0 to 65535, where 0 is any free port", 0, 2**16 - 1),
-    "root_path": (root_path,),
-    "max_requests": COUNT,
-    "max_prompt_tokens": COUNT,
-    "max_body_bytes": COUNT,
-    "max_header_bytes": COUNT,
-    "receive_timeout": SECONDS,
-    "stall_timeout": SECONDS,
-    "step_timeout": (number, "a number of seconds above 0, or None for no limit", lambda value: value > 0),
-    "shutdown_timeout": (number, "0 or more seconds", lambda value: value >= 0),
-}
 
 
 @dataclass(frozen=True)
@@ -62,24 +47,26 @@ class ServerSettings:
     """
 
     model_name: str
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False, metadata={"check": (sendable_keys, ())})
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = checked(8000, whole, "from 0 to 65535, where 0 is any free port", 0, 2**16 - 1)
     allowed_hosts: tuple[str, ...] | None = None
-    root_path: str = ""
-    max_requests: int = 256
-    max_prompt_tokens: int = 2**17
-    max_body_bytes: int | None = None
-    max_header_bytes: int = 2**16
-    receive_timeout: float = 60.0
-    stall_timeout: float = 60.0
-    step_timeout: float | None = STEP_TIMEOUT
-    shutdown_timeout: float = 30.0
+    root_path: str = checked("", valid_root_path)
+    max_requests: int = checked(256, *COUNT)
+    max_prompt_tokens: int = checked(2**17, *COUNT)
+    max_body_bytes: int | None = checked(None, *COUNT)
+    max_header_bytes: int = checked(2**16, *COUNT)
+    receive_timeout: float = checked(60.0, *SECONDS)
+    stall_timeout: float = checked(60.0, *SECONDS)
+    step_timeout: float | None = checked(
+        STEP_TIMEOUT, number, "a number of seconds above 0, or None for no limit", lambda value: value > 0
+    )
+    shutdown_timeout: float = checked(30.0, number, "0 or more seconds", lambda value: value >= 0)
     log_level: str = "info"
     access_log: bool = True
 
     def __post_init__(self) -> None:
-        check_fields(self, CHECKS, {"max_body_bytes", "step_timeout"})
+        check_fields(self)
 
     def for_context(self, max_model_len: int | None) -> "ServerSettings":
         """These settings for a model, with its number for `max_body_bytes`.
