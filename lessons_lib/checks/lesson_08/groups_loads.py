@@ -55,7 +55,9 @@ def check_loads(recording, program, made: Decodes) -> None:
             f"{_calls(len(stores))} of `tl.store`. Necessary: {made.group * head_dim} elements, 1 call."
         )
         idea = "Store once, after the loop: bytes that are written count too."
-        if len(stores) == 1:
+        if ("load", "out") in ((access.kind, access.tensor) for access in program.accesses):
+            idea = "You read `out` back and store it again. What you need is still in `acc`; bytes that are written count."
+        elif len(stores) == 1:
             idea = (
                 f"One `tl.store` writes some elements several times. Only GROUP = {made.group} of the BLOCK_M = 16 "
                 "rows are heads. Do you let the others point at a head too? Mask them instead, `row < GROUP`."
