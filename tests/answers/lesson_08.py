@@ -1018,7 +1018,7 @@ GROUPS = [
                 f"    {LOAD_Q}",
             )
         ),
-        "stores it too",
+        "yours stores out[1, 0], out[1, 1], out[0, 0]",
     ),
     Wrong(
         "every tile in float32",

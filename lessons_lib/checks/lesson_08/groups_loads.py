@@ -56,7 +56,7 @@ def check_loads(recording, program, made: Decodes) -> None:
         )
         idea = "Store once, after the loop: bytes that are written count too."
         if ("load", "out") in ((access.kind, access.tensor) for access in program.accesses):
-            idea = "You read `out` back and store it again. What you need is still in `acc`; bytes that are written count."
+            idea = "You read `out` back and store it again. The result is in `acc`; bytes that are written count."
         elif len(stores) == 1:
             idea = (
                 f"One `tl.store` writes some elements several times. Only GROUP = {made.group} of the BLOCK_M = 16 "
