@@ -162,10 +162,15 @@ class LLMEngine:
         """
         options = dict(tier=tier, expected_tokens=expected_tokens, is_interactive=is_interactive, cache_salt=cache_salt)
         group = self._new_group(prompt, params, request_id, on_token, output_ids, **options)
-        if on_token:
-            group.on_token, group.is_streamed = on_token, True
-            self._readers[group] = TokenReader(group, self.core.outputs)
-        self._add(group)
+        try:
+            if on_token:
+                group.on_token, group.is_streamed = on_token, True
+                self._readers[group] = TokenReader(group, self.core.outputs)
+            self._add(group)
+        except BaseException:  # its id is taken, or an interrupt came first: a reader without a request never ends
+            if self.core.find(group.id) is not group:
+                self._readers.pop(group, None)
+            raise
         return group.id
 
     def open(self, prompt: str | ListOf[int], params: SamplingParams | None = None, **options: Any) -> TokenReader:
@@ -351,11 +356,7 @@ class LLMEngine:
         return self.inputs.process(name, f"request {name!r}", prompt, params, output_ids=output_ids, **options)
 
     def _add(self, group: RequestGroup) -> None:
-        try:
-            self.core.add(group)
-        except BadRequest:
-            self._readers.pop(group, None)
-            raise
+        self.core.add(group)
         self.core.settle()
 
     def _free_id(self) -> str:

@@ -26,6 +26,17 @@ def test_an_interrupt_of_the_recovery_loses_nothing(depth, again, capsys):
     assert happened["interrupts"] > 5 and not happened["broken"], capsys.readouterr().out
 
 
+def test_an_interrupt_before_a_request_is_added_leaves_nothing(monkeypatch):
+    def interrupted(group):
+        raise KeyboardInterrupt
+
+    engine = an_engine()
+    monkeypatch.setattr(engine.core, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.add_request([1, 2, 3], greedy(4), on_token=print)
+    assert not engine.has_unfinished()
+
+
 def test_the_workload_has_everything_in_it():
     run = Run(0, Interrupter())
     run.play()
