@@ -103,6 +103,24 @@ def test_a_slider_and_a_rule_change_the_mask(mask_lesson):
     assert explorer.words() == words
 
 
+def test_ends_of_the_mask_are_dragged(mask_lesson):
+    explorer = mask_lesson.shown(Explorer)[0]
+    explorer.wait_for_ends([0, 0, 0, 4, 3, 2, 0])
+    explorer.drag("new 0", 2)
+    explorer.wait_for_ends([0, 0, 0, 6, 3, 2, 0])
+    explorer.drag("new 0", -3, axis="y")
+    explorer.wait_for_ends([0, 0, 0, 3, 3, 2, 0])
+    explorer.drag("cached 2", 5)  # all three ends are at the left edge; to the right, the last of them goes
+    explorer.wait_for_ends([0, 0, 5, 3, 3, 2, 0])
+    explorer.drag("new 2", 1)  # here is the end of the padding, too
+    explorer.wait_for_ends([0, 0, 5, 3, 3, 2, 1])
+    explorer.drag("new 2", -9)
+    explorer.wait_for_ends([0, 0, 5, 3, 3, 0, 1])
+    explorer.drag("new 1", 2, finger=True)
+    explorer.wait_for_ends([0, 0, 5, 3, 3, 2, 1])
+    assert explorer.words().startswith("Mask of 9 queries")
+
+
 @pytest.fixture(scope="module")
 def engine_lesson(lab):
     return open_part(lab, "12", {"Dashboard"})
