@@ -31,9 +31,10 @@ def salt_root(cache_salt: str | None) -> bytes:
 def hash_full_blocks(
     sequence: Any, block_size: int, block_hash: Callable[[bytes, list[int]], bytes] = block_hash
 ) -> list[bytes]:
-    """Hash the full blocks of a sequence without placeholders, and cache the hashes in `sequence.block_hashes`."""
+    """Hash the full blocks of a sequence, and cache the hashes in `sequence.block_hashes`. A block with a placeholder
+    isn't full: its last tokens aren't known yet."""
     hashes: list[bytes] = sequence.block_hashes
-    full = sequence.num_tokens // block_size
+    full = (len(sequence.prompt_ids) + len(sequence.output_ids)) // block_size
     if len(hashes) < full:
         # Look only at tokens that aren't hashed yet: this runs in every step, and sequences are long.
         hashed = len(hashes) * block_size

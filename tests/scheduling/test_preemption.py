@@ -427,3 +427,16 @@ def test_a_preempted_sequence_keeps_its_place_among_equals():
     assert [sequence.id for sequence in scheduler.waiting] == ["b", "c", "d"]
     scheduler.preempt(SchedulerOutput(), sequences[0])
     assert [sequence.id for sequence in scheduler.waiting] == ["a", "b", "c", "d"]
+
+
+def test_a_block_whose_last_token_is_in_flight_is_not_hashed():
+    scheduler, one = make(10), sequence(prompt=6)  # in flight, its second block has 6, 7 and a placeholder
+    scheduler.add(one)
+    in_flight = []
+    for token in range(6, 12):
+        in_flight.append(scheduler.schedule())
+        scheduler.update_after_launch(in_flight[-1])
+        if len(in_flight) > 1:
+            scheduler.update_from_output(in_flight.pop(0), [token])
+            assert one.block_hashes == hash_full_blocks(Sequence("A", one.token_ids, 1), 4)[: len(one.block_hashes)]
+            audit(scheduler)
