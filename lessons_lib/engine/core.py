@@ -70,8 +70,9 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
         if not requests:
             return None
         logits = core.forward(scheduler_output)
-        of_each = zip(*((each.params, each.seed, each.num_output_tokens, each.processor) for each in requests))
-        tokens = core.sampler(logits[: len(requests)], *map(list, of_each))
+        params, seeds = [each.params for each in requests], [each.seed for each in requests]
+        positions, processors = [each.num_output_tokens for each in requests], [each.processor for each in requests]
+        tokens = core.sampler(logits[: len(requests)], params, seeds, positions, processors)
         in_flight = core.keep_tokens(scheduler_output, tokens)
     except Exception as error:
         raise StepFailed(requests or scheduler_output.swapped_out) from error
@@ -182,9 +183,14 @@ class EngineCore:
             self.is_whole = True
 
     def read(self, reader: TokenReader) -> list[NewToken]:
-        """The tokens of a request that haven't been read."""
+        """The tokens of a request that haven't been read.
+
+        Raises:
+            RuntimeError: see `step`.
+        """
         if not reader.has_news:
             return []
+        refuse_inside(self.step, "the engine was called inside a step")
         with self.lock:  # another thread may be in the middle of a step, or an interrupt was
             self.begin_change()
             tokens = reader.peek()
@@ -254,9 +260,10 @@ class EngineCore:
         self.outputs.note_admitted(output, self.start)
         self.scheduler.update_after_launch(output)
         params = [each.params for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
-        kept = logits if any(each.needs_logits for each in params) else None
+        needs_host = any(each.needs_host for each in params)
+        kept = logits if needs_host and any(each.needs_logits for each in params) else None
         self.lap("update")
-        return InFlightStep(output, tokens, kept, any(each.needs_host for each in params), self.start)
+        return InFlightStep(output, tokens, kept, needs_host, self.start)
 
     def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
@@ -268,15 +275,13 @@ class EngineCore:
             except Exception as error:
                 raise StepFailed(scheduled) from error
             self.lap("forward")
+            gets_token = step.output.gets_token
+            for request, token, is_used in zip(scheduled, tokens, gets_token):
+                if token < 0 and is_used and not request.finish_reason:
+                    self.end(request.group, "error", why_no_token(token, request.processor))
             if step.logits is not None:
                 self.outputs.add_logprobs(step.output, step.logits, tokens)
-            new: list[Request] = []
-            for request, token, gets_token in zip(scheduled, tokens, step.output.gets_token):
-                if gets_token and not request.finish_reason:
-                    if token >= 0:
-                        new.append(request)
-                    else:
-                        self.end(request.group, "error", why_no_token(token, request.processor))
+            new = [request for request, is_used in zip(scheduled, gets_token) if is_used and not request.finish_reason]
             self.scheduler.update_from_output(step.output, tokens)
             self.take_in(new)
             self.lap("update")
@@ -288,14 +293,13 @@ class EngineCore:
         now = self.clock()
         for request in requests:
             request.token_times.append(now)
-            if not request.group.output:
+            if request.detokenizer and not request.group.output:
                 self.add_text(request)
         for request in requests:
             group = request.group
-            if group.output:
-                continue  # by another of its completions
-            if all(each.finish_reason for each in group.completions):
-                self.end(group, group.completions[-1].finish_reason or "error")
+            if request.finish_reason and all(each.finish_reason for each in group.completions):
+                if not group.output:  # otherwise, another of its completions has ended it
+                    self.end(group, group.completions[-1].finish_reason or "error")
             elif request.index == 0 and len(request.output_ids) == 1:
                 for other in group.completions[1:]:
                     self.serve(other)  # the prompt is computed, so they find it in the cache

@@ -30,8 +30,9 @@ class BlockTables:
         self.array = np.full(shape, self.null_block, dtype=np.int32)
         self._row_of: dict[Sequence, int] = {}
         self._free = list(range(1, len(self.array)))
-        # For each row: the list of blocks that it was copied from, and how many of them.
-        self._source: list[tuple[list[int], int]] = [([], 0)] * len(self.array)
+        # For each row, the list of blocks that it was copied from, and a copy: reading the array takes too long.
+        self._source: list[list[int]] = [[] for _ in self.array]
+        self._written: list[list[int]] = [[] for _ in self.array]
 
     @property
     def width(self) -> int:
@@ -55,12 +56,12 @@ class BlockTables:
             row, blocks = self._row_of.get(sequence), sequence.blocks
             if row is None:
                 row = self._row_of[sequence] = self._take_row(sequences)
-            source, count = self._source[row]
-            if source is not blocks:  # the sequence is new here, or was preempted and is back
-                start = count = 0
-            if count != len(blocks) or self.array[row, start] != blocks[start]:
-                self.array[row, start : len(blocks)] = blocks[start:]
-                self._source[row] = blocks, len(blocks)
+            written = self._written[row]
+            if self._source[row] is not blocks:  # the sequence is new here, or was preempted and is back
+                self._source[row], start = blocks, 0
+                written.clear()
+            if len(written) != len(blocks) or written[start] != blocks[start]:
+                self.array[row, start : len(blocks)] = written[start:] = blocks[start:]
             rows.append(row)
         return rows
 

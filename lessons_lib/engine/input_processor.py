@@ -77,7 +77,7 @@ class InputProcessor:
         for index in range(params.n):
             request = Request(
                 name if index == 0 else f"{name}/{index}", group.prompt_ids, max_tokens, stop_token_ids, group.arrival,
-                group=group, index=index, seed=seed + index, **options,
+                group=group, params=params, index=index, seed=seed + index, **options,
             )  # fmt: skip
             request.prompt_logits = index == 0 and params.prompt_logprobs is not None
             group.completions.append(request)

@@ -19,7 +19,7 @@ class Request(Sequence):
     """One completion while it grows: a Sequence that the scheduler serves, and how its tokens are drawn and shown.
 
     Attributes:
-        group: the request that it is a completion of.
+        group, params: the request that it is a completion of, and its sampling parameters.
         has_begun: whether the scheduler has it, unless it has finished.
         index: its place among the completions of the group.
         seed: of its random numbers.
@@ -32,6 +32,7 @@ class Request(Sequence):
     """
 
     group: "RequestGroup" = field(kw_only=True, repr=False)
+    params: SamplingParams = field(kw_only=True, repr=False)
     index: int = 0
     seed: int = 0
     has_begun: bool = False
@@ -41,11 +42,6 @@ class Request(Sequence):
     logprobs: list[TokenLogprobs] | None = None
     stop_reason: str | int | None = None
     token_times: list[float] = field(default_factory=list, repr=False)
-
-    @property
-    def params(self) -> SamplingParams:
-        """The sampling parameters of the group."""
-        return self.group.params
 
     @property
     def num_output_tokens(self) -> int:

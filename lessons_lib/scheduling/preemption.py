@@ -157,7 +157,7 @@ class PreemptiveScheduler(SchedulerBase):
         """Cache the blocks that are full now; see `SchedulerBase.computed`."""
         size = self.pool.block_size
         # A sequence that was preempted with this step in flight has lost its blocks.
-        if end // size > start // size and self.share_prefixes and sequence.blocks:
+        if self.share_prefixes and sequence.blocks:
             hashes = self.hashes_of(sequence)
             for index in range(start // size, end // size):
                 self.pool.cache_full_block(sequence.blocks[index], hashes[index])

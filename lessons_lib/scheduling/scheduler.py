@@ -197,12 +197,13 @@ class SchedulerBase:
         """
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens = sequence.num_computed_tokens + count
-            gets_token = end == len(sequence.prompt_ids) + len(sequence.output_ids) + sequence.num_placeholders
+            num_output_tokens = len(sequence.output_ids) + sequence.num_placeholders
+            gets_token = end == len(sequence.prompt_ids) + num_output_tokens
             scheduler_output.ends.append(end)
             scheduler_output.gets_token.append(gets_token)
             if gets_token:
                 sequence.num_placeholders += 1
-                if len(sequence.output_ids) + sequence.num_placeholders == sequence.max_new_tokens:
+                if num_output_tokens + 1 == sequence.max_new_tokens:
                     self.running.remove(sequence)
                     self.leaving.append(sequence)
 
@@ -217,7 +218,7 @@ class SchedulerBase:
             the finished sequences. Their blocks are freed. The next step may already be launched with them and write
             to those blocks; a device computes in order, so the next owner's writes come later.
         """
-        finished: list[Sequence] = []
+        finished, size = [], self.pool.block_size
         scheduled = scheduler_output.num_scheduled_tokens.items()
         rows = zip(scheduled, scheduler_output.ends, scheduler_output.gets_token, next_tokens)
         for (sequence, count), end, gets_token, token in rows:
@@ -226,7 +227,8 @@ class SchedulerBase:
             if gets_token:
                 sequence.num_placeholders -= 1
                 sequence.append_token(token)
-            self.computed(sequence, end - count, end)
+            if end % size < count:
+                self.computed(sequence, end - count, end)
             if sequence.finish_reason:
                 finished.append(sequence)
         for sequence in finished:
@@ -234,7 +236,8 @@ class SchedulerBase:
         return finished
 
     def computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Hook: the tokens from `start` to `end` are known, and their keys and values are in the cache."""
+        """Hook: the tokens from `start` to `end` are known, and their keys and values are in the cache. Called if they
+        fill a block."""
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished or aborted sequence and free its blocks. To abort it, also set its `finish_reason`, so that

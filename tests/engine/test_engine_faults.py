@@ -17,6 +17,7 @@ from engine_cases import (
     run_out_with_an_observer_that_raises,
 )
 
+from lessons_lib.engine.output_processor import TokenReader
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 
@@ -155,9 +156,9 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature, kin
 
 def test_one_bad_answer_of_several_fails_the_whole_request():
     engine, told = an_engine(num_blocks=60), []
-    engine.add_request(
-        [1, 2, 3], SamplingParams(max_tokens=9, temperature=1.0, n=3, seed=0, ignore_eos=True), request_id="three"
-    )
+    params = SamplingParams(max_tokens=9, temperature=1.0, n=3, seed=0, ignore_eos=True, logprobs=1)
+    engine.add_request([1, 2, 3], params, request_id="three")
+    completions = engine.core.find("three").completions
     engine.step()
     # Its row is behind those that fail.
     engine.add_request([4, 5], greedy(9, ignore_eos=True), request_id="one", on_token=told.append)
@@ -173,6 +174,8 @@ def test_one_bad_answer_of_several_fails_the_whole_request():
     engine.runner.forward = with_a_bad_row
     outputs = run_out(engine)
     assert isinstance(outputs["three"].error, FloatingPointError) and len(outputs["three"].completions) == 3
+    for each in completions:  # none of them got a token in the step that failed
+        assert len(each.token_times) == len(each.logprobs) == len(each.output_ids)
     assert outputs["one"].token_ids == [token.token for token in told] == alone("qwen2", [4, 5], 9, ignore_eos=True)
     check_that_nothing_is_left(engine)
 
@@ -309,13 +312,17 @@ def test_an_aborted_request_whose_text_cannot_be_decoded_is_returned_with_the_er
     check_that_nothing_is_left(engine)
 
 
-@pytest.mark.parametrize("call", ["step", "generate", "stream"])
+@pytest.mark.parametrize("call", ["step", "generate", "stream", "read"])
 def test_a_step_inside_an_observer_is_refused(call):
     engine = an_engine_at_work()
+    reader = TokenReader(engine.core.find("r0"), engine.core.outputs)
+    engine.step()
+    assert reader.has_news
     calls = dict(
         step=engine.step,
         generate=lambda: engine.generate([[1]], greedy(2)),
         stream=lambda: list(engine.stream([1], greedy(2))),
+        read=lambda: engine.core.read(reader),
     )
     engine.core.observers.append(lambda step, requests: calls[call]())
     with pytest.raises(RuntimeError, match="called inside a step|called by an on_token or an observer"):
