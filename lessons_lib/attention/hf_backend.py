@@ -137,7 +137,8 @@ def paged_attention_in(model: PreTrainedModel) -> Iterator[None]:
 
 
 def plan_attention(backend: str | Backend | None, device: torch.device) -> Backend:
-    """Return a backend: function (batch, block_tables, block_size) -> attend.
+    """Return a backend: function (batch, block_tables, block_size) -> attend. The batch may be a PackedBatch, which has
+    no block tables.
 
     Args:
         backend: "torch", "triton" (lesson 08), or such a function. By default, Triton if the model is on a GPU, else

@@ -74,6 +74,7 @@ def _group(
     members: torch.Tensor, cu_seqlens_q: torch.Tensor, q_lens: torch.Tensor, context_lens: torch.Tensor,
     block_tables: torch.Tensor, block_size: int,
 ) -> Group:  # fmt: skip
+    """Lay out the queries and keys of these sequences as a rectangle."""
     device = block_tables.device
     lens, contexts = q_lens[members, None], context_lens[members, None]
     query = torch.arange(int(lens.max()), device=device)

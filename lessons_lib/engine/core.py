@@ -76,6 +76,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
         in_flight = core.keep_tokens(scheduler_output, tokens)
     except Exception as error:
         raise StepFailed(requests or scheduler_output.swapped_out) from error
+    # Outside the `try`: an error in here would be the engine's mistake, not the requests'.
     return core.count_launched(scheduler_output, in_flight, logits)
 
 
@@ -108,15 +109,15 @@ class EngineCore:
         sampler: function (logits, params, seeds, positions, processors) -> tokens, see `choose_tokens`.
         depth: how many steps may be in flight when `step` returns: 0, or 1 for a device that computes one step while
             the host processes the tokens of the one before.
-        inbox: id -> requests that the next step begins to serve.
-        groups: id -> requests that have begun and have not ended.
-        cancelled: requests that the next step ends.
-        ended: requests that have ended and that no call waits for, until their output is taken.
+        inbox: id -> group (a caller's request) that the next step begins to serve.
+        groups: id -> group that has begun and has not ended.
+        cancelled: groups that the next step ends.
+        ended: groups that have ended and that no call waits for, until their output is taken.
         in_flight: the steps that were launched and not processed, oldest first.
         observers: functions (step, requests), called for each step once its tokens are processed; the requests have got
             one each. They run inside `step`, so they must not call the engine.
-        watches: functions (part), called when the core has finished a part of a step. "begin" isn't one: the time
-            before it was the caller's.
+        watches: functions (part), called when the core has finished a part of a step: "schedule", "move", "forward",
+            "sample" or "update". "begin" starts the clock: the time before it was the caller's.
         num_ended: finish reason -> how many requests have ended with it.
         lock: one thread at a time changes anything.
         is_whole: whether the last change was finished.
@@ -141,7 +142,8 @@ class EngineCore:
         self.is_whole = True
 
     def begin_change(self) -> None:
-        """Forget a change that was interrupted. Called with the lock, before anything changes."""
+        """Rebuild if the last change was interrupted, and begin another. Called with the lock, before anything changes;
+        the caller's last line sets `is_whole` again."""
         if not self.is_whole:
             self.rebuild()
         self.is_whole = False

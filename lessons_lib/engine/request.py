@@ -16,11 +16,12 @@ from lessons_lib.scheduling.sequence import Sequence
 
 @dataclass(eq=False)
 class Request(Sequence):
-    """One completion while it grows: a Sequence that the scheduler serves, and how its tokens are drawn and shown.
+    """One completion while it grows: a Sequence that the scheduler serves, and how its tokens are drawn and shown. A
+    caller's request is a RequestGroup of one or more of them.
 
     Attributes:
         group, params: the request that it is a completion of, and its sampling parameters.
-        has_begun: whether the scheduler has it, unless it has finished.
+        has_begun: True once the scheduler has got it, also after it has finished; False again after a restart.
         index: its place among the completions of the group.
         seed: of its random numbers.
         processor: the rules that change its logits, or None.
@@ -63,7 +64,7 @@ class RequestGroup:
     Attributes:
         arrival: when it arrived, in seconds on the engine's clock.
         rules: what changes its logits, or None.
-        on_token: called with each NewToken after the step, in the thread that called it.
+        on_token: called with each NewToken after the step, in the thread that called `step`.
         is_streamed: whether its text is wanted as it grows.
         is_awaited: whether `generate` or `stream` waits for it, so that `step` doesn't return its output.
         error: why it is to end, if it was cancelled because of an error.

@@ -9,7 +9,7 @@ from lessons_lib.models.configuration import KVShape, kv_shapes
 class PagedKVCache:
     """The cache of a whole model, in blocks that any request can use.
 
-    A block belongs to its sequence in all layers, until the sequence ends.
+    A block id stands for the same block in all layers.
 
     Attributes:
         keys, values: one tensor per layer, [num_blocks, block_size, kv_heads, head_dim].

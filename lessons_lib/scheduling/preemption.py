@@ -80,7 +80,8 @@ class PreemptiveScheduler(SchedulerBase):
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
-            # A shortcut, twice as fast as `allocate_slots`: most sequences have room in their last block.
+            # A shortcut, twice as fast as `allocate_slots`: most sequences have room in their last block. A victim of
+            # this step has no block, so it never takes the shortcut.
             if sequence.num_computed_tokens + count <= self.pool.block_size * len(sequence.blocks):
                 scheduler_output.num_scheduled_tokens[sequence] = count
             else:
@@ -96,7 +97,7 @@ class PreemptiveScheduler(SchedulerBase):
                 break
             self.admit(scheduler_output, sequence)
             count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self.allocate_slots(scheduler_output, sequence, count)
+            self.allocate_slots(scheduler_output, sequence, count)  # preempts nothing: the blocks are free
             budget -= count
 
     def has_blocks_for(self, sequence: Sequence) -> bool:
@@ -149,7 +150,7 @@ class PreemptiveScheduler(SchedulerBase):
         return hash_full_blocks(sequence, self.pool.block_size, self.block_hash)
 
     def missing_blocks(self, sequence: Sequence) -> int:
-        """See SchedulerBase. Cached blocks in use cost nothing."""
+        """See SchedulerBase. Cached blocks in use cost nothing; a free one that is cached leaves the free queue."""
         in_use = sum(block in self.pool.ref_count for block in self.cached_blocks(sequence))
         return super().missing_blocks(sequence) - in_use
 

@@ -210,15 +210,18 @@ class SchedulerBase:
     def update_from_output(self, scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
         """Replace the placeholders of a launched step by its tokens.
 
+        The next step may already be launched with sequences that finish here, and write to their freed blocks. A device
+        computes in order, so the next owner's writes come later.
+
         Args:
             next_tokens: a token for each scheduled sequence, in order. Ignored in the middle of a prompt, where the
                 next token is known.
 
         Returns:
-            the finished sequences. Their blocks are freed. The next step may already be launched with them and write
-            to those blocks; a device computes in order, so the next owner's writes come later.
+            the finished sequences. Their blocks are freed.
         """
-        finished, size = [], self.pool.block_size
+        finished: list[Sequence] = []
+        size = self.pool.block_size
         scheduled = scheduler_output.num_scheduled_tokens.items()
         rows = zip(scheduled, scheduler_output.ends, scheduler_output.gets_token, next_tokens)
         for (sequence, count), end, gets_token, token in rows:

@@ -27,9 +27,11 @@ class Sequence:
         is_interactive: True if a user reads the completion as it is generated. Used by some policies.
         cache_salt: sequences share blocks only with those of the same salt (lesson 11).
         output_ids: the completion so far.
-        num_computed_tokens: number of tokens, from the first on, whose keys and values are in the cache.
+        num_computed_tokens: number of tokens, from the first on, whose keys and values are in the cache, or will be
+            once the step in flight has run.
         blocks: block ids, in the order of the tokens.
-        finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None before.
+        finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None before. An engine may also set
+            "abort" or "error".
         block_hashes: hashes of the full blocks, as far as they are computed (lesson 11).
         swapped: blocks of the swap space that hold the tokens while the sequence is swapped out (lesson 10).
         prompt_logits: True if logits are wanted after each prompt token, which rules out cached prefixes (lesson 12).
