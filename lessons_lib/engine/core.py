@@ -176,7 +176,7 @@ class EngineCore:
         Raises:
             RuntimeError: see `step`.
         """
-        refuse_inside(self.step, "the engine was called inside a step")
+        refuse_inside(self)
         with self.lock:
             self.begin_change()
             self.take_commands()
@@ -192,7 +192,7 @@ class EngineCore:
         """
         if not reader.has_news:
             return []
-        refuse_inside(self.step, "the engine was called inside a step")
+        refuse_inside(self)
         with self.lock:  # another thread may be in the middle of a step, or an interrupt was
             self.begin_change()
             tokens = reader.peek()
@@ -206,9 +206,10 @@ class EngineCore:
         begin again from their tokens.
 
         Raises:
-            RuntimeError: it was called inside a step, by a logits processor or a model.
+            RuntimeError: it was called inside a step, by a logits processor or a model, or inside another change, by
+                the garbage collector.
         """
-        refuse_inside(self.step, "the engine was called inside a step")
+        refuse_inside(self)
         with self.lock:
             self.begin_change()
             self.take_commands()
@@ -261,9 +262,9 @@ class EngineCore:
         """Count a launched step's tokens as computed, and give each request that gets a token a placeholder."""
         self.outputs.note_admitted(output, self.start)
         self.scheduler.update_after_launch(output)
-        params = [each.params for each in output.num_scheduled_tokens]  # type: ignore[attr-defined]
-        needs_host = any(each.needs_host for each in params)
-        kept = logits if needs_host and any(each.needs_logits for each in params) else None
+        scheduled: list[Any] = list(output.num_scheduled_tokens)
+        needs_host = any(each.params.needs_host for each in scheduled)
+        kept = logits if needs_host and any(each.params.needs_logits for each in scheduled) else None
         self.lap("update")
         return InFlightStep(output, tokens, kept, needs_host, self.start)
 
@@ -277,13 +278,15 @@ class EngineCore:
             except Exception as error:
                 raise StepFailed(scheduled) from error
             self.lap("forward")
-            gets_token = step.output.gets_token
-            for request, token, is_used in zip(scheduled, tokens, gets_token):
-                if token < 0 and is_used and not request.finish_reason:
+            for request, token, gets in zip(scheduled, tokens, step.output.gets_token):
+                if token < 0 and gets and not request.finish_reason:
                     self.end(request.group, "error", why_no_token(token, request.processor))
             if step.logits is not None:
-                self.outputs.add_logprobs(step.output, step.logits, tokens)
-            new = [request for request, is_used in zip(scheduled, gets_token) if is_used and not request.finish_reason]
+                try:
+                    self.outputs.add_logprobs(step.output, step.logits, tokens)
+                except Exception as error:
+                    raise StepFailed(each for each in scheduled if each.params.needs_logits) from error
+            new = [each for each, gets in zip(scheduled, step.output.gets_token) if gets and not each.finish_reason]
             self.scheduler.update_from_output(step.output, tokens)
             self.take_in(new)
             self.lap("update")
@@ -299,9 +302,9 @@ class EngineCore:
                 self.add_text(request)
         for request in requests:
             group = request.group
-            if request.finish_reason and all(each.finish_reason for each in group.completions):
-                if not group.output:  # otherwise, another of its completions has ended it
-                    self.end(group, group.completions[-1].finish_reason or "error")
+            # With an output, another of its completions has ended it.
+            if request.finish_reason and not group.output and all(each.finish_reason for each in group.completions):
+                self.end(group, group.completions[-1].finish_reason or "error")
             elif request.index == 0 and len(request.output_ids) == 1:
                 for other in group.completions[1:]:
                     self.serve(other)  # the prompt is computed, so they find it in the cache
@@ -339,6 +342,8 @@ class EngineCore:
 
     def begin(self, group: RequestGroup) -> None:
         """Let the completions of a request wait for a step, with the tokens that they have."""
+        for request in group.completions:
+            request.has_begun = False
         try:
             for request in group.completions:
                 self.outputs.restart(request)

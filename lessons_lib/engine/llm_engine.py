@@ -231,7 +231,7 @@ class LLMEngine:
 
     def advance(self) -> None:
         """Run one step, and the calls of `on_token` that follow it. Outputs stay until `step` returns them."""
-        refuse_inside(self.advance, "step() was called by an on_token or an observer")
+        refuse_inside(self, ("advance",))
         self.core.step()
         with self._passing_on:
             late = list(self._call_back())

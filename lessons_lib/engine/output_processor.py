@@ -46,7 +46,9 @@ class OutputProcessor:
         for sequence in output.admitted:
             group: RequestGroup = sequence.group  # type: ignore[attr-defined]
             if group.num_cached_tokens is None:  # a preempted sequence is admitted once more
-                group.num_cached_tokens, group.admitted_at = output.cached.get(sequence, 0), now
+                # Of a resumed request, tokens of the completion may be cached, too.
+                cached = min(output.cached.get(sequence, 0), len(group.prompt_ids))
+                group.num_cached_tokens, group.admitted_at = cached, now
 
     def add_text(self, request: Request, token: int) -> bool:
         """Append a new token to the text. A stop string in it ends the completion.
@@ -138,8 +140,10 @@ class OutputProcessor:
             hides_last = tokens and tokens[-1] in request.stop_token_ids and not params.include_stop_str_in_output
             shown = tokens[:-1] if hides_last else tokens
             text = text_of(self.tokenizer, shown, self._decode_options(params)) if params.detokenize else ""
+        # There is one more if the step failed after it was computed.
+        logprobs = request.logprobs and request.logprobs[: len(tokens)]
         reason = self._stop_reason(request)
-        return CompletionOutput(request.index, tokens, text, request.finish_reason, request.logprobs, reason)
+        return CompletionOutput(request.index, tokens, text, request.finish_reason, logprobs, reason)
 
     def _stop_reason(self, request: Request) -> str | int | None:
         """The stop string, or the one of `stop_token_ids`, that ended it."""

@@ -51,7 +51,6 @@ class Request(Sequence):
 
     def restart(self) -> None:
         """Keep nothing but the tokens: none of them is in the cache, and the rules begin anew."""
-        self.has_begun = False
         self.num_computed_tokens = self.num_placeholders = 0
         self.blocks, self.swapped, self.block_hashes = [], [], []
         self.processor = self.group.rules.processor(self) if self.group.rules else None

@@ -197,13 +197,12 @@ class SchedulerBase:
         """
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens = sequence.num_computed_tokens + count
-            num_output_tokens = len(sequence.output_ids) + sequence.num_placeholders
-            gets_token = end == len(sequence.prompt_ids) + num_output_tokens
+            gets_token = end == len(sequence.prompt_ids) + len(sequence.output_ids) + sequence.num_placeholders
             scheduler_output.ends.append(end)
             scheduler_output.gets_token.append(gets_token)
             if gets_token:
                 sequence.num_placeholders += 1
-                if num_output_tokens + 1 == sequence.max_new_tokens:
+                if len(sequence.output_ids) + sequence.num_placeholders == sequence.max_new_tokens:
                     self.running.remove(sequence)
                     self.leaving.append(sequence)
 
@@ -221,7 +220,6 @@ class SchedulerBase:
             the finished sequences. Their blocks are freed.
         """
         finished: list[Sequence] = []
-        size = self.pool.block_size
         scheduled = scheduler_output.num_scheduled_tokens.items()
         rows = zip(scheduled, scheduler_output.ends, scheduler_output.gets_token, next_tokens)
         for (sequence, count), end, gets_token, token in rows:
@@ -230,7 +228,7 @@ class SchedulerBase:
             if gets_token:
                 sequence.num_placeholders -= 1
                 sequence.append_token(token)
-            if end % size < count:
+            if end % self.pool.block_size < count:  # they fill a block
                 self.computed(sequence, end - count, end)
             if sequence.finish_reason:
                 finished.append(sequence)

@@ -131,6 +131,24 @@ def test_a_request_that_its_policy_cannot_rank_fails_alone(unranked):
     check_that_nothing_is_left(engine)
 
 
+def test_log_probabilities_that_cannot_be_computed_fail_those_who_asked_for_them(monkeypatch):
+    engine = an_engine_at_work({"r2": greedy(CAP, ignore_eos=True, logprobs=1)})
+    monkeypatch.setattr("lessons_lib.engine.output_processor.rows_of_logprobs", lambda *args: 1 / 0)
+    check_answers(run_out(engine), {"r2"}, ZeroDivisionError)
+    check_that_nothing_is_left(engine)
+
+
+def test_a_completion_whose_text_cannot_be_rebuilt_fails_with_its_siblings():
+    engine = an_engine()
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=9, temperature=1.0, n=3, stop="?"), request_id="three")
+    for _ in range(3):
+        engine.step()
+    engine.tokenizer.decode = lambda *args, **kwargs: 1 / 0
+    engine.core.is_whole = False  # as an interrupt leaves it
+    assert isinstance(run_out(engine)["three"].error, ZeroDivisionError)
+    check_that_nothing_is_left(engine)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -218,7 +236,7 @@ def test_whatever_a_callback_does_concerns_whom_it_names(kind, after, config):
     failed = {"r1"} if kind in ("raises", "steps") else set()
     check_answers(outputs, failed, RuntimeError, expected=PROMPTS.keys() - gone.keys())
     if kind == "steps":
-        assert "step() was called by an on_token" in str(outputs["r1"].error)
+        assert "called inside a step or an on_token" in str(outputs["r1"].error)
     check_that_nothing_is_left(engine)
 
 
@@ -325,7 +343,7 @@ def test_a_step_inside_an_observer_is_refused(call):
         read=lambda: engine.core.read(reader),
     )
     engine.core.observers.append(lambda step, requests: calls[call]())
-    with pytest.raises(RuntimeError, match="called inside a step|called by an on_token or an observer"):
+    with pytest.raises(RuntimeError, match="called inside a step or an on_token"):
         engine.step()
     engine.core.observers.pop()
     outputs = run_out(engine)
@@ -333,20 +351,24 @@ def test_a_step_inside_an_observer_is_refused(call):
     check_that_nothing_is_left(engine)
 
 
-def test_a_stream_that_ends_in_the_middle_of_a_step_is_aborted_after_it(monkeypatch):
-    """The garbage collector may end it anywhere."""
+@pytest.mark.parametrize("where", ["schedule", "add"])
+def test_a_stream_that_ends_in_the_middle_of_a_change_is_aborted_after_it(where, monkeypatch):
+    """The garbage collector may end it anywhere: in a step, or while a request is added."""
     engine = an_engine_at_work()
-    streams, schedule = [engine.stream([7, 8], greedy(CAP, ignore_eos=True))], engine.scheduler.schedule
+    streams, method = [engine.stream([7, 8], greedy(CAP, ignore_eos=True))], getattr(engine.scheduler, where)
     next(streams[0])
 
-    def schedule_and_collect():
-        output = schedule()
+    def called_and_collected(*args):
+        output = method(*args)
         streams.clear()
         return output
 
-    monkeypatch.setattr(engine.scheduler, "schedule", schedule_and_collect)
-    check_answers(run_out(engine), ())
-    assert engine.metrics.requests == {"abort": 1, "length": 6}
+    monkeypatch.setattr(engine.scheduler, where, called_and_collected)
+    engine.add_request([7, 9], greedy(1), request_id="last")
+    outputs = run_out(engine)
+    assert len(outputs.pop("last").token_ids) == 1
+    check_answers(outputs, ())
+    assert engine.metrics.requests == {"abort": 1, "length": 7}
     check_that_nothing_is_left(engine)
 
 

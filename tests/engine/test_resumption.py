@@ -150,3 +150,11 @@ def test_what_cannot_go_on_is_refused(options, output_ids, message):
         engine.add_request([5, 6], SamplingParams(**options), output_ids=output_ids, on_token=lambda new: None)
     assert message in str(error.value)
     check_that_nothing_is_left(engine)
+
+
+def test_cached_tokens_of_a_resumed_request_are_those_of_its_prompt():
+    engine, prompt = an_engine(block_size=4), [1, 2, 3, 4, 5]
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    (first,) = engine.generate([prompt], params)
+    engine.add_request(prompt, params, request_id="again", output_ids=first.token_ids[:10])
+    assert run_out(engine)["again"].num_cached_tokens == len(prompt)
