@@ -231,7 +231,7 @@ class LLMEngine:
 
     def advance(self) -> None:
         """Run one step, and the calls of `on_token` that follow it. Outputs stay until `step` returns them."""
-        refuse_inside(self, ("advance",))
+        refuse_inside(self)
         self.core.step()
         with self._passing_on:
             late = list(self._call_back())
