@@ -26,8 +26,8 @@ from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kernels import VARIANTS, attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, decode_splits_kernel, how_kernels_run, kernel_device, with_functions
 from lessons_lib.kernels.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
-from lessons_lib.kernels.machine_code import MachineCode
 from lessons_lib.measuring import ANY_GPU, HOPPER, NAMES, OURS, PROMPTS, Work, attainable, attention_work, recorded_attention, recorded_ladder, recorded_production, recorded_splits
+from lessons_lib.measuring.machine_code import MachineCode
 from lessons_lib.models import kv_head_size, load_model
 from lessons_lib.recording import Recorder, decode_inputs
 from lessons_lib.viz.charts import draw_bars

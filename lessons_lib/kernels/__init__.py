@@ -1,9 +1,8 @@
 """Triton kernels. Importing this folder needs Triton; everything else in the course runs without it.
 
 Read in this order: triton_setup, basics, simple_paged (lesson 07), group_decode, paged_flash, launch, validation (08),
-race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. interpreter runs any
-kernel without a GPU, compile_check tries to compile it for one, machine_code counts its instructions, and ablations
-removes one idea at a time from the fast kernels.
+race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. ablations removes one idea
+at a time from the fast kernels.
 """
 
 import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled

@@ -20,9 +20,9 @@ from lessons_lib.attention.custom_op import attend_paged
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.kernels import launch
-from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import Tiles, launch_decode, launch_prefill, plan_triton
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
+from lessons_lib.measuring.compile_check import can_compile
 from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()

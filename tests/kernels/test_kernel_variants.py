@@ -16,11 +16,11 @@ from compiled import Compiled
 from paged_cases import error
 
 from lessons_lib.kernels.ablations import VARIANTS, with_functions, with_lines
-from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
 from lessons_lib.measuring.attention_cases import Case, decode_case, make_inputs
 from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
+from lessons_lib.measuring.compile_check import can_compile
 from lessons_lib.measuring.published import HOPPER
 from lessons_lib.recording.kernel_accesses import Recorder
 from tools.gpu_bench.__main__ import ABLATIONS, LADDER, each_table

@@ -26,7 +26,6 @@ from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.kernels import launch
-from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import (
     KEYS_PER_SHORT_SPLIT,
     MAX_KEYS_PER_SPLIT,
@@ -41,6 +40,7 @@ from lessons_lib.kernels.launch import (
     splits_are_short,
 )
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
+from lessons_lib.measuring.compile_check import can_compile
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.kernel_accesses import Recorder
 

@@ -18,7 +18,7 @@ from lessons_lib.engine import sampling as plain
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, race_on
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kernels import race as kernel
-from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.measuring.compile_check import can_compile, why_not_compiled
 
 DEVICE = kernel_device()
 on_gpu = pytest.mark.skipif(DEVICE != "cuda", reason="there is no NVIDIA GPU here, or kernels are interpreted")

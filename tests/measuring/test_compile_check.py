@@ -3,7 +3,7 @@
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
-from lessons_lib.kernels.interpreter import LANGUAGE
+from lessons_lib.recording.interpreter import LANGUAGE
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels.basics import add_kernel
-from lessons_lib.kernels.compile_check import can_compile, rounded_products, tensor_core_products, why_not_compiled
 from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
+from lessons_lib.measuring.compile_check import can_compile, rounded_products, tensor_core_products, why_not_compiled
 from lessons_lib.recording.kernel_accesses import record_kernel
 
 pytestmark = pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
