@@ -27,17 +27,15 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, times: int = 1) -> None:
         value = max(0.0, value)  # the clock may have been set back
-        self.counts[bisect_left(BOUNDS, value)] += 1
-        self.total += value
+        self.counts[bisect_left(BOUNDS, value)] += times
+        self.total += value * times
 
     def add_all(self, values: list[float]) -> None:
         """Add many values, most of which are equal."""
         for value, times in Counter(values).items():
-            value = max(0.0, value)
-            self.counts[bisect_left(BOUNDS, value)] += times
-            self.total += value * times
+            self.add(value, times)
 
     @property
     def count(self) -> int:
@@ -120,11 +118,6 @@ class EngineGauges:
                 swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
                 used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
             )  # fmt: skip
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that can be allocated."""
-        return self.num_blocks - self.used_blocks
 
     @property
     def kv_cache_usage_perc(self) -> float:

@@ -67,10 +67,9 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -
 
     Args:
         q: [N, Hq, D], float32, float16 or bfloat16, D up to 256; row i is sequence i's token.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. They already contain the new tokens' keys
-            and values. Values may have another head size, V, in the same layout.
-        block_tables: int32 [N, M], each sequence's blocks in the order of its tokens; entries past the last block in
-            use aren't read.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with the new tokens' keys and values.
+            Values may have another head size, V, in the same layout.
+        block_tables: int32 [N, M], each sequence's blocks; entries past the last block in use aren't read.
         context_lens: int32 [N], tokens of each sequence, the new one included, at least 1.
         scale: factor of the scores.
         terms: ScoreTerms of the layer, or None.
