@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Attend, Backend, ForwardBatch, plan_attention
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.engine.input_batch import forward_batch
 from lessons_lib.engine.joined_projections import Joined, JoinedLinear, join_projections
 from lessons_lib.engine.model_runner import ModelRunner
@@ -141,8 +140,7 @@ class FusedRunner(ModelRunner):
     def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None):
         super().__init__(model, num_blocks, block_size, backend)
         self.fused = FusedModel(model)
-        on_cpu = backend is None and model.device.type == "cpu"
-        self.plan_attention = plan_fused if on_cpu else plan_attention(backend, model.device)
+        self.plan_attention = plan_attention(backend, model.device)
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See `ModelRunner.forward`."""
