@@ -226,7 +226,7 @@ def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
 
 def test_the_gpu_engine_refuses_what_only_single_sequences_can_serve():
     runner = gpu_model_runner(compiled=False, capture=rerun)
-    with pytest.raises(UnsupportedModel, match="GPUModelRunner can't serve GPTJForCausalLM.*LLMEngine can"):
+    with pytest.raises(UnsupportedModel, match="make_runner and overlap can't serve GPTJForCausalLM.*LLMEngine can"):
         LLMEngine(gptj(), NoText(), EngineConfig(overlap=True, make_runner=runner, num_blocks=8))
 
 
