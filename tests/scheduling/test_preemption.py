@@ -12,10 +12,9 @@ from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):

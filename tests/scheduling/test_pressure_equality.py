@@ -19,12 +19,11 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork
 from lessons_lib.scheduling.swapping import always_swap, never_swap
 
 MOST_WORKLOADS = 102
