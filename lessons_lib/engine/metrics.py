@@ -230,11 +230,6 @@ class EngineMetrics:
         return self.new_tokens / self.busy_seconds if self.busy_seconds else 0.0
 
     @property
-    def own_share(self) -> float:
-        """Share of the time outside the model: scheduling, sampling, bookkeeping; 0 to 1."""
-        return 1 - self.part_seconds.get("forward", 0.0) / self.busy_seconds if self.busy_seconds else 0.0
-
-    @property
     def slot_utilization(self) -> float:
         """Share of the batch slots in use, averaged over the steps."""
         return self._batch_slots_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
@@ -260,8 +255,7 @@ class EngineMetrics:
         infinity."""
         plain_types = (int, float, dict)
         names = [name for name, value in vars(self).items() if isinstance(value, plain_types) and name[0] != "_"]
-        names += ["throughput", "own_share", "slot_utilization", "token_utilization", "block_utilization"]
-        names += ["prefix_hit_rate"]
+        names += ["throughput", "slot_utilization", "token_utilization", "block_utilization", "prefix_hit_rate"]
         plain: dict[str, Any] = {name: copy(getattr(self, name)) for name in names}  # copies: the engine goes on
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
             histogram = getattr(self, name)

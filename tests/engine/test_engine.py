@@ -6,11 +6,10 @@ import random
 import pytest
 from engine_cases import FAMILIES, Clock, alone, an_engine, check_that_nothing_is_left, greedy, letter, run_out
 from oracle import END
-from prometheus_client.parser import text_string_to_metric_families
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.metrics import BOUNDS, EngineMetrics, Histogram
-from lessons_lib.engine.prometheus import COUNTERS, HISTOGRAMS, prometheus_text
+from lessons_lib.engine.prometheus import COUNTERS, HISTOGRAMS, engine_families
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.kv_cache.invariants import audit
@@ -386,7 +385,6 @@ def test_metrics_add_up():
     assert metrics.slot_utilization == pytest.approx(sum(step.running for step in steps) / len(steps) / 6)
     assert metrics.token_utilization == pytest.approx(metrics.tokens / len(steps) / 9)
     assert metrics.block_utilization == pytest.approx(sum(step.used_blocks for step in steps) / len(steps) / 13)
-    assert metrics.own_share == pytest.approx(1 - metrics.part_seconds["forward"] / metrics.busy_seconds)
 
 
 def test_tokens_found_in_the_cache_are_counted():
@@ -434,7 +432,7 @@ def test_prometheus_reads_what_the_snapshot_says():
     engine.generate(some_prompts(8), greedy(10))
     engine.abort(engine.add_request([1], greedy()))
     snapshot = engine.metrics.snapshot()
-    families = {family.name: family for family in text_string_to_metric_families(prometheus_text(snapshot))}
+    families = {family.name: family for family in engine_families(snapshot)}
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in families.values()

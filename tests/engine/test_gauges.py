@@ -3,10 +3,9 @@ found in its cache."""
 
 import pytest
 from engine_cases import KINDS, engine_of_kind, greedy, run_out
-from prometheus_client.parser import text_string_to_metric_families
 
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.engine.prometheus import engine_families
 
 SIZES = dict(num_blocks=22, max_num_seqs=4, max_num_batched_tokens=24, block_size=4)
 
@@ -66,8 +65,7 @@ def test_prometheus_reads_the_gauges(an_engine):
     while not EngineGauges.of(engine).swapped:
         engine.step()
     now = EngineGauges.of(engine)
-    text = prometheus_text(engine.metrics.snapshot(), EngineGauges.of(engine))
-    families = {family.name: family for family in text_string_to_metric_families(text)}
+    families = {family.name: family for family in engine_families(engine.metrics.snapshot(), EngineGauges.of(engine))}
     expected = {
         "vllm:num_requests_running": now.running,
         "vllm:num_requests_waiting": now.waiting,
@@ -81,7 +79,7 @@ def test_prometheus_reads_the_gauges(an_engine):
         family = families[name]
         assert family.type == "gauge" and family.documentation
         assert [sample.value for sample in family.samples] == [pytest.approx(value)]
-    assert "num_requests_running" not in prometheus_text(engine.metrics.snapshot())
+    assert "vllm:num_requests_running" not in {family.name for family in engine_families(engine.metrics.snapshot())}
 
 
 def test_a_request_says_how_much_of_its_prompt_was_cached(an_engine):
