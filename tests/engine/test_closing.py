@@ -8,9 +8,9 @@ import torch
 from engine_cases import alone, greedy
 
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.fused_llama import fused_runner
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.measuring.fused_llama import fused_runner
 
 KINDS = {
     "plain": {},
