@@ -10,15 +10,11 @@ equal_products, gpu_model_runner, warm_up (13). greedy_loop is lesson 09's loop.
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore
 from lessons_lib.engine.cuda_graphs import GraphKey, captured_batch_sizes, captured_token_counts, next_size, rerun
-from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
-from lessons_lib.engine.input_batch import BlockTables, forward_batch
-from lessons_lib.engine.joined_projections import JoinedLinear
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.plain_sampling import draw
-from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers

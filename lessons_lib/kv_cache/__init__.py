@@ -4,7 +4,7 @@ Read in this order: block_pool, block_table, block_memory, cache_slots and block
 (06), block_copies (10), block_hashes and prefix_cache (11). invariants checks that no block is lost or freed twice.
 """
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, BlockCopy, copy_blocks
+from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_memory import block_bytes, blocks_in_budget
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import serve_in_blocks, step_in_blocks, step_with_oracle
