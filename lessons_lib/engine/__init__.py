@@ -20,7 +20,6 @@ from lessons_lib.engine.joined_projections import JoinedLinear
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.plain_sampling import draw
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers
