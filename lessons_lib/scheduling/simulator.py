@@ -4,9 +4,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from lessons_lib.models.validate import must
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 
@@ -22,13 +19,6 @@ class StepCost:
     def seconds(self, tokens: int, context_tokens: int) -> float:
         """Duration of a step that computes `tokens` and attends to `context_tokens`."""
         return self.base + self.per_token * tokens + self.per_context_token * context_tokens
-
-
-def fit_cost(tokens: list[int], context_tokens: list[int], seconds: list[float]) -> StepCost:
-    """Fit a StepCost to 3 or more measured steps, by least squares."""
-    columns = np.stack([np.ones(len(tokens)), tokens, context_tokens], axis=1)
-    base, per_token, per_context_token = np.linalg.lstsq(columns, np.asarray(seconds), rcond=None)[0]
-    return StepCost(float(base), float(per_token), float(per_context_token))
 
 
 @dataclass
@@ -172,31 +162,3 @@ def _step_of(
     waiting = tuple(sequence.id for sequence in scheduler.waiting)
     stalled = tuple(sequence.id for sequence in scheduler_output.stalled)
     return SimulatedStep(clock, seconds, prefill, decode, waiting, stalled, len(scheduler.pool.free_queue))
-
-
-def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
-    """Simulate the static batching of lesson 01: the requests that have arrived form a wave, which ends together."""
-    must(batch_size >= 1, "batch_size", batch_size, "1 request or more")
-    run = Simulation()
-    clock, requests, served = 0.0, list(requests), 0
-    while served < len(requests):
-        clock = max(clock, requests[served].arrival_time)
-        wave = [request for request in requests[served : served + batch_size] if request.arrival_time <= clock]
-        served += len(wave)
-        start, width = clock, max(request.prompt_tokens for request in wave)
-        clock += cost.seconds(len(wave) * width, len(wave) * width)
-        times = {
-            request.id: SequenceTimes(request.arrival_time, start, clock, answer_tokens=request.answer_tokens)
-            for request in wave
-        }
-        longest = max(request.answer_tokens for request in wave)
-        for _ in range(longest - 1):
-            width += 1
-            clock += cost.seconds(len(wave), len(wave) * width)
-        for own in times.values():
-            own.finished = clock  # completions are returned, and batch slots freed, when the wave has finished
-        run.times |= times
-        run.num_steps += longest
-        run.computed_tokens += len(wave) * width
-    run.seconds = clock
-    return run

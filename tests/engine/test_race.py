@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lessons_lib.engine import sampling as race
-from lessons_lib.engine.plain_sampling import draw, token_probabilities
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import STEP, mixed, random_numbers
@@ -162,17 +161,6 @@ def test_draws_have_the_distribution_of_hugging_face(name):
     counts = tokens.bincount(minlength=40)
     assert not counts[expected == 0].any()
     assert chance_of(counts, expected) > 1e-4
-
-
-def test_the_race_and_the_line_draw_equally_often():
-    """Two ways to draw from the same probabilities: the exercise's and the engine's."""
-    logits, params = torch.tensor([[2.0, 1.0, 0.5, 0.0, -1.0]]), SamplingParams(temperature=1.4, top_k=4, top_p=0.9)
-    columns = (torch.tensor([value]) for value in (params.temperature, params.top_k, params.top_p))
-    probabilities, tokens = token_probabilities(logits, *columns)
-    comb = torch.arange(NUM_DRAWS) / NUM_DRAWS
-    line = draw(probabilities.expand(NUM_DRAWS, -1), tokens.expand(NUM_DRAWS, -1), comb.double()).bincount(minlength=5)
-    drawn = choose_tokens(logits.expand(NUM_DRAWS, -1), [params] * NUM_DRAWS, range(NUM_DRAWS), [0] * NUM_DRAWS)
-    assert chance_of(drawn.bincount(minlength=5), line.double()) > 1e-4
 
 
 def test_consecutive_draws_of_one_seed_are_independent():

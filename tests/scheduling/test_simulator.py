@@ -1,7 +1,6 @@
 """Traffic as it is asked for, a clock that can be followed by hand, and plans that are those of a real run."""
 
 import math
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.arrivals import (
     Arrival,
-    bursty_arrivals,
     poisson_arrivals,
     reversed_estimates,
     traffic,
@@ -28,9 +26,7 @@ from lessons_lib.scheduling.simulator import (
     SimulatedStep,
     Simulation,
     StepCost,
-    fit_cost,
     simulate,
-    simulate_static,
 )
 from lessons_lib.scheduling.stalling import Scheduler
 
@@ -44,27 +40,17 @@ def arrival(name, at, prompt, answer, max_tokens=20, **kwargs):
 # --- traffic
 
 
-@pytest.mark.parametrize("arrivals", [poisson_arrivals, bursty_arrivals])
 @pytest.mark.parametrize("rate", [0.5, 100])
-def test_so_many_arrive_a_second_on_average(arrivals, rate):
-    times = arrivals(rate, 40_000, seed=3)
+def test_so_many_arrive_a_second_on_average(rate):
+    times = poisson_arrivals(rate, 40_000, seed=3)
     assert len(times) == 40_000 and times[0] > 0 and (np.diff(times) >= 0).all()
     assert 40_000 / times[-1] == pytest.approx(rate, rel=0.03)
 
 
-def test_gaps_of_a_poisson_stream_are_exponential_and_those_of_bursts_are_not():
+def test_gaps_of_a_poisson_stream_are_exponential():
     gaps = np.diff(poisson_arrivals(10, 40_000, seed=1))
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)
     assert np.mean(gaps > 0.1) == pytest.approx(math.exp(-1), abs=0.01)
-    bursty = np.diff(bursty_arrivals(10, 40_000, seed=1, burst=20, speedup=10), prepend=0)
-    inside = np.delete(bursty, np.arange(0, 40_000, 20))
-    assert inside.mean() == pytest.approx(0.01, rel=0.03) and bursty[::20].mean() == pytest.approx(
-        0.01 + 2 * 0.9, rel=0.05
-    )
-    assert bursty.std() > 3 * bursty.mean()
-    assert np.median(bursty_arrivals(10, 10_000, burst=5, speedup=1)) == pytest.approx(
-        np.median(poisson_arrivals(10, 10_000)), rel=0.1
-    )
 
 
 def test_traffic_is_what_was_asked_for():
@@ -81,8 +67,6 @@ def test_traffic_is_what_was_asked_for():
     assert all(r.expected_tokens == r.answer_tokens for r in requests)
     pairs = np.array([(r.prompt_tokens, r.answer_tokens, r.tier) for r in requests]).T
     assert (abs(np.corrcoef(np.log(pairs[:2]))[0, 1]) < 0.03) and (abs(np.corrcoef(pairs[1:])[0, 1]) < 0.03)
-    gaps = np.diff([r.arrival_time for r in traffic(2_000, 50, arrivals=bursty_arrivals)])
-    assert gaps.std() > 3 * gaps.mean()
 
 
 def test_the_same_seed_gives_the_same_traffic():
@@ -118,21 +102,6 @@ def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
     by_length = sorted(worst, key=lambda r: r.answer_tokens)
     guesses = [r.expected_tokens for r in by_length]
     assert guesses == sorted(guesses, reverse=True) and reversed_estimates([]) == []
-
-
-# --- what a step takes
-
-
-def test_a_fit_finds_the_line():
-    rng = random.Random(1)
-    cost = StepCost(5e-3, 2e-5, 3e-7)
-    steps = [(rng.randrange(1, 64), rng.randrange(64, 4000)) for _ in range(400)]
-    exact = fit_cost(*zip(*steps), [cost.seconds(*step) for step in steps])
-    assert vars(exact) == pytest.approx(vars(cost), rel=1e-6) and all(
-        type(value) is float for value in vars(exact).values()
-    )
-    noisy = fit_cost(*zip(*steps), [cost.seconds(*step) + rng.gauss(0, 2e-4) for step in steps])
-    assert vars(noisy) == pytest.approx(vars(cost), rel=0.15)
 
 
 # --- the clock
@@ -193,7 +162,7 @@ def test_a_run_can_be_cut_off():
 
 
 def test_nobody_comes():
-    assert simulate(a_scheduler(), [], COST) == Simulation() == simulate_static([], COST, 4)
+    assert simulate(a_scheduler(), [], COST) == Simulation()
 
 
 def test_who_is_preempted_waited_only_until_the_first_admission():
@@ -205,7 +174,7 @@ def test_who_is_preempted_waited_only_until_the_first_admission():
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_everybody_is_served_in_full(policy):
-    requests = traffic(1500, 60, seed=2, arrivals=bursty_arrivals, most=100)
+    requests = traffic(1500, 60, seed=2, most=100)
     scheduler = a_scheduler(blocks=200, block_size=16, max_num_seqs=16, policy=policy)
     run = simulate(scheduler, requests, StepCost(5e-3, 2e-5, 2e-7), keep_steps=True)
     assert list(run.times) == [request.id for request in requests]
@@ -221,40 +190,6 @@ def test_everybody_is_served_in_full(policy):
     for step, after in zip(run.steps, run.steps[1:]):
         assert step.start + step.seconds <= after.start
     assert not scheduler.pool.used and not scheduler.has_unfinished()
-
-
-# --- static batching
-
-
-def test_waves_can_be_followed_by_hand():
-    """A is alone when the first wave leaves. B and C wait for its end, and B, which has one token, for C's last."""
-    run = simulate_static(
-        [arrival("A", 0, 3, 2), arrival("B", 5, 2, 1), arrival("C", 6, 1, 4), arrival("D", 200, 1, 1)],
-        COST,
-        batch_size=2,
-    )
-    first = 8 + 2 * 3 + 3
-    second = first + 8 + 2 + 4
-    prompts = second + 8 + 2 * 4 + 4  # padded to 2 tokens each
-    end = prompts + (8 + 2 * 2 + 6) + (8 + 2 * 2 + 8) + (8 + 2 * 2 + 10)
-    assert run.times == {
-        "A": SequenceTimes(0, 0, first, second, 2),
-        "B": SequenceTimes(5, second, prompts, end, 1),
-        "C": SequenceTimes(6, second, prompts, end, 4),
-        "D": SequenceTimes(200, 200, 211, 211, 1),
-    }
-    assert (run.seconds, run.num_steps, run.computed_tokens) == (211, 2 + 4 + 1, (3 + 1) + (4 + 2 * 3) + 1)
-
-
-@pytest.mark.parametrize("batch_size", [0, -3])
-def test_a_wave_without_room_is_refused(batch_size):
-    with pytest.raises(ValueError, match=f"batch_size is {batch_size}; it must be 1 request or more"):
-        simulate_static([arrival("A", 0, 3, 2)], COST, batch_size=batch_size)
-
-
-def test_a_wave_is_as_large_as_the_batch():
-    run = simulate_static([arrival(name, 0, 1, 1) for name in "ABCDE"], COST, batch_size=2)
-    assert [run.times[name].admitted for name in "ABCDE"] == [0, 0, 14, 14, 28]
 
 
 # --- the same plans as with a model
