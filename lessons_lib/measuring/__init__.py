@@ -28,7 +28,7 @@ from lessons_lib.measuring.published import (
     recorded_workloads,
 )
 from lessons_lib.measuring.random_batches import random_row
-from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
+from lessons_lib.measuring.regimes import machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
 from lessons_lib.measuring.step_sizes import least_padding, padding, tokens_of_steps
@@ -49,7 +49,6 @@ __all__ = [
     "PEERS",
     "PROMPTS",
     "STORIES",
-    "PassShape",
     "Work",
     "Workload",
     "attainable",
@@ -61,7 +60,6 @@ __all__ = [
     "engine_fits",
     "forward_cost",
     "hugging_face_continuous",
-    "larger_model",
     "largest_that_fits",
     "least_padding",
     "ledger",
