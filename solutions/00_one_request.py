@@ -43,7 +43,7 @@ A model writes one token per call, and every token depends on the whole text bef
 the whole text again? For a long text, that decides whether an answer takes seconds or a minute.
 
 Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
-keeps its color in every picture. Their prompts differ in length, and so does the number of new tokens they want.
+keeps its color in every picture.
 
 > **token**: a piece of text, often a word with the space before it. The vocabulary lists all tokens and gives each an
 > integer id. A model reads and writes token ids, never letters.
@@ -61,8 +61,7 @@ Table(
 
 # %% [markdown]
 """
-In this lesson we serve one request at a time. Take A. Here are its tokens with their ids, and what one call of the
-model returns for them.
+Take A. Here are its tokens with their ids, and what one call of the model returns for them.
 
 > **forward pass**: one call of the model. A sequence of tokens goes in, and logits for every position come out.
 
@@ -142,8 +141,7 @@ print(f"\n{len(prompt_ids)} prompt tokens, {len(answer)} new tokens")
 
 # %% [markdown]
 """
-Now step through the first passes. `record_steps` runs the function and records the model's inputs. Tokens in a pale
-color were already computed in the step before.
+Step through the first passes. Tokens in a pale color were already computed in the step before.
 """
 
 # %%
@@ -156,9 +154,7 @@ Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
 
 # %% [markdown]
 """
-In every step after the first, the input is one token longer, and everything else in it was computed in the step before.
-Let's count what that adds up to. The third line is arithmetic, not a run: it sums the pass lengths for A's prompt with
-answers of 30, 60 and 120 tokens.
+After the first step, only one token of each input is new. Let's count. (The third line is arithmetic, not a run.)
 """
 
 # %%
@@ -176,14 +172,12 @@ reveal("00.a", computed, "positions")
 # %% [markdown]
 """
 The number of passes grows with the answer, and so does the length of each pass. Doubling the answer more than triples
-the work here, and the factor approaches four as the answer gets longer: the work grows with the *square* of the
-answer's length.
+the work: it grows with the *square* of the answer's length.
 
 ## Attention, on four tokens
 
-Which part of that work has to be repeated? To answer that, look inside the model. It turns each token into a vector and
-passes the vectors through a stack of layers. After the last one, a matrix turns each vector into logits: it scores the
-vocabulary.
+Which part of that work has to be repeated? Look inside the model. It turns each token into a vector and passes the
+vectors through a stack of layers. After the last one, a matrix turns each vector into logits.
 
 > **layer**: one stage of a model, with weights of its own. It takes one vector per token and returns one vector per
 > token. The layers run one after the other.
@@ -200,9 +194,8 @@ of weights, which gives three shorter vectors:
 
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
-Here is one head over four tokens, in six lines. A real model has learned its numbers. Here we choose small ones, so
-that you can check queries, keys and values with a pencil: each token is a vector of three numbers, and the head size is
-two.
+Here is one head over four tokens, in six lines. Each token is a vector of three numbers, and the head size is two, so
+you can check queries, keys and values with a pencil.
 
 **Guess first.** Suppose the first three tokens were computed earlier, and the fourth is new. Which rows of `q`, `k`,
 `v` and `attention_weights` does the last row of `output` need?
@@ -258,10 +251,9 @@ newest token may see everything.
 Does this hold for a whole model, whose layers are stacked? Because of the causal rule, the output of a token in one
 layer depends only on tokens up to itself. So the same is true of its vector in the next layer, and of its keys and
 values there. The next cell computes the prompt three times: by itself, followed by four more tokens, and with another
-first token. The other twelve tokens of the prompt are the same each time. Are their keys in the last layer the same,
-too? (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
+first token. (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
 
-**Guess first:** in which of the two changed texts do these keys differ?
+**Guess first:** in which of the two changed texts do the other tokens of the prompt have other keys in the last layer?
 
 > **KV head**: one head of keys and values in one layer. Our model has fewer KV heads than heads of queries; "What the
 > cache costs" explains why.
@@ -280,9 +272,8 @@ print(f"another token before them: differences up to {(alone - other_first).abs(
 
 # %% [markdown]
 """
-Later tokens change nothing, up to rounding: PyTorch may sum the terms in another order when the tensor has another
-shape, so the last of a float32's seven digits may differ. An earlier token changes the keys after it. So as long as a
-text grows only at its end, compute keys and values once and keep them.
+Later tokens change nothing, up to rounding: if the shape differs, PyTorch may sum in another order. An earlier token
+changes the keys after it. So as long as a text grows only at its end, compute keys and values once and keep them.
 
 > **KV cache**: the keys and values of all tokens so far, in every layer, kept for later steps. Queries aren't kept:
 > only the query of a new token is ever used.
@@ -446,11 +437,11 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 # %% [markdown]
 """
 The bytes change little from row to row, because nearly all of them are weights. The operations grow with the number of
-new tokens, and so does the intensity. (The factor is below 64, mostly because both passes score the vocabulary once.)
+new tokens, and so does the intensity.
 
-A decode step does half an operation per byte: two operations for each weight of four bytes. Is that low? It depends on
-the machine. A machine has a peak rate of operations per second and a peak rate of bytes per second, its memory
-bandwidth. Their ratio is the intensity that keeps both busy.
+A decode step does half an operation per byte: two operations for each weight of four bytes. Is that low? A machine has
+a peak rate of operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the
+intensity that keeps both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
 > memory, so the work takes about as long as moving its bytes.
@@ -490,8 +481,7 @@ reveal("00.d", 989e12 / recorded.bytes_per_s, "tokens", tolerance=0.1)
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
 In bfloat16, one token does one operation per byte of weights, so about 210 tokens could share a pass. Decoding one
-story leaves most of the arithmetic units idle. (A pass reads 15.0 GB and not 16: of the table that turns token ids into
-vectors, it reads only its tokens' rows. "Further" measures your own machine.)
+story leaves most of the arithmetic units idle. ("Further" measures your own machine.)
 
 Large models read long texts. How long does the recorded model take for one more token after 8,192? By arithmetic:
 without a cache, a step computes all of these tokens again. With one, it computes a single token and reads the cache,
@@ -532,8 +522,7 @@ predict("00.b", ...)  # bytes
 
 # %% [markdown]
 """
-Is that right? We add up the bytes of all tensors in a real cache, after a prefill of A, and divide by the number of
-tokens.
+To check, add up the bytes of a real cache, after a prefill of A, and divide by the number of tokens.
 """
 
 # %%
@@ -546,10 +535,8 @@ reveal("00.b", total / cache.get_seq_length(), "bytes")
 """
 **bytes per token = 2 (key and value) × layers × KV heads × head size × bytes per element**
 
-These numbers are in a model's configuration. (If it doesn't state the head size, that is `hidden_size`, the length of a
-token's vector between the layers, divided by the number of query heads.) `cache_bytes_per_token` reads them there. It's
-given; it is exercise 00.4, in "Further". It needs no weights, so we can apply it to models that wouldn't fit on this
-machine, using their published shapes.
+These numbers are in a model's configuration. `cache_bytes_per_token` reads them there (exercise 00.4, in "Further").
+It needs no weights, so we can apply it to models that wouldn't fit on this machine.
 """
 
 # %%
@@ -572,7 +559,7 @@ Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "
 # %% [markdown]
 """
 Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
-the cache. (The longest texts of GPT-2 and Llama-2-7B are shorter than 8,192 tokens.)
+the cache.
 
 **Predict.** A GPU has 80 GB, that is, 80 × 10⁹ bytes. Llama-3-8B has 8.03 billion weights, in bfloat16 too. How many
 conversations of 8,192 tokens does the GPU have room for, beside the weights?
@@ -593,8 +580,8 @@ From lesson 03 on, this memory is the main subject.
 
 ## The ledger
 
-One table grows through the course: the same six requests, served in every way we have built. Here are its first two
-rows. Three columns matter so far; the others are about the cache, and later lessons use them.
+One table grows through the course: the same six requests, served in every way we have built. Three columns matter so
+far; the others are about the cache, and later lessons use them.
 
 - *tokens computed*: positions that went through the model. *Useful*: the share of them that a request needed.
 - *speed*: tokens per second, relative to serving one request at a time with a cache.
@@ -627,9 +614,9 @@ token by copying itself into a larger tensor. On texts this short, the speed dif
 
 ## What is still wrong
 
-A decode step reads all weights to advance one story by one token. What if one pass advanced several stories? The
-weights would be read once for all of them. But the six prompts differ in length, and so will the six answers. How do
-sequences of unequal length fit into one tensor, and what happens when one ends before the others? That is lesson 01.
+A decode step reads all weights to advance one story by one token. What if one pass advanced several stories? But the
+six prompts differ in length, and so will the six answers. How do they fit into one tensor, and what happens when one
+ends before the others? That is lesson 01.
 
 ## Quiz
 
@@ -724,8 +711,8 @@ assert total == len(prompt_ids) * cache_bytes_per_token(model.config, model.dtyp
 """
 ### What limits a pass on your machine
 
-Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
-print the ratio of a GPU from its data sheet.
+A large matrix product measures this machine's operations, a large copy its bytes. For comparison, here is the ratio of
+a GPU, too.
 """
 
 # %% tags=["measured"]
