@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from picture_cases import LOAD, MACHINE, QUICK, SWEEP, THREE_TOKENS, TOKENS, TWO_POINTS, timed, waits
+from picture_cases import LOAD, MACHINE, QUICK, THREE_TOKENS, TOKENS, TWO_POINTS, timed, waits
 from svg_reading import texts
 
 from lessons_lib.scheduling.simulator import Simulation
@@ -14,10 +14,8 @@ from lessons_lib.viz.charts import (
     draw_bars,
     draw_distributions,
     draw_laps,
-    draw_programs,
     draw_roofline,
     draw_step_parts,
-    draw_sweep,
     draw_token_bars,
     draw_waits,
 )
@@ -29,7 +27,6 @@ from lessons_lib.viz.serving import draw_load
 
 SECONDS = {"hundred": [n + 1 for n in range(100)], "three": [1, 2, 30], "one": [0.25]}
 BARS = {"ours": 10.0, "a peer with a long name": 25.0, "nothing": 0.0}
-SPLITS = lambda batch, context: context // 512
 SLOW = timed(0, 0.02, 0.04, forward=0.012, update=0.004)
 TIERED = waits((0, 0), (2, 1), (4, 8), (10, 4)), {"0": 0, "1": 0, "2": 1, "3": 1}
 
@@ -42,9 +39,6 @@ TIERED = waits((0, 0), (2, 1), (4, 8), (10, 4)), {"0": 0, "1": 0, "2": 1, "3": 1
         (lambda: draw_distributions({"latency": SECONDS}), [
             "Share of requests by latency. hundred, 100 requests: half within 50 s, 99 % within 99 s, all within 100 s; ",
             "three, 3 requests: half within 2 s, 99 % within 30 s", "half within 250 ms, 99 % within 250 ms"]),
-        (lambda: draw_programs([1, 64], [512, 8192], 8, 132, SPLITS), [
-            "1 sequence of 512 tokens, 1 split: 8 programs, 0.06 per processor, 124 without work.",
-            "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 per processor."]),
         (lambda: draw_roofline(MACHINE, TWO_POINTS), [
             "they meet at the ridge, 100 FLOP/byte", "one, slow: 2 TFLOP/s at 4 FLOP/byte, bound by memory, 50 % of what",
             "other, fast: 50 TFLOP/s at 1e+03 FLOP/byte, bound by operations, 50 % of what"]),
@@ -53,9 +47,6 @@ TIERED = waits((0, 0), (2, 1), (4, 8), (10, 4)), {"0": 0, "1": 0, "2": 1, "3": 1
             "All but the model: 20 %."]),
         (lambda: draw_laps({"alone": QUICK, "beside a loop": SLOW}), [
             "beside a loop: 20 ms from one step to the next, of which forward 12 ms, update 4 ms, between two steps 4 ms"]),
-        (lambda: draw_sweep(SWEEP, title="decode", chosen=SWEEP[0]), [
-            "The fastest has 16 rows, 32 keys, 4 warps, 3 stages: 20.0 µs. Chosen: 16 rows, 32 keys, 4 warps, 2 stages, 30",
-            "16 rows, 64 keys, 4 warps, 2 stages: does not fit."]),
         (lambda: draw_token_bars(THREE_TOKENS, TOKENS, "After “The old dog”"), [
             "After “The old dog”. temperature 1: ·was 50 %, ·said 25 %, ·and 12 %, all others 12 %.",
             "top_k 2: ·was 75 %, ·said 25 %; 1 of 3 are never drawn."]),
@@ -76,9 +67,6 @@ def test_what_a_chart_shows_is_said(draw, words):
 def test_values_and_marks_are_written_in_the_chart():
     cut = texts(draw_bars({"a": 10.0, "b": 2500.0}, "µs", most=80.0))
     assert {"a", "b", "10 µs", "2,500 µs", "//"} <= set(cut)
-    assert {"–", "20.0", "30.0", "chosen", "does not fit, or does not compile"} <= set(
-        texts(draw_sweep(SWEEP, chosen=SWEEP[0]))
-    )
     assert texts(draw_token_bars(THREE_TOKENS, TOKENS)).count("never") == 2
     assert {"slow: 50 %", "fast: 50 %", "ridge: 100 FLOP/byte"} <= set(texts(draw_roofline(MACHINE, TWO_POINTS)))
     assert "300 steps, each bar the mean of 3" in texts(draw_step_parts(QUICK * 100))
