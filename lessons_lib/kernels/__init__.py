@@ -10,31 +10,6 @@ import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernel
 # isort: split
 from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
 
-from lessons_lib.kernels.ablations import VARIANTS, with_functions
-from lessons_lib.kernels.basics import gather_kernel
+from lessons_lib.kernels.ablations import with_functions
 from lessons_lib.kernels.group_decode import decode_groups, decode_groups_kernel, decode_splits, decode_splits_kernel
-from lessons_lib.kernels.launch import (
-    MAX_KEYS_PER_SPLIT,
-    MIN_KEYS_PER_SPLIT,
-    decode,
-    decode_tiles,
-    keys_per_split,
-    launch_decode,
-    launch_prefill,
-    prefill_tiles,
-)
-from lessons_lib.kernels.paged_flash import (
-    decode_kernel,
-    first_masked_key,
-    has_own_kernel,
-    longest_first,
-    prefill_kernel,
-    unmasked_softmax,
-)
-from lessons_lib.kernels.simple_paged import (
-    attend_blocks,
-    decode_heads,
-    decode_heads_kernel,
-    single_head_kernel,
-    write_cache,
-)
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, decode_heads_kernel, single_head_kernel

@@ -1,4 +1,4 @@
-"""Lesson 07: three small Triton kernels to start with: elementwise addition, a row softmax, a gather.
+"""Lesson 07: two small Triton kernels to start with: elementwise addition and a row softmax.
 
 A tensor argument reaches a kernel as a pointer to its first element. Strides count elements, and rows are contiguous
 (stride 1 along a row).
@@ -38,19 +38,3 @@ def softmax_kernel(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr)
     scores = tl.load(x + row * stride_x + column, mask=mask, other=float("-inf"))
     weights = tl.exp(scores - tl.max(scores, axis=0))
     tl.store(out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=mask)
-
-
-@triton.jit
-def gather_kernel(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
-    """out[i] = source[index[i]]. Program i copies one row.
-
-    Args:
-        source, out: pointers to matrices [source rows, columns] and [rows, columns], of one dtype.
-        index: pointer to int32 or int64 [rows].
-        The others: see `softmax_kernel`.
-    """
-    row, column = tl.program_id(0), tl.arange(0, COLUMNS)
-    mask = column < columns
-    source_row = tl.load(index + row)
-    values = tl.load(source + source_row * stride_source + column, mask=mask)
-    tl.store(out + row * stride_out + column, values, mask=mask)

@@ -1,4 +1,4 @@
-"""Lesson 08, Further: a warp-specialized prefill kernel for Hopper GPUs (H100, H200).
+"""A warp-specialized prefill kernel for Hopper GPUs (H100, H200).
 
 `paged_flash.prefill_kernel` computes the same on any GPU. There, each warp fetches, multiplies and computes the softmax
 in turn, and the tensor cores wait for the rest. Here, as in FlashAttention-3 (Shah et al. 2024,

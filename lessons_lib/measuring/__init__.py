@@ -20,7 +20,6 @@ from lessons_lib.measuring.published import (
     recorded_first_tokens,
     recorded_ladder,
     recorded_production,
-    recorded_short_decodes,
     recorded_splits,
     recorded_swaps,
     recorded_victims,
@@ -28,7 +27,7 @@ from lessons_lib.measuring.published import (
     recorded_workloads,
 )
 from lessons_lib.measuring.random_batches import random_row
-from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
+from lessons_lib.measuring.regimes import machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
@@ -47,7 +46,6 @@ __all__ = [
     "PEERS",
     "PROMPTS",
     "STORIES",
-    "PassShape",
     "Work",
     "Workload",
     "attainable",
@@ -57,7 +55,6 @@ __all__ = [
     "decoding_ragged",
     "forward_cost",
     "hugging_face_continuous",
-    "larger_model",
     "ledger",
     "machine_rates",
     "make_inputs",
@@ -70,7 +67,6 @@ __all__ = [
     "recorded_first_tokens",
     "recorded_ladder",
     "recorded_production",
-    "recorded_short_decodes",
     "recorded_splits",
     "recorded_swaps",
     "recorded_victims",

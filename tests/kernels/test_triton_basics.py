@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paged_cases import as_views, error, make_case
 
-from lessons_lib.kernels.basics import gather_kernel, softmax_kernel
+from lessons_lib.kernels.basics import softmax_kernel
 from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel, write_cache
 from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import Recorder
@@ -34,7 +34,7 @@ def assert_untouched_beside(whole, view):
     assert int((~whole.isnan()).sum()) == view.numel() - int(view.isnan().sum())
 
 
-# --- add, softmax, gather
+# --- softmax
 
 
 @SEVERAL
@@ -51,19 +51,6 @@ def test_softmax(rows, columns, scale, seed):
     whole, out = around(rows, columns, generator=generator)
     softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0), COLUMNS=triton.next_power_of_2(columns))
     torch.testing.assert_close(out, x.softmax(1))
-    assert_untouched_beside(whole, out)
-
-
-@SEVERAL
-@given(index=st.lists(st.integers(0, 6), min_size=1, max_size=9), columns=st.integers(1, 20), seed=st.integers(0, 99))
-def test_gather(index, columns, seed):
-    generator = torch.Generator().manual_seed(seed)
-    _, source = around(7, columns, generator=generator)
-    whole, out = around(len(index), columns, generator=generator)
-    index = torch.tensor(index, device=DEVICE)
-    constants = dict(COLUMNS=triton.next_power_of_2(columns))
-    gather_kernel[(len(index),)](source, index, out, columns, source.stride(0), out.stride(0), **constants)
-    assert out.equal(source[index])
     assert_untouched_beside(whole, out)
 
 

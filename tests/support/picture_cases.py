@@ -42,11 +42,8 @@ from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_sl
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
 from lessons_lib.viz.charts import (
     RooflinePoint,
-    bar_chart,
     draw_bars,
-    draw_programs,
     draw_roofline,
-    draw_sweep,
     draw_token_bars,
     line_chart,
 )
@@ -250,10 +247,6 @@ TWO_POINTS = [
     RooflinePoint("slow", Work(1000, 4000), 4000 / 2e12, "one"),
     RooflinePoint("fast", Work(10, 10000), 10000 / 5e13, "other"),
 ]
-SWEEP = [
-    dict(rows=16, keys=keys, warps=warps, stages=stages, us=us)
-    for keys, warps, stages, us in ((32, 4, 2, 30.0), (32, 4, 3, 20.0), (64, 4, 2, None), (64, 8, 3, 100.0))
-]
 TOKENS = {"temperature 1": [0.5, 0.25, 0.125], "top_k 2": [0.75, 0.25, 0.0]}
 THREE_TOKENS = [" was", " said", " and"]
 ROWS = [[1.0, 0.0], [0.0, 1.0], [2.0, -1.0]]
@@ -275,12 +268,9 @@ PICTURES = {
     "memory": lambda: draw_memory(contiguous_use([{"B": 40, "A": 90}], {"B": 40, "A": 150}), 0, title=ODD),
     "no memory": lambda: draw_memory(contiguous_use([{}], {}), 0),
     "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two.", log="xy"),
-    "groups of bars": lambda: bar_chart(["p", "q"], {"a": [1, 2], "w": [3, 4]}, ylabel="y", alt="Four bars."),
     "bars": lambda: draw_bars({"a": 1.0, ODD: 900.0}, "µs", ODD, "a note", ["a"], ("least", 5.0), 8.0, [ODD]),
-    "programs": lambda: draw_programs([1, 64], [512, 8192], 8, 132, lambda batch, context: context // 512),
     "roofline": lambda: draw_roofline(MACHINE, TWO_POINTS, note="recorded"),
     "no points": lambda: draw_roofline(MACHINE, []),
-    "sweep": lambda: draw_sweep(SWEEP, title="decode", chosen=SWEEP[0]),
     "token bars": lambda: draw_token_bars(THREE_TOKENS, TOKENS),
     "gantts": lambda: draw_gantts({"a": Simulation(), "b": SMALL_RUN, "a long name " * 9: LONG_RUN}, upto=60),
     "gantts with tiers": lambda: draw_gantts({"a": LONG_RUN}, requests=LONG_NAMES),

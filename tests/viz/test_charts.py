@@ -5,14 +5,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from picture_cases import LOAD, MACHINE, SWEEP, THREE_TOKENS, TOKENS, TWO_POINTS
+from picture_cases import LOAD, MACHINE, THREE_TOKENS, TOKENS, TWO_POINTS
 from svg_reading import texts
 
 from lessons_lib.viz.charts import (
     draw_bars,
-    draw_programs,
     draw_roofline,
-    draw_sweep,
     draw_token_bars,
 )
 from lessons_lib.viz.charts.time_axis import say_seconds
@@ -20,7 +18,6 @@ from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.serving import draw_load
 
 BARS = {"ours": 10.0, "a peer with a long name": 25.0, "nothing": 0.0}
-SPLITS = lambda batch, context: context // 512
 
 
 @pytest.mark.parametrize(
@@ -28,15 +25,9 @@ SPLITS = lambda batch, context: context // 512
     [
         (lambda: draw_bars(BARS, "µs", title="Times", limit=("at least", 5.0)), [
             "Times. ours: 10 µs; a peer with a long name: 25 µs; nothing: 0 µs. at least: 5 µs."]),
-        (lambda: draw_programs([1, 64], [512, 8192], 8, 132, SPLITS), [
-            "1 sequence of 512 tokens, 1 split: 8 programs, 0.06 per processor, 124 without work.",
-            "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 per processor."]),
         (lambda: draw_roofline(MACHINE, TWO_POINTS), [
             "they meet at the ridge, 100 FLOP/byte", "one, slow: 2 TFLOP/s at 4 FLOP/byte, bound by memory, 50 % of what",
             "other, fast: 50 TFLOP/s at 1e+03 FLOP/byte, bound by operations, 50 % of what"]),
-        (lambda: draw_sweep(SWEEP, title="decode", chosen=SWEEP[0]), [
-            "The fastest has 16 rows, 32 keys, 4 warps, 3 stages: 20.0 µs. Chosen: 16 rows, 32 keys, 4 warps, 2 stages, 30",
-            "16 rows, 64 keys, 4 warps, 2 stages: does not fit."]),
         (lambda: draw_token_bars(THREE_TOKENS, TOKENS, "After “The old dog”"), [
             "After “The old dog”. temperature 1: ·was 50 %, ·said 25 %, ·and 12 %, all others 12 %.",
             "top_k 2: ·was 75 %, ·said 25 %; 1 of 3 are never drawn."]),
@@ -55,9 +46,6 @@ def test_what_a_chart_shows_is_said(draw, words):
 def test_values_and_marks_are_written_in_the_chart():
     cut = texts(draw_bars({"a": 10.0, "b": 2500.0}, "µs", most=80.0))
     assert {"a", "b", "10 µs", "2,500 µs", "//"} <= set(cut)
-    assert {"–", "20.0", "30.0", "chosen", "does not fit, or does not compile"} <= set(
-        texts(draw_sweep(SWEEP, chosen=SWEEP[0]))
-    )
     assert texts(draw_token_bars(THREE_TOKENS, TOKENS)).count("never") == 2
     assert {"slow: 50 %", "fast: 50 %", "ridge: 100 FLOP/byte"} <= set(texts(draw_roofline(MACHINE, TWO_POINTS)))
 
