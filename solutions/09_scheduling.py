@@ -22,24 +22,18 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_09.scoreboard import policy_scoreboard
 from lessons_lib.engine import ModelRunner, serve_greedily
 from lessons_lib.kv_cache import BlockPool, blocks_for
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, STORIES
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, STORIES, Arrival, StepCost, simulate, spread, times_of, traffic
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.scheduling import (
-    Arrival,
     Deadlock,
     FirstComeFirstServed,
     Scheduler,
     SchedulerOutput,
     Sequence,
     ShortestJobFirst,
-    StepCost,
     StrictPriority,
     conservative,
     optimistic,
-    simulate,
-    spread,
-    times_of,
-    traffic,
 )
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.source import show_source
@@ -735,7 +729,7 @@ shortest. **Guess first:** how wrong may they be until first come, first served 
 from lessons_lib.scheduling.policies import PriorityWithAgeing
 
 # %%
-from lessons_lib.scheduling import reversed_estimates
+from lessons_lib.measuring import reversed_estimates
 
 exact, rough, wild = (
     traffic(20_000, rate=480, estimate_error=deviation, **LOAD) for deviation in (0, 1, 3)

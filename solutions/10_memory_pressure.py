@@ -20,7 +20,7 @@ from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
 from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, blocks_for
-from lessons_lib.measuring import STORIES, recorded_swaps, recorded_victims, tried_rule
+from lessons_lib.measuring import STORIES, StepCost, recorded_swaps, recorded_victims, simulate, traffic, tried_rule
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import serve_recorded
 from lessons_lib.scheduling import (
@@ -30,7 +30,6 @@ from lessons_lib.scheduling import (
     Scheduler,
     Sequence,
     ShortestJobFirst,
-    StepCost,
     StrictPriority,
     SwappingScheduler,
     always_swap,
@@ -38,8 +37,6 @@ from lessons_lib.scheduling import (
     never_swap,
     optimistic,
     share_budget,
-    simulate,
-    traffic,
 )
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_pressure

@@ -739,7 +739,7 @@ from lessons_lib.serving.load.goodput import goodput
 
 # %%
 from lessons_lib.serving.load.knee import find_knee
-from lessons_lib.serving.load.simulated import SimulatedServer, simulate
+from lessons_lib.measuring.simulated_server import SimulatedServer, simulate
 from lessons_lib.viz.serving import LoadPoint, draw_load
 
 TARGET = Target(ttft=0.5)

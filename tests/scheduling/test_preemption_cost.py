@@ -7,10 +7,10 @@ import pytest
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring import recorded_swaps, recorded_victims
-from lessons_lib.scheduling.arrivals import traffic
+from lessons_lib.measuring.arrivals import traffic
+from lessons_lib.measuring.simulator import StepCost, simulate
 from lessons_lib.scheduling.preemption import last_in_rank
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.simulator import StepCost, simulate
 from lessons_lib.scheduling.swap_cost import swap_if_cheaper
 from lessons_lib.scheduling.swapping import SwappingScheduler
 

@@ -20,7 +20,9 @@ from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.measuring.arrivals import Arrival, traffic
 from lessons_lib.measuring.roofline import Machine, Work
+from lessons_lib.measuring.simulator import Simulation, StepCost, simulate
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.cache_growth import CacheStep
 from lessons_lib.recording.engine_lanes import PoolUse
@@ -35,8 +37,6 @@ from lessons_lib.recording.queue_states import queue_state
 from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.scheduling.arrivals import Arrival, traffic
-from lessons_lib.scheduling.simulator import Simulation, StepCost, simulate
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows, watch_packing
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory

@@ -9,9 +9,9 @@ from picture_cases import COST, SMALL_RUN, simulated
 from scheduling_cases import POLICIES, a_scheduler
 from svg_reading import SVG, elements, texts
 
-from lessons_lib.scheduling.arrivals import Arrival, traffic
+from lessons_lib.measuring.arrivals import Arrival, traffic
+from lessons_lib.measuring.simulator import SequenceTimes, SimulatedStep, Simulation, simulate, simulate_static
 from lessons_lib.scheduling.scheduler import optimistic
-from lessons_lib.scheduling.simulator import SequenceTimes, SimulatedStep, Simulation, simulate, simulate_static
 from lessons_lib.viz.charts.time_axis import say_seconds
 from lessons_lib.viz.drawing.palette import color_of, tint
 from lessons_lib.viz.timelines.gantt import draw_gantts

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
+from lessons_lib.measuring.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lessons_lib.scheduling.simulator import Simulation
+from lessons_lib.measuring.simulator import Simulation
 
 TIMES = ("ttft", "tpot", "latency", "queue_time")
 
