@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from test_cuda_graphs import BLOCK, SPARE, random_plan, with_the_same_past
+from overlap_cases import BLOCK, SPARE, random_plan, with_the_same_past
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lessons_lib.attention.hf_backend import paged_attention_in
