@@ -152,13 +152,15 @@ def test_transformers_makes_no_mask_for_our_attention(make_mask):
         config._attn_implementation = before
 
 
-def test_the_model_is_as_before_afterwards():
-    model = tiny_model()
-    before = model.config._attn_implementation
-    with pytest.raises(ZeroDivisionError), paged_attention_in(model):
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_without_a_pass_paged_attention_is_refused_and_the_model_is_as_before_afterwards(family):
+    """A fault of real engines: called without its cache, it ran without the causal mask."""
+    model, row = tiny_model(family, seed=3), torch.arange(20, 26)[None]
+    own, before = model.config._attn_implementation, model(input_ids=row).logits
+    with paged_attention_in(model), pytest.raises(TypeError, match="paged"):
         assert model.config._attn_implementation == "paged"
-        1 / 0
-    assert model.config._attn_implementation == before
+        model(input_ids=row, use_cache=False)
+    assert model.config._attn_implementation == own and torch.equal(model(input_ids=row).logits, before)
 
 
 # --- heads of several sizes
