@@ -7,6 +7,7 @@ from oracle import TINY_TOKENIZER
 from lessons_lib.batching.continuous_batching import NoProgress, batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one
 from lessons_lib.batching.packed_logits import packed_generate
+from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_generate
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.batching.static_batching import static_generate
@@ -17,7 +18,7 @@ from lessons_lib.recording.forward_passes import watch_forwards
 from lessons_lib.recording.serving import record_run
 
 GOOD = [5, 6, 7]
-WAYS = (generate_one_by_one, static_generate, batch_generate, packed_generate, ragged_generate)
+WAYS = (generate_one_by_one, static_generate, batch_generate, packed_generate, ragged_generate, paged_generate)
 
 
 def serve(way, prompts, **kwargs):
