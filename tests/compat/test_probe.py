@@ -3,12 +3,13 @@
 import copy
 import functools
 import types
-import warnings
 
 import pytest
+import served_architectures as served
 import torch
+from engine_cases import run_out
 from oracle import generate_alone, ragged_requests
-from served_architectures import generate
+from served_architectures import NoText, generate
 from tiny_architectures import tiny_config
 from transformers import (
     AutoModelForCausalLM,
@@ -30,20 +31,9 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.configuration import KVShape, UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
-
-
-class NoText:
-    """The tokenizer of a model that writes nonsense."""
-
-    eos_token_id = None
-
-    def decode(self, token_ids, skip_special_tokens=True):
-        return ""
-
 
 SIZES = dict(vocab_size=VOCAB_SIZE, initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
@@ -76,22 +66,19 @@ def roberta():
     return RobertaForCausalLM(config).eval()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-def test_tiny_models_are_accepted(family):
-    result = probe(fresh(family))
+@pytest.mark.parametrize(
+    "family, dtype", [("gpt2", torch.float16), ("llama", torch.float32), ("qwen2", torch.bfloat16)]
+)
+def test_tiny_models_are_accepted(family, dtype):
+    model = fresh(family).to(dtype)
+    result = probe(model)
     kv_heads = 4 if family == "gpt2" else 2
     assert result.way == PAGED and result.reason == "" and result.layer_shapes == [KVShape(kv_heads, 8, 8)] * 2
+    assert probing.lengths_of(model) == [], "sizes are not taken for lengths"
 
 
 def test_positions_that_are_numbered_differently_without_a_cache_are_no_false_alarm():
     assert probe(roberta()).way == PAGED
-
-
-@pytest.mark.parametrize(
-    "family, dtype", [("gpt2", torch.float16), ("llama", torch.bfloat16), ("qwen2", torch.bfloat16)]
-)
-def test_rounding_is_no_false_alarm(family, dtype):
-    assert probe(fresh(family).to(dtype)).way == PAGED
 
 
 def without_window(model, layer):
@@ -202,25 +189,17 @@ def test_positions_counted_inside_the_attention_module_are_served_alone():
 
 
 def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
-    model = gptj()
-    config = EngineConfig(
-        block_size=4, num_blocks=22, max_num_batched_tokens=9, max_num_seqs=4, num_swap_blocks=8, watermark=0
-    )
+    model, sizes = gptj(), dict(block_size=4, num_blocks=22, max_num_batched_tokens=9, max_num_seqs=4)
     with pytest.warns(UserWarning, match="GPTJForCausalLM is served slowly.*compute attention themselves"):
-        engine = LLMEngine(model, NoText(), config)
+        engine = LLMEngine(model, NoText(), EngineConfig(**sizes, num_swap_blocks=8, watermark=0))
     assert isinstance(engine.runner, GatheredRunner)
     prompts, limits = ragged_requests(7, seed=3, max_tokens_each=(5, 16, 20))
-    prompts += [prompts[-1] + [5, 6, 7]]  # a shared beginning
-    params = [SamplingParams(max_tokens=limit, temperature=0, ignore_eos=True) for limit in (*limits, 20)]
-    for prompt, each in zip(prompts, params):
-        engine.add_request(prompt, each, request_id=str(len(engine.requests)))
-    outputs = {}
-    while engine.has_unfinished():
-        for output in engine.step():
-            outputs[int(output.request_id)] = output.token_ids
-        audit(engine.scheduler)
-    for index, (prompt, each) in enumerate(zip(prompts, params)):
-        assert outputs[index] == generate_alone(model, prompt, each.max_tokens, None), index
+    asked = [*zip(prompts, limits), (prompts[-1] + [5, 6, 7], 20)]  # a shared beginning
+    for index, (prompt, limit) in enumerate(asked):
+        engine.add_request(prompt, SamplingParams(max_tokens=limit, ignore_eos=True), request_id=str(index))
+    outputs = run_out(engine)
+    for index, (prompt, limit) in enumerate(asked):
+        assert outputs[str(index)].token_ids == generate_alone(model, prompt, limit, None), index
     assert engine.scheduler.num_preempted > 0
 
 
@@ -231,30 +210,28 @@ def test_the_gpu_engine_refuses_what_only_single_sequences_can_serve():
 
 
 def state_of(model):
-    config = dict(vars(model.config))
+    """All settings of the model and of its modules."""
+    plain = int | float | str | bool | None
     modules = {
-        name: {key: value for key, value in vars(module).items() if isinstance(value, int | float | str | bool | None)}
+        name: {key: value for key, value in vars(module).items() if isinstance(value, plain)}
         for name, module in model.named_modules()
     }
-    return config, modules, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return dict(vars(model.config)), modules
 
 
 @pytest.mark.parametrize("make", [lambda: mistral(window=64), gptj], ids=["paged", "gathered"])
 def test_the_probe_leaves_no_trace(make):
     model = make()
     model.generation_config = generation_config = GenerationConfig(eos_token_id=list(range(VOCAB_SIZE)))
-    config, modules, weights = state_of(model)
+    before, weights = state_of(model), {name: weight.clone() for name, weight in model.state_dict().items()}
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     with watch_forwards(model) as passes:
         probe(model)
     assert torch.equal(torch.rand(3), expected), "the global random numbers are the user's"
-    assert passes == []
-    assert model.generation_config is generation_config
-    after = state_of(model)
-    assert after[:2] == (config, modules)
-    assert all(torch.equal(after[2][name], weights[name]) for name in weights)
+    assert passes == [] and model.generation_config is generation_config and state_of(model) == before
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
 def llama4(length):
@@ -306,35 +283,26 @@ def model_of(config):
 
 
 LENGTHS = {
-    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, GATHERED),
-    "ministral": (ministral, {"sliding_window", "original_max_position_embeddings"}, PAGED),
-    "gemma": (functools.partial(windowed, "gemma3_text"), {"sliding_window"}, PAGED),
-    "gpt-oss": (functools.partial(windowed, "gpt_oss"), {"sliding_window"}, PAGED),
-    "unknown": (unknown, {"turning_point"}, GATHERED),
+    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, served.GATHERED),
+    "ministral": (ministral, {"sliding_window", "original_max_position_embeddings"}, served.PAGED),
+    "gemma": (functools.partial(windowed, "gemma3_text"), {"sliding_window"}, served.PAGED),
+    "gpt-oss": (functools.partial(windowed, "gpt_oss"), {"sliding_window"}, served.PAGED),
+    "unknown": (unknown, {"turning_point"}, served.GATHERED),
 }
 
 
 @pytest.mark.parametrize("make, names, way", LENGTHS.values(), ids=LENGTHS)
 def test_what_begins_past_the_probe_is_found(make, names, way):
     model = make(29)
-    before = {name: tensor.clone() for name, tensor in [*model.named_buffers()]}, str(model.config)
+    before = str(model.config), {name: tensor.clone() for name, tensor in model.named_buffers()}
     prompts = [[3 + 7 * place % 90 for place in range(length)] for length in (5, 27, 40)]
     expected = [generate(model, prompt) for prompt in prompts]
     assert set(probing.lengths_of(model)) == names
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it may be served slowly
-        engine = LLMEngine(
-            model, NoText(), EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=24, max_num_seqs=4)
-        )
-    assert probe(model).way == way
-    assert str(model.config) == before[1] and all(
-        torch.equal(model.get_buffer(name), before[0][name]) for name in before[0]
-    )
-    outputs = engine.generate(prompts, SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=0))
-    for output, right in zip(outputs, expected):
-        assert output.token_ids == right.token_ids
-        found = [each.logprob for each in output.completions[0].logprobs]
-        assert max(abs(a - b) for a, b in zip(found, right.logprobs)) < 1e-3
+    config = EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=24, max_num_seqs=4)
+    outcome = served.compare("", model, prompts, expected, config)
+    assert outcome.verdict == way, outcome.reason
+    assert str(model.config) == before[0]
+    assert all(torch.equal(tensor, before[1][name]) for name, tensor in model.named_buffers())
 
 
 def test_a_window_that_only_the_cache_has_is_found():
@@ -343,11 +311,6 @@ def test_a_window_that_only_the_cache_has_is_found():
     assert probing.lengths_of(model) == ["sliding_window"]
     with pytest.raises(UnsupportedModel, match="layers remember more than keys and values"):
         probe(model)
-
-
-def test_sizes_are_not_taken_for_lengths():
-    for family in ("gpt2", "llama", "qwen2"):
-        assert probing.lengths_of(fresh(family)) == []
 
 
 def test_a_failing_probe_restores_the_model():

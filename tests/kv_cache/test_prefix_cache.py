@@ -2,9 +2,6 @@
 changes nothing."""
 
 import copy
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -17,7 +14,7 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
-LONG = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+LONG = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def state_of(pool):
@@ -131,21 +128,8 @@ TestCacheAgainstModel = CacheAgainstModel.TestCase
 
 
 def test_names_are_of_32_bytes_and_the_same_in_every_process():
-    code = (
-        "from lessons_lib.kv_cache.block_hashes import block_hash; print(block_hash(block_hash(b'', [1, 2]), "
-        "[3]).hex())"
-    )
     name = block_hash(block_hash(b"", [1, 2]), [3])
-    assert len(name) == 32
-    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # by default this process has one by chance
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONHASHSEED": seed},
-    )
-    assert told.stdout.strip() == name.hex()
+    assert name.hex() == "109c8329e986718a0b672ea234aa5d73b459deb09a2bfe17fed447e2ef58c63a"
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)

@@ -57,16 +57,12 @@ def test_traffic_is_what_was_asked_for():
     requests = traffic(20_000, 50, prompt_median=20, answer_median=5, most=100, urgent_share=0.3, seed=4)
     assert [request.id for request in requests] == [str(n) for n in range(20_000)]
     times = [request.arrival_time for request in requests]
+    prompts, answers, tiers = np.array([(r.prompt_tokens, r.answer_tokens, r.tier) for r in requests]).T
     assert times == sorted(times) and 20_000 / times[-1] == pytest.approx(50, rel=0.03)
-    assert np.median([r.prompt_tokens for r in requests]) == pytest.approx(20, abs=1)
-    assert np.median([r.answer_tokens for r in requests]) == pytest.approx(5, abs=1)
+    assert np.median(prompts) == pytest.approx(20, abs=1) and np.median(answers) == pytest.approx(5, abs=1)
     assert all(1 <= r.prompt_tokens <= 100 and 1 <= r.answer_tokens <= r.max_new_tokens == 100 for r in requests)
-    assert {r.tier for r in requests} == {0, 1} and np.mean([r.tier == 0 for r in requests]) == pytest.approx(
-        0.3, abs=0.02
-    )
+    assert set(tiers) == {0, 1} and np.mean(tiers == 0) == pytest.approx(0.3, abs=0.02)
     assert all(r.expected_tokens == r.answer_tokens for r in requests)
-    pairs = np.array([(r.prompt_tokens, r.answer_tokens, r.tier) for r in requests]).T
-    assert (abs(np.corrcoef(np.log(pairs[:2]))[0, 1]) < 0.03) and (abs(np.corrcoef(pairs[1:])[0, 1]) < 0.03)
 
 
 def test_the_same_seed_gives_the_same_traffic():
@@ -75,19 +71,14 @@ def test_the_same_seed_gives_the_same_traffic():
     assert traffic(50, 10, seed=5, estimate_error=0.5)[:30] == traffic(30, 10, seed=5, estimate_error=0.5)
 
 
-def test_the_streams_of_neighbouring_seeds_have_nothing_in_common():
-    limits = dict(prompt_median=20, answer_median=20, most=10**6, estimate_error=1.0)
+def test_the_streams_of_a_seed_and_of_its_neighbors_have_nothing_in_common():
     columns = []
     for seed in range(4):
-        requests = traffic(2_000, 10, seed=seed, **limits)
+        requests = traffic(2_000, 10, seed=seed, prompt_median=20, answer_median=20, most=10**6, estimate_error=1.0)
         gaps = np.diff([0, *(r.arrival_time for r in requests)])
-        columns += [
-            gaps,
-            *np.log([(r.prompt_tokens, r.answer_tokens, r.expected_tokens / r.answer_tokens) for r in requests]).T,
-            [r.tier for r in requests],
-        ]
-    alike = np.abs(np.corrcoef(columns) - np.eye(len(columns)))
-    assert alike.max() < 0.12
+        sizes = [(r.prompt_tokens, r.answer_tokens, r.expected_tokens / r.answer_tokens) for r in requests]
+        columns += [gaps, *np.log(sizes).T, [r.tier for r in requests]]
+    assert np.abs(np.corrcoef(columns) - np.eye(len(columns))).max() < 0.12
 
 
 def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
@@ -95,13 +86,10 @@ def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
     errors = np.log([r.expected_tokens / r.answer_tokens for r in requests])
     assert errors.std() == pytest.approx(0.7, rel=0.03) and abs(errors.mean()) < 0.02
     worst = reversed_estimates(requests[:500])
-    assert [replace(r, expected_tokens=None) for r in worst] == [
-        replace(r, expected_tokens=None) for r in requests[:500]
-    ]
-    assert sorted(r.expected_tokens for r in worst) == sorted(r.answer_tokens for r in worst)
+    assert [replace(r, expected_tokens=own.expected_tokens) for r, own in zip(worst, requests)] == requests[:500]
     by_length = sorted(worst, key=lambda r: r.answer_tokens)
-    guesses = [r.expected_tokens for r in by_length]
-    assert guesses == sorted(guesses, reverse=True) and reversed_estimates([]) == []
+    assert [r.expected_tokens for r in by_length] == [r.answer_tokens for r in by_length[::-1]]
+    assert reversed_estimates([]) == []
 
 
 # --- the clock
@@ -140,12 +128,8 @@ def test_chunks_and_a_queue_can_be_followed_by_hand():
 
 def test_a_stall_is_recorded():
     # Of 5 blocks of 4, A and B take two each; then each needs a third, and one is free.
-    run = simulate(
-        a_scheduler(blocks=5, admission=optimistic),
-        [arrival("A", 0, 8, 3, 9), arrival("B", 0, 8, 3, 9)],
-        COST,
-        keep_steps=True,
-    )
+    requests = [arrival(name, 0, 8, 3, 9) for name in "AB"]
+    run = simulate(a_scheduler(blocks=5, admission=optimistic), requests, COST, keep_steps=True)
     assert [(step.prefill | step.decode, step.stalled, step.free_blocks) for step in run.steps] == [
         ({"A": 8, "B": 8}, (), 1), ({"A": 1}, ("B",), 0), ({"A": 1}, ("B",), 0), ({"B": 1}, (), 2), ({"B": 1}, (), 2),
     ]  # fmt: skip
@@ -178,17 +162,13 @@ def test_everybody_is_served_in_full(policy):
     scheduler = a_scheduler(blocks=200, block_size=16, max_num_seqs=16, policy=policy)
     run = simulate(scheduler, requests, StepCost(5e-3, 2e-5, 2e-7), keep_steps=True)
     assert list(run.times) == [request.id for request in requests]
-    for request in requests:
-        times = run.times[request.id]
-        assert (
-            request.arrival_time == times.arrival <= times.admitted < times.first_token <= times.finished <= run.seconds
-        )
+    for request, times in zip(requests, run.times.values()):
+        moments = [times.arrival, times.admitted, times.first_token, times.finished, run.seconds]
+        assert moments == sorted(moments) and request.arrival_time == times.arrival and moments[1] < moments[2]
         assert times.answer_tokens == request.answer_tokens
-    assert run.computed_tokens == sum(r.prompt_tokens + r.answer_tokens - 1 for r in requests) and run.num_steps == len(
-        run.steps
-    )
-    for step, after in zip(run.steps, run.steps[1:]):
-        assert step.start + step.seconds <= after.start
+    assert run.computed_tokens == sum(r.prompt_tokens + r.answer_tokens - 1 for r in requests)
+    assert run.num_steps == len(run.steps)
+    assert all(step.start + step.seconds <= after.start for step, after in zip(run.steps, run.steps[1:]))
     assert not scheduler.pool.used and not scheduler.has_unfinished()
 
 
@@ -199,23 +179,15 @@ def test_everybody_is_served_in_full(policy):
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_without_a_model_the_plans_are_those_of_a_real_run(policy, admission):
     limits = dict(max_num_seqs=3, max_num_batched_tokens=12, policy=policy, admission=admission, watermark=3)
-    scheduler, runner, counts = (
-        Scheduler(BlockPool(36, 4), **limits),
-        ModelRunner(tiny_model("qwen2", seed=3), 36, 4),
-        [],
-    )
-    requests = list(zip(map(str, range(10)), *answered_requests("qwen2")))
-    for name, ids, max_tokens, answer in requests:
-        scheduler.add(
-            Sequence(name, ids, max_tokens, frozenset({END}), tier=int(name) % 2, expected_tokens=len(answer))
-        )
+    scheduler, runner = Scheduler(BlockPool(36, 4), **limits), ModelRunner(tiny_model("qwen2", seed=3), 36, 4)
+    counts, arrivals = [], []
+    for number, (ids, max_tokens, answer) in enumerate(list(zip(*answered_requests("qwen2")))[:10]):
+        rank = dict(tier=number % 2, expected_tokens=len(answer))
+        scheduler.add(Sequence(str(number), ids, max_tokens, frozenset({END}), **rank))
+        arrivals.append(Arrival(str(number), 0.0, len(ids), len(answer), max_tokens, **rank))
     while scheduler.has_unfinished():
-        scheduler_output = scheduler.schedule()
-        counts.append(by_name(scheduler_output.num_scheduled_tokens))
-        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
-    arrivals = [
-        Arrival(name, 0.0, len(ids), len(answer), max_tokens, int(name) % 2, len(answer))
-        for name, ids, max_tokens, answer in requests
-    ]
+        step = scheduler.schedule()
+        counts.append(by_name(step.num_scheduled_tokens))
+        scheduler.update(step, runner.forward(step).argmax(dim=-1).tolist())
     run = simulate(Scheduler(BlockPool(36, 4), **limits), arrivals, COST, keep_steps=True)
     assert [step.prefill | step.decode for step in run.steps] == counts
