@@ -7,50 +7,16 @@ from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-import triton
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paged_cases import as_views, error, make_case
 
-from lessons_lib.kernels.basics import softmax_kernel
-from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel, write_cache
+from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
 from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
 SEVERAL = settings(max_examples=12)
-
-
-def around(*shape, generator, before=1, behind=3):
-    """(whole, view): random values in a view, NaN around them, so that reads and writes outside the view show."""
-    whole = torch.full([size + before + behind for size in shape], float("nan"), device=DEVICE)
-    view = whole[tuple(slice(before, before + size) for size in shape)]
-    view.copy_(torch.randn(shape, generator=generator))
-    return whole, view
-
-
-def assert_untouched_beside(whole, view):
-    assert int((~whole.isnan()).sum()) == view.numel() - int(view.isnan().sum())
-
-
-# --- softmax
-
-
-@SEVERAL
-@given(
-    rows=st.integers(1, 5), columns=st.integers(1, 33), scale=st.sampled_from([1.0, 1000.0]), seed=st.integers(0, 99)
-)
-@example(rows=2, columns=8, scale=1.0, seed=0)
-@example(rows=2, columns=5, scale=1.0, seed=0)
-def test_softmax(rows, columns, scale, seed):
-    generator = torch.Generator().manual_seed(seed)
-    _, x = around(rows, columns, generator=generator)
-    x *= scale
-    x[0, 0] = -float("inf") if columns > 1 else 0.0
-    whole, out = around(rows, columns, generator=generator)
-    softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0), COLUMNS=triton.next_power_of_2(columns))
-    torch.testing.assert_close(out, x.softmax(1))
-    assert_untouched_beside(whole, out)
 
 
 # --- writing
@@ -67,47 +33,29 @@ def cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype):
 @SEVERAL
 @given(
     data=st.data(), num_blocks=st.integers(1, 6), block_size=st.integers(1, 9), kv_heads=st.integers(1, 3),
-    head_dim=st.sampled_from([1, 5, 16]), kind=st.sampled_from(["dense", "slots apart"]),
-    dtype=st.sampled_from([torch.float32, torch.float16]), transposed=st.booleans(),
+    dims=st.tuples(st.sampled_from([1, 5, 16]), st.sampled_from([1, 8, 16])),
+    kind=st.sampled_from(["dense", "slots apart"]), dtype=st.sampled_from([torch.float32, torch.float16]),
+    layout=st.sampled_from(["rows of their own", "parts of one product", "heads first"]),
 )  # fmt: skip
-def test_new_keys_go_to_their_slots_and_nowhere_else(
-    data, num_blocks, block_size, kv_heads, head_dim, kind, dtype, transposed
+def test_new_keys_and_values_go_to_their_slots_and_nowhere_else(
+    data, num_blocks, block_size, kv_heads, dims, kind, dtype, layout
 ):
     slots = data.draw(st.lists(st.integers(0, num_blocks * block_size - 1), unique=True, max_size=8))
-    new = torch.randn(len(slots), kv_heads, head_dim).to(dtype=dtype, device=DEVICE)
-    if transposed:  # as keys come from a model: [kv_heads, T, head_dim]
-        new = new.transpose(0, 1).contiguous().transpose(0, 1)
-    cache = cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype)
-    write_cache(new, cache, torch.tensor(slots, dtype=torch.int64, device=DEVICE))
-    for token, slot in enumerate(slots):
-        assert cache[slot // block_size, slot % block_size].equal(new[token])
-    whole = cache if kind == "dense" else cache._base
-    assert int((~whole.isnan()).sum()) == new.numel()
-
-
-@SEVERAL
-@given(
-    slots=st.lists(st.integers(0, 19), unique=True, max_size=8),
-    dims=st.tuples(st.integers(1, 3), st.sampled_from([1, 5, 16]), st.sampled_from([1, 8, 16])),
-    joined=st.booleans(),
-)
-def test_a_pair_is_written_as_keys_and_values_are_alone(slots, dims, joined):
-    kv_heads, key_dim, value_dim = dims
-    sizes = (kv_heads * key_dim, kv_heads * value_dim)
-    made = torch.randn(len(slots), 7 + sum(sizes), device=DEVICE)
-    new = made[:, 7:].split(sizes, dim=1)  # parts of the rows of one product
-    keys, values = (part.unflatten(1, (kv_heads, -1)) for part in new)
-    if not joined:
-        keys, values = keys.clone(), values.transpose(0, 1).contiguous().transpose(0, 1)
-    caches = [
-        [cache_of("slots apart", 4, 5, kv_heads, dim, torch.float32) for dim in (key_dim, value_dim)] for _ in range(2)
-    ]
-    where = torch.tensor(slots, dtype=torch.int64, device=DEVICE)
-    write_pair(keys, values, *caches[0], where)
-    for each, cache in zip((keys, values), caches[1]):
-        write_cache(each, cache, where)
-    for own, expected in zip(*caches):
-        assert own._base.nan_to_num(nan=-7.0).equal(expected._base.nan_to_num(nan=-7.0))
+    sizes = [kv_heads * dim for dim in dims]
+    product = torch.randn(len(slots), 7 + sum(sizes)).to(dtype=dtype, device=DEVICE)
+    pair = [part.unflatten(1, (kv_heads, -1)) for part in product[:, 7:].split(sizes, dim=1)]
+    if layout == "rows of their own":
+        pair = [new.clone() for new in pair]
+    elif layout == "heads first":  # as keys come from a model: [kv_heads, T, head_dim]
+        pair = [new.transpose(0, 1).contiguous().transpose(0, 1) for new in pair]
+    caches = [cache_of(kind, num_blocks, block_size, kv_heads, dim, dtype) for dim in dims]
+    write_pair(*pair, *caches, torch.tensor(slots, dtype=torch.int64, device=DEVICE))
+    for new, cache in zip(pair, caches):
+        for token, slot in enumerate(slots):
+            assert cache[slot // block_size, slot % block_size].equal(new[token])
+        assert int((~cache.isnan()).sum()) == new.numel()
+        whole = cache if kind == "dense" else cache._base
+        assert int((~whole.isnan()).sum()) == new.numel()
 
 
 def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_was():
@@ -115,8 +63,6 @@ def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_wa
     good, both = torch.zeros(3, 4, 2, 8, device=DEVICE), torch.zeros(3, 2, 4, 2, 8, device=DEVICE)
     new, slot = torch.ones(1, 2, 8, device=DEVICE), torch.tensor([5], device=DEVICE)
     for cache in (both[:, 0], torch.zeros(3, 4, 8, 2, device=DEVICE).transpose(2, 3)):
-        with pytest.raises(ValueError, match="evenly spaced"):
-            write_cache(new, cache, slot)
         with pytest.raises(ValueError, match="evenly spaced"):
             write_pair(new, new, good, cache, slot)
         assert not cache.any() and not good.any()
@@ -168,7 +114,7 @@ def test_a_block_beyond_what_32_bits_can_count():
     weights = (torch.einsum("hd,khd->hk", q[0].float(), keys) * 0.125).softmax(1)
     assert error(got[0], torch.einsum("hk,khd->hd", weights, keys)) < 2e-3
     new = torch.randn(1, 2, 64).half().to(DEVICE)
-    write_cache(new, cache, torch.tensor([last * 16 + 12], device=DEVICE))
+    write_pair(new, new, cache, cache, torch.tensor([last * 16 + 12], device=DEVICE))
     assert cache[last, 12].equal(new[0])
 
 
