@@ -4,7 +4,6 @@ Read in this order: masks and varlen (lesson 04), packing (05), online_softmax, 
 paged_attention, hf_backend (06), custom_op (13). hf_backend is the only entry into a Hugging Face model.
 """
 
-from lessons_lib.attention.custom_op import attend_paged, write_kv
 from lessons_lib.attention.hf_backend import PagedPass, paged_forward, plan_attention
 from lessons_lib.attention.masks import tag_tokens
 from lessons_lib.attention.online_softmax import (

@@ -13,7 +13,6 @@ from lessons_lib.engine.cuda_graphs import GraphKey, captured_batch_sizes, captu
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
-from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers

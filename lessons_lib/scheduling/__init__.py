@@ -5,8 +5,7 @@ The engine uses sequence, scheduler and preemption, and swapping if it has a swa
 swapping and recomputing (10). `measuring.simulator` runs a scheduler without a model.
 """
 
-from lessons_lib.kv_cache.block_copies import SWAP_OUT
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.policies import ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
