@@ -64,29 +64,22 @@ class GenerationDefaults:
                     f"tokens would not be those of `generate`. Set `model.generation_config.{name} = None`, or ignore "
                     "the generation_config with `EngineConfig(generation_config=False)`."
                 )
+        stop = getattr(config, "stop_strings", None) or ()
         defaults = cls(
-            frozenset(end_token_ids) | frozenset(token_ids(config.eos_token_id)),
-            stop_strings(config),
+            frozenset([*end_token_ids, *token_ids(config.eos_token_id)]),
+            (stop,) if isinstance(stop, str) else tuple(stop),
             {name: value for name in HONORED if counts(name, value := getattr(config, name, None))},
             model,
         )
-        defaults.check(model)
-        return defaults
-
-    def check(self, model: PreTrainedModel) -> None:
-        """Try the processors once, so that an invalid value is found now and not in a step.
-
-        Raises:
-            UnsupportedModel: a processor rejects its value.
-        """
         logits = torch.zeros(text_config(model.config).vocab_size, device=model.device)
-        try:
-            processed(self.processors([0], 1, self.end_token_ids), [0], logits)
+        try:  # so that an invalid value is found now and not in a step
+            processed(defaults.processors([0], 1, defaults.end_token_ids), [0], logits)
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise UnsupportedModel(
-                f"the model's generation_config can't be obeyed ({self.honored}): {error} Correct it, or ignore it "
+                f"the model's generation_config can't be obeyed ({defaults.honored}): {error} Correct it, or ignore it "
                 "with `EngineConfig(generation_config=False)`."
             ) from error
+        return defaults
 
     def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
         """Add them to the SamplingParams of a request with at most `max_tokens` new tokens. The request's own value of
@@ -144,8 +137,3 @@ def token_ids(value: Any) -> list[int]:
         return []
     value = value.tolist() if isinstance(value, torch.Tensor) else value
     return [int(token) for token in value] if isinstance(value, list | tuple) else [int(value)]
-
-
-def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
-    value = getattr(config, "stop_strings", None) or ()
-    return (value,) if isinstance(value, str) else tuple(value)
