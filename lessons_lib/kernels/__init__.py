@@ -2,7 +2,7 @@
 
 Read in this order: triton_setup, basics, simple_paged (lesson 07), group_decode, paged_flash, launch, validation (08),
 race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. ablations removes one idea
-at a time from the fast kernels.
+at a time from the fast kernels. README.md says what the fast kernels have beyond lesson 08.
 """
 
 import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled
