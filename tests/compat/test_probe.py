@@ -10,16 +10,10 @@ import torch
 from engine_cases import run_out
 from oracle import generate_alone, ragged_requests
 from served_architectures import NoText, generate
-from tiny_architectures import tiny_config
+from tiny_architectures import randomize, tiny_config
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
-    GPTJConfig,
-    GPTJForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    RobertaConfig,
-    RobertaForCausalLM,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
 
@@ -35,35 +29,43 @@ from lessons_lib.models.configuration import KVShape, UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
 
-SIZES = dict(vocab_size=VOCAB_SIZE, initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
-
 
 def fresh(family="llama"):
     """A tiny model that nothing else has seen."""
     return copy.deepcopy(tiny_model(family))
 
 
-def mistral(window, layers=2):
+def model_of(model_type, **fields):
+    """A random model of a family with these fields in its configuration."""
+    config = tiny_config(model_type)
+    for name, value in fields.items():
+        own = getattr(config, name, None)
+        setattr(config, name, own | value if isinstance(own, dict) else value)
     torch.manual_seed(0)
-    config = MistralConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, sliding_window=window, **SIZES,
-    )  # fmt: skip
-    return MistralForCausalLM(config).eval().requires_grad_(False)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+
+
+def mistral(window, layers=2):
+    model = model_of("mistral", sliding_window=window, num_hidden_layers=layers)
+    randomize(model, 0)
+    return model
 
 
 def gptj():
-    torch.manual_seed(0)
-    return GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=128, **SIZES)).eval()
+    return model_of("gptj")
 
 
-def roberta():
-    torch.manual_seed(0)
-    config = RobertaConfig(
-        **SIZES | dict(pad_token_id=1), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=64, is_decoder=True,
-    )  # fmt: skip
-    return RobertaForCausalLM(config).eval()
+def llama4(length):
+    return model_of("llama4_text", floor_scale=length, attention_chunk_size=6)
+
+
+def ministral(length):
+    changes = dict(llama_4_scaling_beta=1.0, original_max_position_embeddings=length)
+    return model_of("ministral3", rope_parameters=changes)
+
+
+def windowed(family, length):
+    return model_of(family, sliding_window=length)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_tiny_models_are_accepted(family, dtype):
 
 
 def test_positions_that_are_numbered_differently_without_a_cache_are_no_false_alarm():
-    assert probe(roberta()).way == PAGED
+    assert probe(model_of("roberta")).way == PAGED
 
 
 def without_window(model, layer):
@@ -120,7 +122,7 @@ def test_layers_that_differ_in_nothing_but_weights_are_probed_once():
     layers = model.model.layers
     assert layers_called(model) == {0, 1}
     assert model.model.layers is layers and len(layers) == 6
-    assert probe(model).layer_shapes == [KVShape(2, 8, 8)] * 6
+    assert probe(model).layer_shapes == [KVShape(2, 16, 16)] * 6
 
 
 def test_a_layer_with_another_setting_is_probed():
@@ -234,24 +236,6 @@ def test_the_probe_leaves_no_trace(make):
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
-def llama4(length):
-    config = tiny_config("llama4_text")
-    config.floor_scale, config.attention_chunk_size = length, 6
-    return model_of(config)
-
-
-def ministral(length):
-    config = tiny_config("ministral3")
-    config.rope_parameters |= dict(llama_4_scaling_beta=1.0, original_max_position_embeddings=length)
-    return model_of(config)
-
-
-def windowed(family, length):
-    config = tiny_config(family)
-    config.sliding_window = length
-    return model_of(config)
-
-
 class QueriesByPlace(LlamaAttention):
     """A family that nobody knows yet: queries grow behind a length, and places are counted within the pass."""
 
@@ -267,19 +251,12 @@ class QueriesByPlace(LlamaAttention):
 
 
 def unknown(length):
-    config = tiny_config("llama")
-    config.turning_point = float(length)
-    model = model_of(config)
+    model = model_of("llama", turning_point=float(length))
     for index, layer in enumerate(model.model.layers):
-        attention = QueriesByPlace(config, index)
+        attention = QueriesByPlace(model.config, index)
         attention.load_state_dict(layer.self_attn.state_dict())
         layer.self_attn = attention
     return model.eval()
-
-
-def model_of(config):
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
 
 
 LENGTHS = {

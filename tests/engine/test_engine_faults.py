@@ -35,22 +35,20 @@ def an_engine_at_work(params=None, kind="waits", on_token=None, **config):
 
 
 def break_forward(engine, k):
-    """The k-th forward pass raises. Returns a list in which the ids of its requests are found afterwards."""
-    concerned, calls, forward = [], [], engine.runner.forward
+    """The k-th forward pass raises."""
+    calls, forward = [], engine.runner.forward
 
     def broken(scheduler_output):
         calls.append(scheduler_output)
         if len(calls) == k:
-            concerned.extend(sequence.id for sequence in scheduler_output.num_scheduled_tokens)
             raise Broken("the model")
         return forward(scheduler_output)
 
     engine.runner.forward = broken
-    return concerned
 
 
-def check_answers(outputs, failed, kind=Broken, expected=PROMPTS.keys()):
-    """Those who failed have the error and a right beginning; all others are answered in full."""
+def check_answers(engine, outputs, failed, kind=Broken, expected=PROMPTS.keys()):
+    """Those who failed have the error and a right beginning; all others are answered in full. Nothing is left."""
     assert outputs.keys() == expected, "a request was lost"
     for name, output in outputs.items():
         answer = alone("qwen2", PROMPTS[name], CAP, ignore_eos=True)
@@ -60,6 +58,7 @@ def check_answers(outputs, failed, kind=Broken, expected=PROMPTS.keys()):
             assert output.token_ids == answer[: len(output.token_ids)]
         else:
             assert output.error is None and output.token_ids == answer, name
+    check_that_nothing_is_left(engine)
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -78,8 +77,7 @@ def test_moving_that_raises_fails_those_who_may_have_lost_their_cache(k):
     engine.core.copy_blocks = broken
     answers = run_out(engine)
     assert concerned, "nothing was moved so often"
-    check_answers(answers, set(concerned))
-    check_that_nothing_is_left(engine)
+    check_answers(engine, answers, set(concerned))
 
 
 def noted_outputs(engine):
@@ -103,7 +101,7 @@ def test_who_was_swapped_out_in_peace_goes_on_after_an_error():
     engine.runner.forward = broken
     answers = run_out(engine)
     assert spared and all(answers[name].error is None for name in spared)
-    check_answers(answers, {name for name, output in answers.items() if output.error})
+    check_answers(engine, answers, {name for name, output in answers.items() if output.error})
 
 
 @pytest.mark.parametrize("unranked", ["bad", "bad/1"])
@@ -121,8 +119,7 @@ def test_a_request_that_its_policy_cannot_rank_fails_alone(unranked):
     outputs = run_out(engine)
     failed = outputs.pop("bad")
     assert isinstance(failed.error, Broken) and len(failed.token_ids) == unranked.count("/")
-    check_answers(outputs, ())
-    check_that_nothing_is_left(engine)
+    check_answers(engine, outputs, ())
 
 
 def spoil_rows(engine, is_bad, value=float("nan")):
@@ -147,8 +144,7 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature, kin
     outputs = run_out(engine)
     assert len(outputs["r2"].token_ids) == 3 and "not finite numbers" in str(outputs["r2"].error)
     outputs["r2"].completions[0].token_ids[:] = alone("qwen2", PROMPTS["r2"], 3, ignore_eos=True)
-    check_answers(outputs, {"r2"}, FloatingPointError)
-    check_that_nothing_is_left(engine)
+    check_answers(engine, outputs, {"r2"}, FloatingPointError)
 
 
 def test_one_bad_answer_of_several_fails_the_whole_request():
@@ -206,7 +202,7 @@ def test_whatever_a_callback_does_concerns_whom_it_names(kind, after):
         assert output.finish_reason in ("abort", "length") and output.error is None
         assert output.token_ids == alone("qwen2", output.prompt_ids, CAP, ignore_eos=True)[: len(output.token_ids)]
     failed = {"r1"} - gone.keys() if kind.endswith(("raises", "steps")) else set()
-    check_answers(outputs, failed, RuntimeError, expected=PROMPTS.keys() - gone.keys())
+    check_answers(engine, outputs, failed, RuntimeError, expected=PROMPTS.keys() - gone.keys())
     if kind == "steps":
         assert "step() was called by an on_token" in str(outputs["r1"].error)
     check_that_nothing_is_left(engine)
@@ -242,40 +238,35 @@ def test_a_callback_that_is_interrupted_fails_its_request_alone(error):
         run_out(engine)
     audit(engine.scheduler)
     assert engine.core.is_whole, "the step was completed; there is nothing to recover from"
-    check_answers(run_out(engine), {"r1"}, error)
-    check_that_nothing_is_left(engine)
+    check_answers(engine, run_out(engine), {"r1"}, error)
 
 
-@pytest.mark.parametrize("calls", ["from the first", "from the 20th"])
+@pytest.mark.parametrize("first", [1, 20])
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_tokenizer_that_raises_fails_its_request_alone(calls, watched):
-    engine, decoded = an_engine_at_work(), []
+def test_a_tokenizer_that_raises_fails_its_request_alone(first, watched):
+    """It raises at the first call, or the 20th, with a token that only this request has."""
+    others = {token for prompt in PROMPTS.values() for token in alone("qwen2", prompt, CAP, ignore_eos=True)}
+    answers = (([50, 51, last], alone("qwen2", [50, 51, last], CAP, ignore_eos=True)) for last in range(97))
+    prompt, answer = next((prompt, answer) for prompt, answer in answers if answer[0] not in others)
+    engine, decoded, told = an_engine_at_work(), [], []
     decode = engine.tokenizer.decode
 
     def broken(token_ids, **options):
-        if answer[0] in token_ids:
-            decoded.append(token_ids)
-            if calls == "from the first" or len(decoded) >= 20:
-                raise Broken("decode")
+        decoded.extend([1] * (answer[0] in token_ids))
+        if answer[0] in token_ids and len(decoded) >= first:
+            raise Broken("decode")
         return decode(token_ids, **options)
 
-    others = {token for prompt in PROMPTS.values() for token in alone("qwen2", prompt, CAP, ignore_eos=True)}
-    prompts = ([50, 51, last] for last in range(97))
-    prompt = next(each for each in prompts if alone("qwen2", each, CAP, ignore_eos=True)[0] not in others)
-    answer = alone("qwen2", prompt, CAP, ignore_eos=True)
     engine.tokenizer.decode = broken
-    told = []
-    on_token = told.append if watched else None
-    engine.add_request(prompt, greedy(CAP, ignore_eos=True), request_id="bad", on_token=on_token)
+    params = greedy(CAP, ignore_eos=True)
+    engine.add_request(prompt, params, request_id="bad", on_token=told.append if watched else None)
     outputs = run_out(engine)
     bad = outputs.pop("bad")
-    assert bad.token_ids == answer[: len(bad.token_ids)]
-    assert [token.token for token in told] == answer[: len(told)]
-    if calls == "from the first":
+    assert bad.token_ids == answer[: len(bad.token_ids)] and [token.token for token in told] == answer[: len(told)]
+    if first == 1:
         assert isinstance(bad.error, Broken) and (watched or bad.token_ids == answer)
         assert engine.metrics.requests == {"error": 1, "length": 6}
-    check_answers(outputs, ())
-    check_that_nothing_is_left(engine)
+    check_answers(engine, outputs, ())
     assert engine.abort("bad") is None
 
 
@@ -289,21 +280,22 @@ def test_an_aborted_request_whose_text_cannot_be_decoded_is_returned_with_the_er
     check_that_nothing_is_left(engine)
 
 
-@pytest.mark.parametrize("call", ["step", "generate", "stream"])
+CALLS = {
+    "step": lambda engine: engine.step(),
+    "generate": lambda engine: engine.generate([[1]], greedy(2)),
+    "stream": lambda engine: list(engine.stream([1], greedy(2))),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_a_step_inside_an_observer_is_refused(call):
     engine = an_engine_at_work()
-    calls = dict(
-        step=engine.step,
-        generate=lambda: engine.generate([[1]], greedy(2)),
-        stream=lambda: list(engine.stream([1], greedy(2))),
-    )
-    engine.core.observers.append(lambda step, requests: calls[call]())
+    engine.core.observers.append(lambda step, requests: CALLS[call](engine))
     with pytest.raises(RuntimeError, match="called inside a step|called by an on_token or an observer"):
         engine.step()
     engine.core.observers.pop()
     outputs = run_out(engine)
-    check_answers({name: outputs[name] for name in PROMPTS}, ())
-    check_that_nothing_is_left(engine)
+    check_answers(engine, {name: outputs[name] for name in PROMPTS}, ())
 
 
 def test_a_stream_that_ends_in_the_middle_of_a_step_is_aborted_after_it(monkeypatch):
@@ -318,7 +310,7 @@ def test_a_stream_that_ends_in_the_middle_of_a_step_is_aborted_after_it(monkeypa
         return output
 
     monkeypatch.setattr(engine.scheduler, "schedule", schedule_and_collect)
-    check_answers(run_out(engine), ())
+    check_answers(engine, run_out(engine), ())
     assert engine.metrics.requests == {"abort": 1, "length": 6}
     check_that_nothing_is_left(engine)
 
@@ -337,7 +329,7 @@ def test_an_error_keeps_no_tensors_of_the_pass_that_failed():
 
     engine.runner.forward = broken
     outputs = engine.step()
-    assert outputs and not any(reference() is not None for reference in activations)
+    assert outputs and activations[0]() is None
     for output in outputs:
         assert output.error.__traceback__ is None and output.error.__cause__ is None
         (text,) = output.error.__notes__
@@ -347,7 +339,7 @@ def test_an_error_keeps_no_tensors_of_the_pass_that_failed():
 def test_a_clock_that_runs_backwards_gives_no_negative_times():
     now = iter(range(10**6, 0, -1))
     engine = an_engine_at_work(clock=lambda: float(next(now)))
-    check_answers(run_out(engine), ())
+    check_answers(engine, run_out(engine), ())
     metrics = engine.metrics
     histograms = [metrics.queue_time, metrics.ttft, metrics.tpot, metrics.itl, metrics.latency]
     assert all(histogram.count and histogram.total >= 0 for histogram in histograms)
@@ -371,8 +363,7 @@ def test_an_observer_that_raises_loses_no_answer(kind):
     engine = an_engine_at_work(kind=kind)
     outputs, errors = run_out_with_an_observer_that_raises(engine, lambda: audit(engine.scheduler))
     assert errors
-    check_answers(outputs, ())
-    check_that_nothing_is_left(engine)
+    check_answers(engine, outputs, ())
 
 
 def test_generate_says_who_failed():

@@ -151,38 +151,16 @@ def test_a_sink_far_above_and_far_below_the_scores():
     assert BACKENDS["kernels"](case, terms).abs().max() < 1e-12, "the sink takes all of the weight"
 
 
-# --- what is read
-
-
-def read_positions(kernel, case, seq, programs):
-    """The positions of a sequence whose keys these programs read."""
-    size, table = case.k_cache.shape[1], case.block_tables[seq].tolist()
-    read = set()
-    for access in (access for program in programs for access in program.accesses if access.tensor == "k_cache"):
-        read |= {tuple(cell) for cell in kernel.recording.tensors["k_cache"].indices_of(access.offsets)[:, :2].tolist()}
-    return sorted(table.index(block) * size + offset for block, offset in read)
-
-
-def test_a_decode_reads_the_keys_of_its_window_and_no_others():
-    case = make_case([1, 1], [60, 3])
-    kernel, out = Recorder(decode_kernel), torch.empty_like(case.q)
-    cache = (*case.cache[:-1], None)
-    options = dict(terms=ScoreTerms(window=10), tiles=Tiles(16, 16, 4, 2), split_size=16, kernel=kernel)
-    launch_decode(case.q, *cache, out, case.scale, 60, **options, merge=Recorder(merge_kernel))
-    assert error(out, case.reference(ScoreTerms(window=10))) < 1e-5
-    for seq, first, end in ((0, 50, 60), (1, 0, 3)):
-        programs = [program for program in kernel.recording.programs if program.ids[1] == seq]
-        assert read_positions(kernel, case, seq, programs) == list(range(first, end))
-
-
 def test_a_prefill_reads_no_key_before_the_window_of_its_first_token():
-    case = make_case([4], [60])
+    case, terms = make_case([4], [60]), ScoreTerms(window=10)
     kernel, out = Recorder(prefill_kernel), torch.empty_like(case.q)
-    options = dict(terms=ScoreTerms(window=10), tiles=Tiles(16, 16, 4, 2), kernel=kernel)
-    launch_prefill(case.q, *case.cache, out, case.scale, **options)
-    assert error(out, case.reference(ScoreTerms(window=10))) < 1e-5
-    first = min(read_positions(kernel, case, 0, kernel.recording.programs))
-    assert first // 8 == (57 - 10) // 8, "the first block that is read"
+    launch_prefill(case.q, *case.cache, out, case.scale, terms=terms, tiles=Tiles(16, 16, 4, 2), kernel=kernel)
+    assert error(out, case.reference(terms)) < 1e-5
+    accesses = [access for program in kernel.recording.programs for access in program.accesses]
+    offsets = torch.cat([torch.as_tensor(each.offsets).flatten() for each in accesses if each.tensor == "k_cache"])
+    blocks = kernel.recording.tensors["k_cache"].indices_of(offsets)[:, 0].tolist()
+    first = min(case.block_tables[0].tolist().index(block) for block in blocks)
+    assert first == (57 - 10) // 8, "the first block that is read"
 
 
 # --- what is refused

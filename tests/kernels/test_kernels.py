@@ -140,17 +140,19 @@ def cells_of(case, seq, start, end):
     return sorted((int(case.block_tables[seq, position // size]), position % size) for position in range(start, end))
 
 
-def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
-    case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
+@pytest.mark.parametrize("window", [None, 10])
+def test_a_decode_program_reads_each_key_of_its_split_and_window_once_and_nothing_else(window):
+    case, terms = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2), ScoreTerms(window=window)
     kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
     options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel, merge=Recorder(merge_kernel))
-    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, **options)
-    check("recorded", out, case.reference(), case.q.dtype)
+    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, terms=terms, **options)
+    check("recorded", out, case.reference(terms), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids
-        end = min(int(case.context_lens[seq]), (number + 1) * split)
+        context = int(case.context_lens[seq])
+        start, end = max(number * split, context - (window or context)), min(context, (number + 1) * split)
         for cache in ("k_cache", "v_cache"):
-            assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, number * split, end)
+            assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, start, end)
 
 
 def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
