@@ -1,7 +1,7 @@
 """The course's measuring tools: clocks, workloads, cost models, the ledger, and published results.
 
 stories defines the six requests of every lesson; ledger compares all methods of serving them. simulator runs a
-scheduler without a model on the requests of arrivals, and statistics summarizes the run.
+scheduler without a model on the requests of arrivals.
 """
 
 from lessons_lib.measuring.arrivals import Arrival, reversed_estimates, traffic
@@ -32,8 +32,7 @@ from lessons_lib.measuring.random_batches import random_row
 from lessons_lib.measuring.regimes import machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
-from lessons_lib.measuring.simulator import StepCost, simulate
-from lessons_lib.measuring.statistics import spread, times_of
+from lessons_lib.measuring.simulator import StepCost, simulate, spread, times_of
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.measuring.victim_rules import tried_rule

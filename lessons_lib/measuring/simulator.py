@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from lessons_lib.measuring.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 
@@ -162,3 +164,23 @@ def _step_of(
     waiting = tuple(sequence.id for sequence in scheduler.waiting)
     stalled = tuple(sequence.id for sequence in scheduler_output.stalled)
     return SimulatedStep(clock, seconds, prefill, decode, waiting, stalled, len(scheduler.pool.free_queue))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, 99th percentile and maximum of many values."""
+
+    mean: float
+    p99: float
+    worst: float
+
+
+def times_of(run: Simulation, what: str) -> list[float]:
+    """A property of SequenceTimes, of each finished request, in seconds, in order of arrival."""
+    return [getattr(times, what) for times in run.times.values()]
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Compute the Spread of one or more values."""
+    array = np.asarray(list(values), dtype=float)
+    return Spread(float(array.mean()), float(np.percentile(array, 99)), float(array.max()))

@@ -1,7 +1,6 @@
 """What a run was like for those who were served."""
 
-from lessons_lib.measuring.simulator import SequenceTimes, Simulation
-from lessons_lib.measuring.statistics import spread, times_of
+from lessons_lib.measuring.simulator import SequenceTimes, Simulation, spread, times_of
 
 
 def test_spread_of_known_numbers():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
-from lessons_lib.measuring.statistics import Spread, spread, times_of
+from lessons_lib.measuring.simulator import Spread, spread, times_of
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.viz.tables.table import Table
 
