@@ -122,17 +122,6 @@ def test_a_name_is_free_again_after_the_end():
 # Reading as it grows, and leaving early
 
 
-def test_a_stream_is_the_answer_token_by_token():
-    engine = an_engine()
-    engine.add_request([9, 9], greedy(20, ignore_eos=True), request_id="other")
-    tokens = list(engine.stream([1, 2, 3], greedy()))
-    expected = alone("qwen2", [1, 2, 3], 12)
-    assert [token.token for token in tokens] == expected
-    assert [token.finish_reason for token in tokens[:-1]] == [None] * (len(tokens) - 1) and tokens[-1].finish_reason
-    assert len(engine.requests["other"].completions[0].output_ids) == len(tokens), "others are served along"
-    assert run_out(engine)["other"].token_ids == alone("qwen2", [9, 9], 20, ignore_eos=True)
-
-
 def test_the_scheduler_is_told_who_reads_along():
     """A request that is only added is not interactive; a streamed one is, unless told otherwise."""
     engine = an_engine()

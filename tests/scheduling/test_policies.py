@@ -117,14 +117,8 @@ def test_the_queue_is_a_sorted_list(policy, calls):
     queue, model = WaitingQueue(policy), []
     for n, (call, value) in enumerate(calls):
         if call == "add":
-            sequence = a_sequence(
-                str(n),
-                1 + value % 4,
-                1 + value % 3,
-                arrival_time=value % 5,
-                tier=value % 2,
-                is_interactive=value % 3 == 0,
-            )
+            rank = dict(arrival_time=value % 5, tier=value % 2, is_interactive=value % 3 == 0)
+            sequence = a_sequence(str(n), 1 + value % 4, 1 + value % 3, **rank)
             queue.add(sequence)
             model.append(sequence)
             model.sort(key=policy.rank)  # stable
