@@ -37,15 +37,13 @@ print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in t
 > **weights**: the numbers that a model has learned, also called parameters. Nearly all of them are in matrices. Serving
 > never changes them, and all requests use the same ones.
 
-Each weight of this model is a *float32*, a number of 4 bytes. On GPUs, *bfloat16*, with 2 bytes, is more common.
-
 ## The problem
 
 A model writes one token per call, and every token depends on the whole text before it. So does each call have to read
 the whole text again? For a long text, that decides whether an answer takes seconds or a minute.
 
 Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
-keeps its color in every picture. Their prompts differ in length, and so does the number of new tokens they want.
+keeps its color in every picture.
 
 > **token**: a piece of text, often a word with the space before it. The vocabulary lists all tokens and gives each an
 > integer id. A model reads and writes token ids, never letters.
@@ -63,8 +61,7 @@ Table(
 
 # %% [markdown]
 """
-In this lesson we serve one request at a time. Take A. Here are its tokens with their ids, and what one call of the
-model returns for them.
+Take A. Here are its tokens with their ids, and what one call of the model returns for them.
 
 > **forward pass**: one call of the model. A sequence of tokens goes in, and logits for every position come out.
 
@@ -144,8 +141,7 @@ print(f"\n{len(prompt_ids)} prompt tokens, {len(answer)} new tokens")
 
 # %% [markdown]
 """
-Now step through the first passes. `record_steps` runs the function and records the model's inputs. Tokens in a pale
-color were already computed in the step before.
+Step through the first passes. Tokens in a pale color were already computed in the step before.
 """
 
 # %%
@@ -158,9 +154,7 @@ Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
 
 # %% [markdown]
 """
-In every step after the first, the input is one token longer, and everything else in it was computed in the step before.
-Let's count what that adds up to. The third line is arithmetic, not a run: it sums the pass lengths for A's prompt with
-answers of 30, 60 and 120 tokens.
+After the first step, only one token of each input is new. Let's count. (The third line is arithmetic, not a run.)
 """
 
 # %%
@@ -178,14 +172,12 @@ reveal("00.a", computed, "positions")
 # %% [markdown]
 """
 The number of passes grows with the answer, and so does the length of each pass. Doubling the answer more than triples
-the work here, and the factor approaches four as the answer gets longer: the work grows with the *square* of the
-answer's length.
+the work: it grows with the *square* of the answer's length.
 
 ## Attention, on four tokens
 
-Which part of that work has to be repeated? To answer that, look inside the model. It turns each token into a vector and
-passes the vectors through a stack of layers. After the last one, a matrix turns each vector into logits: it scores the
-vocabulary.
+Which part of that work has to be repeated? Look inside the model. It turns each token into a vector and passes the
+vectors through a stack of layers. After the last one, a matrix turns each vector into logits.
 
 > **layer**: one stage of a model, with weights of its own. It takes one vector per token and returns one vector per
 > token. The layers run one after the other.
@@ -202,9 +194,8 @@ of weights, which gives three shorter vectors:
 
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
-Here is one head over four tokens, in six lines. A real model has learned its numbers. Here we choose small ones, so
-that you can check queries, keys and values with a pencil: each token is a vector of three numbers, and the head size is
-two.
+Here is one head over four tokens, in six lines. Each token is a vector of three numbers, and the head size is two, so
+you can check queries, keys and values with a pencil.
 
 **Guess first.** Suppose the first three tokens were computed earlier, and the fourth is new. Which rows of `q`, `k`,
 `v` and `attention_weights` does the last row of `output` need?
@@ -233,12 +224,12 @@ draw_attention([tokenizer.decode([token]) for token in prompt_ids[:4]], q, k, v,
 """
 Read the last row from left to right. The query of the fourth token, `time`, is multiplied by each of the four keys. The
 softmax turns these scores into shares, the *attention weights*: two thirds for itself, the rest for the tokens before
-it. (They are not the model's weights: every text gives others.) The output is the four values, mixed in these shares.
-The empty cells are the causal rule.
+it. (They aren't the model's weights: they are different for every text.) The output is the four values, mixed in these
+shares. The empty cells are the causal rule.
 
 The colors show what the output of `time` needs: only one query, one row of attention weights, and *all* keys and
-values. Each key and value is computed from its own token's vector alone, so the earlier ones are what they were. The
-next cell keeps those of the first three tokens, and computes only the row of the fourth:
+values. Each key and value is computed from its own token's vector alone, so the earlier ones are unchanged. The next
+cell keeps those of the first three tokens, and computes only the row of the fourth:
 """
 
 # %%
@@ -260,10 +251,9 @@ newest token may see everything.
 Does this hold for a whole model, whose layers are stacked? Because of the causal rule, the output of a token in one
 layer depends only on tokens up to itself. So the same is true of its vector in the next layer, and of its keys and
 values there. The next cell computes the prompt three times: by itself, followed by four more tokens, and with another
-first token. The other twelve tokens of the prompt are the same each time. Are their keys in the last layer the same,
-too? (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
+first token. (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
 
-**Guess first:** in which of the two changed texts do these keys differ?
+**Guess first:** in which of the two changed texts do the other tokens of the prompt have other keys in the last layer?
 
 > **KV head**: one head of keys and values in one layer. Our model has fewer KV heads than heads of queries; "What the
 > cache costs" explains why.
@@ -282,9 +272,8 @@ print(f"another token before them: differences up to {(alone - other_first).abs(
 
 # %% [markdown]
 """
-Later tokens change nothing, up to rounding: PyTorch may sum the terms in another order when the tensor has another
-shape, so the last of a float32's seven digits may differ. An earlier token changes the keys after it. So as long as a
-text grows only at its end, compute keys and values once and keep them.
+Later tokens change nothing, up to rounding: if the shape differs, PyTorch may sum in another order. An earlier token
+changes the keys after it. So as long as a text grows only at its end, compute keys and values once and keep them.
 
 > **KV cache**: the keys and values of all tokens so far, in every layer, kept for later steps. Queries aren't kept:
 > only the query of a new token is ever used.
@@ -353,7 +342,7 @@ Stepper(lambda i: draw_cache_growth(steps, i, name="A"), len(steps))
 with watch_forwards(model) as cached_passes:
     greedy_with_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 with_cache = sum(forward.tokens for forward in cached_passes)
-print(f"{len(cached_passes)} passes, {with_cache} positions computed: {computed / with_cache:.1f} times fewer than without a cache")
+print(f"{len(cached_passes)} passes, {with_cache} positions computed; without a cache, {computed / with_cache:.1f} times as many")
 
 # %% [markdown]
 """
@@ -390,8 +379,8 @@ Table(["input of each decode step", "first wrong token", "continuation of story 
 
 # %% [markdown]
 """
-The first two are obvious. In the first, each step asks again what the step before has asked, so words come twice. In
-the second, each step sees a single token. The third isn't obvious: the whole text joins the cache again and again, and
+The first two are obvious. In the first, every input is one token late, so words come twice. In the second, each
+step sees a single token. The third isn't obvious: the whole text joins the cache again and again, and
 the story still reads well. So don't judge a loop by its story. Compare it with a reference, or *oracle*: here Hugging
 Face transformers' `generate` with greedy decoding. Both your functions must write exactly its tokens. The six requests
 stop at their limits, before the story ends; a seventh reaches the end token.
@@ -427,6 +416,8 @@ Prefill and decode call the same model, but they stress different parts of a mac
 - **Bytes.** Each *pass* reads every weight from memory once, no matter how many tokens share it. It also reads the
   cache, and writes the keys and values of the new tokens to it.
 
+Each weight of this model is a *float32*, a number of 4 bytes. On GPUs, *bfloat16*, with 2 bytes, is more common.
+
 Below, *decode at 64* is a decode step with 64 tokens in the cache, and *prefill of 64* is a prefill of 64 tokens.
 
 > **arithmetic intensity**: arithmetic operations per byte moved to or from memory.
@@ -446,11 +437,11 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 # %% [markdown]
 """
 The bytes change little from row to row, because nearly all of them are weights. The operations grow with the number of
-new tokens, and so does the intensity. (The factor is below 64, mostly because both passes score the vocabulary once.)
+new tokens, and so does the intensity.
 
-A decode step does half an operation per byte: two operations for each weight of four bytes. Is that low? It depends on
-the machine. A machine has a peak rate of operations per second and a peak rate of bytes per second, its memory
-bandwidth. Their ratio is the intensity that keeps both busy.
+A decode step does half an operation per byte: two operations for each weight of four bytes. Is that low? A machine has
+a peak rate of operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the
+intensity that keeps both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
 > memory, so the work takes about as long as moving its bytes.
@@ -474,7 +465,7 @@ Here is a recording of one request to such a model, which decodes a single token
 """
 
 # %%
-from lessons_lib.measuring import PassShape, pass_seconds, recorded_workloads
+from lessons_lib.measuring import recorded_workloads
 
 recorded = recorded_workloads()
 one = next(each for each in recorded.workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
@@ -490,43 +481,11 @@ reveal("00.d", 989e12 / recorded.bytes_per_s, "tokens", tolerance=0.1)
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
 In bfloat16, one token does one operation per byte of weights, so about 210 tokens could share a pass. Decoding one
-story leaves most of the arithmetic units idle. (It reads 15.0 GB and not 16: of the table that turns token ids into
-vectors, a pass reads only its tokens' rows. "Further" measures your own machine.)
+story leaves most of the arithmetic units idle. ("Further" measures your own machine.)
 
-## Measure: a step as the text grows
-
-Now compare the two loops, on this machine's CPU. For each byte that it can read, it can do far fewer operations than a
-GPU, so arithmetic counts sooner. One step without a cache computes all tokens; one step with a cache computes one.
-**Guess first:** at 512 tokens, is the step with the cache nearly 512 times faster, or far less? Why? (Times vary from
-cell to cell, because the machine does other things too. Compare those of one cell.)
-"""
-
-# %% tags=["measured"]
-from lessons_lib.viz.charts import line_chart
-
-lengths = [32, 64, 128, 192, 256, 384, 512]
-seconds = pass_seconds(model, [PassShape(new=n) for n in lengths] + [PassShape(new=1, cached=n - 1) for n in lengths], repeat=9)
-without, cached = seconds[: len(lengths)], seconds[len(lengths) :]
-print(f"one step at {lengths[0]} tokens: {without[0] / cached[0]:.1f} times faster with the cache; at {lengths[-1]}: {without[-1] / cached[-1]:.1f} times")
-line_chart(
-    lengths,
-    {"without a cache": [1e3 * s for s in without], "with a cache": [1e3 * s for s in cached]},
-    xlabel="tokens in the sequence",
-    ylabel="milliseconds for one more token",
-    title="Time of one step as the text grows",
-    alt=f"Time of one step against the length of the sequence. Without a cache it grows from {1e3 * without[0]:.1f} ms at {lengths[0]} tokens to "
-    f"{1e3 * without[-1]:.1f} ms at {lengths[-1]}; with a cache it goes from {1e3 * cached[0]:.1f} ms to {1e3 * cached[-1]:.1f} ms.",
-)
-
-# %% [markdown]
-"""
-A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token. Every pass pays some
-costs once: it reads the weights and, what counts more on our small model, it has a *fixed overhead*, such as running
-Python and launching hundreds of small operations. But without a cache, a step takes longer and longer as the text
-grows; with a cache, it hardly does.
-
-Large models read longer texts. Here is the same comparison for the recorded one, after 8,192 tokens, by arithmetic.
-(Its cache then takes 1 GiB, as the next section computes.)
+Large models read long texts. How long does the recorded model take for one more token after 8,192? By arithmetic:
+without a cache, a step computes all of these tokens again. With one, it computes a single token and reads the cache,
+1 GiB here. **Guess first:** is the first nearly 8,192 times as long, or far less?
 """
 
 # %%
@@ -539,7 +498,8 @@ print(f"an answer of 500 tokens: at least {500 * without_s:.0f} s, or about {500
 """
 ## What the cache costs
 
-The cache trades memory for time. How much memory? In the original design of attention, each head has its own queries,
+Both steps read all the weights, so the cache saves less time than work. It still makes the difference between seconds
+and a minute. The price is memory. How much? In the original design of attention, each head has its own queries,
 keys and values. Most current models keep fewer keys and values.
 
 > **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds
@@ -562,8 +522,7 @@ predict("00.b", ...)  # bytes
 
 # %% [markdown]
 """
-Is that right? We add up the bytes of all tensors in a real cache, after a prefill of A, and divide by the number of
-tokens.
+To check, add up the bytes of a real cache, after a prefill of A, and divide by the number of tokens.
 """
 
 # %%
@@ -576,10 +535,8 @@ reveal("00.b", total / cache.get_seq_length(), "bytes")
 """
 **bytes per token = 2 (key and value) × layers × KV heads × head size × bytes per element**
 
-These numbers are in a model's configuration. (If it doesn't state the head size, that is `hidden_size`, the length of a
-token's vector between the layers, divided by the number of query heads.) `cache_bytes_per_token` reads them there. It's
-given; it is exercise 00.4, in "Further". It needs no weights, so we can apply it to models that wouldn't fit on this
-machine, using their published shapes.
+These numbers are in a model's configuration. `cache_bytes_per_token` reads them there (exercise 00.4, in "Further").
+It needs no weights, so we can apply it to models that wouldn't fit on this machine.
 """
 
 # %%
@@ -602,7 +559,7 @@ Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "
 # %% [markdown]
 """
 Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
-the cache. (The longest texts of GPT-2 and Llama-2-7B are shorter than 8,192 tokens.)
+the cache.
 
 **Predict.** A GPU has 80 GB, that is, 80 × 10⁹ bytes. Llama-3-8B has 8.03 billion weights, in bfloat16 too. How many
 conversations of 8,192 tokens does the GPU have room for, beside the weights?
@@ -623,12 +580,10 @@ From lesson 03 on, this memory is the main subject.
 
 ## The ledger
 
-One table grows through the course: the same six requests, served in every way we have built. Here are its first two
-rows.
+One table grows through the course: the same six requests, served in every way we have built. Three columns matter so
+far; the others are about the cache, and later lessons use them.
 
 - *tokens computed*: positions that went through the model. *Useful*: the share of them that a request needed.
-- *cache reserved* and *used*: averages over the steps. *Copied per step*: bytes copied to rearrange the cache. A
-  `DynamicCache` makes room for one more token by copying itself into a larger tensor.
 - *speed*: tokens per second, relative to serving one request at a time with a cache.
 """
 
@@ -639,9 +594,10 @@ ledger(model, tokenizer, "00")
 
 # %% [markdown]
 """
-In the first row, one request at a time without a cache, most of the positions had been computed before. In the second
-row, every position is computed only once, and each is needed. The price is memory, and a copy of the cache in every
-step. On texts this short, the speed differs less than the work: both rows pay the fixed overhead of 330 passes.
+In the first row, most of the positions had been computed before. In the second, every position is computed only once,
+and each is needed. The price is memory, and a copy of the cache in every step: a `DynamicCache` makes room for one more
+token by copying itself into a larger tensor. On texts this short, the speed differs less than the work. Each pass has a
+*fixed overhead*, such as running Python and launching hundreds of small operations, and both rows make 330 passes.
 """
 
 # %% [markdown]
@@ -658,9 +614,9 @@ step. On texts this short, the speed differs less than the work: both rows pay t
 
 ## What is still wrong
 
-A decode step reads all weights to advance one story by one token. What if one pass advanced several stories? The
-weights would be read once for all of them. But the six prompts differ in length, and so will the six answers. How do
-sequences of unequal length fit into one tensor, and what happens when one ends before the others? That is lesson 01.
+A decode step reads all weights to advance one story by one token. What if one pass advanced several stories? But the
+six prompts differ in length, and so will the six answers. How do they fit into one tensor, and what happens when one
+ends before the others? That is lesson 01.
 
 ## Quiz
 
@@ -695,7 +651,7 @@ progress("00")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+Nothing here is needed for the lesson, and its 90 minutes don't include it.
 """
 
 # %% [markdown]
@@ -755,12 +711,13 @@ assert total == len(prompt_ids) * cache_bytes_per_token(model.config, model.dtyp
 """
 ### What limits a pass on your machine
 
-Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
-print the ratio of a GPU from its data sheet.
+A large matrix product measures this machine's operations, a large copy its bytes. For comparison, here is the ratio of
+a GPU, too.
 """
 
 # %% tags=["measured"]
-from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
+from lessons_lib.measuring import machine_rates, pass_seconds
+from lessons_lib.viz.charts import line_chart
 
 peak_operations, peak_bytes = machine_rates(model)
 print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
@@ -774,83 +731,13 @@ Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this coun
 
 # %% [markdown]
 """
-A pass takes at least about the longer of the two times, and the last column says which one that is. Does the clock
-agree? Expect more, because every pass also has a fixed overhead: running Python and launching hundreds of small
-operations.
-
-**Guess first:** by these two bounds, how many times as long as a decode step should a prefill of 64 take? And on the
-clock, will it be more or less than that?
-"""
-
-# %% tags=["measured"]
-decode, prefill_64 = pass_seconds(model, [PassShape(new=1, cached=64), PassShape(new=64)], repeat=9)
-print(f"a prefill of 64 takes {prefill_64 / decode:.1f} times as long as a decode step at 64")
-print(f"decode at 64: {1e3 * decode:.1f} ms; prefill of 64 tokens: {1e3 * prefill_64:.1f} ms, or {1e3 * prefill_64 / 64:.2f} ms per token")
-
-# %% [markdown]
-"""
-Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
-takes nowhere near 64 times as long as a pass over one. The bounds don't count the overhead, which weighs more in the
-shorter pass.
-"""
-
-# %% [markdown]
-"""
-### A larger model: which rate limits a pass?
-
-On our small model, the fixed overhead hides which rate limits a pass. So take one with more weights. It isn't
-trained and writes gibberish, but its passes take as long as those of any model of its size. The table says what
-percentage of each peak rate a pass reaches, and the lines above it whether the clock confirms the count.
-"""
-
-# %% tags=["measured"]
-from lessons_lib.measuring import larger_model
-
-
-def limited_by(of_operations, of_bytes):
-    """Which peak rate a pass is closer to, or "neither" if it reaches less than 40 % of both."""
-    if max(of_operations, of_bytes) < 0.4:
-        return "neither"
-    return "memory" if of_bytes > of_operations else "compute"
-
-
-larger = larger_model(model)
-shapes = [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=128)]
-rows = []
-for shape, s in zip(shapes, pass_seconds(larger, shapes, repeat=3)):
-    cost = forward_cost(larger, shape.new, shape.cached)
-    shares = cost.operations / s / peak_operations, cost.bytes / s / peak_bytes
-    counted = "memory" if cost.bytes / peak_bytes > cost.operations / peak_operations else "compute"
-    name = "decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens"
-    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares), counted))
-print(f"{larger.num_parameters() / 1e6:.0f} million parameters")
-for name, *_, on_the_clock, counted in rows:
-    print(f"{name}: " + ("the clock confirms the count." if on_the_clock == counted else "the clock doesn't confirm the count."))
-print(f"One decode step takes as long as {float(rows[0][2]) / float(rows[2][2]):.0f} tokens of a prefill of 128.")
-del larger
-Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by", "by the count"], rows, caption="A larger model, median of 3")
-
-# %% [markdown]
-"""
-*Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units mostly wait; *compute*
-is the opposite. *Neither* means that something else takes most of the time, such as the fixed overhead or other work on
-this machine. The peak rates were measured a moment earlier, so on a busy machine a share may come out too high or too
-low, even above 100 %. If the clock doesn't confirm the count, run the measuring cells again on an idle machine.
-
-Whatever the table says here, look at the last printed line: it is how many tokens a prefill computes in the time in
-which a decode step computes one.
-"""
-
-# %% [markdown]
-"""
-### The time of a pass against its length
-
-At which length does a pass stop being nearly free? Both axes of the chart are logarithmic.
+A pass takes at least about the longer of the two times, and the last column says which one that is. **Guess first:** at
+which length does a pass stop being nearly free? Both axes of the chart are logarithmic.
 """
 
 # %% tags=["measured"]
 lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-seconds = pass_seconds(model, [PassShape(new=n) for n in lengths], repeat=7)
+seconds = pass_seconds(model, lengths, repeat=7)
 print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1,\nand a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
 line_chart(
     lengths,
@@ -867,11 +754,9 @@ line_chart(
 """
 The *one pass* curve has two parts. On the left it rises slowly: sixteen tokens need sixteen times the arithmetic of
 one, but nowhere near sixteen times the time. On our small model, most of the time on this side is the fixed overhead of
-a pass; on a large model, it goes into reading the weights. On the right the curve rises in proportion: arithmetic takes
-the time, and each further token costs its share. Decode is at the left end and prefill at the right.
+a pass, which the bounds don't count; on a large model, it goes into reading the weights. On the right the curve rises
+in proportion: arithmetic takes the time, and each further token costs its share. Decode is at the left end and prefill
+at the right.
 
-A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So "ms for its
-bytes" in "What limits a pass on your machine" and the share of peak bytes/s are rough guides. And the ratio of the GPU
-there is for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as
-many bytes.
+(The peak rates are rough guides: a copy has to write what it reads, while a pass over weights only reads them.)
 """

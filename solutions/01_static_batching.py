@@ -8,15 +8,14 @@
 lesson 00 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle, decide which of them go together, and write the loop that
-continues all of them at once. Each request gets the same tokens as if it were served alone. Then your loop serves eight
-requests together, several times as fast as one after the other, until one long answer spoils it.
+continues all of them at once. It serves eight requests several times as fast as one after the other, until one long
+answer spoils it.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. If you skip an exercise, the cell after it returns a
 working version.
 """
 
 # %%
-import random
 from itertools import permutations
 from statistics import mean, median
 from time import perf_counter
@@ -24,14 +23,12 @@ from time import perf_counter
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.batching import generate_one_by_one, greedy_with_cache, left_out, positions_from_mask, static_batching, static_generate, waves
+from lessons_lib.batching import generate_one_by_one, positions_from_mask, static_generate, waves
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_01.scoreboard import waves_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
-from lessons_lib.models import load_model, tiny_model
+from lessons_lib.models import load_model
 from lessons_lib.recording import record_run, watch_forwards
 from lessons_lib.viz.tables import Table
-from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -55,14 +52,14 @@ print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.out
 
 # %% [markdown]
 """
-F is last in the queue: it waits for every token of the other five answers. And each of these passes reads all weights
-for a single new token (lesson 00). What if a pass computed one token for each of eight requests?
+F waits for every token of the other five answers. And each of these passes reads all weights for a single new token
+(lesson 00). What if a pass computed one token for each of eight requests?
 
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
 
-Here is one decode step over batches of 1, 2, 4 and 8 rows, with 64 tokens or a few more of each row in the cache.
-**Guess first:** with eight rows, does a step take about 8 times as long as with one, about 4 times, or hardly longer?
+Here is one decode step over 1, 2, 4 and 8 rows, with about 64 tokens of each in the cache. **Guess first:** with eight
+rows, does a step take about 8 times as long as with one, about 4 times, or hardly longer?
 """
 
 # %% tags=["measured"]
@@ -87,14 +84,14 @@ Table(
 
 # %% [markdown]
 """
-Compare the third column with the first. Computed one after the other, eight rows would take 8 times as long as one. In
-one batch they take less, because reading the weights and launching the operations are paid once per step.
+One after the other, eight rows would take 8 times as long as one. In one batch they take less, because reading the
+weights and launching the operations are paid once per step.
 
 So we want many rows in every step. Two things stand in the way: the prompts differ in length, and so do the answers.
 
 ## Prompts of unequal length: padding
 
-A tensor is a rectangle of *cells*, and prompts are ragged. So we fill up the short ones.
+A tensor is a rectangle of *cells*, and prompts are ragged: we fill up the short ones.
 
 > **ragged**: having rows of unequal length.
 
@@ -129,13 +126,12 @@ Padding goes through every layer of the model just like the tokens. The mask hid
 
 Padding also shifts a short prompt to the right. Served alone, C's first token has position 0. In the rectangle it's in
 a later *column*, and by default the model takes the column as the position. Some models, such as GPT-2, would then give
-another answer. (Does ours? That's a prediction in "Further".) Our loop should work for all of them, so it passes the
-right positions.
+another answer. (Does ours? Predict it in "Further".) So our loop passes the right positions.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
 
-`positions_from_mask` computes them. It's given. (You can write it yourself in "Further": exercise 01.2.)
+`positions_from_mask` computes them (exercise 01.2, in "Further").
 """
 
 # %%
@@ -166,8 +162,8 @@ batching, nothing: every row stays in the batch until the last one is done.
 > **batch barrier**: the rule that no request joins a running wave, and none leaves before the wave's longest answer is
 > done.
 
-How long does a wave take? We count steps, and here a step is one forward pass. The prefill gives each row its first
-token, so it counts as the first step. An answer of n tokens takes n steps: the prefill and n - 1 decode steps.
+How long does a wave take? We count steps, and here a step is one forward pass. An answer of n tokens takes n steps: the
+prefill, which gives the first token, and n - 1 decode steps.
 
 Take four requests that want 20, 30, 40 and 60 tokens. In the picture, each row labeled *slot* is one row of the batch,
 a *batch slot*, which serves one request at a time. Each column is a step.
@@ -269,8 +265,8 @@ No order is best at both. The fewest steps: let the longest answers share a wave
 earliest answers: serve the four shortest first, D, A, F and B. That takes 30 steps more, but answers return 17 steps
 earlier on average.
 
-Both plans use something that a server doesn't know: how long each answer will be. It knows only a limit. And even the
-best plan takes 130 steps, though C, the longest answer, needs only 100. Finished rows still occupy the batch.
+Both plans use something that a server doesn't know: how long each answer will be. And even the best plan takes 130
+steps, though C, the longest answer, needs only 100. Finished rows still occupy the batch.
 
 ## Build: the loop
 
@@ -350,13 +346,13 @@ print(f"useful: {useful} of {computed} cells, {useful / computed:.0%}; padding: 
 
 # %% [markdown]
 """
-Needed were 144 + 330 - 6 = 468 cells: the last token of each of the six answers is never fed back.
+144 + 330 - 6 = 468 cells were needed: the last token of each of the six answers is never fed back.
 
 ## Prove: batching changes nothing
 
-A story must not depend on which other requests share its batch. The oracle is Hugging Face `generate`, greedy, one
-request at a time, in float32. (In bfloat16, sums in another order may change a token now and then.) Your loop serves
-the same six requests in waves of 2, 4 and 6, which pad the rows differently.
+A story must not depend on which other requests share its batch. The oracle is Hugging Face `generate`, one request at a
+time. (In bfloat16, sums in another order may change a token now and then.) Your loop serves the six requests in waves
+of 2, 4 and 6, which pad the rows differently.
 """
 
 # %%
@@ -410,9 +406,9 @@ print("One at a time: {} passes in {} s. In one wave: {} passes in {} s, {} as f
 
 # %% [markdown]
 """
-The wave makes 8 times fewer passes, but a pass over eight rows takes longer than one over a single row:
+The wave makes an eighth of the passes, but a pass over eight rows takes longer than one over a single row:
 
-**speedup = times fewer passes / times longer passes.**
+**speedup = (passes one at a time / passes of the wave) / (time of a pass over eight rows / time over one row).**
 
 (If the speedup printed above is 8 or more, another program disturbed the measurement: run the cell again.)
 
@@ -435,9 +431,9 @@ Table(
 
 # %% [markdown]
 """
-The wave lasts as long as its longest answer: 320 / 180 = 1.8 times fewer passes instead of 8 times. And each pass still
-takes longer than one with a single row, although in 160 of the 180, seven of the eight rows have finished and give no
-token. Most or all of the gain from batching is gone.
+The wave lasts as long as its longest answer: 180 passes, not 40. And each pass still takes longer than one with a
+single row, although in 160 of the 180, seven of the eight rows have finished and give no token. Most or all of the gain
+from batching is gone.
 
 ## The ledger: the six stories
 
@@ -452,10 +448,9 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the two rows: 1.8 times fewer forward calls, but 1.9 times as many tokens computed, and 5.8 times the cache. The
-cache holds the padding and the finished rows too, and all of it is copied in each step: a `DynamicCache` makes room for
-a new column by writing the whole cache to a new tensor. So expect a speedup below 1.8. That is static batching: fewer
-passes, paid for with 414 cells that no request needs.
+Compare the two rows: 180 forward calls instead of 330, but 1.9 times as many tokens computed, and 5.8 times the cache.
+It holds the padding and the finished rows too, and all of it is copied in each step. So expect a speedup below 330 /
+180 = 1.8. That is static batching: fewer passes, paid for with 414 cells that no request needs.
 
 ## What production does
 
@@ -468,10 +463,9 @@ passes, paid for with 414 cells that no request needs.
 
 ## What is still wrong
 
-A finished row is still computed while a request that could use its batch slot waits, and no order of the waves cures
-that. What if a request left the batch in the step after its last token, and the next one joined immediately? The
-server wouldn't have to know any length in advance. But the rows of a batch would be at different points: one in its
-prompt, another far into its answer. Lesson 02 builds that.
+A finished row is still computed while a request that could use its batch slot waits. What if a request left the batch
+after its last token, and the next one joined immediately? The server wouldn't have to know any length in advance. But
+the rows of a batch would be at different points: one in its prompt, another far into its answer. Lesson 02 builds that.
 
 ## Quiz
 """
@@ -499,14 +493,39 @@ quiz("01")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+Nothing here is needed for the lesson, and its 85 minutes don't include it.
+
+### Stretch: which requests share a wave?
+
+Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write
+`my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list
+of indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
+
+The scoreboard counts, on requests that you haven't seen, the cells of all batch slots: `batch_size` × (longest prompt +
+longest answer - 1) for each wave. A batch slot without a request is wasted, too. The columns:
+
+- *wasted cells*: every answer reaches its limit. Make this as small as you can.
+- *wasted, if half of the answers end early*: the same waves, but your rule couldn't know the lengths.
+- *steps until an answer is returned*: the mean, waiting for earlier waves included. It depends on the order of your
+  waves. What does your rule do to a long request that came first?
+
+The cell starts out with the order of arrival.
 """
 
+# %%
+from lessons_lib.checks.lesson_01.scoreboard import waves_scoreboard
+
+
+def my_waves(requests, batch_size):
+    return waves(range(len(requests)), batch_size)  # replace this
+
+
+waves_scoreboard(my_waves)
 # %% [markdown]
 """
 ### Leave an input out
 
-What does each input protect? `left_out(model, name)` drops one argument from every call of the model; the loop is still
+What is each input for? `left_out(model, name)` drops one argument from every call of the model; the loop is still
 yours. All six stories are in one wave. B has the longest prompt, so the other five rows begin with padding. Here the
 padding token is the end token. In the output, words between » and « differ from the right answer.
 
@@ -530,6 +549,9 @@ predict("01.c", ...)
 predict("01.d", ...)
 
 # %%
+from lessons_lib.batching import left_out
+from lessons_lib.viz.words import marked
+
 variants = {}
 for variant, name in (("no mask", "attention_mask"), ("no positions", "position_ids")):
     with left_out(model, name):
@@ -562,6 +584,9 @@ One prompt, with more and more padding before it, in two small random models. Th
 """
 
 # %%
+from lessons_lib.models import tiny_model
+
+
 def next_token(tiny, padding):
     """The token after the prompt 3, 7, 11 in a row that begins with so many cells of padding."""
     input_ids, attention_mask = pad_left([[3, 7, 11], [1] * (3 + padding)], pad_token_id=0)
@@ -600,6 +625,9 @@ What if the padding is on the right, and the loop still reads the last column? T
 # %%
 from unittest.mock import patch
 
+from lessons_lib.batching import static_batching
+
+
 def pad_right(prompt_ids, pad_token_id):
     """The same rectangle with each row's padding moved to the right of its tokens."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
@@ -617,99 +645,4 @@ for story, right, answer in zip(STORIES, expected, padded_right):
 The first new token is read from the last column. In a short row, that column holds an end token instead of the last
 word of the prompt. So the first word is wrong and the answer continues from it: most rows start a new sentence, and D
 ends immediately. (Rows can also start in the first column, with the unused columns on the right. Lesson 02 does that.)
-
-### The same inputs on other models
 """
-
-# %%
-rng = random.Random(0)
-random_prompts = [[rng.randrange(1, 97) for _ in range(length)] for length in (2, 3, 5, 8, 13, 21, 34, 34)]
-
-def rows_unchanged(tiny, *names):
-    """How many of eight rows give the same answer in a wave as when served alone, with these arguments left out."""
-    with left_out(tiny, *names):
-        together = generate_wave(tiny, random_prompts, [20] * 8, pad_token_id=0)
-    return sum(greedy_with_cache(tiny, ids, 20) == answer for ids, answer in zip(random_prompts, together))
-
-Table(
-    ["tiny random model", "positions", "nothing left out", "no position_ids", "no attention_mask"],
-    [
-        [family, kind, *(f"{rows_unchanged(tiny_model(family), *names)} of 8" for names in ((), ("position_ids",), ("attention_mask",)))]
-        for family, kind in (("gpt2", "absolute"), ("llama", "rotary"), ("qwen2", "rotary"))
-    ],
-    caption="Rows with the same answer as when served alone. Two of the eight have no padding.",
-)
-
-# %% [markdown]
-"""
-With absolute positions, wrong positions break every row that has padding. With rotary positions the answers stay the
-same, up to rounding. All models need the mask.
-"""
-
-# %% [markdown]
-"""
-### Your loop at other batch sizes
-
-Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and
-8:
-"""
-
-# %% tags=["measured"]
-from time import perf_counter
-
-rng = random.Random(0)
-many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
-requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
-ways = {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (1, 2, 4, 8)}
-seconds, runs = {size: [] for size in ways}, {}
-for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
-    for size, serve in ways.items():
-        started = perf_counter()
-        runs[size] = serve()
-        seconds[size].append(perf_counter() - started)
-tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls for size, run in runs.items()}
-seconds = {size: median(took) for size, took in seconds.items()}
-ms = {size: 1000 * seconds[size] / passes[size] for size in ways}
-print("same answers at every batch size:", all(run.outputs == runs[1].outputs for run in runs.values()))
-Table(
-    ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup", "computed tokens", "useful"],
-    [
-        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{ms[size]:.1f}", f"{ms[size] / ms[1]:.2f}", round(tokens / seconds[size]), f"{seconds[1] / seconds[size]:.2f} ×",
-         f"{run.trace.tokens_computed:,}", f"{run.trace.tokens_useful / run.trace.tokens_computed:.0%}"]
-        for size, run in runs.items()
-    ],
-    caption="Sixteen requests, median of three runs, compared with one request at a time",
-)
-
-# %% [markdown]
-"""
-One at a time, each token takes a pass; a wave takes as many as its longest answer has tokens. The two columns *times
-fewer* and *times longer* give the speedup. The useful share falls, because the more rows a wave has, the longer its
-longest prompt and its longest answer tend to be.
-"""
-
-# %% [markdown]
-"""
-### Stretch: which requests share a wave?
-
-Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write
-`my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list
-of indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
-
-The scoreboard counts, on requests that you haven't seen, the cells of all batch slots: `batch_size` × (longest prompt +
-longest answer - 1) for each wave. A batch slot without a request is wasted, too. Here is what the columns tell:
-
-- *wasted cells*: every answer reaches its limit. Make this as small as you can.
-- *wasted, if half of the answers end early*: the same waves, but your rule couldn't know the lengths.
-- *steps until an answer is returned*: the mean, waiting for earlier waves included. It depends on the order of your
-  waves. What does your rule do to a long request that came first?
-
-The cell starts out with the order of arrival.
-"""
-
-# %%
-def my_waves(requests, batch_size):
-    return waves(range(len(requests)), batch_size)  # replace this
-
-
-waves_scoreboard(my_waves)

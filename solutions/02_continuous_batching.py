@@ -7,32 +7,28 @@
 85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
 cache); lesson 01 (static batching, masks, positions) helps
 
-In lesson 01 (*static batching*), a wave of requests went through the model together and left together. In this lesson
-you build the loop that serving systems use instead: a request leaves the batch in the step after its last token, and
-the next one in the queue takes its slot right away.
+In lesson 01 (*static batching*), a wave of requests went through the model together. Here you build the loop that
+serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the queue
+takes its slot right away.
 """
 
 # %%
 import random
 from collections import deque
 from functools import partial
-from statistics import mean, median
-from time import perf_counter
+from statistics import mean
 
 import torch
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, static_generate
+from lessons_lib.batching import SlotBatch, SlotCache, SlotManager, batch_generate, static_generate
 from lessons_lib.batching.continuous_batching import decode_all, forward
-from lessons_lib.batching.continuous_batching import step as library_step
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
-from lessons_lib.viz.charts import bar_chart
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare, draw_timeline
@@ -76,12 +72,11 @@ the following step. Its prompt has to be computed while the others decode, so it
 In every step,
 
 - each request whose prompt is done gets one token;
-- the model also computes one chunk of *one* prompt. Of the requests whose prompts aren't done, it is the one that was
+- the model also computes one chunk of *one* prompt. If several prompts aren't done, it takes the one whose request was
   admitted first, that is, got its slot first. The chunk that completes a prompt also gives that request its first
   token.
 
-So a step is no longer one forward pass, as in lesson 01. It can make two: one for the requests that decode, one for the
-chunk.
+So a step can make two forward passes: one for the requests that decode, one for the chunk.
 
 Here are three stories, D, B and F, and two slots, above with static batching and below with slots.
 """
@@ -101,7 +96,7 @@ for B.
 **Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are prefill, in chunks of
 16 tokens. B gets a token in every step of F's prefill; it doesn't stop for F. B's own first two steps are pale: it has
 its slot, but D's prompt comes first. The hatched end of slot 0 shows that the *decode pass*, the forward pass for the
-requests that are decoding, covers both rows, also one without a request.
+requests that are decoding, covers both rows, including one without a request.
 
 **Predict 02.a.** Now the six stories, with four slots and chunks of 64 tokens: every prompt fits in one chunk. Assume
 that every answer reaches its limit: 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Static batching took 180
@@ -118,10 +113,10 @@ You'll build three parts: a mask for rows of unequal length, the chunk, and the 
 
 ## The cache: one row per slot
 
-In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
-reserve the whole cache at the start and never move it. Each layer has one tensor for the keys and one for the values,
-of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row belongs to the token at position *c* of
-the request in that slot. There is no padding, and nothing is copied when a row grows.
+Here the rows have different lengths, so we reserve the whole cache at the start and never move it. Each layer has one
+tensor for the keys and one for the values, of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row
+belongs to the token at position *c* of the request in that slot. There is no padding, and nothing is copied when a row
+grows.
 """
 
 # %%
@@ -159,8 +154,8 @@ predict("02.b", ...)  # percent of the cache in use
 ## Build 1: a mask for every row
 
 **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and itself. Everything
-beyond is a later token of the same chunk, a leftover, or empty. One rule covers both kinds of pass: in a decode pass,
-every row has one new token at its own position; in a prefill pass, one row has several.
+beyond is a later token of the same chunk, a leftover, or empty. One rule covers both kinds of pass: many rows with one
+new token each, or one row with several.
 
 **Exercise 02.3.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
 `[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may attend".
@@ -177,8 +172,7 @@ from lessons_lib.batching.slot_cache import cache_mask
 
 # %% [markdown]
 """
-Here is your mask for a decode pass with A, B, C and D right after their prompts: each has its prompt in the cache, and
-its new token goes to the next column.
+Here is your mask for a decode pass with A, B, C and D right after their prompts:
 """
 
 
@@ -195,7 +189,7 @@ B is the longest, so it sees every column of this pass.
 ### What happens without the mask
 
 There are two slots. C runs for a long time in slot 0. Slot 1 goes to F first, then to E. The library's loop,
-`batch_generate`, serves them twice: with your mask, and with a careless mask, by which every row sees all columns of a
+`batch_generate`, serves them twice: with your mask, and with a careless mask that lets every row see all columns of a
 decode pass.
 
 **Guess first:** what does the careless mask make of E's answer? An error, gibberish, or a story? If a story, whose?
@@ -237,8 +231,7 @@ In a server, that is one user's text in another user's answer.
 ## Build 2: one chunk of a prompt
 
 While a long prompt is computed in one pass, all other requests wait, and their users see the text freeze. So a step
-computes only one chunk. Small chunks keep every step short; large ones bring the new request's first token sooner.
-("Further" tries three sizes.)
+computes only one chunk. ("Further" tries three sizes.)
 
 > **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
 > between.
@@ -354,9 +347,8 @@ nothing, and now its prompt waits for the chunks of A and B.
 
 ## Join a running batch
 
-So far, all requests were in the queue before step 1. In a server, they arrive at any time. Here the same six stories
-are running, and your own request arrives after step 40. In waves, it would start with E and F in step 101, and its
-answer would be returned after step 180.
+In a server, requests arrive at any time. Here the six stories are running, and your own request arrives after step 40.
+In waves, it would start with E and F in step 101, and its answer would be returned after step 180.
 
 **Guess first:** in which step does it get its first token now? The numbers above tell. Then try an opening of your own.
 """
@@ -390,8 +382,8 @@ since its prompt fits in one chunk. It is done before C and E, and neither of th
 
 ## Prove it
 
-Requests come and go while others are running, in rows that still contain old keys. Each answer must still be, token for
-token, what Hugging Face `generate` gives for that prompt alone.
+Requests come and go, in rows that still contain old keys. Each answer must still be, token for token, what Hugging Face
+`generate` gives for that prompt alone.
 """
 
 
@@ -457,11 +449,10 @@ Table(
 # %% [markdown]
 """
 Four slots that are refilled beat eight rows that aren't: 76 steps instead of 108, at half the mean latency. Slot
-utilization shows why. With 8 slots, the longest answer alone takes 60 of the 65 steps.
+utilization shows why.
 
-Steps aren't seconds, though: a step over more rows takes longer, and a step that decodes and computes a chunk makes
-two passes. So here is the clock: we run the 24 requests once more and take the faster of the two runs. (Anything else
-the machine does can only make a run slower.)
+Steps aren't seconds, though: a step over more rows takes longer, and a step that decodes and computes a chunk makes two
+passes. So here is the clock, the faster of two runs:
 """
 
 # %% tags=["measured"]
@@ -481,8 +472,10 @@ for (kind, n), (throughput, _, latency) in seconds.items():
 
 # %% [markdown]
 """
-("Further" shows where the rest of the throughput goes.) The ledger measures the speed, throughput relative to one
-request at a time, for the six stories:
+Why don't eight slots give eight times the throughput? A pass over more rows takes longer, rows without a request are
+computed all the same, and every prompt still takes a pass of its own. So more slots can even be slower.
+
+The ledger measures the speed, throughput relative to one request at a time, for the six stories:
 """
 
 # %% tags=["measured"]
@@ -490,9 +483,9 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful, and
-nothing is copied: each step writes only its new keys and values. And there are 108 forward calls instead of 180. But no
-other row reserves as much cache. (Speeds differ from run to run: compare them within one table.)
+Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful,
+nothing is copied, and there are 108 forward calls instead of 180. But no other row reserves as much cache. (Speeds
+differ from run to run: compare them within one table.)
 
 ## What production does
 
@@ -535,9 +528,24 @@ quiz("02")
 
 # %% [markdown]
 """
+## References
+
+- G.-I. Yu, J. S. Jeong, G.-W. Kim, S. Kim, B.-G. Chun: *Orca: A Distributed Serving System for Transformer-Based
+  Generative Models*, OSDI 2022, section 3. <https://www.usenix.org/conference/osdi22/presentation/yu>
+- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024.
+  <https://arxiv.org/abs/2403.02310>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023,
+  section 3 on reserved memory that stays empty. <https://arxiv.org/abs/2309.06180>
+- vLLM: `vllm/v1/core/sched/scheduler.py`. <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: `src/transformers/generation/continuous_batching/`.
+  <https://github.com/huggingface/transformers>
+"""
+
+# %% [markdown] folded=true
+"""
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+Nothing here is needed for the lesson, and its 85 minutes don't include it.
 
 ### Stretch: which request gets the free slot?
 
@@ -554,6 +562,9 @@ counts steps and runs no model. The cell starts out with first come, first serve
 
 
 # %%
+from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
+
+
 def next_request(waiting):
     return 0  # replace this
 
@@ -569,6 +580,8 @@ change back if slot 1 is set to zero when F leaves it, with the same careless ma
 """
 
 # %%
+from lessons_lib.batching.continuous_batching import step as library_step
+
 columns_read = {}  # position of the new token in slot 1 -> how many columns that decode pass reads
 
 
@@ -598,27 +611,11 @@ print("careless mask, but the row is cleared: the answer is the right one:", cle
 """
 With the row cleared, the same mask gives the right answer here: what F left is the cause. Clearing doesn't replace the
 mask, though, because a key of zeros still gets some weight.
-"""
 
-# %% [markdown]
-"""
-### How a layer writes to its rows
-
-In every layer, a Hugging Face model computes the keys and values of the *new* tokens, passes them to the `update`
-method of that layer's cache, and computes attention over whatever `update` returns. Before each pass, the loop sets
-`view`: which rows take part (`rows`), which columns the new tokens go to (`positions`), and how many columns the pass
-reads (`num_keys`).
-"""
-
-# %%
-show_source(SlotLayer.update)
-
-# %% [markdown]
-"""
 ### The size of a chunk
 
-How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
-token positions it computes.
+How long does a decoding request wait for its next token? As long as a step takes. The more token positions a step
+computes, the longer it takes.
 
 Four slots: A, C and E, and then a request with a prompt of 240 tokens. While its chunks are computed, a step makes two
 passes: the decode pass computes one position in each of the four rows (the prefilling row too, although its output
@@ -649,19 +646,8 @@ reveal("02.c", first, unit="steps")
 # %% [markdown]
 """
 With chunks of 240, the first token of the new request comes soonest, and the other three wait longest for one of their
-own. That is a trade-off, and the choice is up to the operator of the server. Here are the largest steps in
-milliseconds. (They don't grow as fast as the positions: our model is so small that much of a pass with few tokens is
-the overhead of calling its layers.)
-"""
+own. That is a trade-off, and the choice is up to the operator of the server.
 
-# %% tags=["measured"]
-for prefill_step in (16, 64, 240):
-    fullest = [max(with_long_prompt(prefill_step), key=lambda step: step.tokens_computed) for _ in range(3)]
-    milliseconds = 1000 * median(step.seconds for step in fullest)
-    print(f"chunks of {prefill_step:3}: the step with {fullest[0].tokens_computed} positions takes {milliseconds:4.0f} ms (median of three runs)")
-
-# %% [markdown]
-"""
 ### Your own request
 
 `NEXT_STATES` maps each state to the set of states that may follow it: `NEXT_STATES[RequestState.WAITING]` is
@@ -722,171 +708,3 @@ from lessons_lib.batching.slots import SlotManager
 # %%
 mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"new_slots": SlotManager})
 print("the six stories with your slot manager: the same answers:", mine.outputs == continuous.outputs)
-
-# %% [markdown]
-"""
-### What happens when a freed slot is not refilled
-
-One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
-anything.
-"""
-
-
-# %%
-def step_with_barrier(batch):
-    if len(batch.slots_in(RequestState.FINISHED)) == len(batch.running):
-        return step(batch)  # every request has finished: empty all slots and admit the next requests
-    decode_all(batch)
-    prefill_chunk(batch)
-
-
-barrier = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"step": step_with_barrier})
-print(f"answers equal: {barrier.outputs == continuous.outputs}")
-refilled, not_refilled = len(continuous.trace.steps), len(barrier.trace.steps)
-print(f"steps: {refilled} with refilling, {not_refilled} without, {len(static.trace.steps)} in static waves")
-
-# %% [markdown]
-"""
-The answers are still right: this rule affects when tokens are computed, not which ones. The few extra steps compared
-with static batching come from the prompts, which are prefilled one after the other here, and all at once there.
-"""
-
-# %% [markdown]
-"""
-### Throughput at three batch sizes
-
-The 24 requests with 2 slots, too, also the faster of two runs:
-"""
-
-# %%
-runs |= {(kind, 2): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=2)] for kind in methods}
-
-# %% tags=["measured"]
-for kind in methods:
-    runs[kind, 2].append(methods[kind](model, tokenizer, **WORKLOAD, batch_size=2))
-    seconds[kind, 2] = in_seconds(kind, 2)
-ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
-best = max((2, 4, 8), key=lambda n: seconds["continuous", n][0])
-print(
-    f"Best: {best} slots, {seconds['continuous', best][0]:.0f} tokens/s, {seconds['continuous', best][0] / base:.1f} × "
-    f"one at a time; mean latency {seconds['continuous', best][2]:.1f} s instead of {seconds['static', 1][2]:.1f} s"
-)
-print(
-    "Continuous against static at the same size: "
-    + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"]))
-)
-told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
-bar_chart(
-    ["2", "4", "8"],
-    ratios,
-    ylabel="throughput, × one at a time",
-    xlabel="batch size",
-    value_format="{:.2f}",
-    title="Throughput of both ways of batching",
-    alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
-)
-
-# %% [markdown]
-"""
-When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
-FasterTransformer at equal latency, for a model with 175 billion parameters (Yu et al., 2022, abstract). vLLM reports
-2 to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
-already batch.
-
-### Where does the rest of the throughput go?
-
-With 8 slots you might hope for 8 times the tokens per second. Where does the rest go? To find out, we first time
-single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one prompt.
-"""
-
-
-# %% tags=["measured"]
-@torch.inference_mode()
-def pass_times(cases, rounds=21):
-    """Median seconds of a forward pass for each (rows, new tokens per row).
-
-    The cases alternate, so that a brief slowdown of the machine affects all of them equally.
-    """
-    seconds = {case: [] for case in cases}
-    batches = {(n, t): SlotBatch(model, SlotCache(model, n, 256), SlotManager(n), 64, deque()) for n, t in cases}
-    for _ in range(rounds):
-        for rows, tokens in cases:
-            positions = list(range(100 - tokens, 100))
-            started = perf_counter()
-            forward(batches[rows, tokens], range(rows), [[5] * tokens] * rows, [positions] * rows, num_keys=100)
-            seconds[rows, tokens].append(perf_counter() - started)
-    return {case: median(taken) for case, taken in seconds.items()}
-
-
-mean_prompt = round(mean(len(tokenizer(prompt).input_ids) for prompt in prompts))
-*decode_times, took_prefill = pass_times([(1, 1), (2, 1), (4, 1), (8, 1), (1, mean_prompt)]).values()
-took = dict(zip((1, 2, 4, 8), decode_times))
-for rows, t in took.items():
-    print(
-        f"decode pass, batch size {rows}: {1000 * t:5.1f} ms, {t / took[1]:.2f} × batch size 1; "
-        f"with all rows in use {rows * took[1] / t:.1f} × the tokens per second"
-    )
-ratio = took_prefill / took[1]
-print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.2f} × a decode pass with one row")
-
-# %% [markdown]
-"""
-The last number on each decode line estimates the ceiling: what batching could give on this machine if every row were
-useful all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
-token, and every prompt takes a pass of its own. (Slot utilization is higher than "rows in use": it also counts a slot
-that got a chunk.)
-"""
-
-
-# %% tags=["measured"]
-def account(n):
-    """One row of the table: the throughput that n slots should give, computed from these pass times."""
-    trace = runs["continuous", n][0].trace
-    useful = [row.phase for step in trace.steps for row in step.rows if row.useful]
-    prefills, tokens = useful.count("prefill"), useful.count("decode")
-    decodes = trace.forward_calls - prefills
-    ceiling, in_use = n * took[1] / took[n], tokens / (n * decodes)
-    one_at_a_time = tokens * took[1] + prefills * took_prefill
-    expected = one_at_a_time / (decodes * took[n] + prefills * took_prefill)
-    measured = seconds["continuous", n][0] / base
-    return [str(n), ceiling, f"{in_use:.0%}", ceiling * in_use, prefills, decodes, expected, measured]
-
-
-Table(
-    columns=[
-        "slots", "ceiling ×", "rows in use", "ceiling × rows in use",
-        "prefill passes", "decode passes", "with prefill passes ×", "measured ×",
-    ],
-    rows=[account(n) for n in (2, 4, 8)],
-    caption="Continuous batching against one at a time, computed from the pass times above",
-)  # fmt: skip
-
-# %% [markdown]
-"""
-There are three separate losses:
-
-- **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
-- **Rows without a token.** A decode pass over 8 rows costs the same, however many of them give a token. Some rows are
-  waiting for their chunks, and at the end the longest requests run on while the other slots are empty.
-- **Prefill passes.** Serving one request at a time needs just as many, because our loop never prefills two prompts in
-  one pass. As the rest shrinks, their share grows.
-
-The last two columns agree only roughly, and "measured" can even come out above "ceiling". The passes were timed outside
-of the runs, all with 100 columns; the runs add our own bookkeeping; and the one-at-a-time run used the growing cache of
-lesson 01.
-"""
-
-# %% [markdown]
-"""
-## References
-
-- G.-I. Yu, J. S. Jeong, G.-W. Kim, S. Kim, B.-G. Chun: *Orca: A Distributed Serving System for Transformer-Based
-  Generative Models*, OSDI 2022, section 3. <https://www.usenix.org/conference/osdi22/presentation/yu>
-- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024.
-  <https://arxiv.org/abs/2403.02310>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023,
-  section 3 on reserved memory that stays empty. <https://arxiv.org/abs/2309.06180>
-- vLLM: `vllm/v1/core/sched/scheduler.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `src/transformers/generation/continuous_batching/`.
-  <https://github.com/huggingface/transformers>
-"""

@@ -7,33 +7,28 @@
 90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
 (slots)
 
-In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
-build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.
-Then your pool and your tables serve 32 requests from 4 MiB of cache, once in rows and once in blocks, and you decide
-when a server admits a request. We only count tokens in the cache; lesson 06 fills the blocks with keys and values.
+In lesson 02, every batch slot reserved a row of cache for the longest request that might come. Here you build what
+serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns. They serve
+32 requests from 4 MiB of cache, and you decide when a server admits a request. We only count tokens in the cache;
+lesson 06 fills the blocks with keys and values.
 """
 
 # %%
-import random
-from functools import partial
 from statistics import mean, median
-from time import perf_counter
 
 import torch
-from transformers import LlamaConfig
 
 from lessons_lib.batching import batch_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_03.scoreboard import admission_scoreboard
 from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_for, blocks_in_budget
 from lessons_lib.kv_cache import serve_in_blocks, step_in_blocks, step_with_oracle
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
-from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
-from lessons_lib.viz.stepper import Stepper
+from lessons_lib.recording import contiguous_use, final_tokens, record_run, replay, tokens_held
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.pool import PoolPlayground, draw_pool, watch_paging
+from lessons_lib.viz.pool import draw_pool, watch_paging
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: 4 bytes per element in the cache
@@ -62,8 +57,8 @@ draw_memory(longest_possible, 24, title="256 cache slots for every request", num
 
 # %% [markdown]
 """
-The picture shows the cache as one long row of slots, wrapped over several lines. Solid color: the slot holds a token.
-Pale: reserved, and the request will use it later. Hatched: reserved, and never used.
+The picture shows all slots of the cache. Solid color: the slot holds a token. Pale: reserved, and the request will use
+it later. Hatched: reserved, and never used.
 
 > **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet. In the meantime,
 > no other request can use it.
@@ -91,15 +86,15 @@ reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
 """
 Even with a perfect oracle, half of C's piece is empty on average: reserved, and used only later.
 
-A second loss shows when many requests come and go: a request that finishes leaves a gap of its own size, and the next
-one may be larger.
+A second loss shows up when many requests come and go: a request that finishes leaves a gap of its own size, and the
+next one may be larger.
 
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
 
 ## The idea: small blocks, and a table
 
-First, cut the memory into blocks of one size. Second, let a request own
-*any* of them, and keep a table that says which.
+First, cut the memory into blocks of one size. Second, let a request own *any* of them, and keep a table that says
+which.
 
 > **block**: a fixed number of neighboring cache slots, here 16: what is allocated at a time.
 
@@ -121,14 +116,13 @@ watch_paging({name: prompt_tokens[name] for name in now}, now, row=256, block_si
 
 > **free queue**: the free blocks, in the order in which they will be allocated.
 
-The pool works only with block *ids*, 0, 1, 2, ... The id alone determines where a block is in memory. The pool keeps
-two containers:
+The pool works only with block *ids*, 0, 1, 2, ... It keeps two containers:
 
 - `free_queue`, a `deque`: the free blocks.
 - `used`, a set: the allocated blocks.
 
-Every block is in exactly one of the two. `allocate` and `free` are called all the time, so their cost must depend on
-the number of blocks moved, not on the size of the pool.
+Every block is in exactly one of the two. The cost of `allocate` and `free` must depend on the number of blocks moved,
+not on the size of the pool.
 
 **Exercise 03.1.** Write `allocate(count)` and `free(blocks)`. An example, with `pool = BlockPool(6, 16)`:
 
@@ -158,17 +152,16 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 # %% [markdown]
 """
 Why does the last block go into the queue first? Freed blocks aren't erased. If a later request starts with the same
-text, it can use the keys in them (lesson 11), but only up to the first block that has been overwritten. So the
-beginning of a request should survive longest. ("Further" tries both orders.)
+text, it can use the keys in them (lesson 11), but only up to the first block that has been overwritten. So a request's
+beginning should survive longest.
 
 ## How requests use the blocks
 
 > **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
 > is. Operating systems manage the memory of programs this way; they call a block a page.
 
-No block is reserved for later: a request takes one when a token needs it, and any free block will do. What a request
-leaves empty is part of its last block: less than one block, however long it grows. Here is a pool of 24 blocks, some
-steps into the run:
+A request takes a block when a token needs it, and any free block will do. So it leaves less than one block empty,
+however long it grows. Here is a pool of 24 blocks, some steps into the run:
 """
 
 # %%
@@ -177,8 +170,8 @@ draw_pool(early[24])
 
 # %% [markdown]
 """
-On the left is the pool: each box is a block, divided into its cache slots. A hatched slot is empty: only its request
-can use it, now or never. On the right are the block tables: A's tokens 0 to 15 are in one block, 16 to 31 in the next,
+On the left is the pool: each box is a block, divided into its cache slots. A hatched slot is empty, and only
+its request can fill it. On the right are the block tables: A's tokens 0 to 15 are in one block, 16 to 31 in the next,
 and the two need not be neighbors. At the bottom are the free blocks, in the order in which they will be allocated.
 
 The oracle left half of C's slots empty. And blocks? `blocks_for(num_tokens, block_size)` returns the number of blocks
@@ -237,8 +230,8 @@ token at position 40 go? The answer is the index of a cache slot, counted over t
 
 > **slot mapping**: for each token, the index of the cache slot for its key and value.
 
-If A's blocks are 0, 8 and 12, position 40 is in its third block, which is block 12 of the pool. Eight slots of that
-block come before it. So its slot is 12 × 16 + 8 = 200.
+If A's blocks are 0, 8 and 12, position 40 is in its third block, block 12, after eight other slots: slot 12 × 16 + 8 =
+200.
 
 A prefill can need hundreds of positions in one step, so don't loop over them.
 
@@ -300,10 +293,9 @@ reveal("03.b", sum(1000 <= number < 2000 for number in stale))
 
 # %% [markdown]
 """
-The blocks of A and B lie mixed in one tensor, and each reads back what it stored. After A has left, its table is worth
-nothing. A's last block went into the free queue first, so C's first tokens are in it: positions 16 to 18 read C's
-first three numbers. Positions 14 and 15 read A's own, which nothing has overwritten yet. Only the tables say whose a
-number is, so a block must never be in two tables by mistake.
+A and B each read back what they stored. After A has left, its table is worth nothing. A's last block went into the free
+queue first, so C's first tokens are in it: positions 16 to 18 read C's first three numbers. Positions 14 and 15 read
+A's own, which nothing has overwritten yet. Only the tables say whose a number is.
 
 Is all of that right over a whole run? We replay a run of 32 other requests, with your pool and tables and with the
 reference, and compare the pool and all tables after every change.
@@ -344,7 +336,7 @@ The step is given. (Writing it is exercise 03.6, in "Further". It takes half an 
 
 ## Measure: rows against blocks
 
-The payoff: 32 requests are waiting, and the bundled model has 4 MiB for its cache, cut into rows or into blocks.
+32 requests are waiting, and the bundled model has 4 MiB for its cache, cut into rows or into blocks.
 
 `serve_in_blocks` calls the step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
 of 256**, and a request never needs a second one.
@@ -414,19 +406,20 @@ compare(served)
 """
 In rows, only two requests run at a time, and most of each row stays empty. In blocks of 16, about 16 run at once: each
 holds 24 tokens on average and leaves about half a block empty, and 512 / (24 + 7.5) is 16. So the queue is gone in less
-than a tenth of the steps. Then the curve falls: the long answers go on alone. (All tokens divided by 16 would give only
-about 60 steps. But the longest answer takes 129, after it has waited.)
+than a tenth of the steps. Then the curve falls: the long answers go on alone. (The longest answer
+takes 129 steps, after it has waited.)
 
 The oracle knows the length of each answer, and reserves all of it. It needs more steps than blocks of 16, which know
 nothing in advance: half of its cache is empty, as half of C's piece was.
 
-Each step reads the weights once, however many requests run, so fewer steps mean a faster server. ("Further" says why
-servers don't use blocks of 1, which need the fewest.)
+Each step reads the weights once, however many requests run, so fewer steps mean a faster server. (Blocks of 1
+need the fewest. But each block is an entry in a table, and a GPU reads many small pieces slowly: Kwon et al., section
+7.2, found 16 large enough.)
 
 ## Decide: when is a request admitted?
 
-Blocks have a price: the restarts in the table of rows and blocks. An answer grows, no block is free, and the request
-that was admitted last starts over: its reader sees the answer stop.
+Blocks have a price: the restarts in the table. An answer grows, no block is free, and the request that was admitted
+last starts over: its reader sees the answer stop.
 
 A server can be safe instead. Each request names a *limit*, the most tokens that its answer may have
 (`max_new_tokens`). A request is admitted only if it and all running requests have room up to their limits. Nothing ever
@@ -461,11 +454,19 @@ admission_scoreboard(may_admit)
 """
 Both given rules lose, for opposite reasons. The safe one makes requests wait next to empty blocks. The bold one gives
 the last free blocks to a new request, just before the running ones need them. The library's rule keeps two
-free blocks for each running request, and costs 4,022. Half of what is left to the limits costs 4,102, and eight free
-blocks 4,209.
+free blocks for each running request, and costs 4,022. Other rules come close.
 
 What is best depends on the price, and that is a decision, too. If a restart cost only one step, the bold rule would
 cost 4,009, and beat the safe one.
+
+## What production does
+
+- **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`. Its free queue,
+  `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a `deque`: a block that a request
+  can reuse is removed from the *middle* without a search. `free` in `single_type_kv_cache_manager.py` frees the tail
+  first, as yours does.
+- vLLM's `compute_slot_mapping` does what your `slot_mapping` does: `BlockTable` in `vllm/v1/worker/block_table.py`.
+- **Hugging Face transformers** has blocks, too: `CachePool` in `generation/continuous_batching/cache_allocators/`.
 
 ## What is still wrong
 
@@ -486,35 +487,38 @@ quiz("03")
 
 # %% [markdown]
 """
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023: section
+  3.1 on the three kinds of waste, section 4 on blocks and tables, section 7.2 on the block size.
+  <https://arxiv.org/abs/2309.06180>
+- vLLM: `vllm/v1/core/block_pool.py`, `kv_cache_utils.py`, `single_type_kv_cache_manager.py`, and
+  `vllm/v1/worker/block_table.py`. <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: `src/transformers/generation/continuous_batching/cache_allocators/`.
+  <https://github.com/huggingface/transformers>
+- T. Kilburn et al.: *One-Level Storage System*, IRE Transactions on Electronic Computers, 1962: paging, on the Atlas
+  computer. <https://doi.org/10.1109/TEC.1962.5219356>
+"""
+
+# %% [markdown] folded=true
+"""
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+Nothing here is needed for the lesson, and its 90 minutes don't include it.
 
-### The ledger
+### Stretch: never start over, and still be quick
+
+Write a rule with 0 restarts, whatever the answers, that needs fewer than 4,500 steps. The safe rule has 0 restarts, but
+it assumes that all requests reach their limits in the same step. They don't. The cell starts out with the rule of the
+step.
 """
 
-# %% tags=["measured"]
-ledger(model, tokenizer, "03", with_cache_only=True)
+# %%
+def never_starts_over(request, running, num_free, block_size):
+    return blocks_for(request.prompt_tokens, block_size) <= num_free  # replace this
 
-# %% [markdown]
-"""
-The last row is the run of lesson 02 once more. What is new is its "cache reserved": **counted**, by replaying the
-recording with block tables, as you did above. (The speed of one and the same run varies by several percent.) The model
-hasn't read a key from a block yet.
-"""
 
-# %% [markdown]
-"""
-### What production does
-
-- **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`. Its free queue,
-  `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a `deque`: a block that a request
-  can reuse is removed from the *middle* without a search. `free` in `single_type_kv_cache_manager.py` frees the tail
-  first, for the reason you saw.
-- vLLM's `compute_slot_mapping` does what your `slot_mapping` does: `BlockTable` in `vllm/v1/worker/block_table.py`.
-- **Hugging Face transformers** (5.23) has blocks, too; the part of a block that belongs to one layer is a *page* there.
-  `CachePool` in `cache_pool.py` of `generation/continuous_batching/cache_allocators/` keeps the free ones.
-"""
+admission_scoreboard(never_starts_over)
 
 # %% [markdown]
 """
@@ -550,26 +554,18 @@ one. Now no block is free, so nothing is admitted.
 # %% exercise="03.6"
 from lessons_lib.kv_cache.block_serving import step_in_blocks
 
-# %%
-rows_with_your_step, blocks_with_your_step = serve(256, step_in_blocks), serve(16, step_in_blocks)
-print(f"with your step: {len(rows_with_your_step)} steps in rows, {len(blocks_with_your_step)} in blocks of 16")
-
 # %% [markdown]
 """
-### Stretch: never start over, and still be quick
+### The pool by hand
 
-Write a rule with 0 restarts, whatever the answers, that needs fewer than 4,500 steps. The safe rule has 0 restarts, but
-it assumes that all requests reach their limits in the same step. They don't. The cell starts out with the rule of the
-step.
+Twelve blocks of 4 slots, on your `BlockPool` and `BlockTable`. Append tokens, add a second request, free the first, and
+watch where the next one's blocks come from. Ask for more than the pool has.
 """
 
-
 # %%
-def never_starts_over(request, running, num_free, block_size):
-    return blocks_for(request.prompt_tokens, block_size) <= num_free  # replace this
+from lessons_lib.viz.pool import PoolPlayground
 
-
-admission_scoreboard(never_starts_over)
+PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 
 # %% [markdown]
 """
@@ -582,95 +578,6 @@ more. Examples: B's prompt of 62 tokens needs 4 blocks of 16 (16 + 16 + 16 + 14)
 
 # %% exercise="03.2"
 from lessons_lib.kv_cache.block_pool import blocks_for
-
-# %%
-for name, tokens in prompt_tokens.items():
-    count = blocks_for(tokens, 16)
-    print(f"{name}: {tokens:2} prompt tokens, blocks: {count}, empty slots: {count * 16 - tokens}")
-
-# %% [markdown]
-"""
-### Rows that just fit
-
-No server knows how long its longest request will be. Suppose that ours did: its rows are exactly as long. (It even gets
-a fourth row, for which 4 MiB isn't quite enough.)
-"""
-
-# %%
-longest = max(prompt + answer - 1 for prompt, answer in lengths)
-compare({f"4 rows of {longest}": serve(longest, num_blocks=4), "blocks of 16": blocks})
-
-# %% [markdown]
-"""
-Rows that just fit still need almost twice as many steps as blocks.
-
-### The pool by hand
-
-Twelve blocks of 4 slots, on your `BlockPool` and `BlockTable`. Append tokens, add a second request, free the first, and
-watch where the next one's blocks come from. Ask for more than the pool has.
-"""
-
-# %%
-PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
-
-# %% [markdown]
-"""
-### Prove it: 9,000 random calls
-
-An allocator that is wrong once in a thousand calls is worse than none: two requests write into the same block, and
-both texts go wrong without an error. So we compare yours with a *test model*, one that is too simple to be wrong,
-over a long run of random calls.
-
-The test model is a list of the free blocks, and for each table a list of its blocks and a token count. It never calls
-your code. Before each call it predicts whether the call must be refused, with which exception (if there are several
-reasons, any of their exceptions will do), and what the state must be afterwards. After each call we compare the
-exception, the free queue in its order, `used`, the blocks and token counts of all five tables, and the slots of all
-their tokens.
-"""
-
-
-# %%
-def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
-    """Random calls on five tables and their pool, compared with the test model. Returns how many were refused."""
-    rng, refused = random.Random(seed), 0
-    pool = BlockPool(num_blocks, size)
-    tables = {name: BlockTable(pool, max_blocks=limit) for name in "ABCDE"}
-    # the test model
-    free, held_by, tokens = list(range(num_blocks)), {name: [] for name in tables}, dict.fromkeys(tables, 0)
-    for _ in range(num_calls):
-        name, count, kind = rng.choice("ABCDE"), rng.choice((-1, 0, 1, 1, 2, 5, 30)), rng.random()
-        due = []  # the exceptions that are allowed; if there are any, the test model doesn't change
-        if kind < 0.1:
-            call = tables[name].release
-            free, held_by[name], tokens[name] = free + held_by[name][::-1], [], 0
-        elif kind < 0.15 and free:
-            call, due = partial(pool.free, [*held_by[name], free[-1]]), ["ValueError"]  # the last one is already free
-        else:
-            call, needed = partial(tables[name].append, count), len(range(0, tokens[name] + count, size))
-            new = needed - len(held_by[name])
-            reasons = {"ValueError": count < 0, "TableFull": needed > limit, "OutOfBlocks": new > len(free)}
-            due = [error for error, applies in reasons.items() if applies]
-            if not due:
-                held_by[name], free, tokens[name] = held_by[name] + free[:new], free[new:], tokens[name] + count
-        raised = None
-        try:
-            call()
-        except (ValueError, TableFull, OutOfBlocks) as error:
-            raised = type(error).__name__
-            refused += 1
-        expected = due or [None]
-        assert raised in expected, f"table {name}, count {count}: expected one of {expected}, but got {raised}"
-        assert list(pool.free_queue) == free, "different free queue"
-        assert set(pool.used) == {block for blocks in held_by.values() for block in blocks}, "different `used`"
-        for name, table in tables.items():
-            assert (list(table.blocks), table.num_tokens) == (held_by[name], tokens[name]), f"different table of {name}"
-            slots = [block * size + offset for block in held_by[name] for offset in range(size)][: tokens[name]]
-            assert slot_mapping(table.blocks, size, 0, tokens[name]).tolist() == slots, f"different slots of {name}"
-    return refused
-
-
-for seed in (0, 1, 2):
-    print(f"run {seed}: 3,000 calls, {random_run(seed)} correctly refused; state equal to the test model's after each")
 
 # %% [markdown]
 """
@@ -687,331 +594,3 @@ bytes, so 2 blocks fit in 300,000 bytes.
 
 # %% exercise="03.5"
 from lessons_lib.kv_cache.block_memory import blocks_in_budget
-
-# %%
-llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
-for what, config, budget, bytes_per_element in (
-    ("bundled model, float32, 4 MiB", model.config, BUDGET, 4),
-    ("Llama 3 with 8 billion parameters, bfloat16, 40 GiB", llama, 40 * 2**30, 2),
-):
-    count, each = blocks_in_budget(config, 16, budget, bytes_per_element), block_bytes(config, 16, bytes_per_element)
-    print(f"{what}: {each:,} bytes per block of 16, {count:,} blocks, room for {16 * count:,} tokens")
-
-# %% [markdown]
-"""
-### The six stories, block by block
-
-`replay` repeats the recorded run of the six stories on your pool and your tables. You get one picture for
-each request that starts, takes a block, or finishes, and one for each step in which no request does. The view opens
-where A finishes. In the next picture F starts, and takes the first blocks of the free queue. Also look at the end of
-the queue after a request has finished: its blocks are there, the last one first.
-"""
-
-# %%
-states = replay(six.trace, BlockPool(24, 16), BlockTable)
-a_finishes = next(i for i, state in enumerate(states) if ": A has finished" in state.event)
-Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", start=a_finishes, still=a_finishes + 1)
-
-# %% [markdown]
-"""
-### Rows, oracle and blocks side by side
-
-The 32 requests again, with eight batch slots. With the oracle, a request gets its piece in the first gap that is large
-enough, or else at the end. We count only the steps in which requests wait, because that's when an
-empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
-"""
-
-# %%
-many_held = tokens_held(many.trace)
-many_final = final_tokens(many_held)
-many_oracle = contiguous_use(many_held, many_final)
-
-
-def while_queued(uses, trace):
-    """Only the steps in which requests wait in the queue."""
-    return [use for use, step in zip(uses, trace.steps) if step.waiting]
-
-
-def shares(uses):
-    """Shares of the memory that hold no token, averaged over the steps: later, never, gaps."""
-    num_slots = sum(use.slots for use in uses)
-    return [f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("later", "never", "gaps")]
-
-
-layouts = {"rows of 256": contiguous_use(many_held, dict.fromkeys(many_final, 256)), "one piece, oracle": many_oracle}
-SIZES = (1, 4, 8, 16, 32, 64)
-layouts |= {f"blocks of {size}": paged_use(many_held, size) for size in SIZES[::-1]}
-layouts = {name: while_queued(uses, many.trace) for name, uses in layouts.items()}
-Table(
-    columns=["layout", "used later", "never used", "in gaps", "wasted"],
-    rows=[
-        [name, *shares(layouts[name]), f"{waste(layouts[name]):.0%}"]
-        for name in ("rows of 256", "one piece, oracle", "blocks of 64", "blocks of 16", "blocks of 1")
-    ],
-    caption='32 requests, while some wait. "Used later", in blocks: slots of the last block that will be filled.',
-)
-
-# %% [markdown]
-"""
-The last column counts everything that holds no token, as the paper behind this lesson does (Kwon et al., 2023). In its
-experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens; the rest was wasted.
-
-Of the three losses, the oracle removes only "never used". Blocks of 16 waste less than half of what the oracle wastes,
-and they need no oracle: each request wastes less than one block. Even blocks of 64, longer than most of these requests,
-waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block.
-Why not use those? "What small blocks cost" counts and times it.
-
-### A request that fits nowhere
-
-The run of the 32 requests, with the oracle: which requests had to go to the end, although the gaps together had room?
-"""
-
-# %%
-too_small, seen = [], set()  # the requests that go to the end although the gaps together have room, and their steps
-for i, use in enumerate(many_oracle):
-    last = use.regions[-1]
-    if last.request not in seen and use.gaps >= last.size:
-        too_small.append((last, i))
-    seen.update(region.request for region in use.regions)
-last, i = too_small[-1]
-print(
-    f"{len(too_small)} of 32 requests went to the end although the gaps together had room. The last one is request "
-    f"{last.request}:"
-)
-print(
-    f"it needs {last.size} slots in one piece; the gaps have {many_oracle[i].gaps}; {len(many.trace.steps[i].waiting)} "
-    "more requests wait"
-)
-draw_memory(many_oracle, i, title=f"Request {last.request} has started")
-
-# %% [markdown]
-"""
-### Which end of a request goes into the queue first?
-
-A owns all three blocks of a pool, all full, and finishes. Then two blocks are allocated. How many of A's blocks can a
-request with the same beginning still reuse?
-"""
-
-
-# %%
-def blocks_left(order):
-    """A owned blocks 0, 1, 2 of a pool of three. They are freed in this order; then two blocks are allocated."""
-    pool = BlockPool(3, 16)
-    pool.allocate(3)
-    for block in order:
-        pool.free([block])
-    pool.allocate(2)
-    return list(pool.free_queue)
-
-
-for what, order in (("tail first", [2, 1, 0]), ("beginning first", [0, 1, 2])):
-    left = blocks_left(order)
-    reusable = sum(set(range(block + 1)) <= set(left) for block in left)  # with all the blocks before it
-    print(f"{what}: of A's blocks, {left} is left; reusable for a request with the same beginning: {reusable}")
-
-# %% [markdown]
-"""
-With the tail first, block 0 survives, which holds A's first 16 tokens. In the other order it's block 2, with the keys
-of tokens 32 to 47, which the look-up never reaches.
-
-### Shouldn't it be under 4%?
-
-The vLLM project reports less than 4% waste for paging. Ours is several times that at block size 16. Is something
-wrong?
-
-Every request leaves part of its last block empty. If 0 to 15 empty slots are equally likely, that's (16 − 1) / 2 =
-7.5 slots on average, for short requests and long ones alike. So the percentage depends on how many tokens a request
-holds. The paper gives the average lengths of its two workloads: ShareGPT (people's conversations with ChatGPT) and
-Alpaca (short instructions). For each of them we take one request with an average prompt and an average answer, and
-let it grow. We compare them with our runs, now over all steps:
-"""
-
-
-# %%
-def grown(prompt, answer, block_size=16):
-    """Waste of one request that grows from its prompt to its end, token by token, and its average number of tokens."""
-    steps = [{"X": tokens} for tokens in range(prompt, prompt + answer)]
-    return waste(paged_use(steps, block_size)), mean(step["X"] for step in steps)
-
-
-def rule(tokens, block_size=16):
-    """Expected waste of a request with this many tokens: (block_size - 1) / 2 empty slots."""
-    empty = (block_size - 1) / 2
-    return empty / (empty + tokens)
-
-
-rows = []
-for name, run in (("32 requests", many_held), ("six stories", held)):
-    tokens = mean(tokens for now in run for tokens in now.values())
-    rows.append([f"ours, {name}", tokens, f"{waste(paged_use(run, 16)):.1%}", f"{rule(tokens):.1%}"])
-for name, prompt, answer in (("Alpaca, average request", 19, 58), ("ShareGPT, average request", 161, 338)):
-    share, tokens = grown(prompt, answer)
-    rows.append([name, tokens, f"{share:.1%}", f"{rule(tokens):.1%}"])
-enough = next(n for n in range(1, 10_000) if rule(n) < 0.04)
-print(f"by the rule, the waste is below 4% for requests that hold {enough} tokens or more")
-Table(
-    columns=["requests", "tokens held on average", "wasted, counted", "wasted, by the rule"],
-    rows=rows,
-    caption="Waste in blocks of 16 over whole runs, all steps. Rule: 7.5 empty slots per request. "
-    "Lengths of Alpaca and ShareGPT: Kwon et al., figure 11",
-)
-
-# %% [markdown]
-"""
-The rule explains all four rows. With requests as long as those of ShareGPT, blocks of 16 waste less than
-4%. With Alpaca's short instructions, and with our short requests, they waste more. So "under 4%" is a statement
-about requests that hold at least the number of tokens printed above the table. (Here one average request stands for a
-whole workload. In a real one, long requests run longer, so more of the running requests are long, and the percentage
-is smaller still.)
-
-One thing doesn't depend on the length: each request wastes less than one block, and no oracle is needed.
-
-### What small blocks cost
-
-Then why not use one token per block? Each block is an entry in a table: an id that has to be allocated, freed, and
-looked up. Counted on the 32 requests:
-"""
-
-# %%
-ends = many_final.values()
-Table(
-    columns=["block size", "wasted", "table entries for 1,024 tokens", "blocks allocated per 100 tokens"],
-    rows=[
-        [
-            str(size),
-            f"{waste(layouts[f'blocks of {size}']):.0%}",
-            blocks_for(1024, size),
-            100 * sum(blocks_for(tokens, size) for tokens in ends) / sum(ends),
-        ]
-        for size in SIZES
-    ],
-    caption="The price of small blocks, counted",
-)
-
-# %% [markdown]
-"""
-The keys also have to be read. With the block table as an index, torch gathers the blocks of 1,024 tokens into one
-tensor: `keys[table]`. We time this for one layer of the bundled model, with the blocks in random order, and compare
-it with copying the same number of keys from contiguous memory.
-"""
-
-
-# %% tags=["measured"]
-def gather_times(tokens=1024, num_slots=65_536, rounds=61):
-    """Median seconds to read the keys of these tokens, in one piece and in blocks. The layouts alternate."""
-    rng, heads, head_dim = random.Random(0), model.config.num_key_value_heads, model.config.head_dim
-    pool = torch.randn(num_slots, heads, head_dim)
-    reads = {"one piece": lambda: pool[:tokens].clone()}
-    for block_size in SIZES:
-        keys = pool.view(num_slots // block_size, block_size, heads, head_dim)
-        table = torch.tensor(rng.sample(range(len(keys)), blocks_for(tokens, block_size)))
-        reads[f"blocks of {block_size}"] = lambda keys=keys, table=table: keys[table]
-    seconds = {way: [] for way in reads}
-    for _ in range(rounds):
-        for way, read in reads.items():
-            started = perf_counter()
-            read()
-            seconds[way].append(perf_counter() - started)
-    return {way: median(taken) for way, taken in seconds.items()}
-
-
-taken = gather_times()
-Table(
-    columns=["keys of 1,024 tokens", "µs", "× one piece"],
-    rows=[[way, 1e6 * seconds, seconds / taken["one piece"]] for way, seconds in taken.items()],
-    caption="Reading keys through a block table, one layer, on this machine",
-)
-
-# %% [markdown]
-"""
-On a CPU, the block size matters little, except for the smallest blocks. But any gather costs more than copying one
-contiguous piece. On a GPU, small blocks cost more: according to the paper (section 7.2), reading them doesn't use
-all of the GPU's parallelism. The paper finds 16 large enough for the GPU and small enough for little waste. Its
-attention kernel, a GPU program that reads keys through a block table, took 20 to 26% longer than one that reads
-contiguous keys (section 7.1). Lessons 06 to 08 show how to read blocks without gathering them first.
-
-### How fast is the allocator?
-
-It runs between two steps of the model, while the GPU waits. To see what the free queue is worth, here is a pool
-without one. It has a list of flags, one per block, and searches it for the first free block.
-"""
-
-
-# %%
-class ScanningPool:
-    """Finds a free block by checking one flag after the other."""
-
-    def __init__(self, num_blocks, block_size):
-        self.is_free = [True] * num_blocks
-
-    def allocate(self, count):
-        blocks = []
-        for block, free in enumerate(self.is_free):
-            if len(blocks) == count:
-                break
-            if free:
-                blocks.append(block)
-        if len(blocks) < count:
-            raise OutOfBlocks(f"{count} blocks needed, {len(blocks)} free.")
-        for block in blocks:
-            self.is_free[block] = False
-        return blocks
-
-    def free(self, blocks):
-        for block in blocks:
-            self.is_free[block] = True
-
-
-# %% tags=["measured"]
-def operations_per_second(make_pool, num_blocks, rounds):
-    """A pool that is 90% full: free one block, allocate one, over and over. Two operations per round."""
-    pool, rng = make_pool(num_blocks, 16), random.Random(0)
-    held = pool.allocate(num_blocks * 9 // 10)
-    picks = [rng.randrange(len(held)) for _ in range(rounds)]
-    started = perf_counter()
-    for pick in picks:
-        pool.free([held[pick]])
-        (held[pick],) = pool.allocate(1)
-    return 2 * rounds / (perf_counter() - started)
-
-
-rows = []
-for num_blocks in (100, 1000, 10_000):
-    queue = median(operations_per_second(BlockPool, num_blocks, 20_000) for _ in range(5))
-    scan = median(operations_per_second(ScanningPool, num_blocks, 2_000_000 // (num_blocks + 900)) for _ in range(5))
-    rows.append([f"{num_blocks:,} blocks", queue, scan, f"{queue / scan:.1f} ×"])
-Table(
-    columns=["pool", "free queue: operations/s", "scanning: operations/s", "ratio"],
-    rows=rows,
-    caption="Allocate and free, one block at a time, with 90% of the pool in use. Median of five runs on this machine",
-)
-
-# %% tags=["measured"]
-operation = 1 / queue  # in the largest pool
-step = median(step.seconds for step in six.trace.steps)
-print(f"one operation takes {1e6 * operation:.1f} µs, one step of the six stories {1000 * step:.1f} ms")
-print(f"a step takes as long as {step / operation:,.0f} operations")
-
-# %% [markdown]
-"""
-Read down the columns of the table. With the queue, the speed changes little as the pool grows. With scanning, ten
-times the blocks means about a tenth of the operations per second, because each call walks past the allocated blocks
-until it finds a free one. The pool that we computed for Llama 3 has more blocks than any in this table.
-
-The numbers for the queue include its checks against misuse; the scanning pool has almost none. One operation on the
-queue takes little time compared with a step of the model.
-
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023:
-  section 3.1 on the three kinds of waste, figure 2 for 20.4 to 38.2%, section 4 on blocks and tables, figure 11 for the
-  lengths, section 7.1 on the attention kernel, section 7.2 on the block size. <https://arxiv.org/abs/2309.06180>
-- vLLM team: *vLLM: Easy, Fast, and Cheap LLM Serving with PagedAttention*, 2023, for "under 4%".
-  <https://blog.vllm.ai/2023/06/20/vllm.html>
-- vLLM: `vllm/v1/core/block_pool.py`, `kv_cache_utils.py`, `single_type_kv_cache_manager.py`,
-  and `vllm/v1/worker/block_table.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `src/transformers/generation/continuous_batching/cache_allocators/`.
-  <https://github.com/huggingface/transformers>
-- T. Kilburn et al.: *One-Level Storage System*, IRE Transactions on Electronic Computers, 1962: paging, on the Atlas
-  computer. <https://doi.org/10.1109/TEC.1962.5219356>
-"""

@@ -7,42 +7,28 @@
 90 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
 (positions, padding) helps
 
-A batch usually has a row for each request, filled up with padding. In this lesson all requests share a single row. An
-attention mask keeps them apart, and it needs only two integers per token. First, you run the six stories in one row
-without padding, and each gets the same tokens as it would alone. Then you write the attention that fast kernels
-compute, and the model runs on it without any mask.
+In this lesson all requests share a single row, without padding. An attention mask keeps them apart, and it needs only
+two integers per token. First, you run the six stories in one row, and each gets the same tokens as it would alone. Then
+you write the attention that fast kernels compute, and the model runs on it without any mask.
 """
 
 # %%
-import math
-import random
 import textwrap
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import create_block_mask, create_mask
 from transformers import AttentionInterface
 
-from lessons_lib.attention import (
-    PADDING,
-    Tags,
-    additive_mask,
-    not_in_the_future,
-    not_padding,
-    same_sequence,
-    tag_tokens,
-)
+from lessons_lib.attention import tag_tokens
 from lessons_lib.batching import greedy_with_cache, packed_generate
 from lessons_lib.batching.packed_logits import logits_at
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_04.scoreboard import counted_scores, window_scoreboard
+from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring.timing import median_ms
-from lessons_lib.models import load_model, tiny_model
-from lessons_lib.recording import mask_text
-from lessons_lib.viz.masks import MaskExplorer, draw_mask, watch_rules
-from lessons_lib.viz.tables import Table
+from lessons_lib.models import load_model
+from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32, like the answers that we compare with
@@ -56,7 +42,6 @@ def show_text(label, name, answer, right=None):
     print(label)
     text = marked(tokenizer.decode(right or answer), tokenizer.decode(answer))
     print(textwrap.fill(f"{prompt} {text}", 96, initial_indent="    ", subsequent_indent="    "))
-
 
 # %% [markdown]
 """
@@ -78,8 +63,7 @@ print(
 # %% [markdown]
 """
 The model computes every cell, padding included. Do we need a rectangle at all? Let's put the tokens one after another
-in one long row, with exactly as many cells as tokens. Try it with two stories, first F, then C. » and « mark the
-words that differ from the right answer.
+in one long row, first those of F, then those of C. » and « mark the words that differ from the right answer.
 """
 
 # %%
@@ -99,9 +83,8 @@ matters.
 
 ## Predict
 
-Each story should get what it would get in a row of its own: every token attends to itself and to the earlier tokens
-of its own story, and to nothing else. A mask can express that. It has one cell for each pair of tokens, True where
-the first may attend to the second.
+Every token should attend to itself and to the earlier tokens of its own story, and to nothing else. A mask can express
+that. It has one cell for each pair of tokens, True where the first may attend to the second.
 
 **04.a** Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? A guess
 within three percentage points is a good one.
@@ -120,8 +103,8 @@ predict("04.a", ...)  # percentage of the mask's cells that are True
 
 > **sequence id**: an integer, attached to each token of a packed row, that says which sequence the token belongs to.
 
-Every token carries its sequence id and its position in its own sequence. These two integers are enough to decide about
-every cell of the mask. That's the whole idea.
+Every token carries its sequence id and its position in its own sequence. These two integers decide about every cell of
+the mask. That's the whole idea.
 
 ## The tags
 
@@ -200,7 +183,7 @@ of token ids, none of them empty. They go into the row in the order of the list.
 returns a list (or tuple) with one tensor of logits per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
 
 The argument `mask` is a function of the queries' and the keys' tags, like yours. Further down we pass masks with a rule
-missing. (The mask isn't all that the tags are good for here.)
+missing. (The tags have the positions, too.)
 
 Example: for the prompts of C and E, return two tensors of shape `[3, 4096]` and `[5, 4096]`. The last row of each
 gives that story's next token.
@@ -215,7 +198,7 @@ from lessons_lib.batching.packed_logits import packed_logits
 """
 ## The rules, one at a time
 
-What goes wrong without the rules? (A row without padding needs only two of them. "Further" has the third.) Step from a
+What goes wrong without the rules? (A row without padding needs only two of them.) Step from a
 row without rules to a row with both. A cross marks a cell that a missing rule would forbid. On the right, your
 `packed_logits` continues both stories. In one of the steps it rains in C's story, too: in which? And with the causal
 rule alone ("not in the future"), C attends to E, although C comes first in the row. Why?
@@ -237,13 +220,12 @@ watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], an
 # %% [markdown]
 """
 Positions restart in every sequence. To the causal rule, E's position 0 isn't later than C's, so positions can't tell
-the stories apart.
+the stories apart. That is the step in which it rains in C's story.
 
 ## Prove it
 
-The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. Its logits
-needn't be equal to the last digit: the packed row adds the same products in another order, and floats round after every
-step. ("Further" compares logits on random mixes of sequences and four models.) `packed_generate` calls your
+The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. (The logits
+may differ in the last digit: the packed row adds the same products in another order.) `packed_generate` calls your
 `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a story that
 ends leaves the row.
 
@@ -308,15 +290,17 @@ None: in a rotary model, only distances matter. If all tokens of a story are shi
 changes. (In floats, only the last digits do.)
 
 So is there no need to restart positions? With a cache, there is: a key is rotated when it's computed, and it keeps that
-rotation. Suppose E's prompt has been computed at the right positions, 0 to 4, and its keys are in the cache. Now B's 62
-tokens are before it in the row, and the program takes a token's index in the row for its position. So E's new tokens
-get the positions 67, 68, 69 and so on.
+rotation. Imagine a server with a bug. E's prompt has been computed, and its keys are in the cache. Now B's 62 tokens
+are before it in the row, and the server takes a token's index in the row for its position:
 
-The next cell has no cache, but it computes what E then gets: it gives E's prompt and its new tokens just these
-positions, so the keys are the same. (B's tokens can be left out of the row: the mask is right, so E attends to none of
-them.) **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or something else?
+| tokens of E | right positions | positions in this server |
+|---|---|---|
+| prompt, in the cache | 0 to 4 | 0 to 4 |
+| new | 5, 6, 7, ... | 67, 68, 69, ... |
+
+The next cell runs E with these positions, without a cache, which gives the same keys. (The mask is right, so B's tokens
+can be left out.) **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or something else?
 """
-
 
 # %%
 def new_tokens_behind_b(model, sequences):
@@ -332,8 +316,8 @@ show_text("E after B:", "E", in_one_row("E", new_tokens_behind_b)[0], right)
 
 # %% [markdown]
 """
-To the new tokens E's prompt is far away, and the rain is forgotten. Nothing crashed, and the text is fluent. ("Further"
-has three such answers. Can you tell which bug made which?)
+For the new tokens, E's prompt is far away, and the rain is forgotten. Nothing crashed, and the text is fluent.
+("Further" has three such answers. Can you tell which bug made which?)
 
 ## With a cache: more keys than queries
 
@@ -354,10 +338,8 @@ draw_mask(mask, queries, keys, "CED", title="Two decodes and a prefill in one pa
 
 # %% [markdown]
 """
-We don't need another rule for this. The cached tokens' rows aren't needed, because earlier passes already computed
-those tokens. The order of the keys doesn't matter either, as long as each key keeps its tags. They can be stored with
-the cached ones first and the new ones after them (lesson 05), sequence by sequence, or in blocks scattered over memory
-(lesson 06).
+We don't need another rule for this. The order of the keys doesn't matter either, as long as each key keeps its tags:
+cached ones first (lesson 05), or in blocks scattered over memory (lesson 06).
 
 ## What the mask costs
 
@@ -445,9 +427,9 @@ another. A kernel has no such loop. It gives the sequences to different cores of
 
 ## The model without a mask
 
-So far your function has seen random numbers only. Now the model runs on it. A Hugging Face model looks up its attention
-function by name, and `AttentionInterface.register` adds one. It's called in each layer. In this model a head of k and v
-serves two heads of q, so k and v are repeated first. The model gets no mask, only the tokens and their positions:
+Now the model runs on your function. A Hugging Face model looks up its attention function by name, and
+`AttentionInterface.register` adds one. It's called in each layer. In this model a head of k and v serves two heads of
+q, so k and v are repeated first. The model gets no mask, only the tokens and their positions:
 """
 
 # %%
@@ -479,13 +461,13 @@ finally:
 
 # %% [markdown]
 """
-No mask was made in any layer, and not a token has changed. The two integers per token have become a list of lengths for
-the kernel, and the positions for the rotation. This is what an engine gives FlashAttention.
+No mask was made in any layer, and not a token has changed. This is what an engine gives FlashAttention: a list of
+lengths, and the positions for the rotation.
 
 ## The ledger
 
 This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison. It times every row
-anew, which may take a minute or two.
+again, which may take a minute or two.
 """
 
 # %% tags=["measured"]
@@ -500,10 +482,9 @@ step, too.
 
 ## What is still wrong
 
-Nothing is kept from one step to the next, while "alone, KV cache" computes each token once. Your mask and your
-attention are ready for a cache: the keys include the cached tokens, and the queries are only the new ones. What's
-missing is the rest: a row made of whole prompts and single new tokens, and a way to join the caches of all its
-sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
+Nothing is kept from one step to the next. Your mask and your attention are ready for a cache. What's missing is the
+rest: a row of whole prompts and single new tokens, and a way to join the caches of all its sequences for the pass and
+split them again afterwards. Lesson 05 packs with caches.
 
 ## What production does
 
@@ -529,11 +510,6 @@ quiz("04")
 - T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré: *FlashAttention: Fast and Memory-Efficient Exact Attention with
   IO-Awareness*, 2022. <https://arxiv.org/abs/2205.14135>; `flash_attn_varlen_func` in
   <https://github.com/Dao-AILab/flash-attention>
-- J. Dong, B. Feng, D. Guessous, Y. Liang, H. He: *Flex Attention: A Programming Model for Generating Optimized
-  Attention Kernels*, 2024. <https://arxiv.org/abs/2412.05496>
-- PyTorch: *torch.nn.attention.flex_attention*.
-  <https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html>; rows without keys:
-  <https://github.com/pytorch/pytorch/issues/103963>, <https://github.com/pytorch/pytorch/pull/131060>
 - J. Su et al.: *RoFormer: Enhanced Transformer with Rotary Position Embedding*, 2021, section 3: attention depends on
   distances. <https://arxiv.org/abs/2104.09864>
 - Hugging Face: *Continuous batching from first principles*, 2025, which explains such masks row by row.
@@ -544,11 +520,8 @@ quiz("04")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
-"""
+Nothing here is needed for the lesson, and its 90 minutes don't include it.
 
-# %% [markdown]
-"""
 ### Stretch: a fourth rule
 
 In some or all layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so
@@ -572,8 +545,10 @@ that PyTorch runs; and the size of the largest tensor it makes. The two ways abo
 bad at others. Can you be good at all three? The cell starts out with the three rules.
 """
 
-
 # %%
+from lessons_lib.checks.lesson_04.scoreboard import window_scoreboard
+
+
 def window_attention(q, k, v, lengths, window):
     tags = tag_tokens(lengths)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
@@ -592,10 +567,18 @@ right answer, and three wrong ones. Each wrong one has a bug of its own:
 - **causal**: the causal rule is missing.
 - **positions**: the mask is right, and so are the prompts' positions. But each new token gets its index in the row as
   its position, instead of its position in the story.
+
+Which is which? Nothing crashed, and no shape was wrong: text is all that you get. Two questions help. Does an answer
+contain words that are only in F's prompt? Does it still know C's own prompt? Replace the dots in the first line, and
+run the cell again.
 """
 
 # %%
-from lessons_lib.attention.masks import RULES, combine  # `combine` joins some of the rules with `&`
+guess = [..., ..., ...]  # the bugs of answers 1, 2 and 3: "sequence", "causal" or "positions"
+
+import random
+
+from lessons_lib.attention.masks import RULES, combine, not_in_the_future, same_sequence  # `combine` joins rules with `&`
 
 
 def new_tokens_counted_through_the_row(model, sequences):
@@ -627,23 +610,9 @@ right = in_one_row("FC", packed_logits)[1]
 show_text("C, no bug:", "C", right)
 for number, bug in enumerate(hidden, 1):
     show_text(f"C, answer {number}:", "C", in_one_row("FC", bugs[bug])[1], right)
-
-# %% [markdown]
-"""
-Which bug is which? Nothing crashed, and no shape was wrong: text is all that you get. Two questions help. Does an
-answer contain words that are only in F's prompt? Does it still know C's own prompt? Replace the dots, then run the
-cell.
-"""
-
-# %%
-guess = [..., ..., ...]  # the bugs of answers 1, 2 and 3: "sequence", "causal" or "positions"
-if ... in guess:
-    print("Replace the dots with three names, then run this cell again.")
-else:
+if ... not in guess:
     for number, (bug, mine) in enumerate(zip(hidden, guess), 1):
         print(f"answer {number}: {bug:10}", "as you said" if mine == bug else f"(you said {mine})")
-f_answer = in_one_row("FC", new_tokens_counted_through_the_row)[0]
-print("F's answer with the positions bug is the right one:", f_answer == expected["F"][:30])
 
 # %% [markdown]
 """
@@ -652,49 +621,11 @@ print("F's answer with the positions bug is the right one:", f_answer == expecte
   F.
 - **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 44
   instead of 3 (F has grown by a token, too), and it moves on in every step, so its distance to the prompt is wrong. To
-  the model, the prompt is simply far away. (F's answer is right: it's first in the row, so its tokens' indices are
-  their positions.)
+  the model, the prompt is simply far away.
 - **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Tokens have
   attended to later ones, so their keys and values are unlike those in training. You'd only notice by comparing
   with the right answer, token by token.
 
-### The tags
-
-**Exercise 04.1** (optional). Write `tag_tokens(lengths, starts=None)`, as described in "The tags" above, where two
-examples are. `lengths[i]` is the number of tokens that sequence `i` has in the row, `i` is its sequence id, and
-`starts[i]` is the position of the first of these tokens. Without `starts`, all sequences start at position 0.
-
-A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
-ids `[0, 0, 2]`. Ids and positions are one-dimensional int64 tensors (int32 is accepted), even when there are no
-sequences or no tokens at all.
-"""
-
-# %% exercise="04.1"
-import torch
-
-from lessons_lib.attention.masks import Tags
-
-from lessons_lib.attention.masks import tag_tokens
-
-# %% [markdown]
-"""
-C and E in one row, with your tags:
-"""
-
-# %%
-tags = tag_tokens([len(prompt_ids[name]) for name in "CE"])
-Table(
-    ["index in the row", "token", "sequence", "position"],
-    [
-        [index, repr(tokenizer.decode([token])), "CE"[seq_id], position]
-        for index, (token, seq_id, position) in enumerate(
-            zip(prompt_ids["C"] + prompt_ids["E"], tags.seq_ids.tolist(), tags.positions.tolist())
-        )
-    ],
-)
-
-# %% [markdown]
-"""
 ### The mask by hand
 
 In the explorer you can set the lengths, the cached tokens per sequence and the padding, with the sliders or by
@@ -708,6 +639,8 @@ the explorer):
 """
 
 # %%
+from lessons_lib.viz.masks import MaskExplorer
+
 MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
 
 # %% [markdown]
@@ -715,81 +648,28 @@ MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
 Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
 rows. 3. One third: each query attends to one of three sequences of equal length.
 
-### Packed logits, compared with separate runs
-
-A wrong key changes the scores themselves; rounding changes only the last digits. So we need a tolerance that lies
-between the two; ours is 0.001. The next cell packs random mixes of two to eight sequences with 1 to 40 tokens each, on
-the bundled model and three tiny random models, first with all rules, then with the sequence rule or the causal rule
-missing.
-"""
-
-
-# %%
-def largest_difference(ours, theirs):
-    return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
-
-
-@torch.inference_mode()
-def compare(model, mixes=8):
-    """(largest logit, largest difference from separate runs, smallest difference of a mix with a rule missing)"""
-    rng, largest, difference, broken = random.Random(4), 0.0, 0.0, []
-    for _ in range(mixes):
-        lengths = [rng.randint(1, 40) for _ in range(rng.randint(2, 8))]
-        sequences = [[rng.randrange(model.config.vocab_size) for _ in range(length)] for length in lengths]
-        separate = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
-        largest = max(largest, *(logits.abs().max().item() for logits in separate))
-        difference = max(difference, largest_difference(packed_logits(model, sequences), separate))
-        broken += [
-            largest_difference(packed_logits(model, sequences, without(rule)), separate)
-            for rule in (same_sequence, not_in_the_future)
-        ]
-    return largest, difference, min(broken)
-
-
-compared = {"bundled": compare(model)} | {family: compare(tiny_model(family)) for family in ("gpt2", "llama", "qwen2")}
-TOLERANCE = 0.001
-print("packed equals separate, on all models:  ", all(difference < TOLERANCE for _, difference, _ in compared.values()))
-print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE for _, _, broken in compared.values()))
-
-# %% [markdown]
-"""
-### Rows without keys
-
-Here the row of C and E is padded to 12 tokens. Padding tokens need positions too, and any will do.
-"""
-
-# %%
-padded = tags.followed_by(Tags(torch.full((4,), PADDING), torch.arange(4)))
-without_it = not_in_the_future(padded, padded) & same_sequence(padded, padded)
-with_it = without_it & not_padding(padded, padded)
-print("Without the padding rule:          With it:")
-for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for mask in (without_it, with_it))):
-    print(f"{left:32}   {right}")
-
-# %% [markdown]
-"""
-The rows of the stories are the same on both sides: no story has sequence id -1, so the sequence rule already keeps
-padding out. The padding rule only changes the rows of the padding itself: without it, padding attends to padding, and
-with it, these rows are empty. So a packed row doesn't need the rule to be right, as long as padding has an id of its
-own. A batch with one sequence a row (lesson 01) has no sequence rule, and there the padding rule does the work.
-
 ### Masks that are added
 
-Attention computes a score for each pair and turns each query's scores into weights with a softmax: no weight is
-negative, and they sum to 1. A forbidden key must get weight 0. Some attention functions take the boolean mask and
-handle this themselves. Others expect values to add to the scores.
+Attention turns each query's scores into weights with a softmax: no weight is negative, and they sum to 1. A forbidden
+key must get weight 0. Some attention functions take the boolean mask and handle this themselves. Others, such as
+Hugging Face's `eager`, expect values to add to the scores. (Given a boolean mask, they add 1 and 0, and nothing warns
+you.)
 
 > **additive mask**: a mask of values that are added to the attention scores before the softmax: 0 where attending is
 > allowed, a very large negative value where it is not.
 
-How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
-minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
-padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may
-be undefined. **Guess first:** which of the three values pass, in float32 and in float16, whose numbers end at 65,504?
+How large? Three values come to mind: -10, the -1e9 of much published code, and minus infinity. A query has the scores
+2, 1 and 9. First it may attend to the first two keys, and then to none, as a padding token in a packed row. **Guess
+first:** which of the three give a forbidden key weight 0 and leave no weight undefined, in float32 and in float16,
+whose numbers end at 65,504?
 """
 
-
 # %%
+import math
+
+from lessons_lib.viz.tables import Table
+
+
 def weights(may, low, dtype):
     """Softmax over the scores 2, 1, 9, with `low` added to the forbidden ones."""
     added = torch.tensor([0.0 if allowed else low for allowed in may]).to(dtype)
@@ -811,58 +691,16 @@ Table(
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-Only one passes, and only in float32: -1e9. -10 leaves weight on the forbidden key, because its score happens to be
-high. With minus infinity, a row without keys is 0 / 0: all its weights are NaN. With -1e9 in float32, any ordinary
-score is tiny compared with it, so in the row without keys all sums round to the same value, and equal scores give
-equal weights. That's useless, but it's finite, and no story gives it a weight above 0. In float16, though, whose
-lowest finite value is -65504, the same -1e9 *is* minus infinity.
+Only one passes, and only in float32: -1e9. -10 leaves weight on the forbidden key, whose score happens to be high. With
+minus infinity, a row without keys is 0 / 0, NaN. With -1e9 in float32, any ordinary score is tiny compared with it, so
+in such a row all sums round to the same value, and equal scores give equal weights: useless, but finite. In float16,
+whose lowest finite value is -65504, the same -1e9 *is* minus infinity.
 
-### Why a row of weight 0 still matters
+Does NaN in the row of a padding token do any harm? It does. In the next layer, the padding's key and value are NaN, and
+no mask can hide them: a NaN score plus minus infinity is NaN, and a NaN value times a weight of 0 is NaN. So our packed
+rows **have no such rows**: there's no padding, and every query attends at least to itself.
 
-Does NaN in the row of a padding token do any harm? The next cell runs C and E plus four padding tokens through the
-bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. For this, we switch
-the model to its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an
-ordinary softmax. (`additive_mask` adds the lowest finite value of the dtype; it's exercise 04.5, below. By default the
-model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short. Here it gives zeros for a row without keys.)
-"""
-
-# %%
-padded_row = torch.tensor([prompt_ids["C"] + prompt_ids["E"] + [tokenizer.pad_token_id] * 4])
-may = block_diagonal_mask(padded, padded)
-
-
-@torch.inference_mode()
-def run_padded(mask, attention):
-    model.set_attn_implementation(attention)
-    try:
-        inputs = dict(position_ids=padded.positions[None], attention_mask=mask[None, None], use_cache=False)
-        return model(input_ids=padded_row, output_hidden_states=True, **inputs)
-    finally:
-        model.set_attn_implementation("sdpa")  # the default
-
-
-def tokens_with_nan(mask):
-    return [int(vectors.isnan().any(dim=-1).sum()) for vectors in run_padded(mask, "eager").hidden_states]
-
-
-print("                 before layer 1, then after each layer")
-print("minus infinity ", tokens_with_nan(torch.where(may, 0.0, -math.inf)))
-print("minimum        ", tokens_with_nan(additive_mask(may)))
-print(f"NaN minus infinity is {math.nan - math.inf}; 0 times NaN is {0.0 * math.nan}")
-
-# %% [markdown]
-"""
-After layer 1, the four padding tokens are NaN, as expected. After layer 2, everything is NaN, although no story may
-attend to the padding. In layer 2 the padding's keys and values are NaN, and a mask can't hide that: a NaN score plus
-minus infinity is still NaN, and a NaN value times a weight of 0 is still NaN.
-
-Our solution is to **have no such rows**: in a packed row without padding, every query attends at least to itself.
-Other programs let padding attend to itself, or *replace* the score with the minimum instead of adding it, since in
-float16 the sum can overflow to minus infinity.
-
-### The lowest value of a dtype
-
--1e9 fails in float16, and minus infinity in an empty row. What is low enough in every dtype, and still finite?
+What is low enough in every dtype, and still finite?
 
 **Exercise 04.5** (optional). Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which
 may have any number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs
@@ -880,187 +718,20 @@ from lessons_lib.attention.masks import additive_mask
 
 # %% [markdown]
 """
-### A mask in the wrong form
+### The tags
 
-You passed a boolean mask. The model's attention function, PyTorch's `scaled_dot_product_attention` (`sdpa`), accepts
-both forms. `eager` just adds whatever it gets. Added to a score, True is 1 and False is 0, which is far from enough
-to forbid a key. The form of the mask has to match the attention function, and nothing warns you if it doesn't. Here
-are C and E with their padding, compared with the packed row without it:
+**Exercise 04.1** (optional). Write `tag_tokens(lengths, starts=None)`, as described in "The tags" above, where two
+examples are. `lengths[i]` is the number of tokens that sequence `i` has in the row, `i` is its sequence id, and
+`starts[i]` is the position of the first of these tokens. Without `starts`, all sequences start at position 0.
+
+A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
+ids `[0, 0, 2]`. Ids and positions are one-dimensional int64 tensors (int32 is accepted), even when there are no
+sequences or no tokens at all.
 """
 
-# %%
-packed_ce = packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])
-for attention in ("sdpa", "eager"):
-    for form, given in (("boolean", may), ("additive", additive_mask(may))):
-        logits = run_padded(given, attention).logits[0].split([3, 5, 4])
-        difference = largest_difference(logits[:2], packed_ce)
-        print(f"{attention:5} with the {form:8} mask:", "same logits" if difference < 0.001 else "different logits")
+# %% exercise="04.1"
+import torch
 
-# %% [markdown]
-"""
-### How large is rounding?
+from lessons_lib.attention.masks import Tags
 
-The result of a sum depends on the order of its terms, because every step rounds to the nearest float:
-"""
-
-# %%
-a, b, c = torch.tensor([1e8, 1.0, -1e8])
-print(f"(a + b) + c = {(a + b) + c:.0f}, (a + c) + b = {(a + c) + b:.0f}")
-print(f"the next float32 after {a:.0f}: {a.nextafter(torch.tensor(math.inf)):.0f}")
-print(
-    f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32"
-)
-
-# %% [markdown]
-"""
-> **ulp**: "unit in the last place", the distance from a float to the next larger one. It grows with the value: a
-> float32 always has about seven significant digits.
-
-The packed row sums the same products but groups them differently: there are more keys (the forbidden ones with weight
-0), and larger matrices are split into different tiles. So the last digits differ. Here are the random mixes
-from above again:
-"""
-
-
-# %% tags=["measured"]
-def ulp(value):
-    return (torch.tensor(value).nextafter(torch.tensor(math.inf)) - value).item()
-
-
-Table(
-    [
-        "model",
-        "largest logit",
-        "one ulp at that logit",
-        "largest difference",
-        "in ulps",
-        "smallest difference, a rule missing",
-    ],
-    [
-        [
-            name,
-            f"{largest:.1f}",
-            f"{ulp(largest):.7f}",
-            f"{difference:.7f}",
-            f"{difference / ulp(largest):.0f}",
-            f"{broken:.1f}",
-        ]
-        for name, (largest, difference, broken) in compared.items()
-    ],
-    caption="Packed compared with separate runs in float32, over all tokens and the whole vocabulary",
-)
-
-# %% [markdown]
-"""
-Rounding stays well below our tolerance of 0.001, within a few dozen ulps. A bug is far above it: with a rule missing,
-even the least affected mix differs by much more.
-
-Rounding can change a token only if the top two logits are closer together than twice such a difference, since each of
-them may be off:
-"""
-
-# %% tags=["measured"]
-whole = packed_logits(model, [prompt_ids[name] + expected[name] for name in NAMES])
-best_two = torch.cat([logits[len(prompt_ids[name]) - 1 : -1].topk(2).values for name, logits in zip(NAMES, whole)])
-gap = (best_two[:, 0] - best_two[:, 1]).min().item()
-times = gap / compared["bundled"][1]
-print(
-    f"{len(best_two)} tokens; the smallest gap between the best two logits is {gap:.4f}, {times:.0f} times the largest difference above"
-)
-
-# %% [markdown]
-"""
-On a GPU you'd usually run in bfloat16, with the much larger steps printed above. Then a close race can go the other
-way, and "equal token for token" has to become "equal up to rounding".
-
-### Shifted positions on four models
-
-Here is a sequence of 30 random tokens. First all its positions are shifted by 40, then only those of its second half:
-"""
-
-
-# %% tags=["measured"]
-def digits(value):
-    return f"{value:.1f}" if value > 0.1 else f"{value:.6f}"
-
-
-def difference_at(model, positions):
-    ids = [random.Random(1).choices(range(model.config.vocab_size), k=30)]
-    return largest_difference(logits_at(model, ids, positions), logits_at(model, ids, torch.arange(30)))
-
-
-all_shifted = torch.arange(30) + 40
-half_shifted = torch.where(torch.arange(30) < 15, torch.arange(30), torch.arange(30) + 40)
-Table(
-    ["model", "positions", "all shifted by 40", "second half shifted by 40"],
-    [
-        [
-            name,
-            "absolute" if name == "gpt2" else "rotary",
-            *(digits(difference_at(m, positions)) for positions in (all_shifted, half_shifted)),
-        ]
-        for name, m in (("bundled", model), *((family, tiny_model(family)) for family in ("gpt2", "llama", "qwen2")))
-    ],
-    caption="Largest difference from the logits with positions 0 to 29",
-)
-
-# %% [markdown]
-"""
-GPT-2 adds a learned vector for each position, so any shift changes its logits. The rotary models give the same logits
-up to rounding, *as long as all tokens are shifted alike*. As soon as part of a sequence is shifted differently from the
-rest, distances are wrong, and the logits change in every model.
-
-### FlexAttention
-
-Between a mask and a kernel that needs none, PyTorch offers **FlexAttention**. You give the mask as a function of a
-query and a key, like the rules of this lesson; here both are indices in the row. `create_mask` evaluates the function
-for all pairs. `create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain
-at least one True cell. The kernel visits only those. For the six prompts:
-"""
-
-
-# %%
-def may_attend(batch, head, query, key):
-    return (six.seq_ids[key] == six.seq_ids[query]) & (six.positions[key] <= six.positions[query])
-
-
-dense = create_mask(may_attend, None, None, total, total, device="cpu")[0, 0]
-block_mask = create_block_mask(may_attend, None, None, total, total, device="cpu", BLOCK_SIZE=16)
-blocks = block_mask.to_dense()[0, 0].bool()
-ours = block_diagonal_mask(six, six)
-any_true = ours.view(9, 16, 9, 16).any(dim=3).any(dim=1)
-print("the dense mask equals ours:", torch.equal(dense, ours))
-print("a block is kept if ours has a True cell in it:", torch.equal(blocks, any_true))
-print(f"{int(blocks.sum())} of {blocks.numel()} blocks are visited:\n")
-for row in blocks:
-    print("   ", "".join("#" if kept else "." for kept in row))
-
-# %% [markdown]
-"""
-Now the staircases are coarse. The large one is A and B, the middle one D, the last one F. C and E are shorter than a
-block, so they share blocks with their neighbors and you can't see them. For a block that's only partly True, the
-function is evaluated again for each cell.
-
-### transformers finds the sequences
-
-Training commonly uses the same packing: `DataCollatorWithFlattening` of transformers puts samples into one row and
-provides `position_ids` that restart.
-`find_packed_sequence_indices` in the `masking_utils.py` of transformers finds the sequences of a row from its
-positions, and `packed_sequence_mask_function` is our sequence rule. So we pass positions that restart, and no mask at
-all:
-"""
-
-# %%
-prompts = list(prompt_ids.values())
-with torch.inference_mode():
-    logits = model(
-        input_ids=torch.tensor([sum(prompts, [])]), position_ids=six.positions[None], use_cache=False
-    ).logits[0]
-found = logits.split([len(ids) for ids in prompts])
-print("transformers found the six sequences:", largest_difference(found, packed_logits(model, prompts)) < TOLERANCE)
-
-# %% [markdown]
-"""
-It does this only without a cache, and for good reason: two decodes at positions 5 and 6 of two different stories look
-like neighbors in one story. With a cache, you have to say which token belongs to which sequence.
-"""
+from lessons_lib.attention.masks import tag_tokens

@@ -8,53 +8,29 @@
 and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here. The last sections
 mention the blocks of lesson 03.
 
-In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
-all new tokens into one row, without padding. A long prompt and the single tokens of running answers go through the
-model together, and each request gets the same tokens as it would alone.
+In lesson 02, the batch was still a rectangle of slots. Here you put all new tokens into one row, without padding. A
+long prompt and the single tokens of running answers go through the model together, and each request gets the same
+tokens as it would alone.
 """
 
 # %%
 import random
-from collections import deque
 from functools import partial
 from statistics import median
 from time import perf_counter
-from types import SimpleNamespace
 
 import torch
-from IPython.display import display
 from transformers import DynamicCache
 
-from lessons_lib.attention import (
-    PackedBatch,
-    cache_of,
-    concatenate_caches,
-    copied_tokens,
-    key_tags,
-    packed_mask,
-    tag_tokens,
-    unpack,
-)
-from lessons_lib.batching import (
-    RaggedBatch,
-    Request,
-    admit,
-    batch_generate,
-    loop_forward,
-    ragged_generate,
-    retire,
-    static_generate,
-)
-from lessons_lib.batching.ragged_batching import forward
+from lessons_lib.attention import PackedBatch, concatenate_caches, copied_tokens, key_tags, packed_mask, tag_tokens, unpack
+from lessons_lib.batching import batch_generate, ragged_generate, static_generate
+from lessons_lib.batching.ragged_batching import admit, forward, retire
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_05.scoreboard import chunk_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
-from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
-from lessons_lib.recording import count_operators, packed_text, record_run
+from lessons_lib.models import load_model
+from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.batches import draw_packed_step, watch_packing
-from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.source import show_source
+from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
@@ -97,15 +73,16 @@ print(f"{crowd.tokens_computed} tokens computed, {crowd.tokens_useful} needed")
 
 # %% [markdown]
 """
-Every prompt takes a pass of its own, and more than half of the computed tokens aren't needed: empty slots are
-computed, too. With a single row, all of this is gone.
+Every prompt takes a pass of its own, and more than half of the computed tokens aren't needed: empty slots are computed,
+too.
 
 ## Predict
 
 From now on, each step makes one pass. It computes the whole prompt of each request that was just admitted, and one
-token of every other running request. At most four requests run at a time. A request leaves in the same step in which
-it finishes, so the next prompt in the queue is computed in the following step. The limits (`max_tokens`) are A 30, B
-60, C 100, D 20, E 80, F 40. Assume that every request reaches its limit.
+token of every other running request. At most four requests run at a time. A request leaves in the same step in which it
+finishes, so the next prompt in the queue is computed in the following step. (In lesson 02, it left in the next step.
+The next request starts in the same step either way.) The limits (`max_tokens`) are A 30, B 60, C 100, D 20, E 80, F 40.
+Assume that every request reaches its limit.
 
 **Predict 05.a** How many forward passes do the six stories take now?
 """
@@ -137,14 +114,13 @@ Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len
 # %% [markdown]
 """
 At the top are the tokens of the packed row, each with its tag: request and position. The new token that each request
-gets is shown above its last token. Below is the mask of the pass, which says which token may attend to which key. It
-has one row per token of the packed row and one column per key: first the cached keys of all requests, then the new
-ones.
+gets is above its last token. Below is the mask of the pass: a row per token, and a column per key, first the cached
+keys of all requests, then the new ones.
 
-Why don't the requests affect each other? Almost everything in the model works on each token separately: the
-embedding, the large matrix products, the logits. Only attention combines tokens, and there the rule of lesson 04
-applies. Every token carries its sequence id and its position. **A token attends to keys of its own sequence, at its
-own position or earlier**, and to nothing else. Positions are counted within the sequence, not along the row.
+Why don't the requests affect each other? Almost everything in the model works on each token separately. Only attention
+combines tokens, and every token carries its sequence id and its position (lesson 04). **A token attends to keys of its
+own sequence, at its own position or earlier**, and to nothing else. Positions are counted within the sequence, not
+along the row.
 
 You'll build three parts: the packed row, the pass, and the step.
 
@@ -214,8 +190,7 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided;
 `scatter_cache` is exercise 05.2, in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask
 compares sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the
-rule above: bool, a row for each new token, a column for each key in this order. (Bool is right for this model's
-attention, PyTorch's `sdpa`. Hugging Face's `eager` would add it to the scores, and nothing would warn you.)
+rule above: bool, a row for each new token, a column for each key in this order.
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
 vocabulary]`: row *i* has those after sequence *i*'s last token. Afterwards `cache` also holds the row's tokens.
@@ -263,8 +238,7 @@ for name, logits in zip(more, packed_forward(model, packed, joined)):
 
 # %% [markdown]
 """
-C3 attends to C0, C1 and C2 at the left and to itself near the right, and to nothing in between. The logits agree up to
-rounding: with different shapes, the terms of a sum may be added in a different order.
+C3 attends to C0, C1 and C2 at the left and to itself near the right. The logits agree up to rounding.
 
 ## Build 3: the step
 
@@ -278,9 +252,9 @@ Three functions are provided:
 - `retire(batch)` removes the finished requests from `batch.running`, and their caches;
 - `admit(batch)` moves requests from the queue to `batch.running` while there's room.
 
-In lesson 02, a prompt and a decode were two kinds of work, in two functions. Here they're the same. Every request has
-known tokens: its prompt, `request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. The
-first `num_computed_tokens` of these are in its cache. **The row takes the rest.**
+In lesson 02, a prompt and a decode were two functions. Here they're the same. Every request has known tokens: its
+prompt, `request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. The first
+`num_computed_tokens` of these are in its cache. **The row takes the rest.**
 
 **Exercise 05.4.** Write `ragged_step(batch, forward=forward)`, one step of the loop. It computes one row for all
 requests in `batch.running`, with a single call of `forward(batch, packed)`. Row *i* of the logits belongs to request
@@ -290,8 +264,7 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
   `request.append_token(token)` appends it, an int, and updates the request's state;
 - `request.num_computed_tokens` again equals the number of tokens in its cache, whether the row had a whole prompt, the
   rest of a prompt that is partly in the cache already, or a single token, and even if the request finishes;
-- finished requests have left, and waiting ones have taken their places, so that no place stays empty while a request
-  waits.
+- finished requests have left, and waiting ones have taken their places: no request waits while there's room.
 
 At least one request is running whenever the step is called. The check also passes another function as `forward`, so
 call the one that you get.
@@ -312,8 +285,7 @@ from lessons_lib.batching.ragged_batching import ragged_step
 finished.
 
 Joining and splitting caches has a price. Every step copies all cached keys and values three times: when the caches are
-joined; when the model appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the
-caches are split.
+joined, when a `DynamicCache` grows by the new tokens, and when the caches are split.
 
 **Predict 05.b** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
 estimate will do; the next cell prints the lengths of the prompts, and the limits are above. A guess is a hit if it's
@@ -338,14 +310,14 @@ reveal("05.b", copied / answered, unit="tokens", tolerance=0.5)
 
 # %% [markdown]
 """
-C gets one token in each pass and needs 100, so fewer passes aren't possible. No step makes a second pass, and no
-computed token is wasted. But for each answer token, the keys and values of about 160 tokens are copied, and not one
-number in them changes. In lesson 06, your own attention copies none.
+C gets one token in each pass and needs 100, so fewer passes aren't possible, and no computed token is wasted. But for
+each answer token, the keys and values of about 160 tokens are copied, and not one number in them changes. In lesson 06,
+your own attention copies none.
 
 ## Prove it
 
-The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. ("Further" also tries
-forty random requests, which arrive at random moments, on three families of models.)
+Every request must get the same tokens as from Hugging Face `generate` on its prompt alone. ("Further" also tries forty
+random requests on three families of models.)
 """
 
 # %%
@@ -404,7 +376,7 @@ All six, A included. Being first in the row doesn't help: every sequence has its
 position 13 attends to all tokens of B, C and D at positions 0 to 13, in the row or in the cache. The others attend to
 foreign keys in the same way. (Other logits needn't change an answer, but here they change each of the six.)
 
-## Which load is the row for?
+## Which loads suit the row?
 
 Here are the sixteen requests from the beginning again. First four run at a time, then all sixteen. The row runs with
 your step.
@@ -429,10 +401,9 @@ Table(
 
 # %% [markdown]
 """
-With your row, every computed token is needed, and no prompt takes a pass of its own. If every pass took the same time,
-the row would be 63/47 = 1.34 times as fast as the slots at four, and 55/40 = 1.38 times as fast at sixteen. But the
-slots compute tokens that aren't needed, and the row pays in each step: for the copies, the mask, and the operators
-that pack the row, join the caches and split them. So it depends on the load, and now you design the load.
+With your row, every computed token is needed, and no prompt takes a pass of its own. But it pays in each step: for the
+copies, the mask, and the operators that pack the row, join the caches and split them. So it depends on the load, and
+now you design the load.
 
 > **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
 > forward pass is a chain of a few hundred of them.
@@ -464,7 +435,7 @@ race("for the slots", [10] * 16, at_a_time=4)  # and these
 
 # %% [markdown]
 """
-Here are the load from the beginning, and two of ours:
+Here is the load from the beginning, and two of ours:
 """
 
 # %% tags=["measured"]
@@ -474,10 +445,9 @@ race("long answers", [100] * 2, at_a_time=2)
 
 # %% [markdown]
 """
-The slots need a step, and a pass of its own, for every prompt. The row computes all prompts of a step together:
-sixteen short answers take it two passes. Think of requests whose whole answer is a label, or a yes or no. With long
-answers, few passes compute prompts, and both methods make about one pass per step. Then the row has nothing to save,
-and still copies all caches in every step. Lesson 06 removes the copies.
+The slots need a step, and a pass of its own, for every prompt. The row computes all prompts of a step together: sixteen
+short answers take it two passes. Think of requests whose whole answer is a yes or no. With long answers, both methods
+make about one pass per step. Then the row has nothing to save, and still copies all caches.
 
 ## The ledger
 
@@ -546,86 +516,8 @@ quiz("05")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 75 minutes.
-"""
+Nothing here is needed for the lesson, and its 75 minutes don't include it.
 
-# %% [markdown]
-"""
-### The run, step by step
-
-Step through the run. D leaves in step 20, and E's prompt is already in the row of step 21. In step 30, A leaves and F
-is admitted; in step 31, F's long prompt shares the row with one token each of B, C and E. From step 71 on, the row has
-two tokens.
-"""
-
-# %%
-Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=len(ragged.packed), start=19, still=30)
-
-# %% [markdown]
-"""
-Here are the prompts of C, E and A on their way into one row, and the fourth step of the run from "The idea" as
-text. `#` means that the token of this row attends to the key of this column, and a bar separates the cached keys from
-the new ones.
-"""
-
-# %%
-display(watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA]))
-print(packed_text(small.packed[3]))
-
-# %% [markdown]
-"""
-### Exercise: splitting the joined cache
-
-For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request has
-its own cache, with a single row. Two functions are provided: `concatenate_caches` joins the tokens of all requests in
-every layer, and `cache_of` makes a cache from existing keys and values. A `DynamicLayer` is one layer of a
-`DynamicCache`; `lazy_initialization` tells it the dtype and device.
-"""
-
-# %%
-show_source(concatenate_caches, cache_of)
-
-# %%
-joined = concatenate_caches([prefill_alone(name) for name in "CE"])
-print("prompts:", {name: len(prompt_ids[name]) for name in "CE"})
-print("joined keys of one layer:", list(joined.layers[0].keys.shape), "(rows, KV heads, tokens, head size)")
-print("layers:", len(joined.layers))
-
-# %% [markdown]
-"""
-Nothing in these tensors says where C ends and E begins. That information is in the `PackedBatch`:
-`packed.cached_lens` are the lengths before the pass.
-
-After a pass with one more token of C and two of E, the order is this:
-
-```
-C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
-└── cached, all seqs ──┘  └─ new, all
-```
-
-**Exercise 05.2** (optional). Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old
-tokens, then its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the
-order of the row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
-
-`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A
-cached length may be 0. `joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values),
-...])` takes one pair per layer.
-"""
-
-# %% exercise="05.2"
-from lessons_lib.attention.packing import scatter_cache
-
-# %% [markdown]
-"""
-The six stories once more, with your function in every step:
-"""
-
-# %%
-again = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE, scatter_cache=scatter_cache)
-print("same answers:", again.outputs == ragged.outputs)
-
-# %% [markdown]
-"""
 ### Stretch: a long prompt in pieces
 
 A long prompt makes the row long, and every request in it waits longer for its next token. Lesson 02 split prompts into
@@ -647,11 +539,61 @@ with your `ragged_step`.
 """
 
 # %%
+from lessons_lib.checks.lesson_05.scoreboard import chunk_scoreboard
+
+
 def chunked_step(batch, max_num_batched_tokens, forward=forward):
     ragged_step(batch, forward=forward)  # replace this
 
 
 chunk_scoreboard(chunked_step)
+
+# %% [markdown]
+"""
+### Three prompts, one row
+
+Here are the prompts of C, E and A on their way into one row:
+"""
+
+# %%
+from lessons_lib.viz.batches import watch_packing
+
+watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA])
+
+# %% [markdown]
+"""
+### Exercise: splitting the joined cache
+
+For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request has
+its own cache, with a single row. Two functions are provided: `concatenate_caches` joins the tokens of all requests in
+every layer, and `cache_of` makes a cache from existing keys and values. A `DynamicLayer` is one layer of a
+`DynamicCache`; `lazy_initialization` tells it the dtype and device.
+"""
+
+# %%
+from lessons_lib.attention import cache_of
+from lessons_lib.viz.source import show_source
+
+show_source(concatenate_caches, cache_of)
+
+# %% [markdown]
+"""
+Nothing in the joined tensors says where C ends and E begins. That information is in the `PackedBatch`:
+`packed.cached_lens` are the lengths before the pass.
+
+After a pass with one more token of C and two of E, the order is that of Build 2: C0 C1 C2 E0 E1 E2 E3 E4 C3 E5 E6.
+
+**Exercise 05.2** (optional). Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old
+tokens, then its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the
+order of the row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
+
+`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A
+cached length may be 0. `joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values),
+...])` takes one pair per layer.
+"""
+
+# %% exercise="05.2"
+from lessons_lib.attention.packing import scatter_cache
 
 # %% [markdown]
 """
@@ -663,6 +605,11 @@ queries and keys by them.
 """
 
 # %%
+from collections import deque
+
+from lessons_lib.batching import RaggedBatch, Request
+from lessons_lib.models import VOCAB_SIZE, tiny_model
+
 END = 24  # with a random model, any token can serve as the end token
 rng = random.Random(5)
 ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20))) for _ in range(40)]
@@ -712,198 +659,4 @@ Without a cache, lesson 04 found that this changes no answer, because all distan
 cache keep the shift that they were computed with, while a new token gets the shift of its own pass. A is always first,
 so its shift is always 0. The others move when a request before them leaves, and after a step that computes the whole
 prompt of one before them. (F was lucky: its place changes once, by one.)
-
-### Driving a batch by hand
-
-These are the three functions that your step calls:
-"""
-
-# %%
-for function in (forward, retire, admit):
-    show_source(function)
-
-# %% [markdown]
-"""
-`batch.submit(request)` accepts a request: it's admitted at once if the batch has room, otherwise it goes to the end
-of the queue. You can call it at any time between two steps. Here C comes first, then E and A together while C is
-decoding. The batch has room for two requests.
-"""
-
-# %%
-batch = RaggedBatch(model, max_num_seqs=2, **MINE)
-c, e, a = (Request(name, prompt_ids[name], max_tokens, tokenizer.eos_token_id) for name, max_tokens in (("C", 4), ("E", 4), ("A", 2)))
-
-
-def print_step():
-    in_row = [request.id for request in batch.running]
-    ragged_step(batch)
-    parts = zip(in_row, batch.packed.new_lens, batch.packed.cached_lens)
-    row = ", ".join(f"{name} {new} new after {cached}" for name, new, cached in parts)
-    print(f"row: {row:34} then running: {[r.id for r in batch.running]}, waiting: {[r.id for r in batch.waiting]}")
-
-
-batch.submit(c)
-print_step()
-print_step()
-batch.submit(e)
-batch.submit(a)
-while batch.running:
-    print_step()
-for request in (c, e, a):
-    print(f"{request.id}: {tokenizer.decode(request.prompt_ids + request.output_ids)!r}, {request.finish_reason}")
-
-# %% [markdown]
-"""
-E was in the very next row, together with C. A had to wait, and got into the row in the step after C's last token.
-
-### One row or a loop?
-
-You could also call the model in a Python loop, once per request, each time with the request's own cache. The library
-has such a loop, `loop_forward`; your step can run with it in place of `forward`. It needs no mask, never joins caches,
-and gives the same tokens. But it reads all the weights for each request, for a single token. The packed row reads them
-once, for all requests: that's batching. **Guess first:** if eight requests decode, how many times as long does a step
-take with the loop?
-"""
-
-# %% tags=["measured"]
-MINE = dict(packed_forward=packed_forward)
-WAYS = {"one row": forward, "a loop": loop_forward}
-
-
-def step_milliseconds(request_counts, rounds=7):
-    """Median time of a decode step, for each way and each count. The ways alternate, so a temporary slowdown affects all equally."""
-    batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in request_counts for name in WAYS}
-    for (_, count), batch in batches.items():
-        for i in range(count):
-            batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
-        ragged_step(batch)  # computes the prompts
-    taken = {key: [] for key in batches}
-    for _ in range(rounds):
-        for (name, count), batch in batches.items():
-            started = perf_counter()
-            ragged_step(batch, forward=WAYS[name])
-            taken[name, count].append(1000 * (perf_counter() - started))
-    return {name: [median(taken[name, count]) for count in request_counts] for name in WAYS}
-
-
-request_counts = (1, 2, 4, 8)
-milliseconds = step_milliseconds(request_counts)
-summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
-print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
-line_chart(
-    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
-    title="Time of a decode step",
-    alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
-)
-
-# %% [markdown]
-"""
-The loop's time grows with the number of requests, because each of them takes a pass of its own. The packed row's time
-grows far more slowly: the tokens of many requests go through the weights together. For four decoding requests: how
-often is the model called, how many operators does PyTorch run, and how many bytes of weights are read?
-
-> **kernel launch**: telling the GPU to run one kernel, which is a small program. Almost every operator that computes or
-> copies something is one launch, and a launch costs a few microseconds of CPU time, no matter how little work the
-> kernel does.
-
-The table below counts only such operators. A slice or a transposed tensor on the same memory needs no launch.
-"""
-
-# %% tags=["measured"]
-DECODING = "ABCD"
-weight_bytes = sum(weight.nbytes for weight in model.parameters())
-
-
-def in_one_row(packed, caches):
-    joined = concatenate_caches(caches)
-    logits = packed_forward(model, packed, joined)
-    scatter_cache(joined, packed)
-    return logits
-
-
-def in_a_loop(packed, caches):
-    tokens_of = unpack(packed, packed.input_ids)
-    return torch.cat([model(tokens[None], past_key_values=cache).logits[:, -1] for tokens, cache in zip(tokens_of, caches)])
-
-
-def counted(way):
-    """Forward calls, operators and next tokens of one step in which the four requests decode."""
-    packed = pack([[answer[name][0]] for name in DECODING], cached_lens=[len(prompt_ids[name]) for name in DECODING])
-    caches, calls = [prefill_alone(name) for name in DECODING], []
-    watch = model.register_forward_hook(lambda *_: calls.append("a pass"))
-    with torch.inference_mode(), count_operators() as operators:
-        tokens = way(packed, caches).argmax(dim=-1).tolist()
-    watch.remove()
-    return len(calls), operators.count, tokens
-
-
-counts = {"one row": counted(in_one_row), "a loop": counted(in_a_loop)}
-print("the same tokens:", counts["one row"][2] == counts["a loop"][2])
-Table(
-    columns=["four requests, one step", "forward calls", "operators", "weights read, MiB"],
-    rows=[[name, calls, operators, f"{calls * weight_bytes / 2**20:.0f}"] for name, (calls, operators, _) in counts.items()],
-)
-
-# %% [markdown]
-"""
-The loop runs the whole chain of operators four times. The packed row runs it once, and pays with extra operators that
-join and split the caches; lesson 06 gets rid of those. Here's the loop of the library, which your step ran with above:
-"""
-
-# %%
-show_source(loop_forward)
-
-# %% [markdown]
-"""
-### Copies, step by step
-"""
-
-# %%
-show_source(copied_tokens)
-
-# %%
-per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
-moved = [step.bytes_copied / 1024 for step in ragged.trace.steps]
-written = [step.tokens_computed * per_token / 1024 for step in ragged.trace.steps]
-summary = f"{moved[0]:,.0f} in the first step, {moved[1]:,.0f} in the second, {max(moved):,.0f} at most, {moved[-1]:,.0f} in the last"
-line_chart(
-    range(1, len(moved) + 1), {"copied": moved, "new keys and values": written}, xlabel="step", ylabel="KiB per step",
-    title="What each step copies",
-    alt=f"KiB copied in each step: {summary}. New keys and values: {written[0]:,.0f} in the first step, then {written[1]:,.0f} in most.",
-)
-
-# %% [markdown]
-"""
-The curve climbs while the same requests run and drops when one leaves. The new keys and values are the flat curve at
-the bottom, with a bump wherever a prompt comes in.
-
-`copied_tokens` counts the three copies. In a step in which four requests decode, with 60, 20, 40 and 80 tokens in their
-caches:
-"""
-
-# %%
-print("tokens whose keys and values are copied:", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])))
-
-# %% [markdown]
-"""
-Three times 200 cached tokens, and the 4 new ones. The copies grow with what's cached, although the keys and values in
-them never change. How much is that beside the weights, which every step reads? A Llama with 8 billion parameters takes
-16 GB at 2 bytes per weight. What would its steps copy?
-"""
-
-# %%
-def bytes_copied_per_step(config, bytes_per_element, requests, context):
-    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
-
-
-# Shapes of a Llama with 8 billion parameters; 2 bytes per element.
-llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
-for requests, context in ((4, 500), (16, 2000), (64, 4000)):
-    gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
-    summary = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
-    print(f"{requests:2} requests with {context:,} tokens each: {summary}, for {requests} new tokens")
-
-# %% [markdown]
-"""
-With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for weights.
 """

@@ -8,9 +8,9 @@ again?**
 85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 03 (blocks, slots) and
 lesson 05 (the packed batch)
 
-Lesson 03 did the bookkeeping for a cache in blocks, but no model used it. Lesson 05 computed many requests in one
-packed row, but copied their caches in every step. This lesson combines the two. Keys and values go into the blocks and
-stay there, and attention finds them through the block table.
+Lesson 03 kept the books of a cache in blocks, but no model used it. Lesson 05 computed many requests in one packed row,
+but copied their caches in every step. Now keys and values go into the blocks and stay there, and attention finds them
+through the block table.
 """
 
 # %%
@@ -18,52 +18,16 @@ import random
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
 from IPython.display import display
-from transformers import AttentionInterface, DynamicCache
 
-from lessons_lib.attention import (
-    ForwardBatch,
-    PagedPass,
-    Partial,
-    ScoreTerms,
-    add_block_naive,
-    attention_of,
-    attention_of_layer,
-    log_sum_exp,
-    nothing_seen,
-    pack,
-    paged_attention,
-    paged_forward,
-    plan_attention,
-    plan_groups,
-)
-from lessons_lib.batching import (
-    PagedBatch,
-    Request,
-    blocks_at_most,
-    forward_in_blocks,
-    padded_tables,
-    paged_generate,
-    paged_step,
-    ragged_generate,
-    ragged_step,
-)
+from lessons_lib.attention import Partial, add_block_naive, attention_of, nothing_seen
+from lessons_lib.batching import paged_generate, paged_step, ragged_generate, ragged_step
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kv_cache import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
-from lessons_lib.measuring import (
-    MAX_NEW_TOKENS,
-    NAMES,
-    PROMPTS,
-    STORIES,
-    decoding_paged,
-    decoding_ragged,
-    ledger,
-    median_ms,
-    random_row,
-)
-from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
-from lessons_lib.recording import attention_inputs, record_blocks, record_run, watch_paged_passes
+from lessons_lib.kv_cache import BlockPool, blocks_for
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
+from lessons_lib.measuring import decoding_paged, decoding_ragged, ledger, median_ms
+from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
+from lessons_lib.recording import attention_inputs, record_blocks, record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool_access
@@ -74,8 +38,6 @@ from lessons_lib.viz.tables import Table
 model, tokenizer = load_model(device="cpu")  # float32: rounding is too small to change a token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
-NUM_LAYERS = model.config.num_hidden_layers
-KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 
 # %% [markdown]
 """
@@ -95,11 +57,11 @@ The model's own attention wants one contiguous tensor with all the keys. So less
 every cached token three times (to join the caches, to append the new tokens, to split the caches), and those of the new
 tokens once. But keys don't change once they're computed.
 
-Lesson 03 gave every token a fixed cache slot: block id × block size + offset. (In this lesson, *slot* alone means a
-cache slot.) If a pass wrote its new keys and values to their slots, and if attention could read from slots, nothing
-else would have to move.
+Lesson 03 gave every token a fixed cache slot: block id × block size + offset. If a pass wrote its new keys and values
+to their slots, and if attention could read from slots, nothing else would have to move.
 
-**Predict 06.a** How many times as many keys and values did lesson 05 copy in step 60 as it computed?
+**Predict 06.a** In step 60, lesson 05 computed the keys and values of the new tokens. How many times as many did it
+copy?
 """
 
 # %%
@@ -137,7 +99,7 @@ its table. C finishes after step 3. In step 4 the last token of A's prompt goes 
 gets the other.
 
 You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block
-table. Then your code serves the six stories.
+table.
 
 ## Build 1: a cache in blocks
 
@@ -164,7 +126,7 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 > **gather**: copying scattered rows of a tensor into one contiguous tensor.
 
 With `read`, lesson 05's attention could already serve from blocks. But it would still copy every cached key in every
-step. To avoid that, attention must work on one block at a time.
+step.
 
 ## Build 2: softmax, one block at a time
 
@@ -225,8 +187,8 @@ print(f"float16: the first elements are {naive[0, :4].tolist()}; exp(11) is {tor
 > **overflow**: a result that is too large for its float type. It becomes infinity, and infinity divided by infinity is
 > NaN (*not a number*).
 
-In float16, exp(12) already overflows, and all of D's scores are larger than that. In float32 it happens from 89 on. The
-opposite direction fails too: if all scores are far below zero, every exponential is 0, and 0 / 0 is NaN.
+In float16, exp(12) already overflows, and all of D's scores are larger than that. In float32 it happens from 89 on. And
+if all scores are far below zero, every exponential is 0, and 0 / 0 is NaN.
 
 Here's the fix. Subtract the same constant from all scores of a query. This divides both sums by e to the power of that
 constant, so attention doesn't change. The best choice is the **largest score**: no exponential exceeds 1, and one of
@@ -269,7 +231,7 @@ from lessons_lib.attention.online_softmax import add_block
 One factor corrects both sums, since exp(score − new) = exp(score − old) × exp(old − new). In the example it's
 exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
 
-Here's your function on D's scores, in the block with the largest one:
+Here's your function on D's scores. Step through the blocks, and watch the factor:
 """
 
 # %%
@@ -279,7 +241,7 @@ reveal("06.b", len(larger), unit="blocks")
 print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
 mine = attention_of(in_blocks(add_block, scores.half(), values.half()))
 print("in float16, your function is within 0.02 of float32:", torch.allclose(mine.float(), expected, rtol=0, atol=0.02))
-draw_softmax_step(recorded, 5, tokens)
+Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
 
 # %% [markdown]
 """
@@ -317,8 +279,8 @@ gathers.)
 `attention_of`, does the softmax. The shapes are in the docstring. `num_tokens` counts cached and new tokens; all their
 keys and values are in the cache already. `blocks` may be longer than needed. Two rules:
 
-1. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
-   measures the largest one. (A mask of floats counts; one of booleans, or a list of positions, doesn't.)
+1. Don't gather: make no tensor of keys, values or scores that grows with the context. The check measures the largest
+   one. (A mask of floats counts; one of booleans, or a list of positions, doesn't.)
 2. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
 
@@ -338,8 +300,7 @@ from lessons_lib.attention.plain_attention import attention_in_place
 
 # %% [markdown]
 """
-One function computes prompts, chunks and decodes, and never holds more than one block's scores. A GPU kernel has the
-same loop (lesson 07).
+One function computes prompts, chunks and decodes, and never holds more than one block's scores.
 
 ## Plugging it into a real model
 
@@ -351,14 +312,13 @@ order matters: a new token attends to itself too.
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
 
-Here a backend is called once per pass. It returns `attend`, which every layer calls with its queries and its part of
-the cache. The backend in the next cell calls your `attention_in_place` for one sequence after the other.
+Here a backend is called once per pass. It returns `attend`, which every layer calls. The backend in the next cell calls
+your `attention_in_place` for one sequence after the other.
 
 The loop itself is lesson 05's, with a `BlockTable` for each request instead of a cache. A request joins only if the
-pool could hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks. ("Further"
-has the code of all this.)
+pool could hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks.
 
-The cache, the softmax and the attention are yours. Run the six stories, four at a time.
+The cache, the softmax and the attention are yours. Run the six stories:
 """
 
 # %%
@@ -381,9 +341,9 @@ print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_bl
 """
 ## Prove it
 
-The claim: every request gets the same tokens as in lesson 05, which were compared with `generate`. We run twenty
-requests with random prompts and limits on three small models, in a pool so small that requests have to wait for blocks.
-("Further" shows that a step changes the slots of its new tokens and nothing else.)
+Every request must get the same tokens as in lesson 05, which were compared with `generate`. We run twenty random
+requests on three small models, in a pool so small that requests have to wait for blocks. ("Further" shows that a step
+changes the slots of its new tokens and nothing else.)
 """
 
 # %%
@@ -439,7 +399,7 @@ for how_many in (full_blocks, blocks_for):
 Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key's position was added
 before it was stored, and a decode hides no keys. So any order of full blocks gives the same result, up to rounding. But
 `num_tokens` says how far the *last* block of the list is filled. If that isn't the block being filled, tokens are left
-out, and slots without a token are read.
+out, and slots without a token are read. (Other logits needn't change an answer: one of the six survives.)
 
 ## Measure
 
@@ -476,11 +436,10 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 """
 The last row was measured with the library's backend, which is faster than your loop. Compare it with the row of lesson
 05: the same tokens in the same number of forward calls, but "copied per step" is 0. It counts copies between caches. To
-be fast on a CPU, the library's backend also gathers about 2,100 KiB a step, one layer at a time, and drops them again.
-Your attention gathers nothing. ("Further" counts both, and times your loop.)
+be fast on a CPU, the library's backend also gathers the keys and values of one layer after the other, and drops them
+again. Your attention gathers nothing. ("Further" times your loop.)
 
-Lesson 02's batch slots may still be the fastest here: with six prompts, a packed row saves few passes. But the batch
-slots reserve 8,192 KiB for four requests.
+Lesson 02's batch slots may still be the fastest here. But they reserve 8,192 KiB for four requests.
 
 ### The same memory
 
@@ -501,14 +460,14 @@ print(f"up to {together} requests at once; at most {most} of {in_slots} blocks i
 
 # %% [markdown]
 """
-Twelve, three times as many as in batch slots: the limits of two rounds of stories are exactly 64 blocks. By the blocks
-*in use*, more would fit: those of four requests were 1,649 KiB on average (the ledger's "cache reserved"). But a
-request joins only if all blocks that it *may* need are left.
+Twelve, three times as many as in batch slots: the limits of two rounds of stories are exactly 64 blocks. Fewer
+blocks than that are *in use*, as the printed line shows. But a request joins only if all blocks that it *may* need are
+left.
 
 ### Longer contexts
 
-Now sixteen requests decode, all with the same context length. (`decoding_ragged` and `decoding_paged` fill the caches
-with zeros. The time of a step doesn't depend on what is cached.)
+Now sixteen requests decode, all with the same context length. (The caches hold zeros: the time of a step doesn't depend
+on what is cached.)
 
 **Guess first:** what happens to the time of a step, in lesson 05 and now, when the context gets four times as long?
 """
@@ -538,7 +497,7 @@ Table(
 # %% [markdown]
 """
 Both get slower: attention has more keys to process, and the library's backend more to gather. With blocks the increase
-is smaller, since lesson 05's three copies are gone. With short contexts, the advantage varies from run to run.
+is smaller, since lesson 05's three copies are gone.
 
 ## What production does
 
@@ -590,156 +549,8 @@ quiz("06")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
-"""
+Nothing here is needed for the lesson, and its 85 minutes don't include it.
 
-# %% [markdown]
-"""
-### Your cache and your attention, on D's real keys
-
-D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their keys and values into
-the blocks of one pool. Reading them back should give exactly what we wrote.
-"""
-
-# %%
-pool = used_pool(12, BLOCK)
-tables = {name: BlockTable(pool) for name in "DE"}
-for name, table in tables.items():
-    table.append(len(prompt_ids[name]))
-    print(f"{name}: {table.num_tokens} tokens in blocks {table.blocks}")
-
-
-def prefill_alone(name):
-    cache = DynamicCache()
-    with torch.inference_mode():
-        model(input_ids=torch.tensor([prompt_ids[name]]), past_key_values=cache)
-    return cache
-
-
-dense = {name: prefill_alone(name) for name in "DE"}
-pages = PagedKVCache(model.config, pool.num_blocks, BLOCK)
-slots = torch.cat([slot_mapping(table.blocks, BLOCK, 0, table.num_tokens) for table in tables.values()])
-for layer in range(NUM_LAYERS):
-    caches = [cache.layers[layer] for cache in dense.values()]
-    new = (torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values"))
-    pages.write(layer, *new, slots)
-
-for name, table in tables.items():
-    read = [pages.read(layer, table.blocks, table.num_tokens) for layer in range(NUM_LAYERS)]
-    wrote = [(own.keys[0].transpose(0, 1), own.values[0].transpose(0, 1)) for own in dense[name].layers]
-    print(f"{name}: equal in every layer after reading back:", all(torch.equal(*pair) for one, other in zip(read, wrote) for pair in zip(one, other)))
-
-# %% [markdown]
-"""
-Is one block of that cache really a view, and a list of blocks a copy?
-"""
-
-# %%
-def shares_memory(tensor):
-    """Whether a tensor is a view of the cache's memory."""
-    return tensor.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
-
-
-blocks = tables["D"].blocks
-print(f"D's first block, keys[{blocks[0]}], is a view of the cache:", shares_memory(pages.keys[1][blocks[0]]))
-print("all of D's blocks, keys[blocks], are a view of the cache:", shares_memory(pages.keys[1][blocks]))
-
-# %% [markdown]
-"""
-Compare your attention with PyTorch's on D's real queries, keys and values: first with the whole prompt as new tokens,
-then with only its last three, then with only its last.
-"""
-
-# %%
-def largest_difference(a, b, bound=1e-5):
-    """The largest difference between two tensors, as a bound: how floats round depends on the CPU."""
-    difference = float((a - b).abs().max())
-    return f"below {bound:.0e}" if difference < bound else f"{difference:.0e}"
-
-
-expected = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
-for count in (query.shape[1], 3, 1):
-    new_queries = query.transpose(0, 1)[-count:]
-    mine = attention_in_place(new_queries, pages.keys[1], pages.values[1], blocks, tables["D"].num_tokens, scale)
-    print(f"new tokens: {count:2}, from blocks {blocks}: largest difference {largest_difference(mine, expected[-count:])}")
-
-# %% [markdown]
-"""
-Here's your code's run of the six stories, step by step. Go one step further: in step 31, F's prompt is written in one
-go, and every other request writes one slot.
-"""
-
-# %%
-Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
-
-# %% [markdown]
-"""
-### Both softmaxes, on scores of any size
-
-Step through your version on D's scores, and watch the factor.
-"""
-
-# %%
-Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
-
-# %% [markdown]
-"""
-Now the bare exponentials, on five times these scores. Watch the sum overflow in float32.
-"""
-
-# %%
-large = record_blocks(5 * scores, values, BLOCK, add_block_naive)
-Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1, still=5)
-
-# %% [markdown]
-"""
-Last, both versions, compared with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and
-in float16.
-"""
-
-# %%
-def error(add, scores, values):
-    """Largest difference from attention in float64, relative to its largest element."""
-    expected = scores.double().softmax(dim=1) @ values.double()
-    found = attention_of(in_blocks(add, scores, values))
-    return float((found - expected).abs().max() / expected.abs().max())
-
-
-def as_bound(error):
-    """The error as a bound, so that it reads the same on every CPU."""
-    if error != error:
-        return "NaN"
-    return next((f"below {bound:.0e}" for bound in (1e-6, 1e-4, 1e-2) if error < bound), f"{error:.0e}")
-
-
-cases = {
-    "original": (scores, values),
-    "× 4": (4 * scores, values),
-    "× 5": (5 * scores, values),
-    "× 100": (100 * scores, values),
-    "− 60": (scores - 60, values),
-    "− 110": (scores - 110, values),
-    "− 130": (scores - 130, values),
-    "original, float16": (scores.half(), values.half()),
-}
-Table(
-    columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
-    rows=[
-        [name, f"{s.min():.1f}", f"{s.max():.1f}", as_bound(error(add_block_naive, s, v)), as_bound(error(add_block, s, v))]
-        for name, (s, v) in cases.items()
-    ],
-)
-
-# %% [markdown]
-"""
-Look at the column for bare exponentials. "× 5" and "× 100" overflow, and in float16 even the original scores do. "− 60"
-does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close to the smallest float, a value has only a few
-digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16 itself has only
-about three digits.
-"""
-
-# %% [markdown]
-"""
 ### Exercise: the function a model calls
 
 `paged_forward` is lesson 05's `packed_forward`, for blocks. It takes a `ForwardBatch`: a packed batch, with the slot of
@@ -749,6 +560,8 @@ pass is in a `PagedPass`, which goes through `model(...)` as the keyword `paged`
 """
 
 # %%
+from lessons_lib.attention import PagedPass, paged_forward
+
 show_source(PagedPass, paged_forward)
 
 # %% [markdown]
@@ -763,7 +576,7 @@ Every layer calls the function named "paged" with these arguments:
 | `attention_mask` | None: transformers doesn't build a mask for custom names. Your attention hides the later keys itself. |
 | `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
 | `paged` | our `PagedPass` |
-| `**kwargs` | whatever else some models' layers pass; you don't need it here (see "Scores with more terms") |
+| `**kwargs` | whatever else some models' layers pass; you don't need it here (`ScoreTerms` in `lessons_lib/attention/score_terms.py` says what it is for) |
 
 **Exercise 06.4 (optional): `paged_attention_forward`.** Return the attention of the whole packed batch, `[1, T, query
 heads, head size]`, and None in place of the attention weights. Each new token attends to the tokens of its own
@@ -785,6 +598,10 @@ should be in use.
 """
 
 # %%
+from transformers import AttentionInterface
+
+from lessons_lib.recording import watch_paged_passes
+
 AttentionInterface.register("paged", paged_attention_forward)
 
 
@@ -813,41 +630,6 @@ print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 # %% [markdown]
 """
-### A chunk, on three families of models
-
-Can your function compute the rest of a prompt? Small models of three families, with random weights, run in two passes.
-The first pass computes two prompts and the beginning of a third. The second computes one more token for each of the
-first two sequences, and the rest of the third prompt as a chunk. The logits should be those of each sequence computed
-alone.
-"""
-
-# %%
-TEXTS = [[5, 6, 7, 8, 9, 10], [20, 21], list(range(30, 52))]  # token ids of three sequences
-FIRST = [5, 1, 9]  # how many tokens of each are in the first pass
-
-
-def two_passes(model):
-    pool = used_pool(20, BLOCK)
-    cache = PagedKVCache(model.config, pool.num_blocks, BLOCK)
-    tables = [BlockTable(pool) for _ in TEXTS]
-    for new_tokens in ([text[:n] for text, n in zip(TEXTS, FIRST)], [text[n:] for text, n in zip(TEXTS, FIRST)]):
-        packed = pack(new_tokens, [table.num_tokens for table in tables])
-        for table, count in zip(tables, packed.new_lens):
-            table.append(count)
-        bounds = zip(tables, packed.cached_lens)
-        slots = torch.cat([slot_mapping(table.blocks, BLOCK, start, table.num_tokens) for table, start in bounds])
-        logits = paged_forward(model, packed.with_tables(slots, padded_tables(tables)), cache, my_backend)
-    return logits
-
-
-for family in ("gpt2", "llama", "qwen2"):
-    tiny = tiny_model(family)
-    with torch.inference_mode():
-        alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
-    print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
-
-# %% [markdown]
-"""
 ### Merging two parts
 
 A long sequence has many blocks, and the loop takes them one after another. Could two workers each take half of the
@@ -862,48 +644,43 @@ result is the other part's state. If neither has seen a key, the result is that 
 Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum
 3, total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1.
 So total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
+
+> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits in a
+> float, however large the scores are. In the library: `log_sum_exp(part)`.
+
+The cell after the check also merges as papers and kernels do: each part returns its attention, output / total, and its
+log-sum-exp. A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
 """
 
 # %% exercise="06.5"
 from lessons_lib.attention.online_softmax import merge
 
 # %%
-half = 3 * BLOCK
-parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, half), slice(half, None))]
+from lessons_lib.attention import log_sum_exp
+
+
+def same(a, b):
+    """Equal up to rounding."""
+    return bool((a - b).abs().max() < 1e-5)
+
+
+parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, 3 * BLOCK), slice(3 * BLOCK, None))]
 whole = merge(*parts)
 expected = scores.softmax(dim=1) @ values
-print("two halves merged vs. all at once: largest difference", largest_difference(attention_of(whole), expected))
-print("merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected))
-
-# %% [markdown]
-"""
-There's another way to write this, which you'll see in papers and kernels. Each finished part returns its attention,
-output / total, and one scalar that says how much it weighs:
-
-> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits in a
-> float, however large the scores are. In the library: `log_sum_exp(part)`.
-
-A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
-"""
-
-# %%
+print("two halves merged, the same as all keys at once:", same(attention_of(whole), expected))
+print("merged in the other order, the same:", same(attention_of(merge(*reversed(parts))), expected))
 shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
-print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"total {sum(shares).item():.3f}")
+print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares))
 weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
-print("weighted sum of the two attentions: largest difference", largest_difference(weighted, expected))
+print("weighted sum of the two attentions, the same:", same(weighted, expected))
 
 # %% [markdown]
 """
-The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long
-sequence among many programs of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
-`vllm/v1/attention/ops/merge_attn_states.py`, is `merge` written with log-sum-exps. It's used, for example, when many
-requests share a prefix: attention over the shared prefix is computed once for all requests, attention over the rest for
-each request, and the results are merged (`cascade_attention`). FlashInfer calls an attention output with its
-log-sum-exp an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
-"""
+The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long sequence
+among many programs of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
+`vllm/v1/attention/ops/merge_attn_states.py`, is `merge` written with log-sum-exps. FlashInfer calls an attention output
+with its log-sum-exp an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
 
-# %% [markdown]
-"""
 ### Your loop, timed
 
 Your attention reads every key in place. But it is a Python loop over sequences and blocks, and probably heads. The
@@ -913,6 +690,12 @@ faster on a CPU?
 """
 
 # %% tags=["measured"]
+from lessons_lib.attention import plan_attention
+from lessons_lib.measuring import random_row
+from lessons_lib.models import kv_head_size
+
+NUM_LAYERS = model.config.num_hidden_layers
+KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 query_heads = model.config.num_attention_heads
 library_backend = plan_attention("torch", model.device)
 
@@ -948,156 +731,3 @@ Table(
 Every call of `add_block` starts more than a dozen small operators, one after the other. On a GPU, every query head of
 every sequence can run its loop at the same time, in one kernel. That's lesson 07.
 """
-
-# %% [markdown]
-"""
-### Rectangles: how the library's backend serves on a CPU
-
-To compute several sequences in one call, PyTorch needs rectangles. A decode has one query and a prefill has many, so in
-one rectangle the decodes would be mostly padding. That's why `plan_groups` separates the sequences with one new token
-from the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, as long as less than half
-of a rectangle would be used. Here D and E each have one new token after their prompts, and C starts with its prompt of
-three tokens:
-"""
-
-# %%
-tables["C"] = BlockTable(pool)
-for name, count in (("D", 1), ("E", 1), ("C", 3)):
-    tables[name].append(count)
-packed = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids, prompt_ids["C"]], [21, 5, 0])
-groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, padded_tables(list(tables.values())), BLOCK)
-for group in groups:
-    print("rows", group.rows.tolist(), "is_query", group.is_query.tolist())
-    for own_slots, own_mask in zip(group.slots, group.mask[:, 0]):
-        print("  slots", own_slots.tolist())
-        print("  mask ", ["".join(".#"[allowed] for allowed in row) for row in own_mask.tolist()])
-show_source(paged_attention)
-
-# %% [markdown]
-"""
-A `Group` is a rectangle of S sequences, with up to Q queries and K keys each. `rows`, [S, Q], is the index of each
-query in the packed row. `slots`, [S, K], is the slot of each key. The mask is True where a query may attend to a key.
-
-Look at E in the first group. It has 6 keys, but the rectangle is as wide as D's context. The padding repeats the slot
-of E's first key, and the mask hides it. Why a real key? Because of 0 × NaN, as in rule 2 of your exercise.
-
-Indexing with `slots` gathers: a copy of one layer's keys and values, padding included, freed when the layer is done.
-How much is it in the run of the six stories?
-"""
-
-# %%
-def keys_gathered(packed):
-    """How many keys the groups of a batch gather, including padding. The count doesn't depend on the block ids, so use zeros."""
-    tables = torch.zeros(len(packed.new_lens), blocks_for(int(packed.context_lens.max()), 16), dtype=torch.int64)
-    return sum(group.slots.numel() for group in plan_groups(packed.cu_seqlens_q, packed.context_lens, tables, 16))
-
-
-gathered_keys = [keys_gathered(step.packed) for step in paged.packed]
-needed = [sum(step.packed.context_lens.tolist()) for step in paged.packed]
-print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_keys):.0%}")
-print(f"average per step: {sum(gathered_keys) * per_token / 1024 / steps:,.0f} KiB, one layer at a time; lesson 05 copied {sum(copied) / steps:,.0f} KiB")
-
-# %% [markdown]
-"""
-### Scores with more terms
-
-The layers of these three families multiply their scores by a factor and take the softmax. Other models do a little more
-in between. We call each extra operation a *term*. Layers pass what it needs among the `**kwargs`:
-
-- `sliding_window`, in Mistral: lesson 04's rule. Keys before the window get a score of −∞.
-- `softcap`, in Gemma 2: **softcapping** turns a score s into c · tanh(s / c), which always lies between −c and c. It
-  keeps a few large scores from taking all the weight.
-- `s_aux`, in gpt-oss: an **attention sink** is a learned score, one per head, that takes part in the softmax like one
-  more key, but has no value. It takes weight away from the real keys, so a head can attend to almost nothing.
-
-Each term takes one line. Here they are on D's scores from above:
-"""
-
-# %%
-in_window = torch.arange(scores.shape[1]) >= scores.shape[1] - 4
-sink = torch.tensor([[18.0]])
-variants = {
-    "as they are": scores.softmax(dim=1),
-    "window of 4": scores.masked_fill(~in_window, float("-inf")).softmax(dim=1),
-    "softcap of 15": (15 * torch.tanh(scores / 15)).softmax(dim=1),
-    "sink of 18": torch.cat([scores, sink], dim=1).softmax(dim=1)[:, :-1],
-}
-print("the last 8 scores:     ", " ".join(f"{score:5.2f}" for score in scores[0, -8:]))
-for name, weights in variants.items():
-    print(f"{name:>13}: weights ", " ".join(f"{weight:5.2f}" for weight in weights[0, -8:]), f" of all keys {weights.sum():.2f}")
-
-# %% [markdown]
-"""
-With the softcap, the weights are more even. With the sink, they add up to less than 1: the sink has the rest.
-
-Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong
-answers as soon as a context is longer than the window. So the library registers a wrapper, `attention_of_layer`. It
-collects the terms, passes them to `attend`, and refuses any keyword that it doesn't know. Keys that have left the
-window stay in the cache until the request finishes: a block holds the keys of all layers, and layers without a window
-still need theirs. If all layers of a model have a window, this wastes room.
-"""
-
-# %%
-show_source(attention_of_layer, ScoreTerms)
-
-# %% [markdown]
-"""
-### When the pool is small
-
-A request takes its blocks one by one as it grows. What if two requests need a block and only one is free?
-`has_room_for` rules that out:
-"""
-
-# %%
-for method in ("has_room_for", "open_cache", "close_cache"):
-    show_source(getattr(PagedBatch, method))
-for function in (blocks_at_most, forward_in_blocks):
-    show_source(function)
-
-# %% [markdown]
-"""
-Now four requests at a time, but only 20 blocks. The next cell prints how many blocks each story needs at most. In the
-table, "queue afterwards" lists the requests that are still waiting after the next ones have joined.
-"""
-
-# %%
-max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
-print("blocks needed at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
-tight = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16)
-print(f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool")
-
-
-def event(index):
-    step, access = tight.packed[index], tight.accesses[index]
-    used = sum(len(blocks) for blocks in access.tables.values())
-    promised = sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names)
-    return [str(index + 1), " ".join(step.names), ", ".join(step.left) or "–", ", ".join(step.waiting) or "–", used, promised]
-
-
-changes = [index for index, step in enumerate(tight.packed) if step.joined or step.left]
-Table(
-    columns=["step", "batch", "finished", "queue afterwards", "blocks in use", "blocks promised"],
-    rows=[event(index) for index in changes],
-    caption="max_num_seqs = 4 and a pool of 20 blocks",
-)
-
-# %% [markdown]
-"""
-Together, A, B and C may need 18 blocks, and D may need 3 more. So D waits although there's room in the batch: it isn't
-waiting for a batch slot but for blocks. It joins when A has finished and released its blocks. In hindsight, D could
-have joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F
-would fit next to B and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So E starts in
-step 61, and the run waits for its 80 tokens.
-
-A request that could never run is rejected at once:
-"""
-
-# %%
-try:
-    paged_generate(model, tokenizer, **SIX, num_blocks=7, block_size=16)
-except OutOfBlocks as error:
-    print("OutOfBlocks:", error)
-
-promised = [sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names) for step in paged.packed]
-in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
-print(f"in the larger pool, blocks per step on average: {sum(promised) / steps:.1f} promised, {sum(in_use) / steps:.1f} in use")

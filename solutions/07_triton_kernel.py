@@ -4,17 +4,17 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block
+by block)
 
-Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer: it
-calls `scaled_dot_product_attention`, which can't read through a block table. A kernel of your own can. You write it in
-three steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without
-one, Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS a container.
+Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer,
+because `scaled_dot_product_attention` can't read through a block table. A kernel of your own can. You write it in three
+steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without one,
+Triton's interpreter runs every kernel. (Triton supports Linux only: on Windows use WSL, on macOS a container.)
 """
 
 # %%
 import random
-from types import SimpleNamespace
 
 import torch
 
@@ -24,11 +24,10 @@ import triton.language as tl
 from lessons_lib.attention import add_block, attention_in_place, plan_attention, plan_groups
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_07.scoreboard import reading_scoreboard
-from lessons_lib.kernels import decode_heads, gather_kernel, how_kernels_run, kernel_device, single_head_kernel, write_cache
-from lessons_lib.kv_cache import BlockPool, PagedKVCache, slot_mapping
+from lessons_lib.kernels import decode_heads, how_kernels_run, kernel_device, single_head_kernel
+from lessons_lib.kv_cache import BlockPool
 from lessons_lib.measuring import NAMES, PROMPTS, recorded_attention
-from lessons_lib.models import VOCAB_SIZE, kv_head_size, load_model, tiny_model
+from lessons_lib.models import kv_head_size, load_model
 from lessons_lib.recording import OutOfBounds, Recorder, decode_inputs, record_kernel
 from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.source import show_source
@@ -36,7 +35,6 @@ from lessons_lib.viz.source import show_source
 DEVICE = kernel_device()  # the device for tensors that kernels use
 model, tokenizer = load_model(device=DEVICE, dtype=torch.float32)
 KV_HEADS, HEAD_DIM = kv_head_size(model.config)
-QUERY_HEADS = model.config.num_attention_heads
 
 # %% tags=["measured"]
 print(how_kernels_run())
@@ -77,9 +75,9 @@ print(f"keys that attention needs: {context_lens.sum()}; keys that are copied: {
 
 # %% [markdown]
 """
-The copy is a rectangle, padded to the longest sequence. And the padding isn't the worst of it: a key is read from its
-block, written to the copy, and read again by attention. That's three times the memory traffic, even without the
-padding, and a decode is memory-bound (lesson 00). A kernel that follows the block table reads keys where they are.
+The copy is a rectangle, padded to the longest sequence. Worse, a key is read from its block, written to the copy, and
+read again by attention: three times the memory traffic, and a decode is memory-bound (lesson 00). A kernel that follows
+the block table reads keys where they are.
 
 ## A first kernel
 
@@ -213,9 +211,8 @@ print_accesses(record_kernel(gather_rows, (2,), source, index, torch.zeros(2, 2)
 
 # %% [markdown]
 """
-The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging. A block
-table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel that can
-look up an address doesn't need a contiguous copy.
+The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging: a block
+table is just such an index.
 
 Now back to C, E and A. Your kernel loads each key from its block, with one program per sequence and query head. A key
 or a value of one head has 64 elements of 4 bytes.
@@ -288,8 +285,8 @@ show_source(attention_in_place, add_block)
 """
 `range` works in a kernel. Two things are new:
 
-- **What a loop updates keeps its dtype and shape.** The compiler fixes both before the first iteration. (The integer
-  `0` isn't a float.)
+- **What a loop updates keeps its dtype and shape.** The compiler fixes both before the first iteration. Start
+  sums with `0.0`, not `0`.
 - **The block comes from the table.** The block of position p is entry `p // BLOCK_SIZE`, a 32-bit integer, and it
   starts at offset block × `stride_block`. In a large cache that offset doesn't fit into 32 bits, although both factors
   do.
@@ -343,7 +340,7 @@ A's third block holds a single token. Masked elements aren't read: the kernel lo
 not of 24.
 
 The picture is your function at work, one load after another: the next line, the memory that it touches, and its
-variables just before. In each iteration, an arrow leads from the table entry to the block.
+variables just before.
 
 ## Build 3: all sequences, all heads
 
@@ -380,8 +377,7 @@ print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and valu
 
 # %% [markdown]
 """
-Nothing is copied. But each key is loaded GROUP times, once for each query head that uses it. On a GPU, the second load
-may find the key in one of the GPU's own caches, or may not. Lesson 08 loads each key once.
+Nothing is copied. But each key is loaded GROUP times, once for each query head that uses it. Lesson 08 loads it once.
 
 ## Prove it
 
@@ -445,7 +441,7 @@ print(f"recorded: {taken:,.0f} µs. Each of the 32 programs has {iterations} ite
 """
 Even if each query head's loads went to memory, the bytes would explain little of the time. The iterations may explain
 it: the 32 programs run at the same time, but the iterations of a program follow each other. An iteration asks for a
-table entry, waits, asks for 16 keys and values, waits, and computes. (Lesson 08 finds out how much of it is waiting.)
+table entry, waits, asks for 16 keys and values, waits, and computes.
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
 processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
@@ -466,9 +462,8 @@ for case in ("batch 1, context 8192", "batch 8, context 8192", "batch 64, contex
 # %% [markdown]
 """
 (The first row agrees by construction; the second is the test.) Eight times the work takes hardly longer: all 256
-programs run at the same time, too. In the last row that no longer works. Its 2,048 programs are about 16 for each
-processor, so they slow each other down or take turns. Even so, most of the bandwidth is unused. Lesson 08 starts from
-these numbers. (This lesson adds no row to the ledger.)
+programs run at the same time, too. In the last row that no longer works: with about 16 programs for each processor,
+they slow each other down or take turns. Even so, most of the bandwidth is unused. Lesson 08 starts from these numbers.
 
 ## What production does
 
@@ -491,7 +486,7 @@ few sequences, most of a GPU's processors have nothing to do.
 **Not everything goes through it.** Prompts go through PyTorch, and a head size of 80 or a block of 24 slots needs one
 more mask, as in Build 1.
 
-Lesson 08 fixes these one at a time, some of them in its "Further". **Guess before you go there:** one program per KV
+Lesson 08 fixes most of these, one at a time. **Guess before you go there:** one program per KV
 head would load each key once, a quarter of the bytes. How much of the single sequence's 901 µs would that save? Lesson
 08 has it recorded.
 
@@ -522,11 +517,8 @@ quiz("07")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes. It has two more exercises and a stretch task.
-"""
+Nothing here is needed for the lesson, and its 90 minutes don't include it.
 
-# %% [markdown]
-"""
 ### Exercise: attention over one block
 
 `scores_kernel` above, with its softmax and its values.
@@ -565,6 +557,9 @@ weights are known before. The cell starts out with your own function.
 """
 
 # %%
+from lessons_lib.checks.lesson_07.scoreboard import reading_scoreboard
+
+
 @triton.jit
 def attend_less(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
     # replace this
@@ -575,11 +570,8 @@ reading_scoreboard(attend_less)
 
 # %% [markdown]
 """
-A kernel that loads less need not be faster: values that wait for their weights are requested later.
-"""
+Fewer bytes needn't mean less time: a kernel that loads values only once it knows their weights requests them later.
 
-# %% [markdown]
-"""
 ### Your kernel's own time
 
 If you have a GPU, this measures your kernel on 64 sequences of 2,048 tokens.
@@ -630,20 +622,6 @@ from lessons_lib.kernels.simple_paged import write_kernel
 
 # %% [markdown]
 """
-The library's `write_cache(new, cache, slot_mapping, kernel)` launches it with one program per new token. Compare it
-with lesson 06's `write`, on a scattered sequence:
-"""
-
-# %%
-mine, theirs = (PagedKVCache(model.config, 10, BLOCK_SIZE, device=DEVICE) for _ in range(2))
-new = torch.randn(context_lens[A].item(), KV_HEADS, HEAD_DIM, device=DEVICE)
-slots = slot_mapping(block_tables[A].tolist(), BLOCK_SIZE, 0, len(new)).to(DEVICE)
-write_cache(new, mine.keys[0], slots, write_kernel)
-theirs.write(0, new, new, slots)
-print(f"{len(new)} tokens in slots {slots.tolist()}: the same cache as lesson 06's `write`: {torch.equal(mine.keys[0], theirs.keys[0])}")
-
-# %% [markdown]
-"""
 ### Step through all programs
 
 First the four query heads of C, then E's, then A's. Go from program (2, 0) to program (2, 1), from A's query head 0 to
@@ -656,66 +634,3 @@ from lessons_lib.viz.stepper import Stepper
 name = lambda i: f"program {recorded.programs[i].ids}"
 draw = lambda i: draw_program(recorded, i, ["sequence", "query head"])
 Stepper(draw, count=len(recorded.programs), label="program", name=name, start=8, still=8)
-
-# %% [markdown]
-"""
-### Three families of models
-
-Your `write_kernel` can store the keys and values of a whole run. Here are small random models, with requests that come
-and go in a small pool. In GPT-2 each query head has its own KV head; in the others, query heads share them.
-"""
-
-# %%
-class KernelCache(PagedKVCache):
-    def write(self, layer, keys, values, slot_mapping):
-        write_cache(keys, self.keys[layer], slot_mapping, write_kernel)
-        write_cache(values, self.values[layer], slot_mapping, write_kernel)
-
-
-MINE = dict(backend=kernel_backend, make_cache=KernelCache)
-rng = random.Random(7)
-plain = SimpleNamespace(pad_token_id=0, eos_token_id=None)
-prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in (1, 4, 6, 3)]
-LOAD = dict(prompts=prompts, max_new_tokens=[4, 2, 3, 2], max_num_seqs=2, block_size=4)
-for family in ("gpt2", "llama", "qwen2"):
-    tiny = tiny_model(family).to(DEVICE)
-    same = paged_generate(tiny, plain, **LOAD, **MINE) == paged_generate(tiny, plain, **LOAD, backend="torch")
-    print(f"{family:>6}: the same tokens: {same}")
-
-# %% [markdown]
-"""
-### An embedding is a gather
-
-The first thing a language model computes is a gather: the embedding has one row per token of the vocabulary, and the
-token ids are the index. Here it is with the library's `gather_kernel`, which is `gather_rows` with a mask:
-"""
-
-# %%
-embedding = model.get_input_embeddings().weight.detach()
-ids = torch.tensor(tokenizer(PROMPTS[NAMES.index("E")]).input_ids, dtype=torch.int32, device=DEVICE)
-rows = torch.empty(len(ids), embedding.shape[1], device=DEVICE)
-gather_kernel[(len(ids),)](embedding, ids, rows, rows.shape[1], embedding.stride(0), rows.stride(0), COLUMNS=256)
-same = torch.equal(rows, model.get_input_embeddings()(ids))
-print(f"tokens {ids.tolist()} of {len(embedding)}: same as the model's own embedding: {same}")
-
-# %% [markdown]
-"""
-### When 32 bits are not enough
-
-Take a Llama with 8 billion parameters (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the
-last block of its pool:
-"""
-
-# %%
-block_elements = 16 * 8 * 128  # keys of one layer in a block of 16 tokens
-last = (80 - 16) * 10**9 // (block_elements * 2 * 32 * 2) - 1  # the weights take 16 GB
-for layout, stride_block in (("keys of one layer", block_elements), ("keys and values of all layers", block_elements * 2 * 32)):
-    in_32_bits = torch.tensor([last], dtype=torch.int32) * stride_block
-    print(f"stride_block covers {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
-
-# %% [markdown]
-"""
-With the keys of one layer, 32 bits are enough here. With all layers side by side, the product overflows, and the result
-may be negative or, worse, look like a valid offset, as it does here. A kernel doesn't know where its cache comes from,
-so it converts the block in any case.
-"""

@@ -7,9 +7,9 @@
 85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
 lesson 09 (the scheduler)
 
-Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic
-admission can deadlock. In this lesson the scheduler learns to take blocks back from a running sequence. It can then
-admit optimistically without ever deadlocking, as long as each sequence fits into the pool on its own.
+Conservative admission promises blocks that mostly go unused, and optimistic admission can deadlock (lesson 09). In this
+lesson the scheduler learns to take blocks back from a running sequence. It can then admit optimistically without ever
+deadlocking, as long as each sequence fits into the pool on its own.
 """
 
 # %%
@@ -19,21 +19,17 @@ from types import SimpleNamespace
 from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
-from lessons_lib.kv_cache import SWAP_IN, BlockCopy, BlockPool, PagedKVCache, PrefixCache, blocks_for, copy_blocks
-from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_swaps, recorded_victims, tried_rule
+from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, blocks_for
+from lessons_lib.measuring import STORIES, StepCost, recorded_swaps, recorded_victims, simulate, traffic, tried_rule
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import serve_recorded
 from lessons_lib.scheduling import (
-    SWAP_OUT,
     Deadlock,
     FirstComeFirstServed,
-    PreemptionCost,
     PreemptiveScheduler,
     Scheduler,
-    SchedulerOutput,
     Sequence,
     ShortestJobFirst,
-    StepCost,
     StrictPriority,
     SwappingScheduler,
     always_swap,
@@ -41,11 +37,8 @@ from lessons_lib.scheduling import (
     never_swap,
     optimistic,
     share_budget,
-    simulate,
-    traffic,
 )
 from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pressure import draw_pressure
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -64,9 +57,8 @@ def six_stories():
 """
 ## The problem: idle blocks or a deadlock
 
-We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. We start
-with the two kinds of admission from lesson 09. For each step we record how many sequences run and how many blocks are
-in use.
+We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens, with the
+two kinds of admission from lesson 09.
 """
 
 # %%
@@ -111,8 +103,8 @@ With conservative admission, one sequence runs alone most of the time, and more 
 optimistic admission, all six start. Then each fills its last block and waits for another one to free a block. None ever
 will.
 
-To break a deadlock, one sequence has to give its blocks back. All it loses is its keys and values, and we can get those
-back.
+To break the deadlock, one sequence gives its blocks back. All it loses is its keys and values, and we can restore
+those.
 
 > **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence
 > returns to the waiting queue and continues later.
@@ -135,13 +127,12 @@ predict("10.a", ...)  # tokens
 When a sequence needs a block and none is free, the scheduler makes room:
 
 1. **Choose a victim** among the running sequences.
-2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and copied
-   back later.
-3. **Put it back in the waiting queue**, with the same rank as before. The tokens it has generated so far are kept: they
+2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and back.
+3. **Put it back in the waiting queue**, with the same rank as before. It keeps the tokens that it has generated: they
    have already been sent.
 
-A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes every known token
-that hasn't been computed yet, whether it belongs to the prompt or to the answer.
+A waiting sequence with part of an answer is nothing special: lesson 09's rule computes every known token that hasn't
+been computed yet, whether it belongs to the prompt or to the answer.
 
 ## Build 1: the victim
 
@@ -153,8 +144,8 @@ three rules that sound sensible:
 - **the largest**: the candidate with the most blocks. A single preemption frees many.
 - **the oldest**: the candidate that was admitted first. It has had its share.
 
-We try them on sixty requests under strict priority, in lesson 09's simulator. The table counts how often a sequence
-lost its blocks to one that the policy serves *later*: it gave way to a sequence that should have given way to it.
+We try them on sixty requests under strict priority. The table counts how often a sequence gave way to one that the
+policy serves *later*:
 """
 
 # %%
@@ -195,16 +186,16 @@ print(f"the same requests with your rule: {preemptions} preemptions, {gave_way} 
 
 # %% [markdown]
 """
-Your rule never acts against the policy. Here that takes a few more steps than "newest" (998, not 981). It also
-guarantees progress: the running sequence that the policy serves first is never the victim while others run, so it gets
-its blocks in every step and finishes; then the next one is first. Under first come, first served, every sequence
-therefore finishes. Under strict priority or shortest job first one can starve.
+Your rule never acts against the policy. It also guarantees progress: the running sequence that the policy serves first
+is never the victim while others run, so it gets its blocks in every step and finishes; then the next one is first.
+Under first come, first served, every sequence therefore finishes. Under strict priority or shortest job first one can
+starve.
 
 ## Build 2: preemption
 
-The library's `PreemptiveScheduler` works like lesson 09's `Scheduler`, but a running sequence that can't get its blocks
-doesn't stall: `allocate_slots` preempts a victim and tries again. (The cells below use its subclass `SwappingScheduler`,
-which takes your functions, and can save a victim's cache: see "Swap".)
+In the library's `PreemptiveScheduler`, a running sequence that can't get its blocks doesn't stall: `allocate_slots`
+preempts a victim and tries again. (The cells below use its subclass `SwappingScheduler`, which takes your functions,
+and can save a victim's cache: see "Swap".)
 """
 
 # %%
@@ -212,8 +203,8 @@ show_source(PreemptiveScheduler.allocate_slots)
 
 # %% [markdown]
 """
-The candidates are the running sequences. The victim can be the very sequence that needs the block, if no other one
-ranks behind it. `make_room` allocates the missing blocks if enough are free.
+The victim can be the very sequence that needs the block, if no other one ranks behind it. `make_room` allocates the
+missing blocks if enough are free.
 
 ### Predict
 
@@ -231,8 +222,7 @@ predict("10.b", ...)  # sequences
 """
 ### Recompute
 
-`self.preempt` calls the function that you write now. The simplest thing it can do with the victim's keys and values is
-to lose them:
+`self.preempt` calls the function that you write now. The simplest thing to do with the victim's keys and values:
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are prefilled,
 > prompt and answer alike.
@@ -263,8 +253,8 @@ for sequence in tried:
 # %% [markdown]
 """
 Every request finishes, and nothing raises an error. But some answers change in the middle, and things from other
-stories turn up, such as a balloon or a duck: text for one user, computed from the keys of another. Why? And is that all
-that is wrong?
+stories turn up, such as a balloon or a duck: text for one user, computed from the keys of another. Why? (There is a
+second mistake, too.)
 
 **Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`, which turns a victim into a sequence
 that waits as if it had never run, except that its tokens stay: some of them have been sent. It returns nothing.
@@ -297,8 +287,8 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
-The first try kept `num_computed_tokens`, so a sequence that came back read the keys of other sequences. Here is the
-step of the prediction, with your two functions:
+The first try kept `num_computed_tokens`, so a sequence that came back read the keys of other sequences. And it left the
+victim's tokens in the step. Here is the step of the prediction, with your two functions:
 """
 
 # %%
@@ -316,15 +306,14 @@ print("the step computes tokens of:", *(sequence.id for sequence in scheduler_ou
 
 # %% [markdown]
 """
-Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims
-need no blocks.
+Not six, and not three. F's two blocks go to A and B, E's to C and D. Victims need no blocks, so the step is done.
 
 A step that preempts a sequence doesn't admit any. One admitted now would take the blocks that have just been freed,
 and, under first come, first served, be the next victim.
 
 Now the six stories, with your two functions and an audit of the pool after every step. The picture starts one step
 before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The colored
-part of a block shows how full it is. (Cached and shared blocks come in lesson 11.)
+part of a block shows how full it is.
 """
 
 # %%
@@ -357,8 +346,8 @@ print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recom
 
 # %% [markdown]
 """
-About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a
-victim come back? All its known tokens are prefilled, here in one step:
+About half as many steps as with conservative admission, and the answers match token for token. How does a victim come
+back? All its known tokens are prefilled, here in one step:
 """
 
 # %%
@@ -382,9 +371,9 @@ The alternative is to keep the victim's keys and values somewhere else.
 
 > **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
 
-Then nothing has to be recomputed, at the price of two copies. The scheduler itself copies nothing: before it calls your
-`preempt_sequence`, it allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its output. They
-are carried out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
+Nothing has to be recomputed then, at the price of two copies. Before the scheduler calls your `preempt_sequence`, it
+allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its output. They are carried out before
+the forward pass. If the swap space is full, the victim's cache is dropped instead.
 """
 
 # %%
@@ -399,8 +388,8 @@ print("the first of them:", block_copies[0])
 """
 ## When is swapping cheaper?
 
-This was recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters, 32 layers). "Prefill" is a step
-that computes the victim's tokens and nothing else.
+Recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters). "Prefill" is a step that computes the
+victim's tokens and nothing else.
 """
 
 # %%
@@ -480,9 +469,9 @@ per_token = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - fir
 """
 ### Test it
 
-The break-even is a prediction: it's below the shortest row of the table. So we measured again, three times, on another
-GPU, with shorter victims too. The table has what the function can only estimate: how much longer a step that decodes 32
-other sequences takes if it also computes the victim's tokens.
+The break-even is below the shortest row of the table. So we measured again, three times, on another GPU, with shorter
+victims. The table has what the function can only estimate: how much longer a step that decodes 32 other sequences takes
+if it also computes the victim's tokens.
 
 **Guess first:** for which of the victims of 32, 64, 96, 256 and 512 tokens does your function choose the wrong way?
 """
@@ -506,10 +495,9 @@ Table(
 
 # %% [markdown]
 """
-It's wrong for one of the five. It swaps the victim of 96 tokens, although recomputing it adds less time in all three
-runs. A few more tokens hardly make a decode step longer, because it reads all weights anyway. The function doesn't see
-that: it takes what a token adds from prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs overlap, so the
-table doesn't decide.
+It's wrong for one of the five: it swaps the victim of 96 tokens, although recomputing it adds less time in all three
+runs. A few more tokens hardly make a decode step longer, because it reads all weights anyway. The function takes what a
+token adds from prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs overlap, so the table doesn't decide.
 
 **Choose two other lengths** for the lines, from the table or 2048 or 8192. Find two with which your function makes no
 wrong choice, whichever run it gets.
@@ -526,17 +514,17 @@ for run in runs:
 
 # %% [markdown]
 """
-With 128 and 8,192, three runs on the same GPU give 144, 80 and 80 tokens: what even the shortest swap takes differs
-from run to run. With 64 and 2,048, say, the function is right in each. In a prefill of 8,192 tokens, attention to
-earlier tokens makes each token dearer; and if the two lengths are close together, chance decides the slope. So measure
-near the lengths that you decide about, and more than once. But a wrong choice near the break-even costs little, here
-one or two milliseconds.
+With 128 and 8,192, three runs on the same GPU give 144, 80 and 80 tokens: even the shortest swap's time differs from
+run to run. With 64 and 2,048, say, the function is right in each. In a prefill of 8,192 tokens, attention to earlier
+tokens makes each token more expensive; and if the two lengths are close together, chance decides the slope. So measure
+near the lengths that you decide about, and more than once. A wrong choice near the break-even costs little, here one or
+two milliseconds.
 
 ## Watermarks and thrashing
 
-A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the
-next step a running sequence needs a block. The new one ranks last, so it is the victim, and its prefill was wasted. It
-waits, some blocks become free, it is admitted again, and so on.
+A full pool has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a
+running sequence needs one. The new one ranks last, so it is the victim, and its prefill was wasted. It waits, some
+blocks become free, it is admitted again, and so on.
 
 > **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
 
@@ -577,8 +565,7 @@ Table(
 # %% [markdown]
 """
 With 32 at a time, a request is preempted more than three times on average, and almost half of all computed tokens are
-computed again. Both remedies prevent most of that. Their price: blocks that a sequence could use sit idle, so there are
-more steps.
+computed again. Both remedies prevent most of that. Their price: blocks sit idle, so there are more steps.
 
 ### Predict
 
@@ -611,13 +598,10 @@ A swap space helps little for the same reason ("Further" has the numbers). vLLM'
 
 ## Prove it
 
-The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no
-block is ever lost. After every step, the pool is audited: each block is either free or used by the sequences that have
-it in their block tables, and every sequence has the blocks that its tokens need.
-
-We try twenty random workloads on a small random model, with your `preempt_sequence`. Every pool has room for the
-largest sequence and at most one block more. A coin toss per workload decides whether your `last_in_rank` or chance
-chooses the victims, and another whether to swap always or never.
+Whatever is preempted, swapped or dropped, every request must get the answer that it would get alone, and no block may
+ever be lost. We try twenty random workloads on a small random model, with your `preempt_sequence`, and audit the pool
+after every step. Every pool has room for the largest sequence and at most one block more. A coin toss per workload
+decides whether your `last_in_rank` or chance chooses the victims, and another whether to swap always or never.
 """
 
 # %%
@@ -653,11 +637,10 @@ So a scheduler can admit requests without knowing how long their answers will be
 
 ## What is still wrong
 
-**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute
-and store them a thousand times.
+**The same beginnings are stored again and again.** A thousand requests with the same instructions compute and store
+them a thousand times.
 
-**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence
-can find blocks that already hold what it needs.
+**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. Lesson 11 changes that.
 
 ## Quiz
 """
@@ -692,12 +675,15 @@ even free swaps of all victims would save only about 3%. Your `should_swap` deci
 """
 
 # %%
-for name, options in {"always recompute": {}, "your choice": dict(swap_space=BlockPool(1000, BLOCK), should_swap=should_swap)}.items():
+ways = {"always recompute": {}}
+ways["your choice"] = dict(swap_space=BlockPool(1000, BLOCK), should_swap=should_swap)
+for name, options in ways.items():
     scheduler, run = in_96_blocks(GPU, **options)
     twice = f"{run.computed_tokens - needed:,} tokens computed twice"
-    print(f"{name}: {scheduler.num_swapped} of {scheduler.num_preempted} victims swapped; {twice}; {run.seconds:.1f} s, not counting the swaps")
+    swaps = f"{scheduler.num_swapped} of {scheduler.num_preempted} victims swapped"
+    print(f"{name}: {swaps}; {twice}; {run.seconds:.1f} s, not counting the swaps")
 swap_s = scheduler.num_swapped * (first["swap_out_s"] + first["swap_in_s"])
-print(f"the swaps take about {swap_s:.1f} s more, if each takes as long as one of {first['tokens']} tokens in the recording")
+print(f"the swaps take about {swap_s:.1f} s more, if each is one of {first['tokens']} tokens")
 
 # %% [markdown]
 """
@@ -705,17 +691,6 @@ Your function recomputes most victims: the last in rank has often just been admi
 break-even. The longer ones are swapped, and most of the work that was done twice goes away. But it was cheap: the run
 is half a second shorter, and the swaps take more than half of that back.
 
-### How the scheduler decides about a swap
-
-`preempt` calls `should_swap`, and `swap_out` looks for room.
-"""
-
-# %%
-for method in (SwappingScheduler.preempt, SwappingScheduler.swap_out):
-    show_source(method)
-
-# %% [markdown]
-"""
 ### Was it right to ignore the base of a step?
 
 The first recording too has the time of a step that decodes 32 other sequences and computes the victim's tokens as
@@ -725,12 +700,15 @@ well. Compare it with the same step without the victim:
 # %%
 rows = []
 for one in recording.rows:
-    swap_ms, added_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * (one["beside_s"] - recording.step_s)
-    rows.append([one["tokens"], f"{swap_ms:.2f}", f"{1000 * one['recompute_s']:.2f}", f"{added_ms:.2f}", "swap" if choice(one["tokens"]) else "recompute"])
+    swap_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"])
+    added_ms = 1000 * (one["beside_s"] - recording.step_s)
+    times = (f"{ms:.2f}" for ms in (swap_ms, 1000 * one["recompute_s"], added_ms))
+    rows.append([one["tokens"], *times, "swap" if choice(one["tokens"]) else "recompute"])
+decoding = f"A step that decodes {recording.others} sequences of {recording.context:,} tokens"
 Table(
     columns=["tokens", "swap, ms", "prefill alone, ms", "prefill adds, ms", "your choice"],
     rows=rows,
-    caption=f"A step that decodes {recording.others} sequences of {recording.context:,} tokens takes {1000 * recording.step_s:.2f} ms without the victim",
+    caption=f"{decoding} takes {1000 * recording.step_s:.2f} ms without the victim",
 )
 
 # %% [markdown]
@@ -738,214 +716,16 @@ Table(
 For short victims the base matters: a prefill of 128 tokens takes 6 ms on its own, and makes a step that runs anyway
 less than half of that longer. From 2,048 tokens on nothing is saved: the prefill adds as much as it takes alone. Your
 choice ignores the base for all lengths, and it's the right one in all four rows.
-"""
 
-# %% [markdown]
-"""
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "10", with_cache_only=True, since="06")
-
-# %% [markdown]
-"""
-The last row admits all six, in half of the blocks that they may need together. Compare it with the two rows above it,
-which run four at a time and reserve as much cache. It needs as many forward calls, and computes many more tokens, since
-some are computed twice. So preemption doesn't save work: it lets half of the blocks serve six requests.
-"""
-
-# %% [markdown]
-"""
 ### What production does
 
 - **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With
   priorities it is `max(self.running, key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`,
-  the last one admitted. `_preempt_request` is your `preempt_sequence`: it frees the blocks, sets `num_computed_tokens`
-  to 0, and puts the request at the front of the waiting queue. Such a step admits no request (`if not preempted_reqs`).
-  vLLM's first engine could swap (`swap_space`); the current one always recomputes. `num_gpu_blocks` is the size of its
-  pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
+  the last one admitted. `_preempt_request` is your `preempt_sequence`. Such a step admits no request (`if not
+  preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one always recomputes.
 - **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes
   to a buffer in CPU memory, and if that buffer is full or missing, the request is reset and computed again.
-
-The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with
-small blocks, swapping is slow because of the many small transfers (see the next section).
-"""
-
-# %% [markdown]
-"""
-### Many small transfers
-
-In the recording, a layer's keys are gathered into one buffer, and its values into another, before they are sent: 64
-transfers in each direction, however many blocks there are. What if they aren't gathered? We can estimate both costs
-(`PreemptionCost` does). Swapping copies bytes, out and in: each block takes the time to start its copy, and that of its
-bytes. Recomputing adds some tokens to a step that runs anyway.
-
-Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128
-elements in bfloat16. Assume a bandwidth of 50 GB/s between CPU and GPU memory. A block isn't contiguous: every layer
-has its own keys and its own values, so copying one block takes 64 transfers. Assume that starting a transfer takes 5
-µs. For a sequence of 1,024 tokens:
-"""
-
-# %%
-COST = StepCost(base=5e-3, per_token=20e-6, per_context_token=0.2e-6)
-BYTES_PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head size, bytes per element
-
-
-def costs_for(block_size, seconds_to_start=5e-6):
-    return PreemptionCost(COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_copy=64 * seconds_to_start)
-
-
-def row_of_costs(block_size):
-    costs, bytes_only = costs_for(block_size), costs_for(block_size, 0.0)
-    num_blocks = blocks_for(1024, block_size)
-    seconds = costs.swap_seconds(num_blocks), bytes_only.swap_seconds(num_blocks), costs.recompute_seconds(1024)
-    return [str(block_size), num_blocks, *(f"{1000 * one:.1f}" for one in seconds)]
-
-
-Table(
-    columns=["block size", "blocks", "swap, ms", "swap, bytes only, ms", "recompute, ms"],
-    rows=[row_of_costs(block_size) for block_size in (1, 4, 16, 64, 256)],
-    caption="Bringing back a sequence of 1,024 tokens, computed: each block takes 64 transfers",
-)
-
-# %% [markdown]
-"""
-The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so
-larger blocks make it faster. Which way is cheaper depends on the block size, the model and the machine; here they break
-even between 16 and 64 tokens per block. Other assumptions move that point. (`StepCost` charges for context tokens once
-per sequence. In a real prefill, attention grows with the square of the length, so recomputing a very long sequence
-costs more than this estimate.)
-
-### Bringing a victim back on this machine
-
-The bundled model, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick. Your
-function gets the measurements of 16 and 192 tokens, and the other two test it, as above: what does the prefill add to a
-step that decodes three other sequences?
-"""
-
-# %% tags=["measured"]
-runner = ModelRunner(model, NUM_BLOCKS + 6, BLOCK)
-space = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
-others = {Sequence(str(i), [5] * 32, 1, num_computed_tokens=31, blocks=[12 + 2 * i, 13 + 2 * i]): 1 for i in range(3)}
-
-
-def out_and_in(tokens):
-    blocks = range(blocks_for(tokens, BLOCK))
-    copies = [BlockCopy(way, block, block) for way in (SWAP_OUT, SWAP_IN) for block in blocks]
-    copy_blocks(copies, runner.cache, space)
-
-
-def step_with(sequences, tokens=0):
-    victim = {Sequence("A", [5] * tokens, 1, blocks=list(range(blocks_for(tokens, BLOCK)))): tokens} if tokens else {}
-    runner.forward(SchedulerOutput(num_scheduled_tokens=sequences | victim))
-
-
-taken = {}
-for tokens in (16, 48, 96, 192):
-    steps = [lambda: step_with({}, tokens), lambda: step_with(others, tokens), lambda: step_with(others)]
-    taken[tokens] = median_ms([lambda: out_and_in(tokens), *steps], repeat=7)
-measured = [
-    dict(tokens=tokens, swap_out_s=swap / 2000, swap_in_s=swap / 2000, recompute_s=alone / 1000)
-    for tokens, (swap, alone, *_) in taken.items()
-]
-here = swap_if_cheaper(measured)
-Table(
-    columns=["tokens", "swap out and in, ms", "prefill alone, ms", "prefill adds, ms", "your function"],
-    rows=[
-        [str(tokens), swap, alone, beside - without, "swap" if choice(tokens, here) else "recompute"]
-        for tokens, (swap, alone, beside, without) in taken.items()
-    ],
-    caption="Bringing a victim back, on this machine",
-)
-
-# %% [markdown]
-"""
-### How each strategy holds up as the pool shrinks
-
-200 requests with shorter answers, served from pools of several sizes, with `COST`. The simulator doesn't charge for
-block copies, so we add their cost, for blocks of 16 and with the assumptions of the first cost table.
-"""
-
-# %%
-requests = traffic(200, rate=1e6, prompt_median=32, answer_median=64, spread=0.6, most=256, seed=10)
-answer_tokens = sum(request.answer_tokens for request in requests)
-needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
-MANY = dict(max_num_seqs=32, max_num_batched_tokens=256)
-
-
-class CountingScheduler(SwappingScheduler):
-    """Counts the block copies that it schedules."""
-
-    num_block_copies = 0
-
-    def schedule(self):
-        scheduler_output = super().schedule()
-        self.num_block_copies += len(scheduler_output.block_copies)
-        return scheduler_output
-
-
-def preemptive(num_blocks, **options):
-    return CountingScheduler(PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **MANY, **options)
-
-
-def conservative_run(num_blocks):
-    scheduler = Scheduler(BlockPool(num_blocks, BLOCK), admission=conservative, **MANY)
-    run = simulate(scheduler, requests, COST)
-    return answer_tokens / run.seconds, run.computed_tokens - needed
-
-
-def preemptive_run(num_blocks, **options):
-    scheduler = preemptive(num_blocks, **options)
-    run = simulate(scheduler, requests, COST)
-    return answer_tokens / (run.seconds + costs_for(BLOCK).copy_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
-
-
-strategies = {
-    "conservative": conservative_run,
-    "recompute": lambda n: preemptive_run(n, should_swap=never_swap),
-    "recompute, watermark n / 8": lambda n: preemptive_run(n, should_swap=never_swap, watermark=n // 8),
-    "swap": lambda n: preemptive_run(n, swap_space=BlockPool(1000, BLOCK)),
-}
-sizes = (32, 64, 96, 128, 192, 256)
-results = {name: [run(size) for size in sizes] for name, run in strategies.items()}
-rates = {name: [round(results[name][i][0]) for i in range(len(sizes))] for name in ("conservative", "recompute")}
-in_words = "; ".join(f"{name}: {', '.join(f'{rate:,}' for rate in values)}" for name, values in rates.items())
-alt = f"answer tokens/s with {', '.join(map(str, sizes))} blocks. {in_words}."
-title = "Throughput, by the size of the pool"
-line_chart(sizes, rates, xlabel="blocks in the pool", ylabel="answer tokens/s", title=title, alt=alt)
-
-# %% [markdown]
-"""
-The other two strategies are so close to recompute that their curves would overlap. The next table gives all rates
-relative to recompute:
-"""
-
-# %%
-def row_of_size(i):
-    rate = {name: points[i][0] for name, points in results.items()}
-    extra = {name: points[i][1] for name, points in results.items()}
-    return [
-        str(sizes[i]),
-        f"{rate['recompute']:,.0f}",
-        *(f"{rate[name] / rate['recompute']:.0%}" for name in ("recompute, watermark n / 8", "swap", "conservative")),
-        extra["recompute"],
-        extra["recompute, watermark n / 8"],
-    ]
-
-
-Table(
-    columns=["blocks", "recompute, tokens/s", "watermark n / 8", "swap", "conservative", "computed twice", "computed twice, watermark"],
-    rows=[row_of_size(i) for i in range(len(sizes))],
-    caption="Rates relative to recompute, and tokens computed twice",
-)
-
-# %% [markdown]
-"""
-Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption
-with 96 blocks is faster than conservative admission with 256.
-
-This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs
-more than tokens computed twice. What the watermark buys is fewer recomputed tokens. Swapping computes nothing twice
-and pays for its block copies instead.
+- The PagedAttention paper compares the two in section 7.3. With small blocks, swapping is slow: in every layer, a block
+  has its own keys and its own values, so copying it takes many small transfers. In our recording, they are gathered
+  first.
 """

@@ -6,48 +6,21 @@
 
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (memory pressure)
 
-Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with
-the same beginning (the same *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts
-the sequences that use them, and says which of them a sequence may write to.
+Lesson 10 took blocks back when there were too few. It's better to need fewer. In this lesson, sequences with the same
+beginning (the same *prefix*) share the blocks that hold it.
 """
 
 # %%
-import random
 from itertools import permutations
-from types import SimpleNamespace
 
-from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
-from lessons_lib.checks.lesson_11.scoreboard import eviction_scoreboard
-from lessons_lib.kv_cache import (
-    COPY,
-    BlockCopy,
-    BlockPool,
-    OutOfBlocks,
-    PagedKVCache,
-    PrefixCache,
-    SharedBlockPool,
-    blocks_for,
-    copy_blocks,
-)
-from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_first_tokens
-from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
+from lessons_lib.kv_cache import COPY, BlockCopy, OutOfBlocks, PrefixCache, SharedBlockPool, blocks_for
+from lessons_lib.measuring import STORIES, recorded_first_tokens
+from lessons_lib.models import load_model
 from lessons_lib.recording import queue_state, recorded_step, serve_recorded
-from lessons_lib.scheduling import (
-    CopyOnWriteScheduler,
-    FirstComeFirstServed,
-    SchedulerOutput,
-    Sequence,
-    ShortestJobFirst,
-    StrictPriority,
-    always_swap,
-    fork,
-    never_swap,
-    take_cached,
-)
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
+from lessons_lib.scheduling import CopyOnWriteScheduler, Sequence, fork, take_cached
+from lessons_lib.viz.pressure import draw_free_queue
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
@@ -67,8 +40,8 @@ def six_stories(before=""):
 """
 ## The problem: the same beginning, six times
 
-Real requests often begin the same way: with the instructions that come before every question, with the same examples,
-with the conversation so far. Let all six stories begin with the same text.
+Real requests often begin the same way: with instructions, with examples, with the conversation so far. Let all six
+stories begin with the same text.
 """
 
 # %%
@@ -87,8 +60,8 @@ print(f"stored by each sequence separately: {len(together) * full} blocks; store
 
 # %% [markdown]
 """
-The keys and values of these tokens are the same in all six sequences, so storing them once is enough. Block tables make
-that possible: two tables may contain the same block.
+The keys and values of these tokens are the same in all six sequences, so storing them once is enough: two block tables
+may contain the same block.
 
 ## The idea
 
@@ -100,8 +73,8 @@ Sharing takes three things:
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
 Why can't a block be found by its 16 tokens alone? In the first layer, a key depends only on its own token and position.
-In all later layers it also depends on the tokens before it. So a block's identifier has to cover all tokens up to the
-end of that block. (You'll see what happens otherwise.)
+In all later layers it also depends on the tokens before it. So the hash has to cover all tokens up to the end of the
+block. (You'll see what happens otherwise.)
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
 > equal tokens from the start of the sequence to the end of the block.
@@ -110,9 +83,9 @@ Only full blocks have a hash. The contents of a block that is still being filled
 
 ## Build 1: block hashes
 
-A hash function maps any number of bytes to a small, fixed number of them. `hashlib.sha256(data).digest()` returns 32
-bytes, and no one knows how to find two inputs with the same result. That matters: anyone who could write a prompt
-with the same block hash as another user's prompt would read from that user's cache.
+`hashlib.sha256(data).digest()` returns 32 bytes, and no one knows how to find two inputs with the same result. That
+matters: anyone who could write a prompt with the same block hash as another user's prompt would read from that user's
+cache.
 
 **Exercise 11.1.** Write `block_hash(parent, token_ids)`. `parent` is the hash of the previous block, 32 bytes, or `b""`
 for the first block. `token_ids` is a list of ints, the tokens of one full block, of any size. Return the hash, 32
@@ -136,14 +109,10 @@ from lessons_lib.kv_cache.block_hashes import block_hash
 """
 ## Build 2: count the users
 
-In lesson 03's pool, every block in use belonged to one request. Now several sequences may use the same block, so the
-pool counts them.
-
 > **reference count**: how many users something has. When the count drops to 0, it is free.
 
-When the last sequence that used a block is gone, its contents are still there, and the next sequence with this
-beginning may arrive a minute later. So a free block keeps its contents until it is allocated for something else. Until
-then, a sequence may use it again. It then leaves the free queue from wherever it is, also from the middle. The
+A free block keeps its contents until it is allocated for something else: the next sequence with this beginning may
+arrive a minute later. If a sequence uses the block again, it leaves the free queue, perhaps from the middle. The
 library's `LruQueue` (for *least recently used*) supports that: `self.free_queue.pop(block, None)` removes a block from
 anywhere, and does nothing if it isn't there.
 
@@ -171,9 +140,9 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 
 # %% [markdown]
 """
-Blocks are allocated from the front of the queue, and freed blocks join its end. So the block at the front is the one
-that has been unused for longest, which is the usual guess at what won't be needed again. Of the blocks of one sequence,
-the last one goes first, since it is useless without the ones before it.
+Blocks are allocated from the front of the queue, and freed blocks join its end. So the block at the front has been
+unused for longest, the usual guess at what won't be needed again. Of one sequence's blocks, the last one goes first,
+since it is useless without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
 
@@ -211,8 +180,7 @@ from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
 """
 ## Build 3: find blocks by their contents
 
-Your pool keeps the contents of free blocks, but it doesn't know what they are. Now each full block that has been
-computed gets its hash, and two tables lead from blocks to hashes and back.
+Now each full block that has been computed gets its hash, and two tables lead from blocks to hashes and back.
 
 > **prefix cache**: full blocks that can be found by their hashes (*cached blocks*), whether or not a sequence uses
 > them, so that a new sequence can begin with the blocks that hold its first tokens.
@@ -288,8 +256,8 @@ A new sequence starts with the blocks that `match_prefix` has found for it: they
 blocks, and their tokens count as computed. The library's `take_cached` does that. (You can write it yourself in
 "Further".)
 
-Let's serve a prompt of exactly three blocks, the first 48 tokens of the common beginning, with your hashes and your
-pool. X computes it and ends. Then Y comes with the same prompt, and all three blocks are still there.
+With your hashes and your pool, X computes a prompt of exactly three blocks, the first 48 tokens of the common
+beginning, and ends. Then Y comes with the same prompt, and all three blocks are still there.
 
 **11.a** How many tokens does Y's first step compute?
 """
@@ -312,8 +280,8 @@ print("the same answer:", x.output_ids == y.output_ids)
 
 # %% [markdown]
 """
-If all 48 tokens counted as computed, nothing would be left to compute. But then there are no logits to choose the first
-token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
+If all 48 tokens counted as computed, there would be no logits to choose the first token of the answer from! Engines
+have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed.
 Look at the `min` in the last line:
 """
@@ -325,8 +293,8 @@ show_source(take_cached)
 """
 And why the copy? The key and value of token 47 go to a slot of the third block. That block has a hash, so your
 `is_writable` says no: other sequences may find it and read it. (Would writing the same key do harm? In another batch
-its last digits may differ, so an answer could depend on requests that came later. The rule has no exception.) Y gets a
-copy of the block, and writes there.
+its last digits may differ, so an answer could depend on requests that came later.) Y gets a copy of the block, and
+writes there.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
 > keep the original.
@@ -373,11 +341,11 @@ print(f"Lily, careless hash, {careless_found} tokens found: … Soon {marked(rig
 # %% [markdown]
 """
 Nothing crashes. The same tokens are in both second blocks, yet Tom's keys depend on what came before them, and Lily's
-story goes on as his did. In a server, another user's prompt has changed your answer.
+story goes on as his did. In a server, another user's prompt would have changed your answer.
 
 ## Build 4: copy before a write
 
-So a prompt that is entirely in the cache needs a copy. So does a request for several samples of one prompt.
+A prompt that is entirely in the cache needs a copy. So does a request for several samples of one prompt.
 
 > **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the
 > last one, which may not be full.
@@ -470,9 +438,9 @@ prompt are stored once. The fourth has room for the first tokens of the answer, 
 
 ## The six stories with a common beginning
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you've written. All six wait
-from the start; A's prompt and a few tokens of B's fit into the first step. A sequence looks for cached blocks once,
-when it is admitted. **Guess first:** which of the six find the common beginning in the cache?
+Four at a time, at most 64 tokens per step, and plenty of blocks. All six wait from the start; A's prompt and a few
+tokens of B's fit into the first step. A sequence looks for cached blocks once, when it is admitted. **Guess first:**
+which of the six find the common beginning in the cache?
 """
 
 # %%
@@ -495,9 +463,9 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 
 # %% [markdown]
 """
-A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block
-gets its hash only once it has been computed. So B computed and stored the common beginning again, in three blocks of
-its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three blocks.
+A was the first, and found nothing. B found nothing either: it was admitted in the same step as A, and a block gets its
+hash only once it has been computed. So B computed and stored the common beginning again, in three blocks of its own.
+C to F start with A's three blocks.
 
 ### You choose the order
 
@@ -557,10 +525,10 @@ OpenAI charges less for cached tokens, and [advises the same](https://developers
 
 ## Measure
 
-What a user notices is how long the first token takes. A request is a document followed by a question of 64 tokens, and
-then comes another question about the same document. *Your* pool schedules both; the milliseconds were recorded on a
-GPU, with a model of the shape of Llama 3.1 (8 billion parameters). The longest document has 32,768 tokens, and its
-first question gets its first token after more than a second. **Guess first:** when does the second one get it?
+A user notices how long the first token takes. A request is a document followed by a question of 64 tokens, and then
+comes another question about the same document. *Your* pool schedules both; the milliseconds were recorded on a GPU,
+with a model of the shape of Llama 3.1 (8 billion parameters). The longest document has 32,768 tokens, and its first
+question gets its first token after more than a second. **Guess first:** when does the second one get it?
 """
 
 # %%
@@ -582,12 +550,12 @@ Table(
 
 # %% [markdown]
 """
-The first question pays for the document, and those after it don't. Their first token still comes later if the document
-is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. And no step is free: even
-for 64 tokens, all weights are read from memory. So a short document saves little.
+The first question pays for the document. Later ones don't, but their first token still comes later if the document is
+longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. And even for 64 tokens, all
+weights are read from memory, so a short document saves little.
 
-The time also tells a user whether the document was in the cache, so whether another user has sent it lately.
-("Further" says how vLLM keeps users apart, and times sharing on this machine.)
+The time also tells a user whether the document was in the cache, and thus whether another user has sent it lately.
+("Further" says how vLLM keeps users apart.)
 
 ## What is still wrong
 
@@ -595,8 +563,8 @@ The time also tells a user whether the document was in the cache, so whether ano
 block its hash as soon as its tokens are scheduled, so there B shares A's blocks. That works, since each layer writes
 all new keys before it computes attention.
 
-**Every answer is the likeliest one, and comes all at once.** Samples of one prompt would all be the same, and nothing
-can be streamed, stopped or aborted. In lesson 12, we put all parts together into one engine that does all this.
+**Every answer is the likeliest one, and comes all at once.** Nothing can be sampled, streamed, stopped or aborted. In
+lesson 12, we put all parts together into one engine.
 
 ## Quiz
 """
@@ -630,14 +598,12 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 ### What production does
 
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and
-  everything else that makes a difference: the adapter, the images, and a *salt* that keeps users apart.
-  `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked list; there, too, the tail of a
-  sequence is evicted before its beginning. A comment in `KVCacheManager.get_computed_blocks` is about a prompt that is
-  entirely in the cache: the last token must be computed again. vLLM then uses one block fewer, and computes the whole
-  last block again.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash
-  (`vllm/v1/engine/parallel_sampling.py`).
+- **vLLM**: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything
+  else that makes a difference: the adapter, the images, and a *salt* that keeps users apart. `FreeKVCacheBlockQueue` in
+  the same file is our `LruQueue`, written as a linked list. If a prompt is entirely in the cache, vLLM uses one block
+  fewer, and computes the whole last block again. It serves n samples of one prompt as n requests that find each other's
+  blocks by hash (`vllm/v1/engine/parallel_sampling.py`). Lesson 12's engine does both in the same way, so it shares
+  full blocks only and has nothing to copy.
 - **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares
   the tokens as well.
 - **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least
@@ -646,24 +612,6 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 - **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`,
   and its `cache.py` has `prepare_fork_request` for several samples.
 
-The PagedAttention paper describes sharing and copy-on-write in section 4.4.
-"""
-
-# %% [markdown]
-"""
-### Before a write
-
-The engine of lesson 12 doesn't look for the last known token in the cache, so its sequences share full blocks only, and
-nothing has to be copied. (vLLM does the same, and serves several samples as several requests.) Forks need a
-`CopyOnWriteScheduler`. Before a write it calls your `is_writable`, and if the answer is no, your `copy_before_write`.
-And `fork` only counts:
-"""
-
-# %%
-show_source(CopyOnWriteScheduler.make_room, fork)
-
-# %% [markdown]
-"""
 ### B comes back
 
 The sequences of the six stories overlapped. But a beginning is also found when no sequence uses it anymore. Let B come
@@ -671,65 +619,19 @@ back for four tokens after all six have ended:
 """
 
 # %%
-found = len(sharing_steps[-1].cached)
-print(f"all have ended; {len(stories.pool.used)} blocks are in use, {found} free ones can still be found")
+from lessons_lib.viz.pressure import draw_pressure
+from lessons_lib.viz.stepper import Stepper
+
+found, in_use = len(sharing_steps[-1].cached), len(stories.pool.used)
+print(f"all have ended; {in_use} blocks are in use, {found} free ones can still be found")
 again = six_stories(SYSTEM)[1]
 again.max_new_tokens = 4
 return_steps = serve_recorded(runner, stories, [again], first_index=len(sharing_steps))
-print(f"B again: {return_steps[0].hits['B']} of its {len(again.prompt_ids)} prompt tokens found, {return_steps[0].counts['B']} computed")
+hit, counted = return_steps[0].hits["B"], return_steps[0].counts["B"]
+print(f"B again: {hit} of its {len(again.prompt_ids)} prompt tokens found, {counted} computed")
 print("the same answer:", again.output_ids == sharing[1].output_ids[:4])
-
-# %%
 all_steps, comes_back = sharing_steps + return_steps, len(sharing_steps)
 Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes_back, still=comes_back)
-
-# %% [markdown]
-"""
-### Twelve requests, timed
-
-How much time does sharing save? We serve twelve requests with and without sharing. Each has a common beginning, then a
-story, and an answer of four tokens. The beginning is the one from above, or nine times as long: the instructions, and
-the six stories that the model has just told as examples. (Counted alone, the instructions have 49 tokens. The last is a
-space, which belongs to the next word's token once a story follows.) **Guess first:** with the long beginning, sharing
-computes about a seventh of the tokens. Does it also take a seventh of the time?
-"""
-
-# %% tags=["measured"]
-told = " ".join(story.prompt + tokenizer.decode(one.output_ids, skip_special_tokens=True) for story, one in zip(STORIES, sharing))
-
-
-def twelve_answers(before, share):
-    pool = PrefixCache(240, BLOCK)
-    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
-    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(before))]
-    steps = serve_recorded(ModelRunner(model, 240, BLOCK), scheduler, sequences)
-    return sum(sum(step.counts.values()) for step in steps)
-
-
-rows = []
-for name, before in (("instructions", SYSTEM), ("instructions and examples", f"{SYSTEM}{told} ")):
-    computed = {}
-    apart_ms, shared_ms = median_ms(
-        [lambda: computed.update(apart=twelve_answers(before, False)), lambda: computed.update(shared=twelve_answers(before, True))],
-        repeat=2,
-    )
-    apart, shared = computed["apart"], computed["shared"]
-    name = f"{name}: {len(tokenizer(before).input_ids)} tokens"
-    rows.append([name, apart, shared, f"{apart / shared:.1f}", apart_ms, shared_ms, f"{apart_ms / shared_ms:.1f}"])
-Table(
-    columns=[
-        "common beginning", "tokens computed", "tokens, with sharing", "ratio of tokens", "ms", "ms, with sharing",
-        "ratio of ms",
-    ],
-    rows=rows,
-    caption="Twelve requests with a common beginning",
-)
-
-# %% [markdown]
-"""
-The time shrinks less than the tokens do: a step takes time even if it computes little. (Each story comes twice;
-the second one may also find full blocks of its own part of the prompt.)
-"""
 
 # %% [markdown]
 """
@@ -757,11 +659,45 @@ count.
 # %% exercise="11.5"
 from lessons_lib.scheduling.shared_blocks import take_cached
 
+# %% [markdown]
+"""
+### Preemption and sharing together
+
+A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the
+rest keep their hashes until they are allocated again. So a victim may find part of its own cache when it is admitted
+again. The six stories in a pool of 14 blocks, with recompute and your `take_cached`:
+"""
+
 # %%
-YOURS["take_cached"] = take_cached  # for the runs below, and those above if you run their cells once more
+from lessons_lib.scheduling import never_swap
+
+YOURS["take_cached"] = take_cached
+
+
+def row_of_pressure(share):
+    sequences, scheduler, _, steps = serve_stories(share, num_blocks=14, should_swap=never_swap)
+    assert [one.output_ids for one in sequences] == [one.output_ids for one in unshared]
+    computed = sum(sum(step.counts.values()) for step in steps)
+    victims = {id for step in steps for id in step.preempted}
+    # a victim's last admission counts
+    found = {id: step.hits.get(id, 0) for step in steps for id in step.admitted if id in victims}
+    found = ", ".join(f"{id} {tokens}" for id, tokens in sorted(found.items()))
+    name = "with sharing" if share else "without sharing"
+    return [name, len(steps), scheduler.num_preempted, found, computed, scheduler.pool.evicted]
+
+
+Table(
+    columns=["", "steps", "preemptions", "found on readmission", "tokens computed", "cached blocks evicted"],
+    rows=[row_of_pressure(False), row_of_pressure(True)],
+    caption="Six stories with a common beginning, in 14 blocks; the answers are the same",
+)
 
 # %% [markdown]
 """
+Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its
+whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without
+swapping.
+
 ### Stretch: what should be lost first?
 
 *Least recently used* is the usual order, but not the best possible one. One long document that never comes again can
@@ -782,6 +718,9 @@ last row knows which requests will come. The cell starts out with the order of y
 """
 
 # %%
+from lessons_lib.checks.lesson_11.scoreboard import eviction_scoreboard
+
+
 def lost_first(block):
     return block.last_use, block.index  # replace this
 
@@ -790,67 +729,41 @@ eviction_scoreboard(lost_first)
 
 # %% [markdown]
 """
-### Preemption and sharing together
-
-A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the
-rest keep their hashes until they are allocated again. So a victim may find part of its own cache when it is admitted
-again. The same six in a pool of 14 blocks, with recompute:
-"""
-
-# %%
-def row_of_pressure(share):
-    sequences, scheduler, _, steps = serve_stories(share, num_blocks=14, should_swap=never_swap)
-    assert [one.output_ids for one in sequences] == [one.output_ids for one in unshared]
-    computed = sum(sum(step.counts.values()) for step in steps)
-    victims = {id for step in steps for id in step.preempted}
-    found = {id: step.hits.get(id, 0) for step in steps for id in step.admitted if id in victims}  # the last admission counts
-    found = ", ".join(f"{id} {tokens}" for id, tokens in sorted(found.items()))
-    return ["with sharing" if share else "without sharing", len(steps), scheduler.num_preempted, found, computed, scheduler.pool.evicted]
-
-
-Table(
-    columns=["", "steps", "preemptions", "found on readmission", "tokens computed", "cached blocks evicted"],
-    rows=[row_of_pressure(False), row_of_pressure(True)],
-    caption="Six stories with a common beginning, in 14 blocks; the answers are the same",
-)
-
-# %% [markdown]
-"""
-Sharing helps in two ways. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't
-lose everything: B finds its whole prompt again, and the beginning of its answer. That's one reason why an engine with a
-prefix cache can do without swapping.
-"""
-
-# %% [markdown]
-"""
 ### Prove it
 
-The claim: whatever is shared, copied, preempted or swapped, every request gets the answer that it would get alone,
-and no block is ever lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or
-used by exactly as many sequences as its reference count says, hashes and blocks agree, and every sequence has the
-blocks that its tokens need.
-
-We try twenty random workloads on a small random model: prompts with common beginnings, pools that are barely large
-enough, and limits of all kinds.
+Whatever is shared, copied, preempted or swapped, every request must get the answer that it would get alone. Twenty
+random workloads on a small random model, with common beginnings, pools that are barely large enough, and limits of all
+kinds. After every step, `audit` checks that hashes, reference counts and block tables agree:
 """
 
 # %%
+import random
+from types import SimpleNamespace
+
+from lessons_lib.batching import ragged_generate
+from lessons_lib.kv_cache import BlockPool, PagedKVCache
+from lessons_lib.models import VOCAB_SIZE, tiny_model
+from lessons_lib.scheduling import FirstComeFirstServed, ShortestJobFirst, StrictPriority, always_swap
+
 tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
 
 
-def random_workload(rng):
-    """(sequences, scheduler, runner, cache of the swap space)"""
-    size = rng.choice((1, 2, 4))
+def random_run(rng):
+    """Serve a random workload. Returns (its sequences, their answers when served alone, the scheduler, the steps)."""
+    size, most = rng.choice((1, 2, 4)), rng.choice((2, 4, 6))
     base = [rng.randrange(VOCAB_SIZE) for _ in range(32)]
-    prompts = [base[: rng.choice((0, 4, 16))] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
+    ends = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
+    prompts = [base[: rng.choice((0, 4, 16))] + end for end in ends]
     prompts[1] = list(prompts[0])  # may be entirely in the cache
-    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
-    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
-    max_num_seqs = rng.choice((2, 4, 6))
+    sequences = [
+        Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2))
+        for i, p in enumerate(prompts)
+    ]
+    num_blocks = max(blocks_for(one.most_tokens, size) for one in sequences) + rng.choice((0, 1, 4))
     scheduler = CopyOnWriteScheduler(
         PrefixCache(num_blocks, size),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + rng.choice((0, 5, 60)),
+        max_num_seqs=most,
+        max_num_batched_tokens=most + rng.choice((0, 5, 60)),
         policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
         watermark=rng.choice((0, 1)),
         swap_space=BlockPool(rng.choice((0, 8, 60)), size),
@@ -858,50 +771,22 @@ def random_workload(rng):
         share_prefixes=rng.random() < 0.7,
         **YOURS,
     )
-    return sequences, scheduler, ModelRunner(tiny, num_blocks, size), PagedKVCache(tiny.config, 60, size)
+    max_tokens = [one.max_new_tokens for one in sequences]
+    alone = ragged_generate(tiny, plain, prompts, max_new_tokens=max_tokens, max_num_seqs=1)
+    cache = PagedKVCache(tiny.config, 60, size)  # of the swap space
+    steps = serve_recorded(ModelRunner(tiny, num_blocks, size), scheduler, sequences, cache)
+    return sequences, alone, scheduler, steps
 
 
 total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0, hits=0, copies=0)
 for seed in range(20):
-    sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
-    max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
-    record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
+    sequences, alone, scheduler, steps = random_run(random.Random(seed))
     assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
-    total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
+    total["equal"] += sum(one.output_ids == answer for one, answer in zip(sequences, alone))
     total["requests"] += len(sequences)
-    total["steps"] += len(record)
+    total["steps"] += len(steps)
     total["preemptions"] += scheduler.num_preempted
     total["swapped"] += scheduler.num_swapped
-    total["hits"] += sum(len(step.hits) for step in record)
-    total["copies"] += sum(block_copy.kind == "copy" for step in record for block_copy in step.block_copies)
+    total["hits"] += sum(len(step.hits) for step in steps)
+    total["copies"] += sum(one.kind == "copy" for step in steps for one in step.block_copies)
 print(", ".join(f"{name} {count}" for name, count in total.items()))
-
-# %% [markdown]
-"""
-The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them
-in ours:
-
-| bug | reported in | here |
-|---|---|---|
-| A prompt that was entirely in the prefix cache left nothing to compute. | [vLLM][1] | `take_cached` never counts the last known token as computed. |
-| A preempted sequence that found cached blocks read past the end of its block table. | [nano-vllm][2] | An admitted sequence takes its cached blocks before its new tokens are counted. |
-
-[1]: https://github.com/vllm-project/vllm/issues/53706
-[2]: https://github.com/GeeeekExplorer/nano-vllm/pull/211
-"""
-
-# %% [markdown]
-"""
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "11", with_cache_only=True, since="06")
-
-# %% [markdown]
-"""
-The last row serves the same requests from the same pool as the row above it, and computes 583 tokens instead of 647.
-Sharing saves a tenth of the tokens here and none of the passes, because these prompts begin differently: only a
-preempted sequence finds blocks, and they are its own. (So don't expect a difference in speed.)
-"""

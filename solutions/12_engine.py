@@ -8,8 +8,8 @@ answers?**
 85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
-An engine drives the parts, and adds what users expect: sampling, and answers that can be read while they grow, and
-stopped early. Then we break the engine on purpose, and you write the step that survives it.
+An engine drives the parts, and adds what users expect: sampling, and answers that can be read while they grow. Then we
+break it on purpose, and you write the step that survives it.
 """
 
 # %%
@@ -41,7 +41,7 @@ END = tokenizer.eos_token_id
 """
 ## The problem: driving it by hand
 
-With only the parts from earlier lessons, this is what a user has to write to get three stories:
+With only the parts from earlier lessons, a user has to write this to get three stories:
 """
 
 # %%
@@ -59,12 +59,12 @@ for sequence in sequences:
 
 # %% [markdown]
 """
-It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence,
-you have to change the loop. Decoding is always greedy. And what if an exception comes in the middle?
+To add a request later, to show a word before the end or to stop one sequence, you have to change the loop. Decoding is
+always greedy. And what if an exception comes in the middle?
 
-With an engine, a user writes this. `SamplingParams` holds the settings of a request; here, only the maximum length of
-its answer. `EngineConfig` holds the sizes of the engine: batch slots, token budget, blocks. The finish reason `length`
-means that an answer has reached its maximum length.
+With an engine, a user writes this. `SamplingParams` holds the settings of a request, `EngineConfig` the sizes of the
+engine: batch slots, token budget, blocks. The finish reason `length` means that an answer has reached its maximum
+length.
 """
 
 # %%
@@ -118,9 +118,7 @@ predict("12.a", ...)
 > them.
 
 Blocks are copied before the forward pass, because it writes into blocks whose old contents must have been saved by
-then. And no token reaches a reader before the whole pass has succeeded.
-
-Here are the first three steps of the six stories. `EngineMetrics` observes an engine and keeps a record of each step.
+then. And no token reaches a reader before the whole pass has succeeded. The first three steps of the six stories:
 """
 
 # %%
@@ -138,18 +136,17 @@ reveal("12.a", metrics.recent[0].new_tokens)
 
 # %% [markdown]
 """
-A's prompt takes 13 of the 64 tokens, and B gets the other 51 for a part of its prompt. The budget is used up, so two
-batch slots stay free. Only A gets a new token. B has a row of logits too, but it predicts a token that is already in
-B's prompt, so it isn't used.
+A's prompt takes 13 of the 64 tokens, and B gets the other 51 for a part of its prompt, so two batch slots stay free.
+Only A gets a new token: B's row of logits predicts a token that is already in its prompt.
+"""
 
+# %% [markdown]
+"""
 ## Choosing a token
 
-So far we've always taken the likeliest token. That makes for dull stories, and a second answer is identical to the
-first.
+Always taking the likeliest token makes for dull stories, and a second answer is identical to the first.
 
 > **sampling**: choosing the next token at random, where each token has the probability that the model gives it.
-
-A softmax of the logits gives these probabilities. Three settings change them.
 
 > **temperature**: a value by which all logits are divided before the softmax. Below 1, the likeliest tokens become even
 > likelier; above 1, the probabilities become more alike. A temperature of 0 means greedy decoding.
@@ -218,9 +215,9 @@ tokens out, and the remaining tokens share their probability.
 """
 ## Draw a token
 
-Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
-but it takes running sums along the whole row, sorted if there are cuts. There is a way without sums: give each token a
-random number of its own, and compare. But what do you compare? Three ideas, for a token's `probability` and `number`:
+Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That takes running
+sums along the whole row, sorted if there are cuts. There is a way without sums: give each token a random number of its
+own, and compare. But what do you compare? Three ideas, for a token's `probability` and `number`:
 
 - A draws the token with the largest `probability * number`.
 - B draws the token with the smallest `number / probability`.
@@ -252,8 +249,8 @@ A and B draw the likelier token in three quarters of all cases. C is right, and 
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
 An exponential random number is `-log(1 - number)`. It has no memory: however long the race has lasted, the odds for the
-next moment are the probabilities. In B, no time exceeds `1 / probability`. The likelier token reaches its limit
-sooner, so the odds shift toward it. A `number` may not be 0: a token that is cut has the probability 0 and so an
+next moment are the probabilities. In B, no time exceeds `1 / probability`. That limit comes sooner for the likelier
+token, so the odds shift toward it. A `number` may not be 0: a token that is cut has the probability 0 and so an
 infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in "Further" says why C is exact.)
 
 ### The same seed, the same text
@@ -261,12 +258,12 @@ infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in "Further" s
 > **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A
 > request without one gets a random seed.
 
-A random number generator has a state, from which each call takes the next number. If all requests share one, a
-request's numbers depend on the others. If each has its own, a preempted request must keep its state. There is a way
-that needs no state: the random number of a token is a *hash* of the seed, of the position in the answer, and of the
-token's id. ("Neighboring seeds" in "Further" shows how such a hash can go wrong.)
+If all requests share a random number generator, a request's numbers depend on the others. If each has its own, a
+preempted request must keep its state. There is a way that needs no state: the random number of a token is a *hash* of
+the seed, of the position in the answer, and of the token's id. ("Neighboring seeds" in "Further" shows how such a hash
+can go wrong.)
 
-Here are all parts of a draw, with your function, in the simplest possible loop, without cache, batch or engine:
+Here are all parts of a draw, with your function, in the simplest possible loop:
 """
 
 # %%
@@ -302,8 +299,7 @@ expected = by_hand(prompt_ids["C"], seed=7, count=20, **SETTING)
 # %% [markdown]
 """
 At a temperature of 2, the tail ruins the story; `top_k` 3 cuts it off. Now the engine, with the last setting and the
-same seed: alone, with five others in the batch, and in a pool so small that sequences are preempted. C is added last,
-so it's preempted first.
+same seed. C is added last, so in a small pool it's preempted first.
 """
 
 # %%
@@ -338,9 +334,8 @@ different token is drawn: in float32 hardly ever, in bfloat16 now and then.
 > **streaming**: returning an answer piece by piece as it grows.
 
 A stream is a Python generator. When its reader asks for a token, it runs steps until there is one, and the steps serve
-all other requests too. A first version takes six lines. Here E's reader leaves after the second period, with 23 tokens;
-D was added before, and nothing reads it. **With a pencil first:** how many tokens does D have by then? And which
-requests are still in the engine?
+all other requests too. Here E's reader leaves after the second period, with 23 tokens; D was added before, and nothing
+reads it. **With a pencil first:** how many tokens does D have by then? And which requests are still in the engine?
 """
 
 # %%
@@ -386,15 +381,14 @@ leave_early(LLMEngine.stream)
 
 # %% [markdown]
 """
-If you keep a stream in a variable, call its `close()` when you're done with it. `engine.stream` has one more thing that
-ours lacks: if D ends in a step that E's reader runs, the next `engine.step()` still returns D's output.
+`engine.stream` has one more thing that ours lacks: if D ends in a step that E's reader runs, the next `engine.step()`
+still returns D's output. (If you keep a stream in a variable, call its `close()` when you're done with it.)
 
 ## When something breaks
 
 A step can break in the middle, in three ways that are no bug of the engine.
 
-The first is user code: the callback that receives each token. Its error ends its own request, and no other ("A callback
-that fails" in "Further").
+The first is user code: the callback that receives each token. Its error ends its own request, and no other.
 
 The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. By then the scheduler
 has allocated blocks for the step. Here is the loop from the beginning of the lesson. Its fifth pass fails, and the
@@ -452,9 +446,8 @@ reveal("12.b", len(pool.used), unit="blocks")
 A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
-What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
-But if one request makes the model fail, every step fails, forever. One could retry each request alone, a few times. We
-keep it simple: the step ends its requests, and all others are computed anew from their tokens.
+What should a failed step do instead? If it just tries again, and one request makes the model fail, every step fails,
+forever. We keep it simple: the step ends its requests, and all others are computed anew from their tokens.
 
 ## Build 2: the step, whole or failed
 
@@ -500,8 +493,8 @@ from lessons_lib.engine.core import run_step
 
 # %% [markdown]
 """
-Here is an engine with your step. `launch` is what its core calls. The fifth forward pass fails, with A, B, C and D in
-it. E and F wait, and must get the answers that they get alone:
+Here is an engine with your step. The fifth forward pass fails, with A, B, C and D in it. E and F wait, and must get the
+answers that they get alone:
 """
 
 # %%
@@ -548,9 +541,8 @@ and before it is in a block table. No request is to blame, so none should end:
 
 ## The engine, live
 
-Drive an engine yourself. "step" runs one step, "run" runs until no request is left or you press "pause". (A pause
-counts in TTFT and ITL.) Type the beginning of a story and add it. Then make trouble: a crowd, a long prompt, a reader
-that leaves, a model that fails once.
+Drive an engine yourself. Type the beginning of a story and add it. Then make trouble: a crowd, a long prompt, a reader
+that leaves, a model that fails once. (A pause counts in TTFT and ITL.)
 """
 
 # %% tags=["measured"]
@@ -578,11 +570,10 @@ by_lesson(yours.parts)
 # %% [markdown]
 """
 A part of yours may have no work in this engine, and then its row says why. The `backend` here is the reference's
-attention, since lesson 06's computes one sequence and block after another. Some parts are for another policy or
-admission rule, or for lesson 13's engine.
+attention, since lesson 06's computes one sequence and block after another.
 
-What is it worth? Here are 32 requests, most with short answers and some with long ones. They are served one at a time,
-as in lesson 00, and then together, by your engine. **Guess first:** how many times as fast is your engine?
+What is it worth? 32 requests, most with short answers and some with long ones, are served one at a time, as in lesson
+00, and then together, by your engine. **Guess first:** how many times as fast is your engine?
 """
 
 # %% tags=["measured"]
@@ -601,14 +592,12 @@ print(f"your engine is {own_speed / alone_speed:.1f} times as fast")
 
 # %% [markdown]
 """
-The model and the machine are the same; the lessons in between make the difference. ("The designs side by side" in
-"Further" compares all of them, and Hugging Face's continuous batching.)
+The model and the machine are the same; the lessons in between make the difference.
 
 ### The ledger
 
-Six stories keep an engine less busy, and runs this short can't rank engines by speed: compare tokens, passes and
-copies. The last row is yours, with the same attention as the row above it. First, does your engine tell these stories
-as the reference's does?
+Runs this short can't rank engines by speed: compare tokens, passes and copies. The last row is yours, with the same
+attention as the row above it. First, does your engine tell these stories as the reference's does?
 """
 
 # %%
@@ -628,10 +617,8 @@ Both engines compute only tokens that are needed, copy nothing, and reserve litt
 was to blame. And after some errors on a GPU, such as an illegal memory access, the process can't use the device any
 more, whatever it catches.
 
-**One caller.** `stream` runs the steps itself. A lock lets one call in at a time, so callers in two threads wait for
-each other, and between calls nothing runs.
-
-**No network.** Requests can come only from inside this Python process.
+**One caller.** `stream` runs the steps itself: callers in two threads wait for each other, and between calls nothing
+runs. And requests can come only from inside this Python process.
 
 **Python drives the model.** On a GPU that is too slow. Lesson 13 shows what to do about it.
 
@@ -661,7 +648,6 @@ quiz("12")
   <https://docs.vllm.ai/en/latest/design/metrics.html>
 - nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
 - Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-- Prometheus: metric types, <https://prometheus.io/docs/concepts/metric_types/>
 """
 
 # %% [markdown] folded=true
@@ -671,173 +657,19 @@ quiz("12")
 What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
-# %%
-import math
-import random
-import sys
-from dataclasses import replace
-from pathlib import Path
-from statistics import median
-
-from IPython.display import display
-
-from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
-from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
-from lessons_lib.engine.prometheus import prometheus_text
-from lessons_lib.engine.stateless_random import mixed
-from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, ways_table
-from lessons_lib.recording import count_operators
-from lessons_lib.viz.charts import draw_step_parts
-from lessons_lib.viz.source import show_source
-
-# %% [markdown]
-"""
-### What must be refused
-
-An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves
-its own state unchanged:
-"""
-
-# %%
-engine = LLMEngine(model, tokenizer, SMALL)
-engine.add_request("The old dog", request_id="C")
-for call in (
-    lambda: engine.add_request([5] * 600),
-    lambda: engine.add_request([5, 4096]),
-    lambda: engine.add_request("It was raining.", request_id="C"),
-    lambda: SamplingParams(temperature=-0.5),
-):
-    try:
-        call()
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}")
-print("in the engine:", list(engine.requests))
-
-# %% [markdown]
-"""
-A request that would fit in an empty pool is accepted even if the pool is full now: it waits. One that wouldn't fit even
-then would wait forever.
-"""
-
-# %% [markdown]
-"""
-### A callback that fails
-
-B's callback fails at the fourth token. The other five requests must not be affected. This is again an engine with your
-step:
-"""
-
-# %%
-of_b = []
-
-
-def failing_callback(token):
-    of_b.append(token)
-    if len(of_b) == 4:
-        raise ConnectionError("the reader is gone")
-
-
-serve_six(LLMEngine(model, tokenizer, SMALL, parts=YOURS), B=failing_callback)
-
-# %% [markdown]
-"""
-### Interrupted anywhere
-
-Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code.
-Its core notes when a change begins, and that it is whole only once it has finished. A call that finds a change
-unfinished begins with this:
-"""
-
-# %%
-show_source(EngineCore.rebuild)
-
-# %% [markdown]
-"""
-`reset` empties the queues, the pool and the block tables. `begin` adds a request's sequences to the queue again, with
-their tokens, and nothing computed. Their keys and values are recomputed, as after a preemption in lesson 10. A request
-that had its output already keeps it.
-
-Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
-engine, the scheduler and the cache. Let's interrupt each of 20 runs at one of them, drawn at random. (That's a sample,
-not a proof. `rebuild` itself runs only after an interrupt, so none of its lines is drawn.)
-"""
-
-# %%
-PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling", "kv_cache"))
-
-
-def six_tokens(interrupt_at=None):
-    """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of each story)."""
-    engine, lines, struck, answers = LLMEngine(model, tokenizer, SMALL, parts=YOURS), 0, None, {}
-    for story in STORIES:
-        engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
-
-    def on_line(frame, event, _):
-        nonlocal lines, struck
-        if frame.f_code is not run_step.__code__ and not any(place in frame.f_code.co_filename for place in PLACES):
-            return None
-        lines += event == "line"
-        if event == "line" and lines == interrupt_at:
-            struck = frame.f_code.co_name
-            raise KeyboardInterrupt
-        return on_line
-
-    while engine.has_unfinished():
-        sys.settrace(None if struck else on_line)  # Python calls it for each line that runs
-        try:
-            outputs = engine.step()
-        except KeyboardInterrupt:
-            continue
-        finally:
-            sys.settrace(None)
-        audit(engine.scheduler)
-        answers |= {output.request_id: output.token_ids for output in outputs}
-    return lines, struck, answers
-
-
-lines, _, uninterrupted = six_tokens()
-runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 20)]
-print(f"{lines:,} lines; interrupted in {', '.join(sorted({struck for _, struck, _ in runs})[:12])}, …")
-print(f"the same tokens for all six: {sum(answers == uninterrupted for *_, answers in runs)} of {len(runs)} runs")
-
-# %% [markdown]
-"""
-### Text, character by character
-
-Why not decode each token as it arrives? Look at this:
-"""
-
-# %%
-euro = tokenizer("It cost 5 €.").input_ids
-stream = IncrementalDetokenizer(tokenizer)
-print("each alone:  ", [tokenizer.decode(token) for token in euro])
-print("incremental: ", [stream.add(token) for token in euro])
-
-# %% [markdown]
-"""
-"€" has no token of its own, so three tokens hold a byte of it each. Decoded alone, a byte gives "�", and what a reader
-has seen can't be taken back. `IncrementalDetokenizer` releases text only once its characters are complete. It also
-holds back what might be the beginning of a stop string, which the next section explains.
-"""
-
 # %% [markdown]
 """
 ### Stop strings
 
 > **stop string**: a string that ends the answer as soon as it appears. It isn't part of the answer.
 
-A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* is harder, for three
-reasons. It may span several tokens. It may begin in the middle of a token. And the reader must never see the beginning
-of it.
+A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* may span several tokens, or
+begin in the middle of one, and the reader must never see the beginning of it. So text is held back, as much as might be
+the beginning of a stop string. With the stop string "END", the text "The dog. E" can be shown up to the space. If "ND"
+follows, the answer is finished. If "very" follows, it wasn't a stop string, and "Every" can be shown.
 
-So part of the text is held back: as much as might be the beginning of a stop string. With the stop string "END", the
-text "The dog. E" can be shown up to the space. If "ND" follows, the answer is finished. If "very" follows, it wasn't a
-stop string, and "Every" can be shown.
-
-### Optional: what can be shown
-
-**Exercise 12.2: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them
-empty; the tuple itself may be empty. Return the pair (length, stopped): `text[:length]` can be shown.
+**Exercise 12.2: `releasable(text, stop)`** (optional). `text` is the text so far. `stop` is a tuple of stop strings,
+none of them empty; the tuple itself may be empty. Return the pair (length, stopped): `text[:length]` can be shown.
 
 - If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If
   there are several, the one that comes first in the text counts, whatever their order in `stop`. This holds even if a
@@ -859,8 +691,8 @@ from lessons_lib.engine.detokenizer import releasable
 
 # %% [markdown]
 """
-Here is A's answer, token by token, with two stop strings: "day, she sang", which will turn out not to appear, and "a
-big". Both span several tokens. What does the reader see, and when?
+Here is A's answer, token by token, with two stop strings that both span several tokens. "day, she sang" won't appear;
+"a big" will. What does the reader see, and when?
 """
 
 # %%
@@ -874,84 +706,72 @@ for token in answers[0].token_ids:
     shown = text[:length]
     if stopped:
         break
-print(f"\nthe answer: {shown!r}")
+stopped_early = SamplingParams(max_tokens=30, stop=STOP)
+output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], stopped_early)[0]
+print(f"\nthe answer: {shown!r}; the engine's: {output.finish_reason}, the same: {output.text == shown}")
 
 # %% [markdown]
 """
-Even the "d" of "loved" had to wait for the next token, because "day, she sang" begins with it. Later, "day, she" was
-held back while three tokens arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at
-once. The other stop string ended the answer: only the space of " a" was shown, and " big" completed the match. The
-engine does the same:
+"day, she" was held back while three tokens arrived. Then " saw" showed that it wasn't the stop string, and all of it
+was released at once. Text is held back for another reason, too: a character such as "€" may be spread over several
+tokens, and a byte of it, decoded alone, gives "�".
+
+### Interrupted anywhere
+
+Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code.
+Its core notes when a change begins, and that it is whole only once it has finished. A call that finds a change
+unfinished calls `EngineCore.rebuild`: it empties the queues, the pool and the block tables, and adds every unfinished
+sequence to the queue again, with its tokens and nothing computed.
+
+Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
+engine, the scheduler and the cache. Let's interrupt each of 20 runs at one of them, drawn at random. (`rebuild` itself
+runs only after an interrupt, so none of its lines is drawn.)
 """
 
 # %%
-output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], SamplingParams(max_tokens=30, stop=STOP))[0]
-print(output.finish_reason, repr(output.text), output.text == shown)
+import random
+import sys
+from pathlib import Path
 
-# %% [markdown]
-"""
-### What an engine knows about itself
+PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling", "kv_cache"))
 
-`EngineMetrics` counts while an engine serves, and `snapshot()` returns everything as plain data. Here are twelve
-requests with skewed lengths:
-"""
 
-# %% tags=["measured"]
-load = skewed_workload(12)
-engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
-measured = EngineMetrics(engine)
-engine.generate(load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens])
-snapshot = measured.snapshot()
-rows = [["throughput", f"{snapshot['throughput']:.0f} tokens/s"]]
-rows += [[f"utilization of {what}s", f"{snapshot[f'{what}_utilization']:.0%}"] for what in ("slot", "token", "block")]
-for name in ("queue_time", "ttft", "itl", "latency"):
-    mean, p50, p99 = (f"{1000 * snapshot[name][key]:.0f} ms" for key in ("mean", "p50", "p99"))
-    rows.append([name, f"{mean} on average; p50 at most {p50}, p99 at most {p99}"])
-Table(columns=["metric", "value"], rows=rows, caption=f"{len(snapshot)} metrics are in the snapshot; these are some of them")
+def six_tokens(interrupt_at=None):
+    """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of each story)."""
+    engine, lines, struck, answers = LLMEngine(model, tokenizer, SMALL, parts=YOURS), 0, None, {}
+    for story in STORIES:
+        engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
 
-# %% [markdown]
-"""
-The times were defined in lessons 02 and 09.
+    def on_line(frame, event, _):
+        nonlocal lines, struck
+        code = frame.f_code
+        if code is not run_step.__code__ and not any(place in code.co_filename for place in PLACES):
+            return None
+        lines += event == "line"
+        if event == "line" and lines == interrupt_at:
+            struck = code.co_name
+            raise KeyboardInterrupt
+        return on_line
 
-| metric | meaning |
-|---|---|
-| throughput | new tokens per second of busy time |
-| queue time, TTFT | from arrival to the request's first step, and to its first token |
-| ITL, TPOT | each gap between two tokens of an answer, and their mean over one answer |
-| latency | from arrival to the last token |
-| utilization of slots, tokens, blocks | share of the batch slots, the token budget and the pool in use, averaged over the steps |
-| preemptions, prefix hits | how often a running sequence was preempted; prefill tokens that were found in the cache |
-| finished | requests by finish reason |
+    while engine.has_unfinished():
+        sys.settrace(None if struck else on_line)  # Python calls it for each line that runs
+        try:
+            outputs = engine.step()
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(None)
+        audit(engine.scheduler)
+        answers |= {output.request_id: output.token_ids for output in outputs}
+    return lines, struck, answers
 
-A server runs for weeks, so it can't keep every value. It keeps counts and sums, and a histogram for each of the times:
 
-> **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it;
-> the closer the bounds, the more precise they are.
-"""
-
-# %% [markdown]
-"""
-### How your functions get into the engine
-
-An answer of yours is left out if it no longer passes its check, or if an engine with it fails a short trial. The others
-take the places of the reference's.
-
-How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's
-source once more, in a copy of its module's names, where `blocks_for` is your function; see
-`lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine
-doesn't call `slot_mapping`, `add_block`, `attention_in_place` and `token_probabilities` itself: it computes slots and
-attention of many sequences at once, and draws without a sort. If one of them is yours, a function that calls it takes
-the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, and several times slower with
-lesson 06's attention.
-
-Drawn tokens should be the reference engine's, too (with the caveat from "The same seed, the same text"):
-"""
-
-# %%
-engines = LLMEngine(model, tokenizer, SMALL), my_engine(model, tokenizer, SMALL)
-drawn = SamplingParams(max_tokens=20, seed=7, **SETTING)
-reference, own = ([output.token_ids for output in engine.generate(PROMPTS, drawn)] for engine in engines)
-print("the same drawn tokens:", own == reference)
+lines, _, uninterrupted = six_tokens()
+runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 20)]
+places = ", ".join(sorted({struck for _, struck, _ in runs})[:12])
+print(f"{lines:,} lines; interrupted in {places}, …")
+same = sum(answers == uninterrupted for *_, answers in runs)
+print(f"the same tokens for all six: {same} of {len(runs)} runs")
 
 # %% [markdown]
 """
@@ -968,72 +788,80 @@ of a position. One user asks with seed 7, another with seed 8, and each gets an 
 predict("12.c", ...)  # hashes
 
 # %%
-seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # `mixed` is the engine's hash
+from lessons_lib.engine.stateless_random import mixed
+
+seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # the engine's hash
 reveal("12.c", len(set(seed_7) & set(seed_8)), unit="hashes")
 
 # %% [markdown]
 """
 8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against
-equal arguments. So the seed is hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like
-`hash(seed + 1)`. The engine's `random_numbers` hashes `hash(hash(seed) + position)` plus a multiple of the token id,
-and turns 32 bits of the result into a number between 0 and 1.
-"""
+equal arguments. So the engine hashes the seed first, and then the result plus the position: `hash(seed) + 1` is nothing
+like `hash(seed + 1)`.
 
-# %% [markdown]
-"""
-### Several answers, and how likely they are
+### The race and the cuts
 
-`n=3` asks for three answers. The first computes the prompt; the others begin after its first token, and find the full
-blocks of the prompt in the prefix cache (lesson 11). Each draws with its own seed: seed, seed + 1, seed + 2. That is why
-the seed is hashed before the position is added.
+Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
+next one is proportional to its weight, exp(logit / temperature). So token i wins with the probability wᵢ / Σ wⱼ. That
+is the softmax, though no sum was computed. And with cuts? If the winner's rank is below `top_k`, and the tokens before
+it have less than `top_p`, then it would have won among the remaining tokens alone, too. To find out, count the tokens
+that are likelier, and add up their probabilities; that needs no sort. If the winner is cut, so is every token after it;
+the race is run again among those before it, with the same times. (With logarithms of everything, the race is called the
+*Gumbel-max trick*.)
+
+### The other settings
+
+> **penalty**: a setting that makes tokens less likely if they have already occurred.
+
+> **min_p**: only tokens at least this many times as likely as the likeliest one may be drawn.
+
+> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless
+> `max_tokens` cuts them off.
 
 > **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to
 > that of the whole answer.
 
-> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the
-> model was, on average, as uncertain as if it had to choose between 5 equally likely tokens.
-
-With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position.
-These are the model's own log-probabilities, before temperature and cuts.
-
-`prompt_logprobs` does the same for the tokens of the prompt. Usually only the last row of a prompt's logits is needed;
-now all rows are. So the whole prompt is computed, and nothing comes from the prefix cache, which holds keys and values
-but no logits.
+`SamplingParams` has most of vLLM's settings, with the same names and in the same order: first those that can change
+which token is likeliest, then temperature, `min_p`, `top_k` and `top_p`. One prompt, with some of them:
 """
 
 # %%
-engine = LLMEngine(model, tokenizer, SMALL)
-metrics = EngineMetrics(engine)
-drawn = engine.generate([PROMPTS[1]], SamplingParams(n=3, max_tokens=24, seed=1, logprobs=2, **SETTING))[0]
-most_used = max(step.used_blocks for step in metrics.recent)
-likeliest = engine.generate([PROMPTS[1]], SamplingParams(max_tokens=24, logprobs=2))[0]
-
-
-def perplexity(completion):
-    return math.exp(-sum(position.logprob for position in completion.logprobs) / len(completion.logprobs))
-
-
-for completion in [*drawn.completions, likeliest.completions[0]]:
-    print(f"perplexity {perplexity(completion):4.1f}: …{completion.text!r}")
-first = drawn.completions[0].logprobs[0]
-top = ", ".join(f"{tokenizer.decode(token)!r} {math.exp(logprob):.2f}" for token, logprob in first.top)
-print(f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}")
-unshared = 3 * math.ceil((len(prompt_ids["B"]) + 24) / 16)
-print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {most_used} together, and would use {unshared} without sharing")
-
-# %% [markdown]
-"""
-The last one is the greedy answer. It has the lowest perplexity.
-"""
+PERIOD = tokenizer(".").input_ids[0]
+OTHER_SETTINGS = [
+    ("greedy decoding", {}),
+    ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
+    ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
+    ("… each time they occur", dict(frequency_penalty=2.0)),
+    ("a value is added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
+    ("words that the answer must not contain", dict(bad_words=("dog", "friend"))),
+    ("the answer ends before this string, but not within 16 tokens", dict(stop=(".",), min_tokens=16)),
+    ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
+    ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
+]
+params = [SamplingParams(max_tokens=24, **setting) for _, setting in OTHER_SETTINGS]
+outputs = LLMEngine(model, tokenizer, SMALL).generate(["The old dog"] * len(params), params)
+rows = [
+    [", ".join(setting) or "–", what, output.text.replace("\n", " ")]
+    for (what, setting), output in zip(OTHER_SETTINGS, outputs)
+]
+Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]
 """
+- With `structured_outputs`, a parser follows the answer, and says before each token which tokens may come next. It
+  comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
+- `n=3` asks for three answers. The first computes the prompt; the others find its full blocks in the prefix cache, and
+  draw with the seeds seed + 1 and seed + 2. `logprobs=2` adds each token's log-probability, and the two likeliest.
+- A reader who tries prompts and looks at the clock can find out what others have asked: a cached beginning gets its
+  first token sooner. A request's `cache_salt` is hashed into its blocks, so only requests with the same salt share
+  them.
+
 ### Stretch: which requests should be given up?
 
-A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all
-deadlines can be met. Tokens for a request that will be late are wasted, and `engine.abort` would free its batch slot
-for another one. Before each step, your function gets the list of the unfinished requests, and returns a list of those
-that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
+A request may have a deadline: an answer that comes later is worth nothing. Tokens for a request that will be late are
+wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of
+the unfinished requests, and returns a list of those that the engine aborts. The more requests get their whole answer in
+time, the better. A request has five attributes:
 
 | attribute | meaning |
 |---|---|
@@ -1049,6 +877,9 @@ starts out with the rule that gives up nothing.
 """
 
 # %%
+from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
+
+
 def give_up(requests):
     return []  # replace this
 
@@ -1057,157 +888,23 @@ deadline_scoreboard(give_up)
 
 # %% [markdown]
 """
-### The race and the cuts
+### What production does
 
-Anything proportional to the probabilities will do, such as the weights exp(logit / temperature): a common factor
-doesn't change the winner. So the engine doesn't even need the softmax.
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is also ours: `schedule`, `execute_model`, `sample_tokens`,
+  `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate
+  processes, so that turning tokens into text doesn't hold up the GPU.
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings. Its penalties work on tensors of counts for
+  the whole batch; ours handle one sequence after another. A request with a seed has its own `torch.Generator`, a state
+  that must be kept. It draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
+- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it.
+- `vllm/v1/engine/detokenizer.py` always holds back the length of the longest stop string minus one. That is simpler
+  than `releasable`, and shows everything a little later.
+- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with
+  "greedy sampling is not permitted".
+- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has
+  `add_request`, `get_result` and a thread that runs the steps. `generate_batch` is our `generate`.
 
-Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
-next one is proportional to its rate, which is its weight. So token i wins with the probability wᵢ / Σ wⱼ. That is the
-softmax, though no sum was computed. And with cuts? If the winner's rank is below `top_k`, and the tokens before
-it have less than `top_p`, then it would have won among the remaining tokens alone, too. To find out, count the tokens
-that are likelier, and add up their probabilities; that needs no sort. If the winner is cut, so is every token after it;
-the race is run again among those before it, with the same times. (With logarithms of everything, the race is called the
-*Gumbel-max trick*.)
-
-`token_probabilities` sorts, and `draw`, a function of the library, lays the probabilities end to end: the row "sort and
-line" below. The engine's `choose_tokens` runs the race, and your own engine draws from your function. Here are the
-times of one step of 8 requests with a vocabulary of 151,936, on this CPU:
-"""
-
-# %% tags=["measured"]
-REQUESTS, LARGE = 8, 151_936
-wide = torch.randn(REQUESTS, LARGE, generator=torch.Generator().manual_seed(0))
-
-
-def by_sorting():
-    settings = [torch.tensor([value]).expand(REQUESTS) for value in (1.0, LARGE, 0.95)]
-    return draw(*token_probabilities(wide, *settings), torch.rand(REQUESTS, dtype=torch.float64))
-
-
-def by_the_engine(**setting):
-    return choose_tokens(wide, [SamplingParams(**setting)] * REQUESTS, range(REQUESTS), [0] * REQUESTS)
-
-
-ways = {
-    "greedy: the largest logit": lambda: by_the_engine(),
-    "race": lambda: by_the_engine(temperature=1.0),
-    "sort and line, top-p 0.95": by_sorting,
-    "race, top-p 0.95": lambda: by_the_engine(temperature=1.0, top_p=0.95),
-    "race, top-k 50": lambda: by_the_engine(temperature=1.0, top_k=50),
-}
-Table(columns=["tokens of 8 requests", "ms"], rows=[[name, f"{ms:.1f}"] for name, ms in zip(ways, median_ms(list(ways.values()), repeat=3))])
-
-# %% [markdown]
-"""
-On a GPU, one kernel does it for all requests (`lessons_lib/kernels/race.py`): one program per row, which reads the row
-and writes one token.
-"""
-
-# %% [markdown]
-"""
-### The other settings
-
-Real clients need more control than that: an answer that repeats itself less, avoids a word, or has a minimum length.
-`SamplingParams` has most of vLLM's settings, with the same names. Two of the terms are new:
-
-> **penalty**: a setting that makes tokens less likely if they have already occurred.
-
-> **min_p**: only tokens at least this many times as likely as the likeliest one may be drawn.
-
-The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`,
-`min_tokens`, `logit_bias`, then the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one
-prompt with different settings. `stop`, a string that ends the answer, has a section of its own, "Stop strings".
-"""
-
-# %%
-PERIOD = tokenizer(".").input_ids[0]
-OTHER_SETTINGS = [
-    ("greedy decoding", {}),
-    ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
-    ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
-    ("… each time they occur", dict(frequency_penalty=2.0)),
-    ("a value is added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
-    ("words that the answer must not contain", dict(bad_words=("dog", "friend"))),
-    ("the only tokens that the answer may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
-    ("the answer ends before this string", dict(stop=(".",))),
-    ("the answer ends after it", dict(stop=(".",), include_stop_str_in_output=True)),
-    ("the answer ends before it, but not within the first 16 tokens", dict(stop=(".",), min_tokens=16)),
-    ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
-    ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
-]
-params = [SamplingParams(max_tokens=24, **setting) for _, setting in OTHER_SETTINGS]
-outputs = LLMEngine(model, tokenizer, SMALL).generate(["The old dog"] * len(params), params)
-rows = [[", ".join(setting) or "–", what, output.text.replace("\n", " ")] for (what, setting), output in zip(OTHER_SETTINGS, outputs)]
-Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
-
-# %% [markdown]
-"""
-Each setting that comes before temperature is a few lines in `lessons_lib/engine/logits_processors.py`. These rules keep
-no state between steps: they only look at the tokens so far. So preemption and several answers to one prompt need no
-extra code. Requests without such settings skip all of it.
-
-Programs that read an answer need it in a fixed format.
-
-> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless
-> `max_tokens` cuts them off.
-
-With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next.
-It's `allowed_token_ids` with a new list for each token. The parser comes from an optional library
-(`pip install llguidance`); see `lessons_lib/engine/guided.py`.
-
-A model brings settings, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not
-be drawn. `generate` obeys it, so the engine must, or its answers differ. Here the model asks for a penalty, and the
-request asks for nothing:
-"""
-
-# %%
-model.generation_config.repetition_penalty = 1.3
-try:
-    with LLMEngine(model, tokenizer, SMALL) as engine:
-        (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24))
-    prompt = tokenizer("The old dog", return_tensors="pt").input_ids
-    expected = model.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
-finally:
-    model.generation_config.repetition_penalty = None
-print(repr(output.text))
-print("equal to generate:", output.token_ids == expected)
-
-# %% [markdown]
-"""
-A setting that the engine can't follow is refused when the engine is made. `EngineConfig(generation_config=False)`
-ignores them all; only the tokenizer's end token ends an answer then.
-"""
-
-# %% [markdown]
-"""
-### What other users must not find out
-
-Users must not learn each other's prompts. A prompt whose beginning is cached gets its first token sooner. So a reader
-who tries prompts and looks at the clock can find out what others have asked. A request's `cache_salt` is hashed into
-its blocks: only requests with the same salt share them.
-"""
-
-# %%
-SECRET = "Once upon a time there was a small dog. His name was Max and his bone was under the tree. "
-for salt in ("the same", "another"):
-    engine = LLMEngine(model, tokenizer, SMALL)
-    metrics = EngineMetrics(engine)
-    for tenant_salt in ("the same", salt):
-        before = metrics.cached_tokens
-        engine.generate([SECRET], SamplingParams(max_tokens=4), cache_salt=tenant_salt)
-    print(f"{salt} salt: {metrics.cached_tokens - before} of {len(tokenizer(SECRET).input_ids)} prompt tokens were cached")
-
-# %% [markdown]
-"""
-Cached blocks are also wrong once the model's weights change: `engine.reset_prefix_cache()` forgets them all.
-"""
-
-# %% [markdown]
-"""
-### Bugs of real engines
-
-Real engines have had bugs in these places. These are three of them, and what prevents them in ours:
+Three bugs of real engines, and what prevents them in ours:
 
 | bug | reported for | what prevents it here |
 |---|---|---|
@@ -1218,142 +915,4 @@ Real engines have had bugs in these places. These are three of them, and what pr
 [1]: https://github.com/GeeeekExplorer/nano-vllm/pull/249
 [2]: https://github.com/vllm-project/vllm/issues/51226
 [3]: https://github.com/huggingface/transformers/issues/48296
-"""
-
-# %% [markdown]
-"""
-### For a monitoring system
-
-A monitoring system reads such metrics from many engines every few seconds. The most common one is Prometheus. It reads
-text with one value per line. A *counter* only grows, a *gauge* goes up and down, and a histogram has a line for each
-bound: how many values didn't exceed it.
-"""
-
-# %% tags=["measured"]
-lines = prometheus_text(snapshot).splitlines()
-print("\n".join(lines[:6]), "\n…")
-print("\n".join(line for line in lines if "first_token_seconds_bucket" in line or "first_token_seconds_count" in line))
-
-# %% [markdown]
-"""
-### Where a step's time goes
-
-Each step is timed in its five parts. Everything but the forward pass is the engine's own time: scheduling, block
-copies, sampling, bookkeeping.
-"""
-
-# %% tags=["measured"]
-display(draw_step_parts(list(measured.recent)))
-parts = measured.part_seconds
-print(", ".join(f"{part} {1000 * seconds / measured.steps:.2f} ms" for part, seconds in parts.items()), "per step on average")
-print(f"the engine's own share: {measured.own_share:.1%}")
-
-# %% [markdown]
-"""
-On a CPU the model takes nearly all of the time. If your chart says otherwise, look at the largest part that isn't the
-model. On a GPU the model is so fast that the same bookkeeping matters. That is the subject of lesson 13.
-
-What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between.
-`fused_runner` makes a runner that computes the same model with fewer: queries, keys and values come from a single
-product with their concatenated weights, and so do the gate and up projections of the MLP. Each norm is one operation.
-Here is a step of four stories:
-"""
-
-# %% tags=["measured"]
-def decodes(make_runner=None):
-    """Operators in one decode step of four stories, milliseconds of a forward pass (median of 20), and the tokens."""
-    engine, tokens = LLMEngine(model, tokenizer, replace(SMALL, make_runner=make_runner)), []
-    metrics = EngineMetrics(engine)
-    for story in STORIES[:4]:
-        engine.add_request(story.prompt, SamplingParams(max_tokens=60, ignore_eos=True), on_token=lambda token: tokens.append(token.token))
-    for _ in range(4):
-        engine.step()
-    with count_operators() as operators:
-        engine.step()
-    for _ in range(20):
-        engine.step()
-    return operators.count, 1000 * median(step.seconds["forward"] for step in list(metrics.recent)[-20:]), tokens
-
-
-(plain, plain_ms, tokens), (fused, fused_ms, fused_tokens) = decodes(), decodes(fused_runner)
-print(f"Hugging Face's forward pass: {plain} operators, {plain_ms:.1f} ms; fused: {fused} operators, {fused_ms:.1f} ms")
-print("the same tokens:", tokens == fused_tokens)
-
-# %% [markdown]
-"""
-It's the same model with fewer operators to launch. vLLM's model files concatenate weights too: `QKVParallelLinear` and
-`MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
-"""
-
-# %% [markdown]
-"""
-### The designs side by side
-
-Here is everything that this course has built, on one workload: the six stories, one of them with a longer answer, at
-most four at a time. All produce the same tokens. "Loop over sequences" is a design that is sometimes called continuous
-batching: a scheduler that batches, and a model that is called for one sequence after another. Hugging Face's own
-continuous batching is in the table too, without its startup time.
-"""
-
-# %% tags=["measured"]
-load = Workload(PROMPTS, (24, 8, 48, 8, 8, 8))
-results = {}
-for name, design in DESIGNS.items():
-    started = perf_counter()
-    answers = design(model, tokenizer, load, 4)
-    results[name] = perf_counter() - started, answers
-results["Hugging Face continuous batching"] = hugging_face_continuous(model, tokenizer, load, 4)
-base, right = results["one at a time"]
-count = sum(map(len, right))
-Table(
-    columns=["design", "tokens/s", "speedup over one at a time", "the same tokens"],
-    rows=[[name, f"{count / took:,.0f}", f"{base / took:.1f}", "yes" if answers == right else "no"] for name, (took, answers) in results.items()],
-    caption=f"{len(load.prompts)} requests, {count} new tokens; one run",
-)
-
-# %% [markdown]
-"""
-Look at the loop. Its scheduler is as good as any, but the design gains little or nothing, because the model computes
-one sequence at a time. Static waves pay for padding and the batch barrier. With a small model, short contexts and a
-CPU, most of the others are close together, and a run as short as this one can't rank them; on a busy machine any two
-may swap ranks. What sets them apart is memory and long contexts (lesson 06), and how much load they can take (lessons
-09 and 10). `make bench` measures with 64 requests. This is a recorded run:
-"""
-
-# %%
-print(recorded_ways().provenance)
-ways_table(recorded_ways().results)
-
-# %% [markdown]
-"""
-"sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU.
-With 64 requests the differences are clearer. With 64 batch slots no request waits, and everything gains from that
-except the loop and the dense slots. The engine is no slower than "paged row", although it schedules every step, looks
-for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
-"""
-
-# %% [markdown]
-"""
-### What production does
-
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is also ours: `schedule`, `execute_model`,
-  `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
-  run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is
-  likeliest, then temperature, min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts
-  for the whole batch; ours handle one sequence after another. By default its log-probabilities are computed before any
-  of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that must be kept. It
-  draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
-- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it.
-  Unlike ours, each draw lays the probabilities end to end, with a new random number.
-- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string
-  minus one. That is simpler than `releasable`, and shows everything a little later.
-- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They
-  share the prompt through the prefix cache.
-- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as
-  `vllm:time_to_first_token_seconds`.
-- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with
-  "greedy sampling is not permitted".
-- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has
-  `add_request`, `get_result` and a thread that runs the steps. `generate_batch` is our `generate`.
 """

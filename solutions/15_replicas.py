@@ -6,22 +6,18 @@
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
-A second GPU can hold a copy of the model. Two questions follow: which copy gets which request, and what happens to the
-requests of a copy that dies? We build the core of both answers. At the end, two server processes on
-this machine are your replicas, and you kill one of them. You need neither a GPU nor a cluster.
+A second GPU can hold a copy of the model. Which copy gets which request, and what happens to the requests of a copy
+that dies? At the end, two server processes on this machine are your replicas, and you kill one of them. You need
+neither a GPU nor a cluster.
 """
 
 # %%
-import json
 import os
 from functools import partial
 
-from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_15.scoreboard import routing_scoreboard
 from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.measuring import PROMPTS, STORIES
-from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.recording.prefix_places import record_places
@@ -80,8 +76,8 @@ print("one engine, 8 at a time:", steps_to_serve(limits, 8), "steps")
 """
 Replica 0 got the long ones, so a second replica saved only 10 of 130 steps: from step 20 to 60, two requests wait in
 the queue of replica 0 while replica 1 is idle. With three long ones each, the two need 70, like an engine that is twice
-as large. But the load balancer doesn't know the lengths, and each replica has its own queue. Each has its own prefix
-cache, too (lesson 11): what one has computed is unknown to the other. So the choice matters.
+as large. But the load balancer doesn't know the lengths. And each replica has its own prefix cache (lesson 11): what
+one has computed is unknown to the other.
 
 ## Predict
 
@@ -108,9 +104,8 @@ Here are three ways to choose, from simple to clever:
 
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
-Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs:
-only prefix caches are simulated, with blocks of 16 tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is a limit;
-the next section says what for.)
+Six conversations, A to F, of five turns each. The prompts arrive in mixed order, and only prefix caches are simulated,
+with blocks of 16 tokens. (The 4 of `PrefixAffinity(4)` is a limit; the next section says what for.)
 """
 
 # %%
@@ -133,11 +128,11 @@ for others.
 
 ### Why not affinity alone?
 
-Suppose that all prompts begin with the same instructions. The first one goes to some replica. From then on, that
-replica has been sent the longest beginning of *every* prompt, and the others get nothing. So affinity needs a limit: a
-replica that is much busier than the least loaded one isn't chosen for its prefix.
+Suppose that all prompts begin with the same instructions. Then the replica that gets the first prompt has been sent the
+longest beginning of *every* prompt, and the others get nothing. So affinity needs a limit: a replica that is much
+busier than the least loaded one isn't chosen for its prefix.
 
-How does the balancer know what is in a cache? It doesn't ask. It remembers what it has sent, and that is a good guess.
+How does the balancer know what is in a cache? It remembers what it has sent, and that is a good guess.
 
 ## Build 1: which replica
 
@@ -199,21 +194,18 @@ Table(
 # %% [markdown]
 """
 Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen
-by chance. Affinity with a limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are
-left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
-finds more. With memory for six requests, 2 is the best of these. ("Further" derives the highest load with a pencil, and
-has a scoreboard for a rule of your own.)
+by chance. With four replicas and a limit of 4, affinity leaves 22% of the prompt tokens to compute, and round robin
+48%. A small limit keeps the load even, a large one finds more. With memory for six requests, 2 is the best of these.
+("Further" derives the highest load with a pencil, and has a scoreboard for a rule of your own.)
 
 Limit 0 is no better than round robin: it always takes a least loaded replica, and here there is nearly always just one.
-Two choices looks at loads only, so it finds hardly more than round robin. With four replicas it's even worse at loads:
-the oldest request always ends first, so taking turns keeps them even. In the first example, where lengths differ,
-taking turns fails.
+Two choices looks at loads only, so it finds hardly more than round robin.
 
 ### Does your load need it?
 
-Affinity has a price: the load is uneven, and the router has to hash every prompt. Take another load: 900 questions,
-each about one of n texts. A prompt is a text of 512 tokens and a short question. There are four replicas, with 400
-blocks of 16 tokens each.
+Affinity has a price: the load is uneven, and the router has to hash every prompt. Take 900 questions, each about one of
+n texts. A prompt is a text of 512 tokens and a short question. There are four replicas, with 400 blocks of 16 tokens
+each.
 
 **Decide first:** for which n would you pay that price? Find three with a pencil: one n for which affinity finds hardly
 more than round robin, one for which it finds at least 40 percentage points more, and a large one for which the lead is
@@ -252,16 +244,15 @@ line_chart(
 
 # %% [markdown]
 """
-A text has 32 blocks, so a cache of 400 has room for at most 12 of them. Round robin brings every text to every
-replica. As long as each cache holds them all, as with 8 texts, any replica will do. With affinity, the four caches
-hold different texts, up to 48 together. So the lead is largest in between. With hundreds of texts, hardly any is
-still there when it's needed again. **Affinity pays if what the requests share fits into all caches together, but not
-into one.**
+A text has 32 blocks, so a cache of 400 has room for at most 12. Round robin brings every text to every replica, which
+is fine while each cache holds them all. With affinity, the four caches hold different texts, up to 48 together. So the
+lead is largest in between. With hundreds of texts, hardly any is still there when it's needed again. **Affinity pays if
+what the requests share fits into all caches together, but not into one.**
 
 ## A replica dies
 
-A process is killed, a machine loses power, a GPU reports an error. The streams that it was serving stop in the middle
-of a word. The balancer has three options:
+A process is killed, or a GPU reports an error. The streams that it was serving stop in the middle of a word. The
+balancer has three options:
 
 1. **An error.** The stream ends with a message. The client sends its request again, and pays for everything twice.
 2. **Begin again** on another replica. Each token that the client already has costs another step and is thrown away,
@@ -269,10 +260,10 @@ of a word. The balancer has three options:
 3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue,
    after a single prefill.
 
-The third is the best, if the client gets exactly the tokens that it would have got without the failure. The simplest
-way is to send the prompt and the tokens so far as one longer prompt. Is that the same? Take four requests, each cut
-after ten tokens: a greedy one; one with temperature 1 and a seed; one with a presence penalty, which looks at generated
-tokens; and one with a stop string that begins before the cut and ends after it.
+The third is the best, if the client gets exactly the tokens that it would have got without the failure. Can we send the
+prompt and the tokens so far as one longer prompt? Take four requests, each cut after ten tokens: a greedy one; one with
+temperature 1 and a seed; one with a presence penalty, which looks at generated tokens; and one with a stop string that
+begins before the cut and ends after it.
 
 **15.b** How many of the four get the same tokens as without the cut?
 """
@@ -311,10 +302,8 @@ Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-Only the greedy request gets the same tokens. As part of the prompt, the ten tokens no longer count as *generated*. The
-random number of a token depends on the seed and on how many tokens were generated before it (lesson 12), so the random
-numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where
-nothing looks for it anymore: that completion should have ended, but it goes on.
+Only the greedy request gets the same tokens. As part of the prompt, the ten tokens no longer count as *generated*: the
+random numbers start again (lesson 12), penalties ignore them, and nothing looks for the first half of the stop string.
 
 So the replica has to be told which tokens are prompt and which are output. Our engine takes the tokens so far as
 `output_ids`, and over HTTP as `output_token_ids`. As after a preemption (lesson 10), it computes their keys and values
@@ -351,8 +340,8 @@ for name, fields in cases.items():
 
 # %% [markdown]
 """
-All four requests go on with exactly the tokens of the uncut answer. The price is one prefill: the first step computes
-the prompt and the ten tokens together, and gives token 11.
+All four requests go on with exactly the tokens of the uncut answer. The price is one prefill, of the prompt and the ten
+tokens.
 
 **Break it.** Does that hold wherever an answer is cut? `CUT_AT` is yours: one of the four requests can't go on from
 every point. **Guess first:** which one, and from where? Then set `CUT_AT`, and run the cell again.
@@ -376,8 +365,8 @@ Now we put it together, as a generator: **`relay(request, replicas, choose, max_
 
 `stream_once` serves a request by one replica: it covers the first and the last row. It raises `ReplicaLost` if the
 replica is lost; a stream that ends without a `finish_reason` is lost, too. It closes the stream and lowers the load
-when it ends *or is closed*. A `for` loop that you leave early doesn't close it; `with closing(stream_once(...)) as
-chunks:` does.
+when it ends *or is closed*. Don't rely on Python to close it when you leave a `for` loop early: `with
+closing(stream_once(...)) as chunks:` always does.
 """
 
 # %%
@@ -413,11 +402,10 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Now for real. Six streams, A to F, with your `relay` and your `choose_replica` (the reference's, if yours fails its
-check). The prompts of A, B and C begin with one text, those of D, E and F with another; each of the
-two fills two blocks and a part of a third. C and E have a temperature and a seed, D has a penalty, and the others are
-greedy. First, what the answers should be: 48 tokens for each, from an engine that serves it alone. And which of them
-would survive a cut after ten tokens as a longer prompt?
+Now for real: six streams, A to F, with your `relay` and your `choose_replica`. The prompts of A, B and C begin with one
+text, those of D, E and F with another; each of the two fills two blocks and a part of a third. C and E have a
+temperature and a seed, D has a penalty, and the others are greedy. First, what the answers should be, from an engine
+that serves each alone. And which of them would survive a cut after ten tokens as a longer prompt?
 """
 
 # %%
@@ -481,13 +469,9 @@ their server. With 2, C may follow too: three lose it, and each beginning is in 
 well, but both beginnings are in both caches.
 
 With any limit, each reader gets exactly the tokens that it would have got if no server had died, also in C, D and E,
-which a longer prompt would have changed. If its stream was moved, what it notices is one longer wait: for a new
-connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of the dotted
-line: these tokens were on their way when it died. The others hardly ever wait: their tokens have arrived before their
-turn comes.)
-
-(Optional: with `MOVES` set to 0 and a limit of 1, A and B get all 48 tokens; C to F get what replica 1 had sent, and
-then an error.)
+which a longer prompt would have changed. If its stream was moved, it notices one longer wait: for a new connection, and
+for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of the dotted line: these tokens
+were on their way when it died.)
 
 `lessons_lib/serving/balancer.py` is the whole balancer, a server itself. It also asks each replica's `/health` every
 half second, and so notices one that *hangs*.
@@ -565,6 +549,9 @@ Under the same bound, the reference is `choose_replica` with a limit of 2. There
 
 
 # %%
+from lessons_lib.checks.lesson_15.scoreboard import routing_scoreboard
+
+
 def my_rule(block_hashes, replicas):
     return choose_replica(block_hashes, replicas, 2)  # replace this
 
@@ -576,16 +563,16 @@ routing_scoreboard(my_rule)
 <details>
 <summary><b>Ray Serve</b>: what starts the replicas, replaces dead ones, and adds more?</summary>
 
-You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines
-with free GPUs, notice dead ones and replace them, and add more when the load grows.
+Over a hundred machines, something has to start the replicas, place them on machines with free GPUs, replace dead ones,
+and add more when the load grows.
 
 > **autoscaling**: adding and removing replicas by how much there is to do.
 
 [Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. A file describes what it runs:
 `lessons_lib/serving/ray/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in
-it: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica takes
-long to start, and one that is removed loses its cache), `health_check_period_s`, and `graceful_shutdown_timeout_s`, the
-time for which a replica that is taken away may finish its streams.
+it: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica
+takes long to start, and one that is removed loses its cache), `health_check_period_s`, and
+`graceful_shutdown_timeout_s`, the time for which a replica that is taken away may finish its streams.
 
 A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRequestRouter` in
 `lessons_lib/serving/ray/app.py` calls `choose_replica` instead.
@@ -593,9 +580,9 @@ A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRe
 Ray replaces a replica that dies, but it knows nothing about tokens: the streams would end in the middle. So
 the file has a second part in front, the `Gateway`, which does what your `relay` does.
 
-Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it unless you say so:
-`pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell below. If Ray isn't installed or doesn't start, the
-cell says so. It also shows figures that were recorded.
+Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it. In a terminal:
+`pip install "ray[serve]"`, then `python -m lessons_lib.serving.ray.app --port 8015 --replicas 2`. The cell below shows
+figures that were recorded.
 
 </details>
 
@@ -615,58 +602,20 @@ cell says so. It also shows figures that were recorded.
 """
 
 # %%
-RUN_RAY = False
+import json
 
+from lessons_lib.measuring.published import FOLDER as RECORDED
 
-def try_ray(seconds=240):
-    import importlib.util
-    import subprocess
-    import sys
-
-    if importlib.util.find_spec("ray") is None:
-        return 'Ray is not installed: pip install "ray[serve]". Nothing below needs it.'
-    command = [
-        sys.executable,
-        "-m",
-        "lessons_lib.serving.ray.app",
-        "--port",
-        "8015",
-        "--replicas",
-        "2",
-        "--start-timeout",
-        str(seconds),
-    ]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        started = server.stdout.readline()  # "Serving on …", or why not
-        if not started.startswith("Serving"):
-            return started or "Ray didn't start. Nothing below needs it."
-        import httpx
-
-        reply = httpx.post(
-            "http://127.0.0.1:8015/v1/completions",
-            json={"model": None, "prompt": PROMPTS[0], "max_tokens": 20, "temperature": 0},
-            timeout=120,
-        )
-        return f"{started.strip()}\n{reply.status_code}: {reply.text[:200]}"
-    except Exception as error:
-        return f"Ray started, but gave no answer ({type(error).__name__}: {error}). Nothing below needs it."
-    finally:
-        server.terminate()
-        server.wait(60)
-
-
-print(try_ray() if RUN_RAY else "RUN_RAY is False; nothing was started.")
 ray = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))["ray"]
 Table(
     columns=["what", "recorded"],
     rows=[
         ["two replicas ready after", f"{ray['ready_s']} s"],
         ["memory", f"{ray['memory_gib']} GiB"],
-        *[
+        *(
             [f"tokens per second, streams at a time: {streams}", f"{rate:,}"]
             for streams, rate in ray["tokens_per_s"].items()
-        ],
+        ),
         ["a request whose client has left is aborted after", f"{ray['abort_s']} s"],
         ["after a kill, two replicas are ready again in", f"{ray['whole_again_s']} s"],
         ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],

@@ -6,10 +6,9 @@
 model?**
 
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
-14 (serving); lesson 15 for the comparison; lessons 08 and 13 for "Where do the milliseconds go?" in "Further"
+14 (serving); lesson 15 for the comparison
 
-You build what one model on two GPUs needs: the cut through the matrices of a layer, the sum of what both halves
-compute, and a layer from both. At the end, you decide how eight GPUs should serve a model that doesn't fit on one. You
+You build what one model on two GPUs needs, and decide how eight GPUs should serve a model that doesn't fit on one. You
 need no GPU: the halves are threads or processes on your CPU.
 """
 
@@ -22,14 +21,10 @@ import torch.nn.functional as F
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_16.scoreboard import all_reduce_scoreboard
-from lessons_lib.engine import EngineConfig, SamplingParams
-from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, recorded_engine
-from lessons_lib.measuring.operations import CountOperations
+from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
-from lessons_lib.serving.parallel_engine import parallel_engine
 from lessons_lib.serving.workers import run_workers
 from lessons_lib.viz.replicas import decode_ratio, draw_all_reduce, draw_cut_matrices, two_gpus_table
 from lessons_lib.viz.tables import Table
@@ -64,9 +59,9 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 # %% [markdown]
 """
 Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes
-queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. So its
-cache holds only its own KV heads. With this cut, the number of processes must divide the number of KV heads. (If there
-are more processes, vLLM copies KV heads.)
+queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. Its cache
+holds only its own KV heads, so the number of processes must divide their number. (If there are more processes, vLLM
+copies KV heads.)
 
 Only two sums in each layer have to be sent:
 
@@ -118,10 +113,10 @@ for world_size in (2, 4):
 """
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each with half of the requests. Or
-you can cut the model in two, and both GPUs work on all requests. Which way decodes faster? Both were measured with the
-course's engine on two H100s, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for
-one with 0.5 billion and 24 layers. Here are the steps of *one* GPU, and those of the replicas:
+Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each with half of the requests, or
+cut the model in two. Which way decodes faster? Both were measured with the course's engine on two H100s, with 64
+requests at a time, for a model with 8 billion parameters and 32 layers, and for one with 0.5 billion and 24 layers.
+Here are the steps of *one* GPU, and those of the replicas:
 """
 
 # %%
@@ -153,9 +148,9 @@ reveal("16.a", decode_ratio(two_gpus[NAMES["8 billion"]]), "times", tolerance=0.
 
 # %% [markdown]
 """
-With the pencil: each GPU reads half of 17.2 GB, which takes 2.57 ms less. The 64 sums, two in each layer, take 0.45 ms
-more. 10.97 ms become about 8.85. Measured: 8.84. A part of that agreement is luck, since neither assumption is exact.
-The replicas, which still read all weights, take 9.99 ms: 9.99 / 8.84 = 1.13.
+Each GPU reads half of 17.2 GB, which takes 2.57 ms less. The 64 sums, two in each layer, take 0.45 ms more. 10.97 ms
+become about 8.85. Measured: 8.84. A part of that agreement is luck, since neither assumption is exact. The replicas,
+which still read all weights, take 9.99 ms: 9.99 / 8.84 = 1.13.
 
 **16.c** With 0.5 billion? The layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
 """
@@ -169,22 +164,19 @@ two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-Here the halves save 0.15 ms, and 48 sums cost 0.34 ms: 3.21 ms become about 3.40 (measured: 3.33). 3.10 / 3.33 =
-0.93. Two GPUs that share the small model are slower than *one*. A cut in two shortens a step only if reading half of
-the bytes takes longer than all the sums. To beat replicas, it must also make up for their smaller batches. (The last
-column is of the whole run, prompts included: there the cut gains only 6 % for the large model, and loses 19 % for the
-small one.)
+Here the halves save 0.15 ms, and 48 sums cost 0.34 ms: 3.21 ms become about 3.40 (measured: 3.33). 3.10 / 3.33 = 0.93.
+Two GPUs that share the small model are slower than *one*. A cut in two shortens a step only if reading half of the
+bytes takes longer than all the sums. To beat replicas, it must also make up for their smaller batches. (The last column
+is of the whole run, prompts included.)
 """
 
 # %% [markdown]
 """
 ## Build 2: the sum over all workers
 
-The `sum(...)` after Build 1 was too easy, since all parts were in one place. In the simplest all-reduce, every process
-sends its tensor to process 0, which adds them up and sends the sum back.
-
-Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through
-these methods:
+In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. Here
+it is for *workers*, which are threads, so that all of them run in this notebook. They communicate only through these
+methods:
 
 | of a `worker` | meaning |
 |---|---|
@@ -227,8 +219,8 @@ sum (–: this worker need not know that part):
 | 1 | 10, 20, 30 | –, 222, – | 111, 222, 333 |
 | 2 | 100, 200, 300 | –, –, 333 | 111, 222, 333 |
 
-Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first
-step, then those of the second. A sum is one element, too, so it is one arrow.
+Take a pencil, and draw an arrow for each element that has to get from one worker to another in each step. A sum is one
+element, too, so it is one arrow.
 
 **16.b** How many elements does each worker send in both steps together, if all send equally many?
 """
@@ -269,9 +261,8 @@ reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements
 For each of the three parts, two elements come from other workers: six arrows, two from each worker. Then each finished
 part has to get to two other workers: six arrows again.
 
-This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a
-*ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more,
-complete.
+This is what *your* workers do, recorded. In the library's answer they form a *ring*: each worker sends only to the next
+one, so each part goes around once while it is added up, and then once more, complete.
 """
 
 # %%
@@ -281,16 +272,15 @@ draw_all_reduce(record_all_reduce(all_reduce, 4))
 """
 However many workers there are, none sends more than twice its tensor, apart from rounding up. What grows in a ring is
 the number of messages that wait for one another: 2 (N - 1). If yours sends each part straight to its owner, only the
-second round waits for the first. (The picture shows one message of each worker in a step, so it hides the difference.)
-For short tensors, the waits count more than the bytes.
+second round waits for the first. For short tensors, the waits count more than the bytes.
 """
 
 # %% [markdown]
 """
 ## Build 3: a layer in parts
 
-You have the cut and the sum. Which matrix is cut which way, and where do the sums belong? A decoder layer of Llama or
-Qwen has seven matrices, four in `layer.self_attn` and three in `layer.mlp`:
+Which matrix is cut which way, and where do the sums belong? A decoder layer of Llama or Qwen has seven matrices, four
+in `layer.self_attn` and three in `layer.mlp`:
 
 ```
 x = x + o_proj(attend(q_proj(norm(x)), k_proj(norm(x)), v_proj(norm(x))))
@@ -351,8 +341,8 @@ for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_
 
 # %% [markdown]
 """
-Half a layer computes without an error. But it returns only a part of every sum, and the layers after it take that for
-the whole. The two workers' parts differ, so each writes its own gibberish.
+Half a layer computes without an error, but it returns only a part of every sum. The two workers' parts differ, so each
+writes its own gibberish.
 
 ## Decide: eight GPUs for 70 billion parameters
 
@@ -410,10 +400,9 @@ print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µ
 # %% [markdown]
 """
 In a ring of two GPUs, a sum is two messages. If each takes half of the 7 µs, eight more take 28 µs: in rings, the lead
-would be nearly gone. Engines avoid rings inside one host ("What production does", at the end). So one measurement
-decides: the time of a sum over your GPUs. If the eight are in two machines with a slow link between them, two groups of
-4 may well win. And where both are nearly equal, two groups have an advantage that no step shows. If a process dies, all
-streams of its group are lost, since a group is one replica to the balancer of lesson 15. The other group goes on.
+would be nearly gone. (Engines avoid rings inside one host.) So one measurement decides: the time of a sum over your
+GPUs. If the eight are in two machines with a slow link between them, two groups of 4 may well win. And if a process
+dies, only the streams of its group are lost: to the balancer of lesson 15, a group is one replica.
 """
 
 # %% [markdown]
@@ -457,6 +446,9 @@ numbers matters most for which size?
 """
 
 # %%
+from lessons_lib.checks.lesson_16.scoreboard import all_reduce_scoreboard
+
+
 def my_all_reduce(tensor, worker):
     return all_reduce(tensor, worker)  # replace this
 
@@ -467,80 +459,57 @@ all_reduce_scoreboard(my_all_reduce)
 """
 ### An engine in two processes
 
-In an engine, each process needs a scheduler of its own, and all must schedule the *same* step, or they would add up the
-results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process sends the others what each
-step begins and ends, and they make the same step.
+Each process needs a scheduler of its own, and all must schedule the *same* step, or they would add up the results of
+different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process sends the others what each step
+begins and ends.
 
 The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`,
 and the sums are PyTorch's.)
 """
 
 # %%
+from lessons_lib.engine import EngineConfig, SamplingParams
+from lessons_lib.serving.parallel_engine import parallel_engine
+
 lengths = [min(each, 40) for each in MAX_NEW_TOKENS]
 expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=lengths)
 config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
 with parallel_engine(partial(load_model, None), config) as engine:
     outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=each) for each in lengths])
     print("the same tokens as one at a time:", [output.token_ids for output in outputs] == expected)
-    print(f"KV heads of the model: {model.config.num_key_value_heads}; in this process: {engine.runner.cache.keys[0].shape[2]}")
+    heads = model.config.num_key_value_heads, engine.runner.cache.keys[0].shape[2]
+    print(f"KV heads of the model: {heads[0]}; in this process: {heads[1]}")
     print(f"sequences preempted: {engine.scheduler.num_preempted}")
-
-# %% [markdown]
-"""
-### What a worker sends
-
-When your code ran the whole model in two halves, what did each worker send for one token of a pass? The model has 8
-layers, a token's vector between layers has 256 elements, and an element has four bytes.
-"""
-
-# %%
-own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
-print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
-# The last token of an answer goes through no pass.
-num_tokens = sum(len(tokenizer(prompt).input_ids) + len(answer) - 1 for prompt, answer in zip(PROMPTS, answers[0]))
-print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_tokens) for worker in workers]}")
-
-# %% [markdown]
-"""
-Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many:
-16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay
-whole.
-
-Is an even division worth the trouble? For a tensor of 4096 elements:
-"""
-
-# %%
-rows = []
-for num_workers in (2, 4, 8, 16):
-    row = [num_workers]
-    for function in (through_worker_0, all_reduce):
-        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
-        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
-    rows.append(row)
-Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
 
 # %% [markdown]
 """
 ### Where do the milliseconds go?
 
 Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, so bytes
-divided by bandwidth is a lower bound for its time (lessons 00 and 08). The bound is far below the measured step, and
-halving the bytes doesn't halve the time. Why?
+divided by bandwidth is a lower bound for its time (lessons 00 and 08). The measured step is far above it, and halving
+the bytes doesn't halve the time. Why?
 
-The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices
-of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the
-bound, divided by the number of operations and sums, is an estimate of what each of them costs however small it is:
+The recording has only the times of whole steps, but of two models whose layers do the same operations, on matrices of
+very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound,
+divided by the number of operations and sums, is an estimate of what each of them costs however small it is:
 """
 
 # %%
+from lessons_lib.measuring.operations import CountOperations
+
 BANDWIDTH = 3.35e12  # bytes per second of an H100, from its data sheet
-SHAPES = {"8 billion": (32, 4096, 1024, 14336, 128256), "0.5 billion": (24, 896, 128, 4864, 151936)}  # layers, hidden, keys, MLP, vocabulary
+SHAPES = {  # layers, hidden, keys, MLP, vocabulary
+    "8 billion": (32, 4096, 1024, 14336, 128256),
+    "0.5 billion": (24, 896, 128, 4864, 151936),
+}
+LARGE, SMALL = SHAPES["8 billion"][0], SHAPES["0.5 billion"][0]  # their layers
 
 
-def milliseconds_to_read(name, num_gpus):
+def ms_to_read(name, num_gpus):
     layers, hidden, keys, inner, vocabulary = SHAPES[name]
     of_layers = layers * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
-    return 1e3 * 2 * (of_layers / num_gpus + hidden * vocabulary) / BANDWIDTH  # 2 bytes each; the last matrix isn't cut
+    # 2 bytes each; the last matrix isn't cut
+    return 1e3 * 2 * (of_layers / num_gpus + hidden * vocabulary) / BANDWIDTH
 
 
 small = load_model(device="cpu")[0].bfloat16()
@@ -549,26 +518,29 @@ angles = small.model.rotary_emb(hidden, torch.tensor([[0]]))
 with torch.no_grad(), CountOperations() as operations:
     small.model.layers[0](hidden, position_embeddings=angles)
 
-step = {name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ("one GPU", "two GPUs, one model")] for name, shape in NAMES.items()}
-beyond = [step["0.5 billion"][gpus - 1] - milliseconds_to_read("0.5 billion", gpus) for gpus in (1, 2)]
-per_operation = beyond[0] / (SHAPES["0.5 billion"][0] * operations.count)
-per_sum = (beyond[1] - beyond[0]) / (2 * SHAPES["0.5 billion"][0])
-print(f"the small model's step: {step['0.5 billion'][0]:.2f} ms; reading its weights takes at least {milliseconds_to_read('0.5 billion', 1):.2f} ms")
-print(f"operations of a layer: {operations.count}; of {SHAPES['0.5 billion'][0]} layers: {SHAPES['0.5 billion'][0] * operations.count}")
-print(f"beyond the bound, for each operation: {1e3 * per_operation:.1f} µs; for each sum, on two GPUs: {1e3 * per_sum:.1f} µs")
-
-# %%
-num_layers = SHAPES["8 billion"][0]
-parts = {"reading the weights at full bandwidth (computed)": [milliseconds_to_read("8 billion", gpus) for gpus in (1, 2)]}
-parts[f"{num_layers * operations.count:,} operations, each as in the small model (inferred)"] = [num_layers * operations.count * per_operation] * 2
-parts[f"{2 * num_layers} sums, each as in the small model (inferred)"] = [0, 2 * num_layers * per_sum]
-parts["the rest: not explained"] = [whole - sum(part[gpu] for part in parts.values()) for gpu, whole in enumerate(step["8 billion"])]
+ways = ("one GPU", "two GPUs, one model")
+step = {
+    name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ways] for name, shape in NAMES.items()
+}
+beyond = [step["0.5 billion"][gpus - 1] - ms_to_read("0.5 billion", gpus) for gpus in (1, 2)]
+per_operation = beyond[0] / (SMALL * operations.count)
+per_sum = (beyond[1] - beyond[0]) / (2 * SMALL)
+print(f"the small model's step: {step['0.5 billion'][0]:.2f} ms; reading takes at least "
+      f"{ms_to_read('0.5 billion', 1):.2f} ms")  # fmt: skip
+print(f"operations of {SMALL} layers: {SMALL} × {operations.count}")
+print(f"beyond the bound, for each operation: {1e3 * per_operation:.1f} µs; "
+      f"for each sum, on two GPUs: {1e3 * per_sum:.1f} µs")  # fmt: skip
+count = LARGE * operations.count
+parts = {
+    "reading the weights at full bandwidth (computed)": [ms_to_read("8 billion", n) for n in (1, 2)],
+    f"{count:,} operations, each as in the small model (inferred)": [count * per_operation] * 2,
+    f"{2 * LARGE} sums, each as in the small model (inferred)": [0, 2 * LARGE * per_sum],
+}
+told = [sum(part[gpu] for part in parts.values()) for gpu in (0, 1)]
+parts["the rest: not explained"] = [step["8 billion"][gpu] - told[gpu] for gpu in (0, 1)]
 parts["the step (measured)"] = step["8 billion"]
-waits = {mode["name"]: mode["decode_ms"]["wait"] for mode in recorded_engine().modes}
-graphs, compiled = waits["decodes from CUDA graphs"], waits["compiled too"]
-print(f"0.5 billion parameters, 256 requests, one H200 (lesson 13):\nthe CPU waits for the GPU {graphs:.2f} ms in a step; {compiled:.2f} ms if compiled")
 Table(
-    columns=["8 billion parameters, 1 request, ms", "one GPU", "two GPUs, one model"],
+    columns=["8 billion parameters, 1 request, ms", *ways],
     rows=[[name, *(f"{each:.2f}" for each in part)] for name, part in parts.items()],
 )
 
@@ -577,27 +549,16 @@ Table(
 Only the last row of the table is measured. The rest is an estimate, and this is what it rests on:
 
 - **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were
-  fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. Their
-  cost is measured in one case only: in lesson 13, the CPU waits much less for the GPU after the small model is
-  compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large
-  model it isn't measured. The second row assumes that an operation costs the same in both models. And the count is of
-  PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
+  fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. The
+  second row assumes that an operation costs the same in both models.
 - **The sums.** The third row contains everything that a second GPU adds: the link, waiting for the slower GPU, and the
   messages by which both engines stay in step. It comes from the small difference between two steps, so it is rough.
 - **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer
-  tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. The
-  times of whole steps can't tell these apart.
-
-A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. For each matrix
-product, bytes divided by time is the bandwidth that it reached. The sum of the small kernels, and the gaps between
-them, would confirm or refute the second row. And each all-reduce would show how long it runs, and how much of that is
-waiting.
+  tensors, or an error of the two rows above. The times of whole steps can't tell these apart. A *profile* could:
+  `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU.
 
 What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that.
-"""
 
-# %% [markdown]
-"""
 <details>
 <summary><b>What production does</b>: vLLM, transformers</summary>
 

@@ -11,20 +11,18 @@ of about 110 minutes (lesson 05; for its larger sizes also 09 to 12 and 14)
 In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that
 judges any engine by what it does.
 
-First you write an engine that is right, and race it. Then you make it faster, and the suite tells whether it's still
-right. Then you write a test that finds wrong engines, and find out what your engine gets wrong itself. An engine with
-batch slots (lesson 02) and ragged packing (05) is the project.
+First you write an engine that is right, and race it. Then you make it faster. Then you write a test that finds wrong
+engines, and find out what your engine gets wrong itself. An engine with batch slots (lesson 02) and ragged packing (05)
+is the project.
 """
 
 # %%
 import inspect
 from typing import Any
 
-from IPython.display import display
-
 from lessons_lib.checks import check, hint, points, predict, progress, quiz, reveal, solution
 from lessons_lib.conformance import contract
-from lessons_lib.conformance.capstone import CAPSTONE_SIZES, engine_of, start_capstone
+from lessons_lib.conformance.capstone import engine_of, start_capstone
 from lessons_lib.conformance.break_in.grading import error_of
 from lessons_lib.conformance.contract import Limits, Params
 from lessons_lib.conformance.examples.cached_engine import CachedEngine
@@ -33,8 +31,8 @@ from lessons_lib.conformance.examples.slow_engine import make_engine as make_slo
 from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.examples.small_engine import make_engine as make_small_engine
 from lessons_lib.conformance.items import Level
-from lessons_lib.conformance.level_table import judge_package, judge_size
-from lessons_lib.conformance.levels import LEVELS, SIZES
+from lessons_lib.conformance.level_table import judge_package
+from lessons_lib.conformance.levels import LEVELS
 from lessons_lib.conformance.oracle import a_model
 from lessons_lib.conformance.production_map import parts_in
 from lessons_lib.conformance.report import BROKEN, HELD, SIGNS, judge
@@ -49,16 +47,15 @@ from lessons_lib.viz.timelines import draw_compare
 """
 ## The problem: when is an engine right?
 
-A wrong engine rarely crashes. It gives one token too many after an abort (a client has left, so its request is ended
-early), loses a request when two end in the same step, or answers correctly as long as memory suffices. So before you
-write an engine, write down what it must guarantee.
+A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same
+step, or answers correctly as long as memory suffices. So before you write an engine, write down what it must guarantee.
 
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
 > hold of each.
 
 It is in `lessons_lib/conformance/contract.py`. Here is all but the fifth method, `stream`, which the project needs.
-Skip what it says about blocks, sampling, text and passes that fail. Read the rest with three questions: What ends an
-answer, and for which reason? Which requests does a step have to serve? What may come after an abort?
+Skip what it says about blocks, sampling, text and passes that fail. What ends an answer, and for which reason? Which
+requests does a step have to serve? What may come after an abort?
 """
 
 # %%
@@ -74,9 +71,9 @@ with "abort" or "error". A step may serve some of the requests or all. After an 
 > **conformance suite**: tests of the contract alone. It looks at nothing of an engine but these methods and its calls
 > of the model, so it can judge any.
 
-Its tests, the *items*, come in levels. An engine may leave out what an item needs. It has reached a level if nothing up
-to it is broken, and at least half of its items were shown to hold. Up to `manners` it is a small engine, up to `memory`
-a medium one, with all levels a large one.
+Its tests, the *items*, come in levels. An engine has reached a level if nothing up to it is broken, and at least half
+of its items were shown to hold. Up to `manners` it is a small engine, up to `memory` a medium one, with all levels a
+large one.
 """
 
 # %%
@@ -88,7 +85,7 @@ Table(
 # %% [markdown]
 """
 For greedy requests, the right answer is the tokens that Hugging Face `generate` gives the prompt alone, whatever else
-runs, up to the end that the contract names.
+runs.
 """
 
 # %% [markdown]
@@ -107,10 +104,9 @@ print(start_capstone("small"))
 ## Build: the first level
 
 One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to
-get right. Requests that arrive in the meantime wait. For one sequence,
-`model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models, which are GPT-2, Llama and Qwen2.
-You can ignore `max_num_batched_tokens`: a whole sequence fits. The work is in how an answer ends: the end token, stop
-tokens (further tokens that end an answer), `max_tokens`, the full context.
+get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models,
+which are GPT-2, Llama and Qwen2. You can ignore `max_num_batched_tokens`: a whole sequence fits. The work is in how an
+answer ends: the end token, stop tokens (further tokens that end an answer), `max_tokens`, the full context.
 
 Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your
 file anew, tries the items of the level, and explains the first that don't hold.
@@ -141,9 +137,8 @@ The cells below use your engine if it has passed, and otherwise `lessons_lib/con
 
 ### It tells stories
 
-The suite's models are tiny, and their weights are random. Now give your engine the model of the other lessons. Three
-stories are added at once, and each gets 24 tokens. **Guess first:** in which step does the last story get its first
-token?
+The suite's models have random weights. Now give your engine the model of the other lessons. Three stories are added at
+once, and each gets 24 tokens. **Guess first:** in which step does the last story get its first token?
 """
 
 # %%
@@ -165,12 +160,11 @@ for name, text in texts.items():
 
 # %% [markdown]
 """
-That is an engine: texts from a model, and all of it is your code. E's reader had to wait for two whole stories first.
+That is an engine, and all of it is your code. E's reader had to wait for two whole stories first.
 
 ## Measure: the scoreboard
 
-Your engine is right. How fast is it? Sixteen requests arrive while others run. Every answer is compared with `generate`
-again.
+Your engine is right. How fast is it? Sixteen requests arrive while others run.
 """
 
 # %%
@@ -195,8 +189,7 @@ reveal("17.c", sum(again), "tokens", tolerance=0.3)
 
 # %% [markdown]
 """
-A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms. So a long answer costs
-more than its share: the last of its tokens computes all others again.
+A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms.
 
 Now the race: your engine and the course's, in turns. Times compare only within one table.
 
@@ -249,10 +242,9 @@ cached.table()
 # %% [markdown]
 """
 A fourteenth of the tokens, but nowhere near fourteen times the rate. The model is tiny and its texts are short, so
-most of a step is fixed overhead (lesson 00): Python, and launching many small operations. Both engines pay it 236
-times. On a large model with long texts, a cache is the first thing to build: for 8 billion parameters and 8,192 tokens,
-lesson 00 has at least 124 ms a token without a cache, and about 4.8 with one. So measure with the model and the
-requests that you serve, before you optimize.
+most of a step is fixed overhead (lesson 00), and both engines pay it 236 times. On a large model with long texts, a
+cache is the first thing to build: for 8 billion parameters and 8,192 tokens, lesson 00 has at least 124 ms a token
+without a cache, and about 4.8 with one. So measure with the model and the requests that you serve.
 
 Here the steps are what's left to save. An engine with batch slots is
 `lessons_lib/conformance/examples/small_engine.py`, one solution of the project.
@@ -287,7 +279,7 @@ print(f"long one first: {steps_of(make_small_engine, turned, max_num_seqs=3)} st
 """
 Continuous batching saves nothing over waves here: the long request starts in the third step either way. With the long
 one first, its 12 tokens take 12 steps, and all others fit into the two slots next to it. Only the waves still take 14.
-So the order of arrival decides what a scheduler can gain. Lesson 09's policies serve requests in another order.
+So the order of arrival decides what a scheduler can gain.
 
 And in the race, where the requests arrive one by one? Both engines have a cache now:
 """
@@ -301,13 +293,13 @@ draw_compare(*small.timelines()[::-1], names=("with a cache", "small_engine.py")
 
 # %% [markdown]
 """
-The same tokens in a third of the steps, and most of the waiting is gone with them. So on this workload, slots bring
-more than the cache did: here a step over four requests' tokens takes far less time than four steps over one. The price
-is memory: up to four requests run, and each may fill a whole context.
+The same tokens in a third of the steps, and most of the waiting is gone. On this workload, slots bring more than the
+cache did: a step over four requests' tokens takes far less time than four steps over one. The price is memory: each of
+four requests may fill a whole context.
 
 ## Build: one test
 
-The suite has tested you. Now you write a test of your own. The contract says of `abort`: *no token follows*.
+Now you write a test of your own. The contract says of `abort`: *no token follows*.
 
 **Exercise 17.4: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
 `assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an engine with these `Limits` and a small model, whose
@@ -362,7 +354,7 @@ Table(
 """
 (In H, one pass of the model raises, once before its layers and once after them, and the suite goes on calling `step`.)
 **Decide** for each of the eight: does your engine with its cache keep it? Put the letters of those that it breaks into
-the next cell but one. Then guess for a whole level:
+the cell after next. Then guess for a whole level:
 
 **17.e** `batches` has 16 items. How many of them does your engine keep?
 """
@@ -387,9 +379,8 @@ Table(columns=["", "item", "your guess", "it is", "why"], rows=rows)
 Most of `batches` says what a batch must *not* do: change an answer, lose a request, run too many. With one request at a
 time, that's easy. Only C and D ask for slots. G holds if lists are copied.
 
-H is harder than it looks. If the pass fails after its layers, the cache has the keys of its tokens. If the pass is
-tried again with the same cache, they're in it twice, and the answer is wrong. Does your engine keep a cache only once
-its pass has returned?
+H is harder than it looks. If the pass fails after its layers and is tried again with the same cache, the keys of its
+tokens are in it twice, and the answer is wrong. Does your engine keep a cache only once its pass has returned?
 
 E and F are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and those
 behind it wait forever. If two requests have the same id, their tokens can't be told apart. **Mend both now**, unless
@@ -399,8 +390,8 @@ in `engine.py`, and run the cell again: if 17.3 has passed, it reads your file a
 
 ## What is still wrong
 
-**A suite finds what it looks for.** Passing is evidence, not proof. At first, H failed passes only before their layers,
-and an engine with the flaw above passed it. A reader of this lesson found that.
+**A suite finds what it looks for.** At first, H failed passes only before their layers, and an engine with the flaw
+above passed it. A reader of this lesson found that.
 
 **Your engine serves one request at a time.** The project ends that.
 
@@ -412,10 +403,9 @@ this with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
 ## Where to go next
 
 Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own
-code, and read it with one question: what does it have to handle that yours doesn't?
-
-To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the
-map of vLLM. "Further" has more maps, and ten kinds of a first issue in such a project.
+code, and ask: what does it have to handle that yours doesn't? To begin with one: `_prepare_inputs` in vLLM's
+`vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the map of vLLM. "Further" has more maps, and ten
+kinds of a first issue in such a project.
 """
 
 # %%
@@ -466,52 +456,31 @@ the suite names a wrong token, compare with it.
 
 # %%
 print(inspect.getsource(contract.Engine.stream))
-
-# %%
 judge_package("small")
 
 # %% [markdown]
 """
 **Exercise 17.5: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
-to the first that doesn't hold.
+to the first that doesn't hold. The cell after it has the levels and the race of the new engine: yours, or
+`small_engine.py`, which uses torch and the model only, without lesson 05's functions.
 """
 
 # %% exercise="17.5"
 from lessons_lib.conformance.examples.small_engine import make_engine
 
-# %% [markdown]
-"""
-Here are the levels and the race of the new engine: yours, or `small_engine.py`, which uses torch and the model only,
-without lesson 05's functions.
-"""
-
-# %%
-judged = judge_size(make_engine, "small", name="make_engine")
-judged
-
 # %% tags=["measured"]
-result = race(make_engine, "make_engine", seed=0)
-result.table()
+from IPython.display import display
+
+from lessons_lib.conformance.level_table import judge_size
+
+display(judge_size(make_engine, "small", name="make_engine"))
+race(make_engine, "make_engine", seed=0).table()
 
 # %% [markdown]
 """
-The new engine may even be ahead of the course's. That isn't its attention: both call the same model on as many tokens.
-The course's engine does more for each request, and on a tiny model, that much Python shows.
-"""
+The new engine may even be ahead of the course's. Both call the same model on as many tokens, but the course's does more
+for each request, and on a tiny model, that much Python shows.
 
-# %% [markdown]
-"""
-The larger sizes are homework of days, with the same package and the same suite:
-"""
-
-# %%
-Table(
-    columns=["size", "what it has", "it may import", "level to reach"],
-    rows=[[name, size.what, size.may_import, SIZES[name]] for name, size in CAPSTONE_SIZES.items()],
-)
-
-# %% [markdown]
-"""
 ### Break in (60 minutes)
 
 Here are twelve engines with one mistake each, called *mutants*. They lose a block, end a stream twice, or share a
@@ -520,8 +489,9 @@ prefix that isn't one. You don't get to see them.
 > **mutation testing**: to judge tests by programs with a mistake. A test *kills* a mutant by failing on it. A mutant
 > that passes all tests *survives*, and shows what they don't look at.
 
-A test is a function that takes `make_engine` and raises if the engine is wrong. The right engine must pass it. This is
-what a test may call, besides the methods of the contract:
+A test is a function that takes `make_engine` and raises if the engine is wrong. The right engine must pass it. The cell
+prints what a test may call, besides the methods of the contract. Then it tries a first test: one request alone. How
+many mutants does that kill? The last column is all that you get: what can be seen from outside.
 """
 
 # %%
@@ -532,16 +502,11 @@ from lessons_lib.engine.sampling_params import SamplingParams
 for each in (right_engine, ChatEngine.events, ChatEngine.text_of):
     print(f"{each.__qualname__}: {inspect.getdoc(each)}", end="\n\n")
 
-# %% [markdown]
-"""
-A first test: one request alone. How many mutants does it kill?
-"""
 
-
-# %%
 def test_one_request(make_engine):
     engine = make_engine()
-    engine.add_request("a", [5, 7], SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
+    three = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    engine.add_request("a", [5, 7], three)
     tokens = []
     while engine.has_unfinished():
         tokens += [token for event in engine.step() for token in event.token_ids]
@@ -552,8 +517,6 @@ break_in([test_one_request]).table()
 
 # %% [markdown]
 """
-The last column is all that you get: what can be seen from outside.
-
 **Exercise 17.2: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed
 assertion does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop
 ends. Each mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
@@ -568,49 +531,12 @@ from lessons_lib.conformance.break_in.examples import break_in_tests
 
 # %% [markdown]
 """
-### The parts in three more engines
-
-Versions are in the captions. A file may have moved in a later one; then search for the name.
-"""
-
-# %%
-for engine in ("SGLang", "TensorRT-LLM", "transformers"):
-    display(parts_in(engine))
-
-# %% [markdown]
-"""
-### Ten first issues
-
-This course prepares you for contributions of these kinds. Before you begin, read how the project wants to be contacted,
-and ask whether someone is working on it.
-
-1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check
-   it at the door, with a message that names the value and the limit (lesson 12).
-2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write
-   the test that leaves in every state, then mend the one that fails (10, 14).
-3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as
-   computed (12).
-4. **Text that comes out wrong in a stream.** Half a character, a space too many, a stop string that shows (12).
-5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one
-   token, a full context, a preempted request (06, 10, this lesson).
-6. **An edge of the prefix cache.** A prompt that is cached as a whole, a salt, a block that is freed twice (11).
-7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements
-   before and after (08, 13).
-8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status
-   (14).
-9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget.
-   First a simulation that shows it (09).
-10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read
-    the code: write down what it does now.
-
-A good first contribution is the smallest case that fails, a test that fails because of it, and a few changed lines.
-
 ### The medium and the large size
 
-Rename `my_serving` to keep the small one, and call `start_capstone("medium")`. You may import any part of
-`lessons_lib`: begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so
-that all levels hold from the first minute, and replace one part at a time by your own. With the parts
-of lessons 05 and 06, the cache and a pass over it are three calls:
+Rename `my_serving` to keep the small one, and call `start_capstone("medium")`, which says what it has and may import.
+Begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so that all levels
+hold from the first minute, and replace one part at a time by your own. With the parts of lessons 05 and 06, the cache
+and a pass over it are three calls:
 
     cache = PagedKVCache(model.config, num_blocks, block_size)  # once
     batch = pack(new_tokens, cached_lens).with_tables(slot_mapping, block_tables)
@@ -628,4 +554,28 @@ with a `url` is judged as a server.
 `examples/engines` has adapters for Hugging Face's continuous batching and vLLM. In the course's folder,
 `python -m lessons_lib.conformance examples.engines.hugging_face --size small` says what holds there, and what isn't
 offered.
+
+### Ten first issues
+
+This course prepares you for contributions of these kinds. Read how the project wants to be contacted, ask whether
+someone is working on it, and begin with the smallest case that fails.
+
+1. **A missing refusal**: a request with impossible parameters fails deep inside a step, and takes others with it (12).
+2. **A leak after a disconnect or an abort**: blocks or slots stay taken. Leave in every state (10, 14).
+3. **A wrong metric**, such as a time to first token that counts from the wrong moment (12).
+4. **Text that comes out wrong in a stream**: half a character, a stop string that shows (12).
+5. **A missing test**: greedy answers equal to `generate` for one more architecture, or a full context (06, 10).
+6. **An edge of the prefix cache**: a prompt that is cached as a whole, a block that is freed twice (11).
+7. **A default that fits badly**: block or batch sizes for a small GPU, with measurements before and after (08, 13).
+8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage, an error's status (14).
+9. **A scheduler's corner**: a request that starves. First a simulation that shows it (09).
+10. **A document that isn't true any more.** You have just read the code: write down what it does now.
+
+### The parts in three more engines
+
+Versions are in the captions. A file may have moved in a later one; then search for the name.
 """
+
+# %%
+for engine in ("SGLang", "TensorRT-LLM", "transformers"):
+    display(parts_in(engine))

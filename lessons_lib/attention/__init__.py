@@ -4,17 +4,8 @@ Read in this order: masks and varlen (lesson 04), packing (05), online_softmax, 
 paged_attention, hf_backend (06), custom_op (13). hf_backend is the only entry into a Hugging Face model.
 """
 
-from lessons_lib.attention.custom_op import attend_paged, write_kv
-from lessons_lib.attention.hf_backend import ForwardBatch, PagedPass, attention_of_layer, paged_forward, plan_attention
-from lessons_lib.attention.masks import (
-    PADDING,
-    Tags,
-    additive_mask,
-    not_in_the_future,
-    not_padding,
-    same_sequence,
-    tag_tokens,
-)
+from lessons_lib.attention.hf_backend import PagedPass, paged_forward, plan_attention
+from lessons_lib.attention.masks import tag_tokens
 from lessons_lib.attention.online_softmax import (
     Partial,
     add_block,
@@ -33,6 +24,5 @@ from lessons_lib.attention.packing import (
     packed_mask,
     unpack,
 )
-from lessons_lib.attention.paged_attention import paged_attention, plan_groups, plan_torch
+from lessons_lib.attention.paged_attention import plan_groups, plan_torch
 from lessons_lib.attention.plain_attention import attention_in_place
-from lessons_lib.attention.score_terms import ScoreTerms

@@ -11,16 +11,9 @@ continuous_batching and ragged_batching each define a `forward`: import it from 
 from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_with_cache, prefill
 from lessons_lib.batching.packed_logits import packed_generate
-from lessons_lib.batching.paged_batching import (
-    PagedBatch,
-    blocks_at_most,
-    forward_in_blocks,
-    padded_tables,
-    paged_generate,
-    paged_step,
-)
-from lessons_lib.batching.ragged_batching import RaggedBatch, admit, loop_forward, ragged_generate, ragged_step, retire
+from lessons_lib.batching.paged_batching import paged_generate, paged_step
+from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_generate, ragged_step
 from lessons_lib.batching.request import Request
-from lessons_lib.batching.slot_cache import SlotCache, SlotLayer
+from lessons_lib.batching.slot_cache import SlotCache
 from lessons_lib.batching.slots import SlotManager
 from lessons_lib.batching.static_batching import left_out, positions_from_mask, static_generate, waves

@@ -69,12 +69,10 @@ def make_requests(
 
 
 def _one_limit_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:
-    if max_new_tokens is None or isinstance(max_new_tokens, int):
-        return [max_new_tokens] * count
     try:
-        max_tokens_each: list[int | None] = list(max_new_tokens)
+        max_tokens_each: list[int | None] = list(max_new_tokens)  # type: ignore[arg-type]
     except TypeError:
-        return [max_new_tokens] * count  # type: ignore[list-item]  # a NumPy integer; anything else is rejected later
+        return [max_new_tokens] * count  # type: ignore[list-item]  # one for all; what isn't a limit is rejected later
     if len(max_tokens_each) != count:
         raise BadRequest(
             f"{len(max_tokens_each)} values of max_new_tokens for {count} prompts; "

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.kernels.compile_check import why_not_compiled
+from lessons_lib.measuring.compile_check import why_not_compiled
 from lessons_lib.recording.kernel_accesses import KernelRecording, OutOfBounds, ProgramRun, record_kernel
 from lessons_lib.recording.kernel_races import Race
 

@@ -46,18 +46,11 @@ def make_gathered(model: PreTrainedModel, num_blocks: int, config: EngineConfig)
     Raises:
         UnsupportedModel: the config asks for another runner.
     """
-    reason, make_runner = probe(model).reason, config.make_runner
-    if not (make_runner or config.overlap):
-        warnings.warn(f"{type(model).__name__} is served slowly, one sequence at a time: {reason}.", stacklevel=3)
-        return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=config.layer_shapes)
-    if not make_runner:
-        from lessons_lib.engine.gpu_model_runner import gpu_model_runner  # only those who use it need the compiler
-
-        make_runner = gpu_model_runner()
-    runner = make_runner(model, num_blocks, config)
-    if not isinstance(runner, GatheredRunner):
+    name, reason = type(model).__name__, probe(model).reason
+    if config.make_runner or config.overlap:
         raise UnsupportedModel(
-            f"{type(runner).__name__} can't serve {type(model).__name__}: {reason}. LLMEngine can, one sequence at a "
-            "time; leave out make_runner and overlap."
+            f"make_runner and overlap can't serve {name}: {reason}. LLMEngine can, one sequence at a time; leave out "
+            "make_runner and overlap."
         )
-    return runner
+    warnings.warn(f"{name} is served slowly, one sequence at a time: {reason}.", stacklevel=3)
+    return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=config.layer_shapes)

@@ -6,8 +6,6 @@ slow: it copies the whole context in every step, and no two sequences share a pa
 """
 
 import inspect
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -81,12 +79,6 @@ def forward_with_cache(
         use_cache=cache is not None,
         logits_to_keep=logits_to_keep,
     )
-    accepted = parameters(type(model).forward)
+    accepted = inspect.signature(type(model).forward).parameters
     logits: torch.Tensor = model(**{name: value for name, value in arguments.items() if name in accepted}).logits[0]
     return logits
-
-
-@cache
-def parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """Names of a function's parameters."""
-    return frozenset(inspect.signature(function).parameters)

@@ -1,37 +1,24 @@
 """Lesson 12: a model's own `generation_config`. `generate` follows it unasked, so the engine follows it too, or refuses
 the model."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation import logits_process
 
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.configuration import UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel, text_config
 
-# Fields that change the likeliest token, in the order in which `generate` applies them: the name of Hugging Face's
-# processor, and its arguments.
-HONORED = {
-    "sequence_bias": ("SequenceBiasLogitsProcessor", "value"),
-    "encoder_repetition_penalty": ("EncoderRepetitionPenaltyLogitsProcessor", "value prompt"),
-    "repetition_penalty": ("RepetitionPenaltyLogitsProcessor", "value"),
-    "no_repeat_ngram_size": ("NoRepeatNGramLogitsProcessor", "value"),
-    "encoder_no_repeat_ngram_size": ("EncoderNoRepeatNGramLogitsProcessor", "value prompt"),
-    "bad_words_ids": ("NoBadWordsLogitsProcessor", "value ends"),
-    "min_length": ("MinLengthLogitsProcessor", "value ends device"),
-    "min_new_tokens": ("MinNewTokensLengthLogitsProcessor", "prompt_length value ends device"),
-    "forced_bos_token_id": ("ForcedBOSTokenLogitsProcessor", "value"),
-    "forced_eos_token_id": ("ForcedEOSTokenLogitsProcessor", "max_length value device"),
-    "remove_invalid_values": ("InfNanRemoveLogitsProcessor", ""),
-    "exponential_decay_length_penalty": ("ExponentialDecayLengthPenalty", "value ends prompt_length"),
-    "suppress_tokens": ("SuppressTokensLogitsProcessor", "value device"),
-    "begin_suppress_tokens": ("SuppressTokensAtBeginLogitsProcessor", "value prompt_length device"),
-}
-NEED_END_TOKENS = ("min_length", "min_new_tokens", "exponential_decay_length_penalty")
+# Fields that change the likeliest token, by one of Hugging Face's logits processors each.
+HONORED = (
+    *("sequence_bias", "bad_words_ids", "repetition_penalty", "encoder_repetition_penalty"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"),
+    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"),
+    *("exponential_decay_length_penalty", "remove_invalid_values"),
+)
 # Fields that would change the tokens, and that the engine doesn't support.
 NOT_OFFERED = (
     *("num_beams", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
@@ -50,11 +37,13 @@ class GenerationDefaults:
         end_token_ids: tokens that end a completion, the model's and the tokenizer's.
         stop: strings that end a completion.
         honored: field -> value, of HONORED.
+        model: knows what `generate` does with them.
     """
 
     end_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     honored: dict[str, Any] = field(default_factory=dict)
+    model: PreTrainedModel | None = None
 
     @classmethod
     def of(cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked: bool = True) -> "GenerationDefaults":
@@ -75,28 +64,22 @@ class GenerationDefaults:
                     f"tokens would not be those of `generate`. Set `model.generation_config.{name} = None`, or ignore "
                     "the generation_config with `EngineConfig(generation_config=False)`."
                 )
+        stop = getattr(config, "stop_strings", None) or ()
         defaults = cls(
-            frozenset(end_token_ids) | frozenset(token_ids(config.eos_token_id)),
-            stop_strings(config),
+            frozenset([*end_token_ids, *token_ids(config.eos_token_id)]),
+            (stop,) if isinstance(stop, str) else tuple(stop),
             {name: value for name in HONORED if counts(name, value := getattr(config, name, None))},
+            model,
         )
-        defaults.check(model)
-        return defaults
-
-    def check(self, model: PreTrainedModel) -> None:
-        """Try the processors once, so that an invalid value is found now and not in a step.
-
-        Raises:
-            UnsupportedModel: a processor rejects its value.
-        """
-        try:
-            processors = self.processors([0], 1, self.end_token_ids, model.device)
-            processed(processors, [0], torch.zeros(model.config.get_text_config().vocab_size, device=model.device))
+        logits = torch.zeros(text_config(model.config).vocab_size, device=model.device)
+        try:  # so that an invalid value is found now and not in a step
+            processed(defaults.processors([0], 1, defaults.end_token_ids), [0], logits)
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise UnsupportedModel(
-                f"the model's generation_config can't be obeyed ({self.honored}): {error} Correct it, or ignore it "
+                f"the model's generation_config can't be obeyed ({defaults.honored}): {error} Correct it, or ignore it "
                 "with `EngineConfig(generation_config=False)`."
             ) from error
+        return defaults
 
     def applied_to(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
         """Add them to the SamplingParams of a request with at most `max_tokens` new tokens. The request's own value of
@@ -110,26 +93,26 @@ class GenerationDefaults:
         def obey(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
             nonlocal processors
             if processors is None:
-                processors = self.processors(prompt_ids, max_tokens, end_token_ids, logits.device, own_fields)
+                processors = self.processors(prompt_ids, max_tokens, end_token_ids, own_fields)
             return processed(processors, [*prompt_ids, *output_ids], logits)
 
         return replace(params, logits_processors=(obey, *params.logits_processors))
 
     def processors(
-        self, prompt_ids: ListOf[int], max_tokens: int, end_token_ids: Iterable[int], device: torch.device,
-        own_fields: Iterable[str] = (),
-    ) -> LogitsProcessorList:  # fmt: skip
+        self, prompt_ids: ListOf[int], max_tokens: int, end_token_ids: Collection[int], own_fields: Collection[str] = ()
+    ) -> LogitsProcessorList:
         """The processors that `generate` would apply to a request's logits, without those of `own_fields`."""
-        known: dict[str, Any] = dict(ends=sorted(end_token_ids), device=str(device))
-        known |= dict(prompt=torch.tensor([list(prompt_ids)], device=device), prompt_length=len(prompt_ids))
-        known["max_length"] = len(prompt_ids) + max_tokens
-        processors = LogitsProcessorList()
+        model: Any = self.model
+        config: Any = GenerationConfig(max_length=len(prompt_ids) + max_tokens)  # type: ignore[no-untyped-call]
         for name, value in self.honored.items():
-            if name not in own_fields and (known["ends"] or name not in NEED_END_TOKENS):
-                processor, arguments = HONORED[name]
-                given = [value if argument == "value" else known[argument] for argument in arguments.split()]
-                processors.append(getattr(logits_process, processor)(*given))
-        return processors
+            if name not in own_fields and (end_token_ids or name != "exponential_decay_length_penalty"):
+                setattr(config, name, value)
+        config._eos_token_tensor = torch.tensor(sorted(end_token_ids), device=model.device) if end_token_ids else None
+        prompt = torch.tensor([list(prompt_ids)], device=model.device)
+        made: LogitsProcessorList = model._get_logits_processor(
+            config, len(prompt_ids), prompt, device=str(model.device)
+        )
+        return made
 
 
 def processed(processors: LogitsProcessorList, tokens: ListOf[int], logits: torch.Tensor) -> torch.Tensor:
@@ -154,8 +137,3 @@ def token_ids(value: Any) -> list[int]:
         return []
     value = value.tolist() if isinstance(value, torch.Tensor) else value
     return [int(token) for token in value] if isinstance(value, list | tuple) else [int(value)]
-
-
-def stop_strings(config: GenerationConfig) -> tuple[str, ...]:
-    value = getattr(config, "stop_strings", None) or ()
-    return (value,) if isinstance(value, str) else tuple(value)

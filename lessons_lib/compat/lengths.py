@@ -8,7 +8,6 @@ the result of a long pass and not that of a short one.
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,30 +22,21 @@ SAME = 1e-4  # relative difference of logits due to rounding
 MANY_ELEMENTS = 2**16  # a larger buffer is a table of weights, not a result of a pass
 
 
-@dataclass(frozen=True)
-class Place:
-    """Location of a number: an attribute of a module or a configuration, or an entry of a dict in one."""
-
-    values: dict[str, Any]
-    name: str
-    number: int | float
-
-    def set(self, number: int | float) -> None:
-        self.values[self.name] = number
+Place = tuple[dict[str, Any], str, int | float]  # a number, and the dict and the name where it stands
 
 
 @contextmanager
 def short_lengths(model: PreTrainedModel, names: Collection[str]) -> Iterator[None]:
     """Context manager: set the lengths with these names, see `names_of_lengths`, to SHORT."""
-    places = [place for place in numbers(model) if place.name in names]
+    places = [place for place in numbers(model) if place[1] in names]
     with kept(model):
-        for place in places:
-            place.set(SHORT)
+        for values, name, _ in places:
+            values[name] = SHORT
         try:
             yield
         finally:
-            for place in places:
-                place.set(place.number)
+            for values, name, number in places:
+                values[name] = number
 
 
 @torch.inference_mode()
@@ -57,7 +47,7 @@ def names_of_lengths(model: PreTrainedModel, token_ids: list[int]) -> list[str]:
         compute = with_and_without_cache if fills_a_cache(model, first) else without_cache
         expected, expected_first = compute(model, token_ids), compute(model, first)
     found = []
-    for name in dict.fromkeys(place.name for place in numbers(model)):
+    for name in dict.fromkeys(name for _, name, _ in numbers(model)):
         # Beyond this length, all sequences of a batch change, so it is refused; see `support.check_context`.
         if rescales_rope(model.config) and ("max_pos" in name or "max_seq" in name):
             continue
@@ -109,7 +99,7 @@ def numbers(model: PreTrainedModel) -> Iterator[Place]:
                 waiting.append(value)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and SHORT < value < float("inf") and value == int(value) and isinstance(name, str):
-                yield Place(values, name, value)
+                yield values, name, value
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -125,26 +115,24 @@ def kept(model: PreTrainedModel) -> Iterator[None]:
     """Context manager: restore state that modules keep between two passes, such as rotary frequencies."""
     before = []
     for module in model.modules():
-        small = {
-            name: each for name, each in module._buffers.items() if each is not None and each.numel() <= MANY_ELEMENTS
-        }
-        plain = {
-            name: value
-            for name, value in vars(module).items()
-            if name[:1] != "_" and isinstance(value, int | float | torch.Tensor | None)
-        }
-        if small or plain:
-            before.append((module, plain, dict(module._buffers), {name: each.clone() for name, each in small.items()}))
+        buffers = dict(module._buffers)
+        small = {name: each for name, each in buffers.items() if each is not None and each.numel() <= MANY_ELEMENTS}
+        before.append((module, plain(module), buffers, {name: each.clone() for name, each in small.items()}))
     try:
         yield
     finally:
-        for module, plain, buffers, contents in before:
-            for name in [name for name in vars(module) if name[:1] != "_" and name not in plain]:
-                if isinstance(vars(module)[name], int | float | torch.Tensor | None):
-                    del vars(module)[name]
-            vars(module).update(plain)
+        for module, values, buffers, contents in before:
+            for name in plain(module).keys() - values.keys():
+                del vars(module)[name]
+            vars(module).update(values)
             module._buffers.clear()
             module._buffers.update(buffers)
             for name, content in contents.items():
                 with suppress(RuntimeError):  # a buffer created in inference mode
                     module._buffers[name].copy_(content)  # type: ignore[union-attr]
+
+
+def plain(module: torch.nn.Module) -> dict[str, Any]:
+    """Attributes of a module that are numbers, tensors or None."""
+    kinds = int | float | torch.Tensor | None
+    return {name: value for name, value in vars(module).items() if name[:1] != "_" and isinstance(value, kinds)}

@@ -9,8 +9,8 @@ their weights are probed once (see `shallow`).
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -81,18 +81,22 @@ def _probe(model: PreTrainedModel) -> ProbeResult:
     check_supported(model)
     with undisturbed(model), short_lengths(model, lengths_of(model)):
         with shallow(model) as first_of_kind:
-            if first_of_kind and (result := try_first_layers(model, first_of_kind)):
-                return result
-        references = [generated(model, prompt) for prompt in random_prompts(model)]
-        result, reason = try_paged(model, references)
-        if result is None:
-            result, gathered_reason = try_gathered(model, references, reason)
-        if result is None:
+            if first_of_kind:
+                with suppress(Exception):  # layers that can't run alone prove nothing: the whole model decides
+                    shapes = paged_shapes(model, references_of(model))
+                    return ProbeResult(PAGED, [shapes[first] for first in first_of_kind])
+        references = references_of(model)
+        try:
+            return ProbeResult(PAGED, paged_shapes(model, references))
+        except Exception as error:
+            reason = first_line(error)
+        try:
+            return ProbeResult(GATHERED, gathered_shapes(model, references), reason)
+        except Exception as error:
             raise UnsupportedModel(
                 f"{type(model).__name__} would give wrong answers: {reason}. Computing each sequence alone over a copy "
-                f"of its cache fails too: {gathered_reason}. {REMEDY}"
-            )
-    return result
+                f"of its cache fails too: {first_line(error)}. {REMEDY}"
+            ) from None
 
 
 def lengths_of(model: PreTrainedModel) -> list[str]:
@@ -104,53 +108,42 @@ def lengths_of(model: PreTrainedModel) -> list[str]:
             return []  # the error of `generate` will say why
 
 
-def try_first_layers(model: PreTrainedModel, first_of_kind: list[int]) -> ProbeResult | None:
-    """Probe the first layers only, see `shallow`. None if they fail or can't run alone: then the whole model
-    decides."""
-    try:
-        result, _ = try_paged(model, [generated(model, prompt) for prompt in random_prompts(model)])
-    except UnsupportedModel:
-        return None
-    return result and replace(result, layer_shapes=[result.layer_shapes[first] for first in first_of_kind])
+def paged_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KVShape]:
+    """Serve a model with its attention over a paged cache; return the shape of each layer's keys and values.
 
-
-def try_paged(model: PreTrainedModel, references: list[Reference]) -> tuple[ProbeResult | None, str]:
-    """Return (result, "") if the model is correct with its attention over a paged cache; else (None, reason)."""
-    try:
-        runner = MeasuredRunner(model, num_blocks_for(references), BLOCK_SIZE, backend="torch")
-        difference = error_of(runner, references)
-    except Exception as error:
-        return None, first_line(error)
-    calls = runner.cache.calls
+    Raises:
+        Exception: says why the model can't be served so; one of ours has no full stop.
+    """
+    runner = MeasuredRunner(model, num_blocks_for(references), BLOCK_SIZE, backend="torch")
+    difference = error_of(runner, references)
+    calls, num_passes = runner.cache.calls, len(list(steps(references)))
     if not calls:
-        return None, "its layers compute attention themselves and don't call Hugging Face's attention interface"
-    num_passes = len(list(steps(references)))
+        raise UnsupportedModel(
+            "its layers compute attention themselves and don't call Hugging Face's attention interface"
+        )
     if repeated := [layer for layer in calls if calls[layer] != num_passes]:
         share = calls[repeated[0]] / num_passes
-        return None, f"layer {repeated[0]} calls attention {share:g} times in each pass, not once"
+        raise UnsupportedModel(f"layer {repeated[0]} calls attention {share:g} times in each pass, not once")
     if sorted(calls) != list(range(len(calls))):
-        return None, f"only layers {sorted(calls)} call attention"
+        raise UnsupportedModel(f"only layers {sorted(calls)} call attention")
     if difference > tolerance(model):
-        return None, f"its logits differ by {difference:.0%} if sequences share a batch"
-    return ProbeResult(PAGED, [runner.cache.shapes[layer] for layer in range(len(calls))]), ""
+        raise UnsupportedModel(f"its logits differ by {difference:.0%} if sequences share a batch")
+    return [runner.cache.shapes[layer] for layer in range(len(calls))]
 
 
-def try_gathered(
-    model: PreTrainedModel, references: list[Reference], why_not_paged: str
-) -> tuple[ProbeResult | None, str]:
-    """`try_paged` for a GatheredRunner."""
-    try:
-        own: Any = DynamicCache()
-        forward_with_cache(model, references[0].token_ids, 0, own)
-        if not own.layers:
-            return None, "it doesn't fill a Hugging Face cache"
-        shapes = [KVShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in own.layers]
-        difference = error_of(GatheredRunner(model, num_blocks_for(references), BLOCK_SIZE, None, shapes), references)
-    except Exception as error:
-        return None, first_line(error)
+def gathered_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KVShape]:
+    """`paged_shapes` with a GatheredRunner."""
+    own: Any = DynamicCache()
+    forward_with_cache(model, references[0].token_ids, 0, own)
+    if not own.layers:
+        raise UnsupportedModel("it doesn't fill a Hugging Face cache")
+    shapes = [KVShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in own.layers]
+    difference = error_of(GatheredRunner(model, num_blocks_for(references), BLOCK_SIZE, None, shapes), references)
     if difference > tolerance(model):
-        return None, f"its logits differ by {difference:.0%}, so its layers remember more than keys and values"
-    return ProbeResult(GATHERED, shapes, why_not_paged), ""
+        raise UnsupportedModel(
+            f"its logits differ by {difference:.0%}, so its layers remember more than keys and values"
+        )
+    return shapes
 
 
 # --- The expected logits ---------------------------------------------------------------------------------------------
@@ -164,6 +157,11 @@ def random_prompts(model: PreTrainedModel) -> list[list[int]]:
     return [
         torch.randint(min(3, vocab_size - 1), vocab_size, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS
     ]
+
+
+def references_of(model: PreTrainedModel) -> list[Reference]:
+    """What Hugging Face's `generate` computes for each of the random prompts."""
+    return [generated(model, prompt) for prompt in random_prompts(model)]
 
 
 def generated(model: PreTrainedModel, prompt: list[int]) -> Reference:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from lessons_lib.engine.core import overlapped_step
@@ -10,6 +11,7 @@ from lessons_lib.scheduling.scheduler import SchedulerBase
 from lessons_lib.scheduling.sequence import Sequence
 
 
+@dataclass
 class GreedyLoop:
     """Drives a scheduler and a runner; the likeliest token comes next.
 
@@ -19,12 +21,11 @@ class GreedyLoop:
         in_flight: (scheduler output, InFlightTokens) of each step that was launched and not processed, oldest first.
     """
 
-    def __init__(
-        self, scheduler: SchedulerBase, runner: ModelRunner, depth: int = 0,
-        copy_blocks: Callable[[Any], None] | None = None,
-    ):  # fmt: skip
-        self.scheduler, self.runner, self.depth, self.copy_blocks = scheduler, runner, depth, copy_blocks
-        self.in_flight: deque[tuple[Any, InFlightTokens]] = deque()
+    scheduler: SchedulerBase
+    runner: ModelRunner
+    depth: int = 0
+    copy_blocks: Callable[[Any], None] | None = None
+    in_flight: deque[tuple[Any, InFlightTokens]] = field(default_factory=deque)
 
     def host_must_see_tokens(self) -> bool:
         return False

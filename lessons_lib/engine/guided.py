@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence as ListOf
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -80,15 +81,11 @@ class Vocabulary:
 _vocabularies: "WeakKeyDictionary[Any, dict[int, Vocabulary]]" = WeakKeyDictionary()
 
 
+@dataclass(eq=False)
 class Grammar:
-    """Structured outputs of one request, compiled for a tokenizer.
+    """Structured outputs of one request, compiled for a tokenizer. The first parser is copied, never used."""
 
-    Attributes:
-        first: a parser at the beginning of the text; it is copied, never used.
-    """
-
-    def __init__(self, first: Any):
-        self.first = first
+    first: Any
 
     def begin(self) -> "GrammarState":
         """A completion that has no tokens yet."""

@@ -27,17 +27,15 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, times: int = 1) -> None:
         value = max(0.0, value)  # the clock may have been set back
-        self.counts[bisect_left(BOUNDS, value)] += 1
-        self.total += value
+        self.counts[bisect_left(BOUNDS, value)] += times
+        self.total += value * times
 
     def add_all(self, values: list[float]) -> None:
         """Add many values, most of which are equal."""
         for value, times in Counter(values).items():
-            value = max(0.0, value)
-            self.counts[bisect_left(BOUNDS, value)] += times
-            self.total += value * times
+            self.add(value, times)
 
     @property
     def count(self) -> int:
@@ -120,11 +118,6 @@ class EngineGauges:
                 swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
                 used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
             )  # fmt: skip
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that can be allocated."""
-        return self.num_blocks - self.used_blocks
 
     @property
     def kv_cache_usage_perc(self) -> float:
@@ -237,11 +230,6 @@ class EngineMetrics:
         return self.new_tokens / self.busy_seconds if self.busy_seconds else 0.0
 
     @property
-    def own_share(self) -> float:
-        """Share of the time outside the model: scheduling, sampling, bookkeeping; 0 to 1."""
-        return 1 - self.part_seconds.get("forward", 0.0) / self.busy_seconds if self.busy_seconds else 0.0
-
-    @property
     def slot_utilization(self) -> float:
         """Share of the batch slots in use, averaged over the steps."""
         return self._batch_slots_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
@@ -267,8 +255,7 @@ class EngineMetrics:
         infinity."""
         plain_types = (int, float, dict)
         names = [name for name, value in vars(self).items() if isinstance(value, plain_types) and name[0] != "_"]
-        names += ["throughput", "own_share", "slot_utilization", "token_utilization", "block_utilization"]
-        names += ["prefix_hit_rate"]
+        names += ["throughput", "slot_utilization", "token_utilization", "block_utilization", "prefix_hit_rate"]
         plain: dict[str, Any] = {name: copy(getattr(self, name)) for name in names}  # copies: the engine goes on
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
             histogram = getattr(self, name)

@@ -29,22 +29,6 @@ def token_probabilities(
     return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens
 
 
-def draw(probabilities: torch.Tensor, tokens: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Draw a token for each row: lay the probabilities end to end, and see on which of them the random number falls.
-
-    Args:
-        probabilities, tokens: [N, vocabulary], see `token_probabilities`.
-        numbers: [N], each in [0, 1).
-
-    Returns:
-        int64 tensor [N].
-    """
-    index = torch.searchsorted(probabilities.cumsum(dim=-1), numbers[:, None], right=True)
-    # By rounding, the sum may end below 1: the last token that can be drawn at all takes what is left.
-    last = (probabilities > 0).sum(dim=-1, keepdim=True) - 1
-    return tokens.gather(1, torch.minimum(index, last))[:, 0]
-
-
 def draw_on_device(
     logits: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:

@@ -5,10 +5,9 @@ Metrics have vLLM's names, `vllm:...`, where they mean the same, so dashboards a
 here too. Those that vLLM doesn't have, or means in another way, begin with `lessons_`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from lessons_lib.engine.metrics import BOUNDS, EngineGauges
@@ -96,20 +95,3 @@ def engine_families(
     ):
         values = {(each,): value for each, value in sorted(snapshot.get(key, {}).items())}
         yield counters(name, text, [own], values, labels)
-
-
-def prometheus_text(snapshot: Mapping[str, Any], gauges: EngineGauges | None = None) -> str:
-    """All metrics, one per line, as a server returns them under /metrics."""
-    registry = CollectorRegistry()
-    registry.register(Families(engine_families(snapshot, gauges)))
-    return generate_latest(registry).decode()
-
-
-class Families:
-    """A collector of metrics that exist already, for a registry."""
-
-    def __init__(self, families: Iterable[Metric]):
-        self.families = list(families)
-
-    def collect(self) -> list[Metric]:
-        return self.families

@@ -1,9 +1,8 @@
 """Triton kernels. Importing this folder needs Triton; everything else in the course runs without it.
 
 Read in this order: triton_setup, basics, simple_paged (lesson 07), group_decode, paged_flash, launch, validation (08),
-race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. interpreter runs any
-kernel without a GPU, compile_check tries to compile it for one, machine_code counts its instructions, and ablations
-removes one idea at a time from the fast kernels.
+race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. ablations removes one idea
+at a time from the fast kernels. README.md says what the fast kernels have beyond lesson 08.
 """
 
 import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled
@@ -11,31 +10,6 @@ import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernel
 # isort: split
 from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
 
-from lessons_lib.kernels.ablations import VARIANTS, with_functions
-from lessons_lib.kernels.basics import gather_kernel
+from lessons_lib.kernels.ablations import with_functions
 from lessons_lib.kernels.group_decode import decode_groups, decode_groups_kernel, decode_splits, decode_splits_kernel
-from lessons_lib.kernels.launch import (
-    MAX_KEYS_PER_SPLIT,
-    MIN_KEYS_PER_SPLIT,
-    decode,
-    decode_tiles,
-    keys_per_split,
-    launch_decode,
-    launch_prefill,
-    prefill_tiles,
-)
-from lessons_lib.kernels.paged_flash import (
-    decode_kernel,
-    first_masked_key,
-    has_own_kernel,
-    longest_first,
-    prefill_kernel,
-    unmasked_softmax,
-)
-from lessons_lib.kernels.simple_paged import (
-    attend_blocks,
-    decode_heads,
-    decode_heads_kernel,
-    single_head_kernel,
-    write_cache,
-)
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, decode_heads_kernel, single_head_kernel

@@ -1,7 +1,6 @@
 """Lesson 08: variants of the fast kernels, each without one idea, to measure its benefit.
 
-If an idea is a separate function, `with_functions` builds the kernel with another function in its place. If it is part
-of the kernel's loop, `with_lines` replaces those lines. All variants compute the same results as the originals.
+Each replaces a few lines, of a kernel or of functions that it calls. All compute the same results as the originals.
 """
 
 import difflib
@@ -17,11 +16,17 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 
 # isort: split
 import triton
-import triton.language as tl
 
-from lessons_lib.kernels import paged_flash
 from lessons_lib.kernels.group_decode import decode_groups, decode_groups_kernel
-from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
+from lessons_lib.kernels.paged_flash import (
+    decode_kernel,
+    first_masked_key,
+    has_own_kernel,
+    longest_first,
+    online_softmax,
+    prefill_kernel,
+    unmasked_softmax,
+)
 
 
 @dataclass(frozen=True)
@@ -81,55 +86,11 @@ def _diff(original, changed) -> str:
     return "\n".join("  ..." if line.startswith("@@") else line for line in lines if line.strip())
 
 
-def _replacing(idea: str, kernel, **functions) -> Variant:
-    pairs = tuple((getattr(paged_flash, name), function) for name, function in functions.items())
-    return Variant(idea, with_functions(kernel, **functions), pairs)
-
-
-def _rewriting(idea: str, kernel, *pairs: tuple[str, str]) -> Variant:
-    changed = with_lines(kernel, *pairs)
-    return Variant(idea, changed, ((kernel, changed),))
-
-
-# --- functions of prefill_kernel without their idea
-
-
-@triton.jit
-def natural_online_softmax(scores, row_max, row_sum, acc):
-    """`online_softmax` with natural exponentials; the launcher passes the scale without log2(e)."""
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    # A row that hasn't seen a key yet has the maximum -inf, and -inf - (-inf) is NaN.
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp(scores - reference[:, None])
-    rescale = tl.exp(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def natural_unmasked_softmax(scores, scale, row_max, row_sum, acc):
-    """`unmasked_softmax` with natural exponentials."""
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale)
-    weights = tl.exp(scores * scale - new_max[:, None])
-    rescale = tl.exp(row_max - new_max)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def shortest_first():
-    """This program's tile, counted from the first."""
-    return tl.program_id(1)
-
-
-@triton.jit
-def every_key(first_position, BLOCK_N: tl.constexpr):
-    """Start the masked loop at the first key, so that the unmasked loop has no iterations."""
-    return 0
-
-
-@triton.jit
-def never(q_len):
-    """No sequence is left to another kernel."""
-    return False
+def _without(idea: str, kernel, *pairs: tuple[str, str], of: tuple[Any, ...] = ()) -> Variant:
+    """Replace pieces of the kernel's source, or of the functions `of` that it calls."""
+    changed = tuple((original, with_lines(original, *pairs)) for original in of or (kernel,))
+    functions = {original.fn.__name__: function for original, function in changed}
+    return Variant(idea, with_functions(kernel, **functions) if of else changed[0][1], changed)
 
 
 # Lesson 08's Ideas 1 and 2, a group of heads and a tile of keys, without Idea 3: it multiplies element by element, like
@@ -153,7 +114,7 @@ _OFFSETS = "        offsets = cache_offsets(blocks, position, stride_block, stri
 
 VARIANTS = {
     # GROUP = 1, for cache views with one KV head per query head, four of which share the same memory.
-    "one program per query head": _rewriting(
+    "one program per query head": _without(
         "one program for all query heads of a KV head: its keys are read once",
         decode_kernel,
         (
@@ -162,7 +123,7 @@ VARIANTS = {
         ),
     ),
     # float32 products and sums need no padding: the tile has GROUP rows, a power of two.
-    "no tensor cores": _rewriting(
+    "no tensor cores": _without(
         "tensor cores",
         decode_kernel,
         ("tl.arange(0, BLOCK_M)", "tl.arange(0, GROUP)"),
@@ -176,7 +137,7 @@ VARIANTS = {
             "acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)",
         ),
     ),
-    "table read one iteration early": _rewriting(
+    "table read one iteration early": _without(
         "a block table read when it is needed",
         decode_kernel,
         (
@@ -190,15 +151,20 @@ VARIANTS = {
             "        blocks = tl.load(table + upcoming // BLOCK_SIZE, mask=upcoming < end, other=0)\n",
         ),
     ),
-    "natural exponentials": _replacing(
-        "exponentials in base 2",
-        prefill_kernel,
-        online_softmax=natural_online_softmax,
-        unmasked_softmax=natural_unmasked_softmax,
+    "natural exponentials": _without(  # the launcher passes the scale without log2(e)
+        "exponentials in base 2", prefill_kernel, ("tl.exp2(", "tl.exp("), of=(online_softmax, unmasked_softmax)
     ),
-    "a mask in every iteration": _replacing("a mask on the diagonal only", prefill_kernel, first_masked_key=every_key),
-    "first tokens first": _replacing("the longest programs first", prefill_kernel, longest_first=shortest_first),
-    "one kernel for prefills and decodes": _replacing(
-        "a kernel of its own for decodes", prefill_kernel, has_own_kernel=never
+    # The masked loop starts at the first key, so the unmasked one has no iterations.
+    "a mask in every iteration": _without(
+        "a mask on the diagonal only",
+        prefill_kernel,
+        ("(first_position + 1) // BLOCK_N * BLOCK_N", "0"),
+        of=(first_masked_key,),
+    ),
+    "first tokens first": _without(
+        "the longest programs first", prefill_kernel, ("tl.num_programs(1) - 1 - ", ""), of=(longest_first,)
+    ),
+    "one kernel for prefills and decodes": _without(
+        "a kernel of its own for decodes", prefill_kernel, ("q_len == 1", "False"), of=(has_own_kernel,)
     ),
 }

@@ -1,8 +1,4 @@
-"""Lesson 07: three small Triton kernels to start with: elementwise addition, a row softmax, a gather.
-
-A tensor argument reaches a kernel as a pointer to its first element. Strides count elements, and rows are contiguous
-(stride 1 along a row).
-"""
+"""Lesson 07: a small Triton kernel to start with. A tensor argument reaches it as a pointer to its first element."""
 
 import triton
 import triton.language as tl
@@ -21,36 +17,3 @@ def add_kernel(x, y, out, n_elements, BLOCK: tl.constexpr):
     mask = offsets < n_elements
     total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)
     tl.store(out + offsets, total, mask=mask)
-
-
-@triton.jit
-def softmax_kernel(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr):
-    """Softmax of each row of a matrix. Program i computes row i.
-
-    Args:
-        x, out: pointers to matrices [rows, columns], float32.
-        columns: elements per row.
-        stride_x, stride_out: elements from the start of one row to the start of the next.
-        COLUMNS: a power of two, at least `columns`.
-    """
-    row, column = tl.program_id(0), tl.arange(0, COLUMNS)
-    mask = column < columns
-    scores = tl.load(x + row * stride_x + column, mask=mask, other=float("-inf"))
-    weights = tl.exp(scores - tl.max(scores, axis=0))
-    tl.store(out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=mask)
-
-
-@triton.jit
-def gather_kernel(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
-    """out[i] = source[index[i]]. Program i copies one row.
-
-    Args:
-        source, out: pointers to matrices [source rows, columns] and [rows, columns], of one dtype.
-        index: pointer to int32 or int64 [rows].
-        The others: see `softmax_kernel`.
-    """
-    row, column = tl.program_id(0), tl.arange(0, COLUMNS)
-    mask = column < columns
-    source_row = tl.load(index + row)
-    values = tl.load(source + source_row * stride_source + column, mask=mask)
-    tl.store(out + row * stride_out + column, values, mask=mask)

@@ -1,4 +1,4 @@
-"""Lesson 08, Further: a warp-specialized prefill kernel for Hopper GPUs (H100, H200).
+"""A warp-specialized prefill kernel for Hopper GPUs (H100, H200).
 
 `paged_flash.prefill_kernel` computes the same on any GPU. There, each warp fetches, multiplies and computes the softmax
 in turn, and the tensor cores wait for the rest. Here, as in FlashAttention-3 (Shah et al. 2024,
@@ -278,18 +278,15 @@ def hopper_prefill_kernel(
         )
 
 
-def launch_hopper_prefill(
-    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, *, kernel=hopper_prefill_kernel
-) -> None:
-    """Launch the kernel without validation; see `launch.has_hopper_kernel` for its limits, `launch_prefill` for
-    arguments."""
+def launch_hopper_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale) -> None:
+    """Launch the kernel without validation. Limits: `launch.has_hopper_kernel`; arguments: `launch_prefill`."""
     (tokens, q_heads, head_dim), (num_blocks, block_size, kv_heads, _) = q.shape, k_cache.shape
     shape, block = [num_blocks * block_size, kv_heads * head_dim], [block_size, WIDTH.value]
     caches = [TensorDescriptor(cache, shape, [cache.stride(1), 1], block, PANEL.value) for cache in (k_cache, v_cache)]
     num_seqs, group = len(context_lens), q_heads // kv_heads
     keys, stages = (128, 2) if head_dim == 64 else (64, 4)  # the fastest of a sweep on an H200
     block_q = CONSUMERS.value * (ROWS.value // group)
-    kernel[(kv_heads, tokens // block_q + num_seqs)](
+    hopper_prefill_kernel[(kv_heads, tokens // block_q + num_seqs)](
         q, *caches, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E.value, num_seqs, *q.stride()[:2],
         *out.stride()[:2], block_tables.stride(0), GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, BLOCK_N=keys,
         STAGES=stages, num_warps=4, maxnreg=REGISTERS,

@@ -46,9 +46,9 @@ def decode_tiles(head_bytes: int) -> Tiles:
     """
     if head_bytes <= 256:
         return Tiles(rows=16, keys=128, warps=4, stages=2)
-    return (
-        Tiles(rows=16, keys=64, warps=4, stages=3) if head_bytes <= 512 else Tiles(rows=16, keys=32, warps=4, stages=2)
-    )
+    if head_bytes <= 512:
+        return Tiles(rows=16, keys=64, warps=4, stages=3)
+    return Tiles(rows=16, keys=32, warps=4, stages=2)
 
 
 def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
@@ -57,9 +57,9 @@ def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
         return Tiles(rows=32, keys=32, warps=4, stages=2)
     if head_bytes <= 128:
         return Tiles(rows=128, keys=64, warps=8, stages=2)
-    return (
-        Tiles(rows=64, keys=32, warps=4, stages=2) if head_bytes > 256 else Tiles(rows=256, keys=64, warps=8, stages=3)
-    )
+    if head_bytes > 256:
+        return Tiles(rows=64, keys=32, warps=4, stages=2)
+    return Tiles(rows=256, keys=64, warps=8, stages=3)
 
 
 def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -> torch.Tensor:
@@ -67,10 +67,9 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -
 
     Args:
         q: [N, Hq, D], float32, float16 or bfloat16, D up to 256; row i is sequence i's token.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. They already contain the new tokens' keys
-            and values. Values may have another head size, V, in the same layout.
-        block_tables: int32 [N, M], each sequence's blocks in the order of its tokens; entries past the last block in
-            use aren't read.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with the new tokens' keys and values.
+            Values may have another head size, V, in the same layout.
+        block_tables: int32 [N, M], each sequence's blocks; entries past the last block in use aren't read.
         context_lens: int32 [N], tokens of each sequence, the new one included, at least 1.
         scale: factor of the scores.
         terms: ScoreTerms of the layer, or None.

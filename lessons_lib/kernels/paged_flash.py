@@ -178,22 +178,17 @@ def decode_kernel(
     i's keys.
 
     Args:
-        q: pointer to [T, Hq, D]; T is N unless `RAGGED`.
+        q, out: pointers to [T, Hq, D] and [T, Hq, V]; T is N unless `RAGGED`. Written only if `NUM_SPLITS` is 1.
         k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D] and [..., V], of the dtype of q; their strides
             differ by the factor V / D.
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
         cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
-        out: pointer to [T, Hq, V]; written only if `NUM_SPLITS` is 1.
-        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, V], contiguous: each split's attention, normalized by its
-            own sum. Written only if `NUM_SPLITS` is above 1, and only the splits that contain keys.
-        partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp in base 2. Written
-            with `partial_out`.
+        partial_out, partial_lse: see `merge_kernel`; written only if `NUM_SPLITS` is above 1, where a split has keys.
         scale: factor of the scores, log2(e) included.
-        stride_q, stride_q_head: of q, elements from one token to the next, and from one head to the next.
-        stride_out, stride_out_head: the same for out.
+        stride_q, stride_q_head, stride_out, stride_out_head: elements from one token and one head to the next.
         stride_block, stride_slot, stride_head: of k_cache, elements from one block, slot and KV head to the next.
-        stride_table: of block_tables, elements from one table to the next.
+        stride_table: elements from one block table to the next.
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
         HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
         BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.

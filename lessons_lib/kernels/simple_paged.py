@@ -156,30 +156,12 @@ def decode_heads_kernel(
     tl.store(out + offsets, result)
 
 
-def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
-    """Write new keys or values into their cache slots.
-
-    Args:
-        new: [T, Hkv, D].
-        cache: [num_blocks, block_size, Hkv, D], of the same dtype, with evenly spaced slots, each contiguous.
-        slot_mapping: int64 [T].
-        kernel: `write_kernel`, or your own.
+def rows_to_write(new, cache) -> torch.Tensor:
+    """Reshape new keys or values to one row per token, [T, Hkv * D], contiguous within a row.
 
     Raises:
-        ValueError: the slots aren't evenly spaced; nothing is written.
+        ValueError: the slots of the cache aren't evenly spaced, each contiguous; `write_kernel` needs that.
     """
-    if not len(new):
-        return
-    rows = rows_to_write(new, cache)
-    n_elements = rows.shape[1]
-    kernel[(len(new),)](
-        rows, cache, slot_mapping, n_elements, rows.stride(0), cache.stride(1), BLOCK=triton.next_power_of_2(n_elements)
-    )
-
-
-def rows_to_write(new, cache) -> torch.Tensor:
-    """Reshape new keys or values to one row per token, [T, Hkv * D], contiguous within a row; raises as
-    `write_cache`."""
     _, block_size, _, head_dim = cache.shape
     if cache.stride(0) != block_size * cache.stride(1) or cache.stride()[2:] != (head_dim, 1):
         raise ValueError(

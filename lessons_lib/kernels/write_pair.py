@@ -26,17 +26,17 @@ def write_pair_kernel(
         write_kernel(values, v_cache, slot_mapping, n_values, stride_values, stride_v_slot, BLOCK)
 
 
-def write_pair(keys, values, k_cache, v_cache, slot_mapping, kernel=write_pair_kernel) -> None:
-    """Write a layer's new keys and values, [T, Hkv, D or V], into their cache slots; see `write_cache`.
+def write_pair(keys, values, k_cache, v_cache, slot_mapping) -> None:
+    """Write a layer's new keys and values, [T, Hkv, D or V], into their cache slots, int64 [T].
 
     Raises:
-        ValueError: as `write_cache`; nothing is written.
+        ValueError: see `rows_to_write`; nothing is written.
     """
     if not len(keys):
         return
     key_rows, value_rows = rows_to_write(keys, k_cache), rows_to_write(values, v_cache)
     n_keys, n_values = key_rows.shape[1], value_rows.shape[1]
-    kernel[(len(keys), 2)](
+    write_pair_kernel[(len(keys), 2)](
         key_rows, value_rows, k_cache, v_cache, slot_mapping, n_keys, n_values, key_rows.stride(0),
         value_rows.stride(0), k_cache.stride(1), v_cache.stride(1), BLOCK=triton.next_power_of_2(max(n_keys, n_values)),
     )  # fmt: skip

@@ -109,10 +109,6 @@ class CacheStep:
     restarted: int
 
 
-class NeverDone(RuntimeError):
-    """A step changed nothing although requests are unfinished."""
-
-
 def serve_in_blocks(
     lengths: list[tuple[int, int]],
     pool: BlockPool,
@@ -122,7 +118,7 @@ def serve_in_blocks(
     """Serve requests, of (prompt tokens, answer tokens) each, that all arrive at the start, until all have finished.
 
     Raises:
-        NeverDone: a step changed nothing.
+        RuntimeError: a step changed nothing.
     """
     waiting = deque(
         CachedRequest(str(index), prompt, answer, new_table(pool)) for index, (prompt, answer) in enumerate(lengths)
@@ -135,7 +131,9 @@ def serve_in_blocks(
         step(waiting, running, pool)
         after = {request: request.table.num_tokens for request in running}
         if after == before:
-            raise NeverDone(f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running.")
+            raise RuntimeError(
+                f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running."
+            )
         restarted = sum(request.table.num_tokens <= before[request] for request in unfinished)
         steps.append(CacheStep(len(running), len(waiting), sum(after.values()), restarted))
     return steps

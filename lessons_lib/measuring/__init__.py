@@ -1,8 +1,10 @@
 """The course's measuring tools: clocks, workloads, cost models, the ledger, and published results.
 
-stories defines the six requests of every lesson; ledger compares all methods of serving them.
+stories defines the six requests of every lesson; ledger compares all methods of serving them. simulator runs a
+scheduler without a model on the requests of arrivals.
 """
 
+from lessons_lib.measuring.arrivals import Arrival, reversed_estimates, traffic
 from lessons_lib.measuring.attention_cases import CASES, make_inputs
 from lessons_lib.measuring.attention_peers import PEERS
 from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
@@ -20,7 +22,6 @@ from lessons_lib.measuring.published import (
     recorded_first_tokens,
     recorded_ladder,
     recorded_production,
-    recorded_short_decodes,
     recorded_splits,
     recorded_swaps,
     recorded_victims,
@@ -28,13 +29,12 @@ from lessons_lib.measuring.published import (
     recorded_workloads,
 )
 from lessons_lib.measuring.random_batches import random_row
-from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
+from lessons_lib.measuring.regimes import machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
-from lessons_lib.measuring.step_sizes import least_padding, padding, tokens_of_steps
+from lessons_lib.measuring.simulator import StepCost, simulate, spread, times_of
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.measuring.timing import median_ms
-from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
 from lessons_lib.measuring.victim_rules import tried_rule
 from lessons_lib.measuring.workloads import Workload, skewed_workload
 
@@ -49,27 +49,22 @@ __all__ = [
     "PEERS",
     "PROMPTS",
     "STORIES",
-    "PassShape",
+    "Arrival",
+    "StepCost",
     "Work",
     "Workload",
     "attainable",
     "attention_work",
     "batch_metrics",
-    "block_size_costs",
     "decoding_paged",
     "decoding_ragged",
-    "engine_fits",
     "forward_cost",
     "hugging_face_continuous",
-    "larger_model",
-    "largest_that_fits",
-    "least_padding",
     "ledger",
     "machine_rates",
     "make_inputs",
     "median_ms",
     "microseconds",
-    "padding",
     "pass_seconds",
     "random_row",
     "recorded_attention",
@@ -77,15 +72,18 @@ __all__ = [
     "recorded_first_tokens",
     "recorded_ladder",
     "recorded_production",
-    "recorded_short_decodes",
     "recorded_splits",
     "recorded_swaps",
     "recorded_victims",
     "recorded_ways",
     "recorded_workloads",
     "request_times",
+    "reversed_estimates",
+    "simulate",
     "skewed_workload",
-    "tokens_of_steps",
+    "spread",
+    "times_of",
+    "traffic",
     "tried_rule",
     "ways_table",
 ]

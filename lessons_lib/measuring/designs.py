@@ -10,10 +10,10 @@ from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import loop_forward, ragged_generate, ragged_step
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.fused_llama import fused_runner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.measuring.fused_llama import fused_runner
 from lessons_lib.measuring.workloads import Workload
 from lessons_lib.viz.tables.table import Table
 

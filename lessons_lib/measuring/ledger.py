@@ -1,9 +1,7 @@
 """A table that grows by a row per lesson: the cost of each method of serving the same six requests."""
 
-import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,11 +14,10 @@ from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.models.configuration import cache_bytes_per_token
@@ -30,8 +27,6 @@ from lessons_lib.recording.scheduled_steps import record_schedule
 from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.stalling import Scheduler
-from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.viz.notebook import with_progress
 from lessons_lib.viz.tables.table import Table
 
@@ -48,13 +43,6 @@ def story_sequences(tokenizer) -> list[Sequence]:
     end = frozenset({tokenizer.eos_token_id})
     prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
     return [Sequence(name, prompt, max_tokens, end) for name, prompt, max_tokens in zip(NAMES, prompts, MAX_NEW_TOKENS)]
-
-
-def scheduled(model, tokenizer) -> RecordedRun:
-    """At most four requests at a time and 32 tokens per step."""
-    scheduler: Scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
-    with record_schedule(scheduler) as trace:
-        return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 
 
 def under_pressure(model, tokenizer, share_prefixes: bool = False) -> RecordedRun:
@@ -78,24 +66,6 @@ def by_engine(model, tokenizer, new_engine: Callable[..., LLMEngine] = LLMEngine
     return RecordedRun([output.token_ids for output in outputs], trace)
 
 
-def by_six_callers(model, tokenizer) -> RecordedRun:
-    """The same engine behind an AsyncEngine: one caller per request, all calling at the same time."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
-
-    async def call(front: AsyncEngine, prompt: str, max_tokens: int) -> list[int]:
-        stream = await front.add(prompt, SamplingParams(max_tokens=max_tokens))
-        return [token.token async for tokens in stream for token in tokens]
-
-    async def call_all() -> list[list[int]]:
-        async with AsyncEngine(engine) as front:
-            return await asyncio.gather(*(call(front, *story) for story in zip(PROMPTS, MAX_NEW_TOKENS)))
-
-    # In a separate thread: a notebook's thread already runs an event loop.
-    with record_schedule(engine.scheduler) as trace, ThreadPoolExecutor(1) as thread:
-        outputs = thread.submit(asyncio.run, call_all()).result()
-    return RecordedRun(outputs, trace)
-
-
 NO_CACHE = ", no cache"
 in_slots = by(batch_generate, batch_size=4, max_seq_len=256)
 # (lesson, name of the row, function that serves the six stories)
@@ -108,11 +78,9 @@ METHODS: tuple[tuple[str, str, Callable[..., RecordedRun]], ...] = (
     ("04", f"one row{NO_CACHE}", by(packed_generate)),
     ("05", "ragged row, 4 requests", by(ragged_generate, max_num_seqs=4)),
     ("06", "paged row, 4 requests", by(paged_generate, max_num_seqs=4, block_size=16)),
-    ("09", "scheduled, 4 requests, 32 tokens per step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
     ("11", "the same, blocks found by hash", partial(under_pressure, share_prefixes=True)),
     ("12", "engine, 6 requests", by_engine),
-    ("14", "the same, 6 callers at once", by_six_callers),
 )
 BASELINE = "alone, KV cache"
 

@@ -96,18 +96,6 @@ def recorded_production() -> SimpleNamespace:
 
 
 @cache
-def recorded_short_decodes() -> tuple[str, list[dict]]:
-    """Few short sequences on one H200, recorded by `python -m tools.gpu_bench.short_decodes --record FILE`.
-
-    Returns:
-        (provenance; per case "heads" (query heads, KV heads, head size), "num_seqs", "context_len", the "room" of the
-        block tables, "two_kernels_us" and "one_kernel_us").
-    """
-    facts = _facts("h200_short_decodes.json")
-    return _provenance(facts), facts["cases"]
-
-
-@cache
 def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
     """From lesson 07's kernel to lesson 08's, one idea at a time, on one H200: `python -m tools.gpu_bench.ladder`.
 

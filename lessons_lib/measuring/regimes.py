@@ -1,31 +1,27 @@
-"""Time forward passes of different shapes, and measure the machine's limits."""
+"""Time forward passes of different lengths, and measure the machine's limits."""
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import DynamicCache, PreTrainedModel
 
 from lessons_lib.measuring.timing import times_in_rounds
 
 
-@dataclass(frozen=True)
-class PassShape:
-    """The shape of a forward pass: `rows` sequences, `new` tokens of each, after `cached` tokens in the cache."""
+@torch.inference_mode()
+def pass_seconds(model: PreTrainedModel, lengths: Sequence[int], repeat: int = 5) -> list[float]:
+    """Median seconds of a forward pass over each number of tokens, with an empty cache.
 
-    new: int
-    cached: int = 0
-    rows: int = 1
-
-
-def pass_seconds(model: PreTrainedModel, shapes: Sequence[PassShape], repeat: int = 5) -> list[float]:
-    """Median seconds of a forward pass of each shape.
-
-    The shapes are timed in rounds, so that background load affects them all alike.
+    The lengths are timed in rounds, so that background load affects them all alike.
     """
-    passes = [_prepare(model, shape) for shape in shapes]
+    ids = torch.arange(max(lengths), device=model.device)[None] % model.config.vocab_size
+
+    def run(length: int) -> None:
+        model(input_ids=ids[:, :length], past_key_values=DynamicCache(config=model.config), logits_to_keep=1)
+
+    passes = [lambda length=length: run(length) for length in lengths]
     return [statistics.median(times) for times in times_in_rounds(passes, repeat, model.device)]
 
 
@@ -42,47 +38,3 @@ def machine_rates(model: PreTrainedModel) -> tuple[float, float]:
     target = torch.empty_like(source)
     multiply, copy = times_in_rounds([lambda: left @ right, lambda: target.copy_(source)], 5, model.device)
     return 2 * size**3 / min(multiply), 2 * source.nbytes / min(copy)
-
-
-def larger_model(like: PreTrainedModel) -> PreTrainedModel:
-    """Build a Qwen2 model of a few hundred million equal weights. Its text is useless, but its timing is realistic.
-
-    Args:
-        like: model with the vocabulary, context, device and dtype to use.
-    """
-    hidden_size = 1536
-    config = Qwen2Config(
-        vocab_size=like.config.vocab_size,
-        max_position_embeddings=like.config.max_position_embeddings,
-        hidden_size=hidden_size,
-        intermediate_size=8 * hidden_size // 3,
-        num_hidden_layers=4,
-        num_attention_heads=hidden_size // 64,
-        num_key_value_heads=hidden_size // 256,
-        tie_word_embeddings=True,
-    )
-    with torch.device("meta"):  # without drawing random weights
-        model: Any = Qwen2ForCausalLM(config)
-        model = model.to(like.dtype)
-    model = model.to_empty(device=like.device).eval().requires_grad_(False)
-    model.tie_weights()
-    for tensor in [*model.parameters(), *model.buffers()]:
-        tensor.fill_(0.01)
-    return model
-
-
-@torch.inference_mode()
-def _prepare(model: PreTrainedModel, shape: PassShape) -> Callable[[], None]:
-    """Return a function that runs one pass of this shape and restores the cache."""
-    ids = torch.arange(shape.rows * (shape.cached + shape.new), device=model.device) % model.config.vocab_size
-    old, new = ids.view(shape.rows, -1).split([shape.cached, shape.new], dim=1)
-    if not shape.cached:
-        return lambda: model(input_ids=new, past_key_values=DynamicCache(config=model.config), logits_to_keep=1)
-    cache = DynamicCache(config=model.config)
-    model(input_ids=old, past_key_values=cache, logits_to_keep=1)
-
-    def run() -> None:
-        model(input_ids=new, past_key_values=cache, logits_to_keep=1)
-        cache.crop(-shape.new)
-
-    return run

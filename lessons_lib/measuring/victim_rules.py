@@ -5,10 +5,10 @@ from collections.abc import Sequence as ListOf
 from typing import Any
 
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.arrivals import traffic
+from lessons_lib.measuring.arrivals import traffic
+from lessons_lib.measuring.simulator import StepCost, simulate
 from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.scheduling.sequence import Policy, Sequence
-from lessons_lib.scheduling.simulator import StepCost, simulate
 from lessons_lib.scheduling.swapping import SwappingScheduler, never_swap
 
 Rule = Callable[[list[Sequence], Policy], Sequence]

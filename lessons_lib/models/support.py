@@ -32,7 +32,8 @@ def check_supported(model: PreTrainedModel) -> None:
         UnsupportedModel: the model's own attributes contradict this.
     """
     if reason := why_unsupported(model):
-        raise UnsupportedModel(f"{_name(model)} can't be served: {reason}. {REMEDY}")
+        name = f"{type(model).__name__} (model_type {model.config.model_type!r})"
+        raise UnsupportedModel(f"{name} can't be served: {reason}. {REMEDY}")
 
 
 def why_unsupported(model: PreTrainedModel) -> str:
@@ -92,10 +93,6 @@ def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
 def rescales_rope(config: PretrainedConfig) -> bool:
     """True if rotary frequencies depend on the longest sequence of a batch."""
     return any(parameters.get("rope_type") in RESCALED_ROPE for parameters in rope_parameters(config))
-
-
-def _name(model: PreTrainedModel) -> str:
-    return f"{type(model).__name__} (model_type {model.config.model_type!r})"
 
 
 def _bidirectional_layer(model: PreTrainedModel) -> str:

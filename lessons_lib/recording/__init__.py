@@ -11,14 +11,12 @@ from lessons_lib.recording.fragmentation import (
     contiguous_use,
     counted_in_blocks,
     final_tokens,
-    paged_use,
     tokens_held,
-    waste,
 )
 from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_kernel
 from lessons_lib.recording.mask_text import mask_text, read_pair, read_row
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
-from lessons_lib.recording.packed_steps import PackedStep, packed_text
+from lessons_lib.recording.packed_steps import PackedStep
 from lessons_lib.recording.paged_steps import PagedStep, watch_paged_passes
 from lessons_lib.recording.pool_states import pool_state, replay
 from lessons_lib.recording.queue_states import QueueState, queue_state
@@ -45,8 +43,6 @@ __all__ = [
     "decode_inputs",
     "final_tokens",
     "mask_text",
-    "packed_text",
-    "paged_use",
     "pool_state",
     "queue_state",
     "read_pair",
@@ -60,7 +56,6 @@ __all__ = [
     "replay",
     "serve_recorded",
     "tokens_held",
-    "waste",
     "watch_forwards",
     "watch_paged_passes",
 ]

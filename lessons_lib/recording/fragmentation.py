@@ -155,12 +155,6 @@ def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
     return uses
 
 
-def waste(uses: list[MemoryUse]) -> float:
-    """Share of the spanned cache slots without a token, averaged over the steps, 0 to 1."""
-    num_slots = sum(use.slots for use in uses)
-    return 1 - sum(use.tokens for use in uses) / num_slots if num_slots else 0.0
-
-
 def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
     """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
     uses = paged_use(tokens_held(run.trace), block_size)

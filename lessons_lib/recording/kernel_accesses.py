@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lessons_lib.kernels.interpreter import cause_of, interpreted, on_cpu  # before Triton
+from lessons_lib.recording.interpreter import cause_of, interpreted, on_cpu  # before Triton
 
 import numpy as np
 import torch

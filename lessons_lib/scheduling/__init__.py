@@ -1,21 +1,14 @@
 """The scheduler: before each step, it chooses which tokens of which sequences to compute.
 
-Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption, swapping (10), shared_blocks and
-forks (11). The engine uses sequence, scheduler and preemption, and swapping if it has a swap space. simulator runs a
-scheduler without a model on the requests of arrivals; statistics summarizes the run, and swap_cost compares the costs
-of swapping and recomputing (10).
+Read in this order: sequence, policies, scheduler, stalling (lesson 09), preemption, swapping (10), shared_blocks (11).
+The engine uses sequence, scheduler and preemption, and swapping if it has a swap space; swap_cost chooses between
+swapping and recomputing (10). `measuring.simulator` runs a scheduler without a model.
 """
 
-from lessons_lib.kv_cache.block_copies import SWAP_OUT
-from lessons_lib.scheduling.arrivals import Arrival, bursty_arrivals, reversed_estimates, traffic
-from lessons_lib.scheduling.forks import fork
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.policies import ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative, optimistic, share_budget
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, take_cached
-from lessons_lib.scheduling.simulator import StepCost, fit_cost, simulate, simulate_static
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork, take_cached
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
-from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, summary, times_of
-from lessons_lib.scheduling.swap_cost import PreemptionCost
 from lessons_lib.scheduling.swapping import SwappingScheduler, always_swap, never_swap

@@ -1,10 +1,10 @@
-"""Lesson 11: sequences that share the blocks they write to. Each copies a block before it writes.
+"""Lesson 11: sequences, such as forks, that share the blocks they write to. Each copies a block before it writes.
 
 The engine doesn't need this: its sequences share only full blocks, which are never written.
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_pool import blocks_for
@@ -85,3 +85,33 @@ class CopyOnWriteScheduler(SwappingScheduler):
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
         super().admit(scheduler_output, sequence)
+
+
+def fork(scheduler: CopyOnWriteScheduler, sequence: Sequence, id: str) -> Sequence:
+    """Start a second sequence with all tokens of a running one. They share every block until one of them writes.
+
+    Raises:
+        RuntimeError: the sequence isn't running, a step with it is in flight, or no batch slot is free; nothing
+            changes.
+    """
+    if sequence not in scheduler.running or sequence.num_placeholders:
+        raise RuntimeError(
+            f"sequence {sequence.id!r} is not running, or has {sequence.num_placeholders} tokens in flight; only a "
+            "running sequence can be forked, after `update`. Nothing changed."
+        )
+    if len(scheduler.running) >= scheduler.max_num_seqs:
+        raise RuntimeError(
+            f"all {scheduler.max_num_seqs} batch slots are taken, and fork {id!r} needs one; raise `max_num_seqs`, or "
+            "wait until a sequence has finished. Nothing changed."
+        )
+    scheduler.pool.touch(sequence.blocks)
+    child = replace(
+        sequence,
+        id=id,
+        output_ids=list(sequence.output_ids),
+        blocks=list(sequence.blocks),
+        block_hashes=list(sequence.block_hashes),
+        queue_place=None,
+    )
+    scheduler.running.append(child)
+    return child

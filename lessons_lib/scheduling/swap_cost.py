@@ -1,41 +1,10 @@
 """Lesson 10: the cost of restoring a victim's cache, by swapping it out and in or by recomputing it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.scheduling.swapping import SwappingScheduler
-
-
-@dataclass(frozen=True)
-class PreemptionCost:
-    """Cost of swapping and of recomputing on one machine.
-
-    Attributes:
-        step: cost of a step.
-        block_bytes: bytes of one block, keys and values of all layers.
-        bandwidth: bytes per second between the two memories.
-        per_copy: fixed seconds per block copy.
-    """
-
-    step: StepCost
-    block_bytes: int
-    bandwidth: float
-    per_copy: float = 0.0
-
-    def copy_seconds(self, num_block_copies: int) -> float:
-        """Seconds of `num_block_copies` block copies, in either direction."""
-        return num_block_copies * (self.per_copy + self.block_bytes / self.bandwidth)
-
-    def swap_seconds(self, num_blocks: int) -> float:
-        """Seconds to copy `num_blocks` blocks out and back in."""
-        return self.copy_seconds(2 * num_blocks)
-
-    def recompute_seconds(self, num_tokens: int) -> float:
-        """Seconds that `num_tokens` add to a step. The step runs anyway, so its fixed part isn't counted."""
-        return self.step.seconds(num_tokens, num_tokens) - self.step.base
 
 
 def swap_if_cheaper(recorded: list[dict[str, float]]) -> Callable[[SwappingScheduler, Sequence], bool]:

@@ -97,8 +97,11 @@ def random_sequences(seed, model, counts=(1, 2, 5), lengths=(1, 2, 3, 8, 21)):
 @pytest.mark.parametrize("name", [*FAMILIES, "bundled"])
 def test_packed_logits_equal_separate_runs(name):
     model = model_of(name)
-    for seed in range(25):
+    for seed in range(10):
         assert difference(model, random_sequences(seed, model)) < TOLERANCE
+    if name != "bundled":
+        whole = tiny_model(name, seed=5, context=32)
+        assert difference(whole, [list(range(32)), [1], list(range(40, 72))]) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "bundled"])
@@ -108,9 +111,3 @@ def test_without_a_rule_the_logits_are_others(name, dropped):
     rules = [rule for rule in RULES if rule is not dropped]
     sequences = [[3, 14, 15, 92], [65, 35, 89]]
     assert difference(model, sequences, lambda queries, keys: combine(rules, queries, keys)) > 50 * TOLERANCE
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_sequence_that_fills_the_context(name):
-    model = tiny_model(name, seed=5, context=32)
-    assert difference(model, [list(range(32)), [1], list(range(40, 72))]) < TOLERANCE

@@ -27,11 +27,11 @@ from lessons_lib.checks.my_engine import (
     states_of,
 )
 from lessons_lib.checks.registry import get_exercise
-from lessons_lib.engine import fused_runner
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.measuring.fused_llama import fused_runner
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative

@@ -18,10 +18,10 @@ from lessons_lib.checks.lesson_16 import scoreboard as reduce
 from lessons_lib.kernels.simple_paged import attend_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_serving import may_admit, serve_in_blocks
-from lessons_lib.measuring import request_times
+from lessons_lib.measuring import StepCost, request_times, simulate, traffic
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording import record_run
-from lessons_lib.scheduling import FirstComeFirstServed, Scheduler, ShortestJobFirst, StepCost, simulate, traffic
+from lessons_lib.scheduling import FirstComeFirstServed, Scheduler, ShortestJobFirst
 from lessons_lib.serving.all_reduce import all_reduce
 
 # 02: who comes next

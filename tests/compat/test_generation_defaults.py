@@ -14,7 +14,6 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
@@ -38,11 +37,10 @@ def a_model_with(**fields):
 
 
 def an_engine(model, tokenizer=None, overlapped=False, **config):
-    config = {"max_num_seqs": 4, "max_num_batched_tokens": 12, "block_size": 4, "num_blocks": 14, **config}
-    if not overlapped:
-        return LLMEngine(model, tokenizer or LetterTokenizer(), EngineConfig(**config))
-    config |= {"max_model_len": 40, "make_runner": gpu_model_runner(compiled=False, capture=rerun)}
-    return LLMEngine(model, tokenizer or LetterTokenizer(), EngineConfig(overlap=True, **config))
+    sizes = dict(max_num_seqs=4, max_num_batched_tokens=12, block_size=4, num_blocks=14, max_model_len=40, probe=False)
+    if overlapped:
+        sizes |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
+    return LLMEngine(model, tokenizer or LetterTokenizer(), EngineConfig(**sizes | config))
 
 
 def of_generate(model, prompt, end_token_ids=(END,), max_tokens=MAX_TOKENS):
@@ -68,22 +66,20 @@ A_FIELD = {
 
 
 def test_every_field_that_is_honored_is_tested():
-    assert A_FIELD.keys() == HONORED.keys()
+    assert A_FIELD.keys() == set(HONORED)
 
 
-@pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("name, value", [(name, value) for name, values in A_FIELD.items() for value in values])
-def test_the_tokens_are_those_of_generate(name, value, overlapped):
+def test_the_tokens_are_those_of_generate(name, value):
     model = a_model_with(**{name: value})
     expected = [of_generate(model, prompt) for prompt in PROMPTS]
     if name != "remove_invalid_values":
         assert expected != [alone("qwen2", prompt, MAX_TOKENS) for prompt in PROMPTS], "the field should matter"
-    engine = an_engine(model, overlapped=overlapped)
-    assert engine.fit.defaults.honored == {name: value}
-    outputs = engine.generate(PROMPTS, greedy(MAX_TOKENS))
-    assert [output.token_ids for output in outputs] == expected
-    check_that_nothing_is_left(engine)
-    engine.close()
+    for overlapped in (False, True):
+        with an_engine(model, overlapped=overlapped) as engine:
+            assert engine.fit.defaults.honored == {name: value}
+            assert [output.token_ids for output in engine.generate(PROMPTS, greedy(MAX_TOKENS))] == expected
+            check_that_nothing_is_left(engine)
 
 
 MANY = {
@@ -97,43 +93,38 @@ MANY = {
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
-@pytest.mark.parametrize("n", [1, 3])
-def test_many_fields_at_once_under_preemption(overlapped, n):
+def test_many_fields_at_once_under_preemption(overlapped):
     model = a_model_with(**MANY)
-    engine = an_engine(model, overlapped=overlapped, num_blocks=11)
-    for index, prompt in enumerate(PROMPTS):
-        engine.add_request(prompt, greedy(MAX_TOKENS, n=n), request_id=str(index))
-    outputs = run_out(engine)
-    for index, prompt in enumerate(PROMPTS):
-        expected = of_generate(model, prompt)
-        assert [each.token_ids for each in outputs[str(index)].completions] == [expected] * n
-    assert engine.scheduler.num_preempted, "the pool should be too small"
-    check_that_nothing_is_left(engine)
-    engine.close()
+    with an_engine(model, overlapped=overlapped, num_blocks=11) as engine:
+        for index, prompt in enumerate(PROMPTS):
+            engine.add_request(prompt, greedy(MAX_TOKENS, n=1 + index % 3), request_id=str(index))
+        outputs = run_out(engine)
+        for index, prompt in enumerate(PROMPTS):
+            found = [each.token_ids for each in outputs[str(index)].completions]
+            assert found == [of_generate(model, prompt)] * (1 + index % 3)
+        assert engine.scheduler.num_preempted, "the pool should be too small"
+        check_that_nothing_is_left(engine)
 
 
 # End tokens
 
 
-@pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("ends", [53, [53], [53, 87, 61], torch.tensor([53, 61]), []], ids=str)
 @pytest.mark.parametrize("tokenizer", [NoEndToken(), OtherEndToken()])
-def test_each_end_token_of_the_model_and_of_the_tokenizer_ends(ends, tokenizer, overlapped):
-    model = a_model_with(eos_token_id=ends)
+def test_each_end_token_of_the_model_and_of_the_tokenizer_ends(ends, tokenizer):
     listed = ends.tolist() if isinstance(ends, torch.Tensor) else [ends] if isinstance(ends, int) else ends
     both = {*listed, *([] if tokenizer.eos_token_id is None else [87])}
-    engine = an_engine(model, tokenizer, overlapped)
-    assert engine.fit.defaults.end_token_ids == both
-    plain = a_model()
     prompts = [[n, n + 1] for n in range(8)]
-    outputs = engine.generate(prompts, greedy(MAX_TOKENS))
-    expected = [of_generate(plain, prompt, both) for prompt in prompts]
-    assert [output.token_ids for output in outputs] == expected
-    reached = {output.token_ids[-1] for output in outputs if output.finish_reason == "stop"}
-    assert reached <= both and len(reached) >= min(2, len(both))
-    on = engine.generate([[1, 2]], greedy(MAX_TOKENS, ignore_eos=True))[0].token_ids
-    assert on == alone("qwen2", [1, 2], MAX_TOKENS, ignore_eos=True)
-    engine.close()
+    expected = [of_generate(a_model(), prompt, both) for prompt in prompts]
+    for overlapped in (False, True):
+        with an_engine(a_model_with(eos_token_id=ends), tokenizer, overlapped) as engine:
+            assert engine.fit.defaults.end_token_ids == both
+            outputs = engine.generate(prompts, greedy(MAX_TOKENS))
+            assert [output.token_ids for output in outputs] == expected
+            reached = {output.token_ids[-1] for output in outputs if output.finish_reason == "stop"}
+            assert reached <= both and len(reached) >= min(2, len(both))
+            (on,) = engine.generate([[1, 2]], greedy(MAX_TOKENS, ignore_eos=True))
+            assert on.token_ids == alone("qwen2", [1, 2], MAX_TOKENS, ignore_eos=True)
 
 
 def test_a_tokenizer_may_lack_the_attribute():
@@ -193,6 +184,5 @@ def test_a_field_of_the_request_replaces_that_of_the_model():
 
 
 def test_greedy_stays_greedy_if_the_model_asks_for_sampling():
-    model = a_model_with(do_sample=True, temperature=0.6)
-    (output,) = an_engine(model).generate([[1, 2, 3]], SamplingParams(max_tokens=MAX_TOKENS))
+    (output,) = an_engine(a_model_with(do_sample=True, temperature=0.6)).generate([[1, 2, 3]], greedy(MAX_TOKENS))
     assert output.token_ids == alone("qwen2", [1, 2, 3], MAX_TOKENS)

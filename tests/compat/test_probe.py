@@ -3,22 +3,17 @@
 import copy
 import functools
 import types
-import warnings
 
 import pytest
+import served_architectures as served
 import torch
+from engine_cases import run_out
 from oracle import generate_alone, ragged_requests
-from served_architectures import generate
-from tiny_architectures import tiny_config
+from served_architectures import NoText, generate
+from tiny_architectures import randomize, tiny_config
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
-    GPTJConfig,
-    GPTJForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    RobertaConfig,
-    RobertaForCausalLM,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
 
@@ -30,22 +25,9 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.configuration import KVShape, UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
-
-
-class NoText:
-    """The tokenizer of a model that writes nonsense."""
-
-    eos_token_id = None
-
-    def decode(self, token_ids, skip_special_tokens=True):
-        return ""
-
-
-SIZES = dict(vocab_size=VOCAB_SIZE, initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 
 def fresh(family="llama"):
@@ -53,45 +35,52 @@ def fresh(family="llama"):
     return copy.deepcopy(tiny_model(family))
 
 
-def mistral(window, layers=2):
+def model_of(model_type, **fields):
+    """A random model of a family with these fields in its configuration."""
+    config = tiny_config(model_type)
+    for name, value in fields.items():
+        own = getattr(config, name, None)
+        setattr(config, name, own | value if isinstance(own, dict) else value)
     torch.manual_seed(0)
-    config = MistralConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, sliding_window=window, **SIZES,
-    )  # fmt: skip
-    return MistralForCausalLM(config).eval().requires_grad_(False)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+
+
+def mistral(window, layers=2):
+    model = model_of("mistral", sliding_window=window, num_hidden_layers=layers)
+    randomize(model, 0)
+    return model
 
 
 def gptj():
-    torch.manual_seed(0)
-    return GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=128, **SIZES)).eval()
+    return model_of("gptj")
 
 
-def roberta():
-    torch.manual_seed(0)
-    config = RobertaConfig(
-        **SIZES | dict(pad_token_id=1), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=64, is_decoder=True,
-    )  # fmt: skip
-    return RobertaForCausalLM(config).eval()
+def llama4(length):
+    return model_of("llama4_text", floor_scale=length, attention_chunk_size=6)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-def test_tiny_models_are_accepted(family):
-    result = probe(fresh(family))
-    kv_heads = 4 if family == "gpt2" else 2
-    assert result.way == PAGED and result.reason == "" and result.layer_shapes == [KVShape(kv_heads, 8, 8)] * 2
+def ministral(length):
+    changes = dict(llama_4_scaling_beta=1.0, original_max_position_embeddings=length)
+    return model_of("ministral3", rope_parameters=changes)
 
 
-def test_positions_that_are_numbered_differently_without_a_cache_are_no_false_alarm():
-    assert probe(roberta()).way == PAGED
+def windowed(family, length):
+    return model_of(family, sliding_window=length)
 
 
 @pytest.mark.parametrize(
-    "family, dtype", [("gpt2", torch.float16), ("llama", torch.bfloat16), ("qwen2", torch.bfloat16)]
+    "family, dtype", [("gpt2", torch.float16), ("llama", torch.float32), ("qwen2", torch.bfloat16)]
 )
-def test_rounding_is_no_false_alarm(family, dtype):
-    assert probe(fresh(family).to(dtype)).way == PAGED
+def test_tiny_models_are_accepted(family, dtype):
+    model = fresh(family).to(dtype)
+    result = probe(model)
+    kv_heads = 4 if family == "gpt2" else 2
+    assert result.way == PAGED and result.reason == "" and result.layer_shapes == [KVShape(kv_heads, 8, 8)] * 2
+    assert probing.lengths_of(model) == [], "sizes are not taken for lengths"
+
+
+def test_positions_that_are_numbered_differently_without_a_cache_are_no_false_alarm():
+    assert probe(model_of("roberta")).way == PAGED
 
 
 def without_window(model, layer):
@@ -133,7 +122,7 @@ def test_layers_that_differ_in_nothing_but_weights_are_probed_once():
     layers = model.model.layers
     assert layers_called(model) == {0, 1}
     assert model.model.layers is layers and len(layers) == 6
-    assert probe(model).layer_shapes == [KVShape(2, 8, 8)] * 6
+    assert probe(model).layer_shapes == [KVShape(2, 16, 16)] * 6
 
 
 def test_a_layer_with_another_setting_is_probed():
@@ -202,77 +191,49 @@ def test_positions_counted_inside_the_attention_module_are_served_alone():
 
 
 def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
-    model = gptj()
-    config = EngineConfig(
-        block_size=4, num_blocks=22, max_num_batched_tokens=9, max_num_seqs=4, num_swap_blocks=8, watermark=0
-    )
+    model, sizes = gptj(), dict(block_size=4, num_blocks=22, max_num_batched_tokens=9, max_num_seqs=4)
     with pytest.warns(UserWarning, match="GPTJForCausalLM is served slowly.*compute attention themselves"):
-        engine = LLMEngine(model, NoText(), config)
+        engine = LLMEngine(model, NoText(), EngineConfig(**sizes, num_swap_blocks=8, watermark=0))
     assert isinstance(engine.runner, GatheredRunner)
     prompts, limits = ragged_requests(7, seed=3, max_tokens_each=(5, 16, 20))
-    prompts += [prompts[-1] + [5, 6, 7]]  # a shared beginning
-    params = [SamplingParams(max_tokens=limit, temperature=0, ignore_eos=True) for limit in (*limits, 20)]
-    for prompt, each in zip(prompts, params):
-        engine.add_request(prompt, each, request_id=str(len(engine.requests)))
-    outputs = {}
-    while engine.has_unfinished():
-        for output in engine.step():
-            outputs[int(output.request_id)] = output.token_ids
-        audit(engine.scheduler)
-    for index, (prompt, each) in enumerate(zip(prompts, params)):
-        assert outputs[index] == generate_alone(model, prompt, each.max_tokens, None), index
+    asked = [*zip(prompts, limits), (prompts[-1] + [5, 6, 7], 20)]  # a shared beginning
+    for index, (prompt, limit) in enumerate(asked):
+        engine.add_request(prompt, SamplingParams(max_tokens=limit, ignore_eos=True), request_id=str(index))
+    outputs = run_out(engine)
+    for index, (prompt, limit) in enumerate(asked):
+        assert outputs[str(index)].token_ids == generate_alone(model, prompt, limit, None), index
     assert engine.scheduler.num_preempted > 0
 
 
 def test_the_gpu_engine_refuses_what_only_single_sequences_can_serve():
     runner = gpu_model_runner(compiled=False, capture=rerun)
-    with pytest.raises(UnsupportedModel, match="GPUModelRunner can't serve GPTJForCausalLM.*LLMEngine can"):
+    with pytest.raises(UnsupportedModel, match="make_runner and overlap can't serve GPTJForCausalLM.*LLMEngine can"):
         LLMEngine(gptj(), NoText(), EngineConfig(overlap=True, make_runner=runner, num_blocks=8))
 
 
 def state_of(model):
-    config = dict(vars(model.config))
+    """All settings of the model and of its modules."""
+    plain = int | float | str | bool | None
     modules = {
-        name: {key: value for key, value in vars(module).items() if isinstance(value, int | float | str | bool | None)}
+        name: {key: value for key, value in vars(module).items() if isinstance(value, plain)}
         for name, module in model.named_modules()
     }
-    return config, modules, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return dict(vars(model.config)), modules
 
 
 @pytest.mark.parametrize("make", [lambda: mistral(window=64), gptj], ids=["paged", "gathered"])
 def test_the_probe_leaves_no_trace(make):
     model = make()
     model.generation_config = generation_config = GenerationConfig(eos_token_id=list(range(VOCAB_SIZE)))
-    config, modules, weights = state_of(model)
+    before, weights = state_of(model), {name: weight.clone() for name, weight in model.state_dict().items()}
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     with watch_forwards(model) as passes:
         probe(model)
     assert torch.equal(torch.rand(3), expected), "the global random numbers are the user's"
-    assert passes == []
-    assert model.generation_config is generation_config
-    after = state_of(model)
-    assert after[:2] == (config, modules)
-    assert all(torch.equal(after[2][name], weights[name]) for name in weights)
-
-
-def llama4(length):
-    config = tiny_config("llama4_text")
-    config.floor_scale, config.attention_chunk_size = length, 6
-    return model_of(config)
-
-
-def ministral(length):
-    config = tiny_config("ministral3")
-    config.rope_parameters |= dict(llama_4_scaling_beta=1.0, original_max_position_embeddings=length)
-    return model_of(config)
-
-
-def windowed(family, length):
-    config = tiny_config(family)
-    config.sliding_window = length
-    return model_of(config)
+    assert passes == [] and model.generation_config is generation_config and state_of(model) == before
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
 
 
 class QueriesByPlace(LlamaAttention):
@@ -290,51 +251,35 @@ class QueriesByPlace(LlamaAttention):
 
 
 def unknown(length):
-    config = tiny_config("llama")
-    config.turning_point = float(length)
-    model = model_of(config)
+    model = model_of("llama", turning_point=float(length))
     for index, layer in enumerate(model.model.layers):
-        attention = QueriesByPlace(config, index)
+        attention = QueriesByPlace(model.config, index)
         attention.load_state_dict(layer.self_attn.state_dict())
         layer.self_attn = attention
     return model.eval()
 
 
-def model_of(config):
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
-
-
 LENGTHS = {
-    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, GATHERED),
-    "ministral": (ministral, {"sliding_window", "original_max_position_embeddings"}, PAGED),
-    "gemma": (functools.partial(windowed, "gemma3_text"), {"sliding_window"}, PAGED),
-    "gpt-oss": (functools.partial(windowed, "gpt_oss"), {"sliding_window"}, PAGED),
-    "unknown": (unknown, {"turning_point"}, GATHERED),
+    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, served.GATHERED),
+    "ministral": (ministral, {"sliding_window", "original_max_position_embeddings"}, served.PAGED),
+    "gemma": (functools.partial(windowed, "gemma3_text"), {"sliding_window"}, served.PAGED),
+    "gpt-oss": (functools.partial(windowed, "gpt_oss"), {"sliding_window"}, served.PAGED),
+    "unknown": (unknown, {"turning_point"}, served.GATHERED),
 }
 
 
 @pytest.mark.parametrize("make, names, way", LENGTHS.values(), ids=LENGTHS)
 def test_what_begins_past_the_probe_is_found(make, names, way):
     model = make(29)
-    before = {name: tensor.clone() for name, tensor in [*model.named_buffers()]}, str(model.config)
+    before = str(model.config), {name: tensor.clone() for name, tensor in model.named_buffers()}
     prompts = [[3 + 7 * place % 90 for place in range(length)] for length in (5, 27, 40)]
     expected = [generate(model, prompt) for prompt in prompts]
     assert set(probing.lengths_of(model)) == names
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it may be served slowly
-        engine = LLMEngine(
-            model, NoText(), EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=24, max_num_seqs=4)
-        )
-    assert probe(model).way == way
-    assert str(model.config) == before[1] and all(
-        torch.equal(model.get_buffer(name), before[0][name]) for name in before[0]
-    )
-    outputs = engine.generate(prompts, SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=0))
-    for output, right in zip(outputs, expected):
-        assert output.token_ids == right.token_ids
-        found = [each.logprob for each in output.completions[0].logprobs]
-        assert max(abs(a - b) for a, b in zip(found, right.logprobs)) < 1e-3
+    config = EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=24, max_num_seqs=4)
+    outcome = served.compare("", model, prompts, expected, config)
+    assert outcome.verdict == way, outcome.reason
+    assert str(model.config) == before[0]
+    assert all(torch.equal(tensor, before[1][name]) for name, tensor in model.named_buffers())
 
 
 def test_a_window_that_only_the_cache_has_is_found():
@@ -343,11 +288,6 @@ def test_a_window_that_only_the_cache_has_is_found():
     assert probing.lengths_of(model) == ["sliding_window"]
     with pytest.raises(UnsupportedModel, match="layers remember more than keys and values"):
         probe(model)
-
-
-def test_sizes_are_not_taken_for_lengths():
-    for family in ("gpt2", "llama", "qwen2"):
-        assert probing.lengths_of(fresh(family)) == []
 
 
 def test_a_failing_probe_restores_the_model():

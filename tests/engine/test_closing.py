@@ -1,6 +1,7 @@
 """A model that an engine was given is as before once the engine is closed."""
 
 import copy
+from contextlib import suppress
 
 import engine_cases
 import pytest
@@ -8,9 +9,9 @@ import torch
 from engine_cases import alone, greedy
 
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.fused_llama import fused_runner
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.measuring.fused_llama import fused_runner
 
 KINDS = {
     "plain": {},
@@ -33,51 +34,37 @@ def an_engine(kind, model):
 def state_of(model):
     """Everything that an engine may change: settings, hooks, which tensors there are, and which memory is whose."""
     config = {name: value for name, value in vars(model.config).items() if not isinstance(value, torch.dtype)}
-    modules = {
-        name: (type(module), vars(module).keys(), len(module._forward_hooks), len(module._forward_pre_hooks))
+    modules = [
+        (name, type(module), vars(module).keys(), len(module._forward_hooks), len(module._forward_pre_hooks))
         for name, module in model.named_modules()
-    }
-    memory = {
-        name: (weight.shape, weight.stride(), weight.untyped_storage().nbytes())
+    ]
+    memory = [
+        (name, weight.shape, weight.stride(), weight.untyped_storage().nbytes())
         for name, weight in model.named_parameters()
-    }
+    ]
     return copy.deepcopy(config), modules, memory
 
 
 @pytest.mark.parametrize("how", ["served", "in the middle", "after an error"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_closed_engine_leaves_the_model_as_it_was(model, kind, how):
-    before, weights = state_of(model), {name: weight.clone() for name, weight in model.named_parameters()}
     ids = torch.tensor([[5, 6, 7]])
-    logits = model(ids).logits
-    try:
-        with an_engine(kind, model) as engine:
-            for prompt in ([1, 2, 3], [4, 5]):
-                engine.add_request(prompt, greedy(6, ignore_eos=True))
-            for _ in range(3):
-                engine.step()
-            if how == "served":
-                while engine.has_unfinished():
-                    engine.step()
-            if how == "after an error":
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        assert how == "after an error"
-    assert state_of(model) == before
-    assert all(torch.equal(weight, weights[name]) for name, weight in model.named_parameters())
-    assert torch.equal(model(ids).logits, logits)
+    before, weights, logits = state_of(model), copy.deepcopy(model.state_dict()), model(ids).logits
+    attention = model.config._attn_implementation
+    with suppress(KeyboardInterrupt), an_engine(kind, model) as engine:
+        for prompt in ([1, 2, 3], [4, 5]):
+            engine.add_request(prompt, greedy(6, ignore_eos=True))
+        for _ in range(3):
+            engine.step()
+            assert model.config._attn_implementation == attention, "between two steps, too"
+        while how == "served" and engine.has_unfinished():
+            engine.step()
+        if how == "after an error":
+            raise KeyboardInterrupt
+    assert state_of(model) == before and torch.equal(model(ids).logits, logits)
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
     assert not engine.requests and not engine.scheduler.pool.used
     assert getattr(engine.runner, "store", None) is None or not engine.runner.store.graphs
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_between_two_steps_the_model_has_its_own_attention(model, kind):
-    with an_engine(kind, model) as engine:
-        own = model.config._attn_implementation
-        engine.add_request([1, 2, 3], greedy(6, ignore_eos=True))
-        while engine.has_unfinished():
-            engine.step()
-            assert model.config._attn_implementation == own
 
 
 def test_two_engines_of_one_model_one_after_the_other_and_side_by_side(model):

@@ -8,45 +8,45 @@ from oracle import END
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 
-SIZES = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
-
 
 @pytest.fixture(params=KINDS)
 def an_engine(request):
-    return engine_of_kind(request.param, **SIZES)
+    sizes = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
+    return engine_of_kind(request.param, **sizes)
 
 
 @pytest.mark.parametrize(
     "rules",
-    [
-        dict(),
-        dict(temperature=0.0),
-        dict(top_k=7, min_p=0.02, repetition_penalty=1.4, logprobs=2),
-        dict(max_tokens=1),
-        dict(logit_bias={END: 3.0}),
-    ],
+    [dict(), dict(top_k=7, repetition_penalty=1.4, logprobs=2), dict(max_tokens=1), dict(logit_bias={END: 3.0})],
 )
 def test_forks_have_the_tokens_of_requests_alone(an_engine, monkeypatch, rules):
-    rules = {"temperature": 1.5, "max_tokens": 5, **rules}
-    sizes = []
+    rules, prompt, sizes = {"temperature": 1.5, "max_tokens": 5, **rules}, [5, 9, 2, 4, 4], []
 
     def counted(logits, *args):
         sizes.append(len(logits))
         return choose_tokens(logits, *args)
 
     monkeypatch.setattr(an_engine.core, "sampler", counted)
-    (together,) = an_engine.generate([[5, 9, 2, 4, 4]], SamplingParams(n=15, seed=30, **rules))
+    (together,) = an_engine.generate([prompt], SamplingParams(n=15, seed=30, **rules))
     assert sizes[0] == 1 and 6 in sizes[1:3], "one computes the prompt, then as many as a step has sequences"
-    alone = an_engine.generate(
-        [[5, 9, 2, 4, 4]] * 15, [SamplingParams(seed=30 + index, **rules) for index in range(15)]
-    )
-    assert [each.token_ids for each in together.completions] == [output.token_ids for output in alone]
-    assert [each.finish_reason for each in together.completions] == [output.finish_reason for output in alone]
-    for completion, output in zip(together.completions, alone):
-        own = output.completions[0].logprobs
-        assert [entry.token for entry in completion.logprobs or []] == [entry.token for entry in own or []]
-    assert [each.index for each in together.completions] == list(range(15))
+    alone = an_engine.generate([prompt] * 15, [SamplingParams(seed=30 + index, **rules) for index in range(15)])
+    for index, (own, output) in enumerate(zip(together.completions, alone, strict=True)):
+        (other,) = output.completions
+        assert (own.index, own.token_ids, own.finish_reason) == (index, other.token_ids, other.finish_reason)
+        assert [entry.token for entry in own.logprobs or []] == [entry.token for entry in other.logprobs or []]
     check_that_nothing_is_left(an_engine)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forks_that_are_preempted_keep_their_own_history(kind):
+    params = SamplingParams(max_tokens=15, temperature=1.2, seed=50, n=3, repetition_penalty=1.5)
+    tight, roomy = (
+        engine_of_kind(kind, num_blocks=num_blocks, block_size=4, max_num_batched_tokens=24, max_num_seqs=6)
+        for num_blocks in (12, 150)
+    )
+    (found,), (expected,) = (engine.generate([[4, 8, 15, 16, 23]], params) for engine in (tight, roomy))
+    assert [own.token_ids for own in found.completions] == [own.token_ids for own in expected.completions]
+    assert len({tuple(own.token_ids) for own in found.completions}) == 3 and tight.scheduler.num_preempted
 
 
 @pytest.mark.parametrize("fails", [1, 4, 6, 8])

@@ -4,8 +4,9 @@ from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-from overlap_cases import answers, mover, ragged, sharing_scheduler
-from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
+from engine_cases import run_out
+from overlap_cases import CHANGES, answers, mover, ragged, sharing_scheduler
+from paged_cases import without_synchronizing
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import serve_greedily
@@ -59,20 +60,21 @@ def expected(model):
     return answers(model, requests(model), max_num_seqs=16, num_blocks=2000, block_size=16)
 
 
+def scheduler_of(num_blocks, **options):
+    options = dict(block_size=16, max_num_seqs=16, max_num_batched_tokens=100) | options
+    return sharing_scheduler(num_blocks, **options)
+
+
 @pytest.mark.parametrize("num_blocks", [500, 10])
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_greedy_tokens_are_those_of_the_plain_runner(model, runners, expected, mode, overlapped, num_blocks):
-    runner = runners(mode)
-    scheduler = sharing_scheduler(
-        num_blocks, block_size=16, swap_blocks=20, max_num_seqs=16, max_num_batched_tokens=100
-    )
-    sequences, move = requests(model), mover(runner, scheduler)
-    outputs = serve_greedily(runner, scheduler, sequences, int(overlapped), move)
+    runner, scheduler = runners(mode), scheduler_of(num_blocks, swap_blocks=20)
+    outputs = serve_greedily(runner, scheduler, requests(model), int(overlapped), mover(runner, scheduler))
     for number, (own, other) in enumerate(zip(outputs, expected)):
         assert own == other, f"request {number}"
     assert {len(output) for output in outputs} > {1, 2, 7}
-    assert scheduler.num_preempted > 0 if num_blocks == 10 else scheduler.num_preempted == 0
+    assert bool(scheduler.num_preempted) == (num_blocks == 10)
     audit(scheduler)
     assert not scheduler.pool.ref_count
 
@@ -102,7 +104,7 @@ def test_rows_that_fill_up_a_graph_harm_nobody(runners, mode, count):
         torch.testing.assert_close(own[:-1], other[:-1], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("change", [swap_layer, move_weight, replace_weight, other_tokens])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_cuda_graph_is_never_replayed_with_a_stale_key(model, change):
     runner = GPUModelRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
     scheduler_output = decodes(runner, 4, 40)
@@ -135,24 +137,18 @@ def test_starting_a_step_waits_for_nothing(runners, mode):
     scheduler_output = decodes(runner, 16, 30)
     launch = lambda: runner.keep_tokens(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1))
     launch().wait()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_synchronizing():
         in_flight = [launch() for _ in range(4)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert len({tuple(each.wait()) for each in in_flight}) == 1
 
 
 def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runners):
-    runner = runners("compiled, graphs")
+    runner, compiled = runners("compiled, graphs"), torch._dynamo.utils.counters["stats"]
     warm_up(runner)  # the tests above have given the model other weights
-    captured, graphs = runner.store.num_captured, torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=103)
-    serve_greedily(runner, scheduler, requests(model, 5), 1)
-    assert runner.store.num_captured == captured
+    captured, graphs = runner.store.num_captured, compiled["unique_graphs"]
+    serve_greedily(runner, scheduler_of(500, max_num_batched_tokens=103), requests(model, 5), 1)
+    assert (runner.store.num_captured, compiled["unique_graphs"]) == (captured, graphs)
     assert len(runner.store.graphs) == len(runner.sizes) + len(runner.token_counts)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
 def engine_workload(model):
@@ -173,18 +169,15 @@ def engine_workload(model):
     return prompts, rules
 
 
-@pytest.fixture(scope="module")
-def expected_of_engine(model):
-    engine = LLMEngine(
-        model, load_model()[1], EngineConfig(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=100)
-    )
-    return told(engine.generate(*engine_workload(model)))
-
-
 def engine_on(runner, model, **options):
     limits = dict(num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, overlap=True)
-    config = EngineConfig(**limits | options, make_runner=lambda *_: runner)
+    config = EngineConfig(**limits | options, make_runner=runner and (lambda *_: runner))
     return LLMEngine(model, load_model()[1], config)
+
+
+@pytest.fixture(scope="module")
+def expected_of_engine(model):
+    return told(engine_on(None, model, overlap=False).generate(*engine_workload(model)))
 
 
 def told(outputs):
@@ -209,51 +202,34 @@ def test_engines_answer_alike(model, runners, expected_of_engine, overlap, num_b
 def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners, rules):
     engine = engine_on(runners("compiled, graphs"), model)
     for number, prompt in enumerate(engine_workload(model)[0][:16]):
-        engine.add_request(
-            prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True, **rules)
-        )
-    while (
-        any(sequence.num_computed_tokens < len(sequence.prompt_ids) for sequence in engine.scheduler.running)
-        or engine.scheduler.waiting
-    ):
+        params = dict(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True, **rules)
+        engine.add_request(prompt, SamplingParams(**params))
+    completions = [request.completions[0] for request in engine.requests.values()]
+    while not all(completion.output_ids for completion in completions):
         engine.step()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_synchronizing():
         for _ in range(6):
             engine.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert engine.core.in_flight and all(
-        len(request.completions[0].token_ids) >= 6 for request in engine.requests.values()
-    )
+    assert engine.core.in_flight and all(len(completion.token_ids) >= 6 for completion in completions)
     for name in list(engine.requests):
         engine.abort(name)
     engine.step()
 
 
-def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, runners):
+def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, runners, monkeypatch):
     """By the time the host sees that there was no token, the next step has looked it up in the embedding."""
-    runner = runners("compiled, graphs")
-    engine = engine_on(runner, model)
+    runner, steps = runners("compiled, graphs"), []
+    forward, engine = runner.forward, engine_on(runner, model)
     for prompt in ([5, 6, 7], [8, 9]):
         engine.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
-    forward = runner.forward
-    steps = []
 
     def with_a_bad_row(scheduler_output):
         steps.append(scheduler_output)
         logits = forward(scheduler_output)
         return torch.cat([logits[:1] * float("nan"), logits[1:]]) if len(steps) == 3 else logits
 
-    runner.forward = with_a_bad_row
-    try:
-        outputs = []
-        while engine.has_unfinished():
-            outputs += engine.step()
-    finally:
-        del runner.forward
+    monkeypatch.setattr(runner, "forward", with_a_bad_row)
+    outputs = run_out(engine)
     torch.cuda.synchronize()
-    bad, good = sorted(outputs, key=lambda output: output.request_id)
-    assert isinstance(bad.error, FloatingPointError) and len(bad.token_ids) == 2
-    assert good.error is None and len(good.token_ids) == 8
+    assert isinstance(outputs["0"].error, FloatingPointError) and len(outputs["0"].token_ids) == 2
+    assert outputs["1"].error is None and len(outputs["1"].token_ids) == 8

@@ -81,66 +81,60 @@ def test_a_schema_that_contains_itself_is_too_deep():
 
 def references(count):
     chain = {f"d{number}": {"$ref": f"#/$defs/d{number + 1}"} for number in range(count)}
-    return {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{count}": {"type": "string"}}}
+    return {"json": {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{count}": {"type": "string"}}}}
 
 
 def rules(count):
-    return "\n".join(["start: r0", *(f"r{number}: r{number + 1}" for number in range(count)), f'r{count}: "a"'])
+    chain = [f"r{number}: r{number + 1}" for number in range(count)]
+    return {"grammar": "\n".join(["start: r0", *chain, f'r{count}: "a"'])}
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPROF"), reason="its limits are POSIX's")
-@pytest.mark.parametrize("deep", [{"json": references(1900)}, {"grammar": rules(1300)}], ids=["references", "rules"])
-def test_a_grammar_that_overflows_the_stack_ends_only_the_other_process(grammar_of, deep):
+@pytest.mark.parametrize("chain, deep", [(references, 1900), (rules, 1300)])
+def test_a_grammar_that_overflows_the_stack_ends_only_the_other_process(grammar_of, chain, deep):
     with pytest.raises(BadRequest, match="structured_outputs can't be used: .* less deep"):
-        grammar_of(**deep)
-    assert grammar_of(regex="after [a-z]+").begin()
-    name = "json" if "json" in deep else "grammar"
-    assert grammar_of(**{name: references(20) if name == "json" else rules(20)})
+        grammar_of(**chain(deep))
+    assert grammar_of(regex="after [a-z]+").begin() and grammar_of(**chain(20))
+
+
+A = '{"grammars": [{"lark_grammar": "start: \\"%s\\""}]}'
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="its limits are POSIX's")
 def test_a_grammar_that_takes_too_long_is_given_up(tokenizer, monkeypatch):
+    slow = StructuredOutputsParams(json={"type": "integer", "multipleOf": 99_991})
     monkeypatch.setattr(grammar_process, "COMPILE_SECONDS", 0.01)
     vocabulary = Vocabulary(tokenizer, SIZE)
     with pytest.raises(ValueError, match="more than 0.01 s"):
-        vocabulary.grammar(SLOW.text(guided.import_module("llguidance").LLMatcher))
+        vocabulary.grammar(slow.text(LLMatcher))
     monkeypatch.setattr(grammar_process, "COMPILE_SECONDS", 60.0)
-    assert vocabulary.grammar('{"grammars": [{"lark_grammar": "start: \\"a\\""}]}')
-    vocabulary.process._end()
-
-
-SLOW = StructuredOutputsParams(json={"type": "integer", "multipleOf": 99_991})
-
-
-def test_a_grammar_in_which_each_token_takes_long_is_refused(tokenizer):
-    """llguidance encodes all 100,000 characters that must follow, before each token."""
-    vocabulary = Vocabulary(tokenizer, SIZE)
-    rule = LLMatcher.grammar_from_regex("a{100000}")
-    assert "finding the next tokens takes" in vocabulary.process.error_of(rule)
+    assert vocabulary.grammar(A % "a")
+    # llguidance encodes all 100,000 characters that must follow, before each token.
+    many = LLMatcher.grammar_from_regex("a{100000}")
+    assert "finding the next tokens takes" in vocabulary.process.error_of(many)
     assert vocabulary.process.error_of(LLMatcher.grammar_from_regex("a{1000}")) is None
+    vocabulary.process._end()
 
 
 def test_a_process_that_was_killed_or_interrupted_starts_again(tokenizer, monkeypatch):
     vocabulary = Vocabulary(tokenizer, SIZE)
-    text = '{"grammars": [{"lark_grammar": "start: \\"%s\\""}]}'
-    first = vocabulary.grammar(text % "a")
-    assert vocabulary.grammar(text % "a") is first, "what is known isn't compiled again"
+    first = vocabulary.grammar(A % "a")
+    assert vocabulary.grammar(A % "a") is first, "what is known isn't compiled again"
     os.kill(vocabulary.process.process.pid, signal.SIGKILL)
     with pytest.raises(ValueError, match="less deep"):
-        vocabulary.grammar(text % "b")
-    assert vocabulary.grammar(text % "b")
+        vocabulary.grammar(A % "b")
+    assert vocabulary.grammar(A % "b")
+    exchange = grammar_process._exchange
 
     def interrupted(process, question):
         exchange(process, question)
         raise KeyboardInterrupt
 
-    exchange = grammar_process._exchange
-    monkeypatch.setattr(grammar_process, "_exchange", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        vocabulary.grammar(text % "c")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(grammar_process, "_exchange", interrupted)
+        vocabulary.grammar(A % "c")
     assert vocabulary.process.process is None
-    monkeypatch.setattr(grammar_process, "_exchange", exchange)
-    assert vocabulary.grammar(text % "c")
+    assert vocabulary.grammar(A % "c")
     process = vocabulary.process.process
     del vocabulary
     assert process.poll() is not None, "it ends with what it belongs to"

@@ -1,12 +1,16 @@
 """Joined projections: one product instead of several, and the model stays what it was."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
-from test_cuda_graphs import BLOCK, SPARE, random_plan, with_the_same_past
+from overlap_cases import BLOCK, SPARE, random_plan, with_the_same_past
+from torch._decomp import core_aten_decompositions
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from lessons_lib.attention.custom_op import operator_logits
 from lessons_lib.attention.hf_backend import paged_attention_in
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.equal_products import ShareEqualProducts
@@ -22,11 +26,7 @@ def tiny_model(family):
     return copy.deepcopy(tiny_models.tiny_model(family))
 
 
-SEEDS = (0, 1, 2)
-FAMILIES = ("llama", "qwen2")  # without and with biases
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "qwen2"])  # without and with biases
 def test_a_joined_model_has_the_same_weights_and_outputs(family):
     model, before = tiny_model(family), tiny_model(family).state_dict()
     tokens = torch.arange(1, 12)[None]
@@ -45,49 +45,36 @@ def test_a_joined_model_has_the_same_weights_and_outputs(family):
     model.requires_grad_(True)(tokens).logits.sum().backward()  # it can be trained, as before
 
 
-def products_of(model):
-    """How many matrix products the compiler is left with, and what the compiled model returns."""
+def test_the_compiled_model_computes_each_group_once():
+    model, counts = tiny_model("qwen2"), []
+    plain = ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
+    join_projections(model)
     torch._dynamo.reset()
     runner = GPUModelRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
-    with_the_same_past(runner)
-    counts = []
+    with_the_same_past(runner, plain)
+
+    def count(lowered, example_inputs):
+        """How many matrix products the compiler is left with."""
+        ShareEqualProducts()(lowered.graph)
+        lowered.graph.lint()
+        lowered.recompile()
+        counts.append(sum("mm" in str(node.target) for node in lowered.graph.nodes))
+        return lowered.forward
 
     def backend(graph_module, inputs):
-        from torch._functorch.aot_autograd import aot_module_simplified
-
-        def count(lowered, example_inputs):
-            ShareEqualProducts()(lowered.graph)
-            lowered.graph.lint()
-            lowered.recompile()
-            counts.append(sum("mm" in str(node.target) for node in lowered.graph.nodes))
-            return lowered.forward
-
-        from torch._decomp import core_aten_decompositions
-
-        return aot_module_simplified(
-            graph_module, inputs, fw_compiler=count, inference_compiler=count, decompositions=core_aten_decompositions()
-        )
+        compilers = dict(fw_compiler=count, inference_compiler=count)
+        return aot_module_simplified(graph_module, inputs, **compilers, decompositions=core_aten_decompositions())
 
     compiled = compiled_logits(runner.cache, backend=backend, options=None)
-    results = []
-    for seed in SEEDS:
-        batch = forward_batch(random_plan(seed), runner.tables, BLOCK, None, 5)
+    for seed in range(3):
+        step = random_plan(seed)
+        batch = forward_batch(step, runner.tables, BLOCK, None, 5)
         with torch.inference_mode(), paged_attention_in(model):
-            results.append(compiled(model, runner.cache, batch, runner.previous_tokens))
+            logits = compiled(model, runner.cache, batch, runner.previous_tokens)
+        expected = plain.forward(step)
+        torch.testing.assert_close(logits[: len(expected)], expected, rtol=1e-4, atol=1e-4)
     runner.close()
-    return counts, results
-
-
-def test_the_compiled_model_computes_each_group_once():
-    model = tiny_model("qwen2")
-    plain = ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
-    with_the_same_past(plain)
-    expected = [plain.forward(random_plan(seed)) for seed in SEEDS]
-    join_projections(model)
-    (products,), outputs = products_of(model)
-    assert products == 4 * model.config.num_hidden_layers + 1  # 7 of a layer, if each were computed alone
-    for own, other in zip(outputs, expected):
-        torch.testing.assert_close(own[: len(other)], other, rtol=1e-4, atol=1e-4)
+    assert counts == [4 * model.config.num_hidden_layers + 1]  # 7 of a layer, if each were computed alone
 
 
 def test_equal_products_are_shared_and_others_are_not():
@@ -123,7 +110,25 @@ def test_what_is_no_plain_product_is_left_alone():
     assert not join_projections(tiny_model("gpt2")) and not join_projections(model)
 
 
-@pytest.mark.parametrize("way", ["another parameter", "other memory", "written into", "load_state_dict"])
+def joined_logits(cache):
+    """In place of the compiler: the joined products, without sharing them."""
+
+    def call(*inputs):
+        with mock.patch.object(torch.compiler, "is_compiling", return_value=True):
+            return operator_logits(*inputs)
+
+    return call
+
+
+# function (the projection, its new weights)
+CHANGES = {
+    "another parameter": lambda own, new: setattr(own, "weight", torch.nn.Parameter(new.clone())),
+    "other memory": lambda own, new: setattr(own.weight, "data", new.clone()),
+    "written into": lambda own, new: own.weight.data.copy_(new),
+}
+
+
+@pytest.mark.parametrize("way", [*CHANGES, "load_state_dict"])
 def test_weights_that_change_are_put_where_the_model_reads_them(way, monkeypatch):
     """As after a step of reinforcement learning: the next step computes with the new weights."""
     monkeypatch.setitem(GPUModelRunner.__init__.__globals__, "compiled_logits", joined_logits)
@@ -132,29 +137,13 @@ def test_weights_that_change_are_put_where_the_model_reads_them(way, monkeypatch
     with_the_same_past(runner, plain)
     step = random_plan(4)
     torch.testing.assert_close(runner.forward(step), plain.forward(step), rtol=1e-4, atol=1e-4)
-    projection, other = (each.model.layers[1].mlp.up_proj for each in (model, plain.model))
+    own, other = (each.model.layers[1].mlp.up_proj for each in (model, plain.model))
     other.weight.data *= -3
-    if way == "another parameter":
-        projection.weight = torch.nn.Parameter(-3 * projection.weight.data.clone())
-    elif way == "other memory":
-        projection.weight.data = -3 * projection.weight.data
-    elif way == "written into":
-        projection.weight.data.mul_(-3)
-    else:
+    if way == "load_state_dict":
         model.load_state_dict(plain.model.state_dict())
+    else:
+        CHANGES[way](own, other.weight.data)
     for _ in range(2):
         torch.testing.assert_close(runner.forward(step), plain.forward(step), rtol=1e-4, atol=1e-4)
     runner.close()
-    assert type(projection) is torch.nn.Linear and torch.equal(projection.weight, other.weight)
-
-
-def joined_logits(cache):
-    """In place of the compiler: the joined products, without sharing them."""
-    from lessons_lib.attention.custom_op import operator_logits
-
-    def call(*inputs):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.compiler, "is_compiling", lambda: True)
-            return operator_logits(*inputs)
-
-    return call
+    assert type(own) is torch.nn.Linear and torch.equal(own.weight, other.weight)

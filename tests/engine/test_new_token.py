@@ -1,7 +1,7 @@
 """What the reader of a stream is told with each token is what the output of the request has at the end."""
 
 import pytest
-from engine_cases import KINDS, engine_of_kind, letter, run_out
+from engine_cases import KINDS, alone, engine_of_kind, letter, run_out
 from oracle import END
 
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -41,30 +41,36 @@ def test_each_token_has_its_logprobs(an_engine, blocks):
     assert [entry.token for entry in outputs["one"].completions[0].logprobs] == outputs["one"].token_ids
 
 
+PROMPT = [5, 9, 2]
+IDS = alone("qwen2", PROMPT, 8, ignore_eos=True)
+TEXT = "".join(map(letter, IDS))
+INCLUDED, LIKELY_END = dict(include_stop_str_in_output=True), dict(logit_bias={END: 100.0}, stop_token_ids=[END])
+# what is asked for; the text, the tokens, and what ended them
+ENDS = {
+    "token": (dict(stop_token_ids=[IDS[3]]), TEXT[:3], IDS[:4], "stop", IDS[3]),
+    "token, included": (dict(stop_token_ids=[IDS[3]], **INCLUDED), TEXT[:4], IDS[:4], "stop", IDS[3]),
+    "string": (dict(stop=[TEXT[2:4], "no"]), TEXT[:2], IDS[:4], "stop", TEXT[2:4]),
+    "string, included": (dict(stop=[TEXT[2:4], "no"], **INCLUDED), TEXT[:4], IDS[:4], "stop", TEXT[2:4]),
+    "string in the last token": (dict(stop=[TEXT[3]], max_tokens=4), TEXT[:3], IDS[:4], "stop", TEXT[3]),
+    "length": (dict(max_tokens=4), TEXT[:4], IDS[:4], "length", None),
+    "token without text": (dict(stop_token_ids=[IDS[3]], detokenize=False), "", IDS[:4], "stop", IDS[3]),
+    "end": (dict(min_tokens=3, ignore_eos=False, **LIKELY_END), TEXT[:3], [*IDS[:3], END], "stop", None),
+    "end as a stop token": (dict(min_tokens=3, **LIKELY_END), TEXT[:3], [*IDS[:3], END], "stop", END),
+}
+
+
 def test_the_last_token_says_what_ended_the_completion(an_engine):
-    (plain,) = an_engine().generate([[5, 9, 2]], SamplingParams(max_tokens=8))
-    ids = plain.token_ids
-    assert ids[3] not in ids[:3] and END not in ids, "this prompt shows little"
-    requests = {
-        "token": ([5, 9, 2], SamplingParams(max_tokens=8, stop_token_ids=[ids[3]])),
-        "string": ([5, 9, 2], SamplingParams(max_tokens=8, stop=[letter(ids[2]) + letter(ids[3])])),
-        "string in the last token": ([5, 9, 2], SamplingParams(max_tokens=4, stop=[letter(ids[3])])),
-        "length": ([5, 9, 2], SamplingParams(max_tokens=4)),
-        "token without text": ([5, 9, 2], SamplingParams(max_tokens=8, stop_token_ids=[ids[3]], detokenize=False)),
-        "end": ([5, 9, 2], SamplingParams(max_tokens=8, logit_bias={END: 100.0})),
+    assert IDS[3] not in IDS[:3] and END not in IDS, "this prompt shows little"
+    params = {
+        name: SamplingParams(**dict(max_tokens=8, ignore_eos=True) | fields) for name, (fields, *_) in ENDS.items()
     }
-    expected = {
-        "token": ("stop", ids[3]),
-        "string": ("stop", letter(ids[2]) + letter(ids[3])),
-        "string in the last token": ("stop", letter(ids[3])),
-        "length": ("length", None),
-        "token without text": ("stop", ids[3]),
-        "end": ("stop", None),
-    }
-    outputs, told = served(an_engine(), requests)
-    for name, output in outputs.items():
-        (completion,) = output.completions
+    outputs, told = served(an_engine(), {name: (PROMPT, each) for name, each in params.items()})
+    unread = an_engine().generate([PROMPT] * len(params), list(params.values()))
+    for (name, (_, *expected)), no_reader in zip(ENDS.items(), unread):
+        for output in (outputs[name], no_reader):
+            (own,) = output.completions
+            assert [own.text, own.token_ids, own.finish_reason, own.stop_reason] == expected, name
         *others, last = told[name]
-        assert (last.finish_reason, last.stop_reason) == expected[name], name
-        assert (completion.finish_reason, completion.stop_reason) == expected[name], name
+        assert [last.finish_reason, last.stop_reason] == expected[2:], name
         assert all((token.finish_reason, token.stop_reason) == (None, None) for token in others)
+        assert "".join(token.text for token in told[name]) == expected[0]

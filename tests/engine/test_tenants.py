@@ -1,11 +1,9 @@
 """Tenants that must not learn what others asked, and a cache that can be emptied."""
 
-import copy
 import random
 
 import pytest
-import torch
-from engine_cases import a_model, alone, an_engine, check_that_nothing_is_left, greedy, run_out
+from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +35,7 @@ TOKENS = st.lists(
 SALTS = st.one_of(st.none(), st.text(max_size=4), st.sampled_from(["\0" * 8, "\1" + "\0" * 31, "a" * 32, "\ud800"]))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(one=st.tuples(TOKENS, SALTS), other=st.tuples(TOKENS, SALTS), size=st.integers(1, 4))
 def test_hashes_are_equal_exactly_if_everything_before_is(one, other, size):
     ours, theirs = hashes(*one, size), hashes(*other, size)
@@ -56,20 +54,6 @@ def test_tokens_cannot_pass_for_a_salt_nor_a_salt_for_tokens():
 
 
 # Salts
-
-
-def test_requests_at_the_same_time_share_only_with_the_same_salt():
-    engine = an_engine(num_blocks=100)
-    engine.add_request(PROMPT, greedy(6), cache_salt="a")
-    engine.step()
-    for salt in ("a", "b", None):
-        engine.add_request(PROMPT, greedy(6), request_id=f"of {salt}", cache_salt=salt)
-    engine.step()
-    blocks = {sequence.id: sequence.blocks for sequence in engine.scheduler.running}
-    assert blocks["0"][:5] == blocks["of a"][:5]
-    assert not set(blocks["of b"]) & {*blocks["0"], *blocks["of None"]}
-    for output in run_out(engine).values():
-        assert output.token_ids == alone("qwen2", PROMPT, 6)
 
 
 @pytest.mark.parametrize("num_swap_blocks", [0, 20])
@@ -92,14 +76,13 @@ def test_preempted_and_forked_sequences_keep_their_salt(num_swap_blocks):
     check_that_nothing_is_left(engine)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_a_tenant_finds_depends_only_on_its_own_requests(seed):
-    rng = random.Random(seed)
-    requests = [(rng.choice(["a", "b", None]), PROMPT[: rng.randint(1, 21)]) for _ in range(12)]
+def test_what_a_tenant_finds_depends_only_on_its_own_requests():
+    rng = random.Random(0)
+    requests = [(rng.choice(["a", "b", None]), PROMPT[: rng.choice([3, 8, 13, 21])]) for _ in range(20)]
     together = an_engine(num_blocks=300)
     apart = {salt: an_engine(num_blocks=300) for salt in ("a", "b", None)}
-    for salt, prompt in requests:
-        assert cached_tokens(together, prompt, salt) == cached_tokens(apart[salt], prompt)
+    found = [cached_tokens(together, prompt, salt) for salt, prompt in requests]
+    assert found == [cached_tokens(apart[salt], prompt) for salt, prompt in requests] and max(found) == 20
 
 
 # Emptying the cache
@@ -113,18 +96,6 @@ def test_a_reset_forgets_every_prefix():
     assert cached_tokens(engine, PROMPT) == 0
     assert cached_tokens(engine, PROMPT) == 20
     check_that_nothing_is_left(engine)
-
-
-def test_new_weights_need_a_reset():
-    model = copy.deepcopy(a_model())
-    engine = an_engine(model=model)
-    engine.generate([PROMPT], greedy(4))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(weight.flip(0))
-    engine.reset_prefix_cache()
-    fresh = an_engine(model=copy.deepcopy(model))
-    assert engine.generate([PROMPT], greedy(9))[0].token_ids == fresh.generate([PROMPT], greedy(9))[0].token_ids
 
 
 @pytest.mark.parametrize("config", [{}, {"num_blocks": 9, "num_swap_blocks": 9, "max_num_seqs": 2}])

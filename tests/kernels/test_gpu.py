@@ -5,20 +5,31 @@ On a GPU, the other tests of this folder compile their kernels too; these have l
 
 import copy
 import random
+from dataclasses import replace
 
 from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-from paged_cases import Case, error, make_case
+from answers import verdict
+from overlap_cases import with_the_same_past
+from paged_cases import Case, error, make_case, without_synchronizing
 from term_models import term_model
 
+from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.checks.registry import exercises_of, lesson_numbers
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.kernels.launch import has_hopper_kernel, launch_prefill, varlen
+from lessons_lib.kernels import launch as launching
+from lessons_lib.kernels.basics import add_kernel
+from lessons_lib.kernels.launch import has_hopper_kernel, launch_prefill
 from lessons_lib.kernels.paged_flash import prefill_kernel
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, single_head_kernel
 from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.measuring.stories import STORIES
+from lessons_lib.models.loading import load_model
+from lessons_lib.recording.kernel_accesses import OutOfBounds, record_kernel
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Scheduler
@@ -44,9 +55,8 @@ def exact_products():
 def check(what, got, case, expected=None):
     expected = case.reference() if expected is None else expected
     assert got.shape == case.q.shape and got.dtype == case.q.dtype
-    assert error(got, expected) < TOLERANCE[case.q.dtype], (
-        f"{what}: relative error {error(got, expected):.2g}"
-    )  # NaN is never less
+    relative = error(got, expected)
+    assert relative < TOLERANCE[case.q.dtype], f"{what}: relative error {relative:.2g}"  # NaN is never less
 
 
 def maxima_of(case):
@@ -56,8 +66,15 @@ def maxima_of(case):
 # --- against the reference
 
 
+SHAPE = "dtype, q_heads, kv_heads, head_dim, block_size"
+
+
+def shape_of(*sizes):
+    return dict(zip(SHAPE.split(", "), sizes), device="cuda")
+
+
 @pytest.mark.parametrize(
-    "dtype, q_heads, kv_heads, head_dim, block_size",
+    SHAPE,
     [
         (BRAIN, 32, 8, 128, 16),
         (BRAIN, 14, 2, 64, 16),
@@ -76,22 +93,28 @@ def maxima_of(case):
     ],
 )
 def test_both_kernels_equal_the_gathered_reference(dtype, q_heads, kv_heads, head_dim, block_size):
-    shapes = dict(
-        q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype, device="cuda"
-    )
-    size = block_size
-    row = make_case([200, 1, 77, 1, 2, 1], [200, 1300, 500, size, size + 1, 2 * size - 1], shared=1, **shapes)
+    shape, size = shape_of(dtype, q_heads, kv_heads, head_dim, block_size), block_size
+    row = make_case([200, 1, 77, 1, 2, 1], [200, 1300, 500, size, size + 1, 2 * size - 1], shared=1, **shape)
     expected = row.reference()
     check("varlen", row.varlen(), row, expected)
     check("varlen, maxima given", row.varlen(**maxima_of(row)), row, expected)
-    decodes = make_case([1] * 6, [1, size - 1, size, size + 1, 700, 2500], **shapes)
+    decodes = make_case([1] * 6, [1, size - 1, size, size + 1, 700, 2500], **shape)
     expected = decodes.reference()
     check("decode", decodes.decode(), decodes, expected)
     check("decodes as a row", decodes.varlen(**maxima_of(decodes)), decodes, expected)
 
 
+def hopper_launch(q, *caches):
+    """Its launch; on another GPU, the test is skipped."""
+    if not has_hopper_kernel(q, *caches, None):
+        pytest.skip("this GPU isn't a Hopper")
+    from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill
+
+    return launch_hopper_prefill
+
+
 @pytest.mark.parametrize(
-    "dtype, q_heads, kv_heads, head_dim, block_size",
+    SHAPE,
     [
         (BRAIN, 32, 8, 128, 16),
         (BRAIN, 14, 2, 64, 16),
@@ -102,16 +125,11 @@ def test_both_kernels_equal_the_gathered_reference(dtype, q_heads, kv_heads, hea
 )
 def test_the_hopper_kernel_computes_what_the_other_does(dtype, q_heads, kv_heads, head_dim, block_size):
     """Prompts that end in a block, in a tile, at both; chunks after a prefix; decodes between them, left alone."""
-    shapes = dict(q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype)
     q_lens, context_lens = [200, 1, 77, 128, 2, 300, 64, 5], [200, 1300, 500, 128, 2, 811, 1024, 1000]
-    case = make_case(q_lens, context_lens, device="cuda", **shapes)
-    if not has_hopper_kernel(case.q, case.k_cache, case.v_cache, None):
-        pytest.skip("this GPU isn't a Hopper")
-    from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill
-
+    case = make_case(q_lens, context_lens, **shape_of(dtype, q_heads, kv_heads, head_dim, block_size))
     pieces = (case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
     out, other = torch.zeros_like(case.q), torch.zeros_like(case.q)
-    launch_hopper_prefill(*pieces, out, case.scale)
+    hopper_launch(*pieces[:3])(*pieces, out, case.scale)
     launch_prefill(*pieces, other, case.scale, kernel=prefill_kernel)
     assert not out[200].any(), "the decode is left to its own kernel"
     is_prefill = torch.arange(len(out), device="cuda") != 200
@@ -121,36 +139,25 @@ def test_the_hopper_kernel_computes_what_the_other_does(dtype, q_heads, kv_heads
 
 
 def test_a_long_prefill_takes_the_hopper_kernel():
-    rng = torch.Generator(device="cuda").manual_seed(0)
-    q, cache = (
-        torch.randn(shape, generator=rng, device="cuda").bfloat16() for shape in ((1100, 8, 128), (70, 16, 2, 128))
-    )
-    if not has_hopper_kernel(q, cache, cache, None):
-        pytest.skip("this GPU isn't a Hopper")
-    from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill
-
-    table, lens = torch.arange(70, device="cuda", dtype=torch.int32)[None], torch.tensor([1100], device="cuda").int()
-    bounds, outs = torch.tensor([0, 1100], device="cuda").int(), [torch.zeros_like(q) for _ in range(2)]
-    launch_hopper_prefill(q, cache, cache, table, lens, bounds, outs[0], 0.1)
-    launch_prefill(q, cache, cache, table, lens, bounds, outs[1], 0.1)
+    case = make_case([1100], [1100], 8, 2, 128, 16, BRAIN, device="cuda")
+    launch, outs = hopper_launch(case.q, case.k_cache, case.v_cache), [torch.zeros_like(case.q) for _ in range(2)]
+    for each, out in zip((launch, launch_prefill), outs):
+        each(case.q, *case.cache, out, case.scale)
     assert torch.equal(*outs)
-    before = varlen(q, cache, cache, bounds, lens, table, 0.1)
-    graph, out = captured(
-        lambda: varlen(q, cache, cache, bounds, lens, table, 0.1, max_seqlen_q=1100, max_context_len=1100)
-    )
+    maxima = maxima_of(case)
+    graph, out = captured(lambda: case.varlen(**maxima))
     out.zero_()
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(out, before)
+    assert torch.equal(out, outs[0])
 
 
 def test_many_sequences_fill_the_gpu_several_times_over():
-    rng = random.Random(5)
+    rng, shape = random.Random(5), shape_of(BRAIN, 14, 2, 64, 16)
     contexts = [rng.randint(1, 400) for _ in range(300)]
-    case = make_case([1] * 300, contexts, q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda")
+    case = make_case([1] * 300, contexts, **shape)
     check("decode", case.decode(), case)
-    q_lens = [rng.choice((1, 1, rng.randint(1, context))) for context in contexts]
-    case = make_case(q_lens, contexts, q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda")
+    case = make_case([rng.choice((1, 1, rng.randint(1, context))) for context in contexts], contexts, **shape)
     check("varlen", case.varlen(**maxima_of(case)), case)
 
 
@@ -178,74 +185,52 @@ def rewrite(case, other):
 
 def fitting(q_lens, context_lens, seed, num_blocks=400, columns=120):
     """Cases whose tensors have the same shapes, whatever their lengths."""
-    case = make_case(
-        q_lens, context_lens, q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, seed=seed, device="cuda"
-    )
-    caches = [
-        torch.full((num_blocks, *cache.shape[1:]), float("nan"), dtype=cache.dtype, device="cuda")
-        for cache in (case.k_cache, case.v_cache)
-    ]
+    case = make_case(q_lens, context_lens, **shape_of(BRAIN, 14, 2, 64, 16), seed=seed)
+    caches = [cache.new_full((num_blocks, *cache.shape[1:]), float("nan")) for cache in (case.k_cache, case.v_cache)]
     for large, small in zip(caches, (case.k_cache, case.v_cache)):
         large[: len(small)] = small
-    tables = torch.full((len(context_lens), columns), -(10**6), dtype=torch.int32, device="cuda")
+    tables = case.block_tables.new_full((len(context_lens), columns), -(10**6))
     tables[:, : case.block_tables.shape[1]] = case.block_tables
-    return Case(case.q, *caches, case.cu_seqlens_q, case.context_lens, tables, case.scale)
+    return replace(case, k_cache=caches[0], v_cache=caches[1], block_tables=tables)
 
 
-def test_a_captured_decode_follows_what_is_written_into_its_tensors():
-    case = fitting([1] * 4, [1, 16, 17, 1500], seed=0)
-    graph, out = captured(case.decode)
-    for seed, contexts in ((0, [1, 16, 17, 1500]), (1, [1600, 3, 32, 600]), (2, [1, 1, 1, 1])):
-        rewrite(case, fitting([1] * 4, contexts, seed))
-        out.fill_(float("nan"))
-        graph.replay()
-        check(f"replayed, {contexts}", out, case)
-        assert torch.equal(out, case.decode()), "a replay differs from a call"
+# The same numbers of tokens and sequences, with other lengths: prefills become decodes and vice versa.
+DECODES = [([1] * 4, contexts) for contexts in ([1, 16, 17, 1500], [1600, 3, 32, 600], [1, 1, 1, 1])]
+ROWS = [
+    ([60, 1, 40, 1], [60, 1300, 800, 16]),
+    ([1, 99, 1, 1], [1800, 99, 1, 700]),
+    ([25, 25, 26, 26], [25, 40, 900, 33]),
+]
 
 
-def test_a_captured_row_follows_what_is_written_into_its_tensors():
-    """The same numbers of tokens and sequences, with other lengths: prefills become decodes and vice versa."""
-    most = dict(max_seqlen_q=100, max_context_len=1900)
-    case = fitting([60, 1, 40, 1], [60, 1300, 800, 16], seed=0)
-    graph, out = captured(lambda: case.varlen(**most))
-    for seed, q_lens, contexts in (
-        (0, [60, 1, 40, 1], [60, 1300, 800, 16]),
-        (1, [1, 99, 1, 1], [1800, 99, 1, 700]),
-        (2, [25, 25, 26, 26], [25, 40, 900, 33]),
-    ):
+@pytest.mark.parametrize(
+    "lengths, attend",
+    [(DECODES, Case.decode), (ROWS, lambda case: case.varlen(max_seqlen_q=100, max_context_len=1900))],
+    ids=["decodes", "rows"],
+)
+def test_a_captured_call_follows_what_is_written_into_its_tensors(lengths, attend):
+    case = fitting(*lengths[0], seed=0)
+    graph, out = captured(lambda: attend(case))
+    for seed, (q_lens, contexts) in enumerate(lengths):
         rewrite(case, fitting(q_lens, contexts, seed))
         out.fill_(float("nan"))
         graph.replay()
-        check(f"replayed, {q_lens}", out, case)
-        assert torch.equal(out, case.varlen(**most)), "a replay differs from a call"
+        check(f"replayed, {q_lens}, {contexts}", out, case)
+        assert torch.equal(out, attend(case)), "a replay differs from a call"
 
 
-@pytest.fixture
-def synchronizing_is_an_error():
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.fixture
-def rows():
-    """Cases whose kernels are compiled already: compiling may synchronize."""
-    decodes, row = fitting([1] * 4, [1, 16, 17, 1500], seed=0), fitting([60, 1, 40, 1], [60, 1300, 800, 16], seed=0)
-    decodes.decode(), row.varlen(max_seqlen_q=60, max_context_len=1300)
-    return decodes, row
-
-
-def test_with_the_maxima_given_nothing_synchronizes(rows, synchronizing_is_an_error):
-    decodes, row = rows
-    decodes.decode()
-    row.varlen(max_seqlen_q=60, max_context_len=1300)
-
-
-@pytest.mark.parametrize("given", [{}, {"max_seqlen_q": 60}, {"max_context_len": 1300}])
-def test_without_one_of_them_a_call_synchronizes(rows, synchronizing_is_an_error, given):
-    with pytest.raises(RuntimeError, match="synchronizing"):
-        rows[1].varlen(**given)
+def test_only_with_both_maxima_given_nothing_synchronizes():
+    decodes, row, most = (
+        fitting(*DECODES[0], seed=0),
+        fitting(*ROWS[0], seed=0),
+        dict(max_seqlen_q=60, max_context_len=1300),
+    )
+    decodes.decode(), row.varlen(**most)  # compiling may synchronize
+    with without_synchronizing():
+        decodes.decode(), row.varlen(**most)
+        for given in ({}, {"max_seqlen_q": 60}, {"max_context_len": 1300}):
+            with pytest.raises(RuntimeError, match="synchronizing"):
+                row.varlen(**given)
 
 
 # --- in a model
@@ -254,9 +239,6 @@ def test_without_one_of_them_a_call_synchronizes(rows, synchronizing_is_an_error
 @pytest.fixture(scope="module")
 def served():
     """The bundled model in float32, and sixty ragged requests."""
-    from lessons_lib.measuring.stories import STORIES
-    from lessons_lib.models.loading import load_model
-
     model, tokenizer = load_model(device="cuda", dtype=torch.float32)
     rng = random.Random(0)
     prompts = []
@@ -267,44 +249,17 @@ def served():
 
 
 @pytest.mark.parametrize("block_size", [16, 64])
-def test_greedy_tokens_of_sixty_requests_equal_those_of_the_pytorch_backend(served, block_size):
-    from lessons_lib.batching.paged_batching import paged_generate
-
+def test_greedy_tokens_of_sixty_requests_equal_those_of_the_pytorch_backend(served, monkeypatch, block_size):
+    """On a GPU the kernels are chosen without asking."""
+    calls, launch = [], launching.launch_decode
+    monkeypatch.setattr(launching, "launch_decode", lambda *args, **kwargs: calls.append(1) or launch(*args, **kwargs))
     model, tokenizer, prompts, max_tokens_each = served
-    results = {
-        backend: paged_generate(
-            model,
-            tokenizer,
-            prompts,
-            max_new_tokens=max_tokens_each,
-            max_num_seqs=16,
-            block_size=block_size,
-            backend=backend,
-        )
-        for backend in ("torch", "triton")
-    }
-    assert len(prompts) >= 50 and sum(map(len, results["torch"])) > 300
-    for number, (expected, got) in enumerate(zip(results["torch"], results["triton"])):
-        assert got == expected, f"request {number}"
-
-
-def test_on_a_gpu_the_kernels_are_chosen_without_asking(served, monkeypatch):
-    import lessons_lib.kernels.launch as module
-    from lessons_lib.batching.paged_batching import paged_generate
-
-    calls = []
-    launch = module.launch_decode
-    monkeypatch.setattr(module, "launch_decode", lambda *args, **kwargs: calls.append(1) or launch(*args, **kwargs))
-    model, tokenizer, prompts, _ = served
-    paged_generate(model, tokenizer, prompts[:2], max_new_tokens=3)
+    options = dict(max_new_tokens=max_tokens_each, max_num_seqs=16, block_size=block_size)
+    expected = paged_generate(model, tokenizer, prompts, **options, backend="torch")
+    assert not calls and sum(map(len, expected)) > 300
+    for number, (own, other) in enumerate(zip(paged_generate(model, tokenizer, prompts, **options), expected)):
+        assert own == other, f"request {number}"
     assert calls
-
-
-def single_head(device):
-    case = make_case([1], [17], q_heads=1, kv_heads=1, device=device)
-    out = torch.zeros(32, device=device)
-    caches = (case.k_cache, case.v_cache, case.block_tables)
-    return case, out, (case.q, *caches, out, 17, case.scale, *case.k_cache.stride()[:2])
 
 
 # --- recording on a machine where kernels are compiled
@@ -312,10 +267,6 @@ def single_head(device):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_recording_leaves_compiled_kernels_as_they_were(device):
-    from lessons_lib.kernels.basics import add_kernel
-    from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, single_head_kernel
-    from lessons_lib.recording.kernel_accesses import OutOfBounds, record_kernel
-
     def compiled(head_dim):
         case = make_case([20, 1], [40, 90], head_dim=head_dim, dtype=BRAIN, device="cuda")
         check("varlen", case.varlen(**maxima_of(case)), case)
@@ -323,8 +274,10 @@ def test_a_recording_leaves_compiled_kernels_as_they_were(device):
         check("lesson 07", decode_heads(*case.decode_inputs), case)
 
     compiled(32)
-    case, out, arguments = single_head(device)
-    recording = record_kernel(single_head_kernel, (1,), attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
+    case = make_case([1], [17], q_heads=1, kv_heads=1, device=device)
+    out, caches = torch.zeros(32, device=device), (case.k_cache, case.v_cache, case.block_tables)
+    arguments = (attend_blocks, case.q, *caches, out, 17, case.scale, *case.k_cache.stride()[:2])
+    recording = record_kernel(single_head_kernel, (1,), *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
     assert error(out, case.reference().flatten()) < TOLERANCE[FULL] and len(recording.programs[0].accesses) > 6
     numbers = torch.zeros(5, device=device)
     with pytest.raises(OutOfBounds):
@@ -333,16 +286,15 @@ def test_a_recording_leaves_compiled_kernels_as_they_were(device):
     compiled(64 if device == "cpu" else 128)  # and compiled only now
 
 
-def exercises():
-    from lessons_lib.checks.registry import exercises_of, lesson_numbers
+# --- recording on a machine where kernels are compiled
 
+
+def exercises():
     return [exercise for lesson in ("07", "08") if lesson in lesson_numbers() for exercise in exercises_of(lesson)]
 
 
 @pytest.mark.parametrize("exercise", exercises(), ids=lambda exercise: exercise.id)
 def test_the_checks_of_kernels_accept_the_reference_where_kernels_are_compiled(exercise):
-    from answers import verdict
-
     panel = verdict(exercise.id, exercise.load_reference())
     assert panel.kind == "right", str(panel)
     case = make_case([20, 1], [40, 90], dtype=BRAIN, device="cuda")
@@ -373,14 +325,12 @@ def at_the_end(caches, q_lens, context_lens, every):
 
     With `every` of 2, the cache is a view of every other block: fewer than 2**31 elements, but the same offsets.
     """
-    small = make_case(
-        q_lens, context_lens, q_heads=32, kv_heads=HEADS, head_dim=DIM, block_size=SIZE, dtype=BRAIN, device="cuda"
-    )
+    small = make_case(q_lens, context_lens, **shape_of(BRAIN, 32, HEADS, DIM, SIZE))
     k_cache, v_cache = (cache[::every] for cache in caches)
     moved = len(k_cache) - len(small.k_cache)
     k_cache[moved:], v_cache[moved:] = small.k_cache, small.v_cache
     tables = torch.where(small.block_tables >= 0, small.block_tables + moved, small.block_tables)
-    return Case(small.q, k_cache, v_cache, small.cu_seqlens_q, small.context_lens, tables, small.scale)
+    return replace(small, k_cache=k_cache, v_cache=v_cache, block_tables=tables)
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -416,18 +366,13 @@ def test_models_with_terms_from_cuda_graphs(model_type):
     model = copy.deepcopy(term_model(model_type)).cuda()
     runner = GPUModelRunner(model, 40, 4, max_num_seqs=4, max_model_len=64, compiled=False)
     plain = ModelRunner(model, 41, 4, "torch")
-    generator = torch.Generator("cuda").manual_seed(0)
-    for own, other in zip([*runner.cache.keys, *runner.cache.values], [*plain.cache.keys, *plain.cache.values]):
-        own.normal_(generator=generator)
-        other.copy_(own)
+    with_the_same_past(runner, plain)
     for lengths in ((20, 9), (21, 10)):
-        sequences = [
-            Sequence(
-                str(first), list(range(length)), 9, num_computed_tokens=length - 1, blocks=list(range(first, first + 6))
-            )
-            for first, length in zip((0, 10), lengths)
-        ]
-        step = SchedulerOutput(dict.fromkeys(sequences, 1))
+        step = SchedulerOutput()
+        for first, length in zip((0, 10), lengths):
+            blocks = list(range(first, first + 6))
+            sequence = Sequence(str(first), range(length), 9, num_computed_tokens=length - 1, blocks=blocks)
+            step.num_scheduled_tokens[sequence] = 1
         torch.testing.assert_close(runner.forward(step), plain.forward(step), rtol=1e-3, atol=1e-3)
     assert runner.store.num_captured == 1
     runner.close()

@@ -14,7 +14,6 @@ from lessons_lib.kernels.triton_setup import kernel_device
 import pytest
 import torch
 import triton
-from compiled import Compiled
 from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,6 @@ from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.kernels import launch
-from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import (
     KEYS_PER_SHORT_SPLIT,
     MAX_KEYS_PER_SPLIT,
@@ -49,19 +47,14 @@ DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 EXAMPLES = by_day(20, 40) if DEVICE == "cpu" else 12  # on a GPU, nearly every example compiles kernels of its own
 
-# name -> arguments of make_case
 CASES = {
     "decodes, contexts around a block's end": dict(q_lens=[1] * 5, context_lens=[1, 7, 8, 9, 33]),
     "one decode over several splits": dict(q_lens=[1], context_lens=[1100], block_size=64),
-    "splits, and a sequence that needs only the first": dict(
-        q_lens=[1, 1, 1], context_lens=[1025, 3, 512], block_size=64
-    ),
+    "splits, and one that needs only the first": dict(q_lens=[1] * 3, context_lens=[1025, 3, 512], block_size=64),
     "prefills, chunks and decodes": dict(q_lens=[5, 1, 20, 1, 3], context_lens=[5, 17, 33, 1, 30]),
-    "a batch longer than a tile": dict(q_lens=[150, 1, 70], context_lens=[150, 40, 133], block_size=16),
-    "more query heads of a KV head than rows of a tile": dict(
-        q_lens=[2, 1, 3], context_lens=[12, 20, 3], q_heads=160, kv_heads=1
-    ),
-    "head size 80 and blocks of 24": dict(q_lens=[1, 3, 30], context_lens=[49, 48, 55], head_dim=80, block_size=24),
+    "a batch longer than a tile": dict(q_lens=[40, 1, 20], context_lens=[40, 30, 45], block_size=16),
+    "more query heads than rows": dict(q_lens=[2, 1], context_lens=[12, 9], q_heads=160, kv_heads=1),
+    "heads of 80 and blocks of 24": dict(q_lens=[1, 3, 18], context_lens=[25, 48, 30], head_dim=80, block_size=24),
 }
 
 
@@ -77,28 +70,21 @@ def check(what, got, expected, dtype):
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_cases_equal_the_gathered_reference(name):
     case = make_case(**CASES[name], device=DEVICE)
-    expected, q_lens = case.reference(), CASES[name]["q_lens"]
-    maxima = dict(max_seqlen_q=max(q_lens), max_context_len=max(CASES[name]["context_lens"]))
-    check("varlen", case.varlen(), expected, case.q.dtype)
-    check("varlen, maxima given", case.varlen(**maxima), expected, case.q.dtype)
+    expected, dtype = case.reference(), case.q.dtype
+    check("varlen", case.varlen(), expected, dtype)
     # The maxima are upper bounds: a caller with a captured graph gives those of the largest batch.
-    check("varlen, maxima too large", case.varlen(max_seqlen_q=300, max_context_len=2000), expected, case.q.dtype)
-    check("PyTorch", by_pytorch(case), expected, case.q.dtype)
-    if set(q_lens) == {1}:
-        check("decode", case.decode(), expected, case.q.dtype)
+    check("varlen, maxima too large", case.varlen(max_seqlen_q=60, max_context_len=2000), expected, dtype)
+    check("PyTorch", by_pytorch(case), expected, dtype)
+    if set(CASES[name]["q_lens"]) == {1}:
+        check("decode", case.decode(), expected, dtype)
 
 
 @st.composite
 def random_cases(draw):
     block_size = draw(st.sampled_from([8, 16, 24, 32, 64]))
-    edges = st.sampled_from([0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size])
-    cached = draw(st.lists(st.one_of(edges, st.integers(0, 100)), min_size=1, max_size=4))
-    new = [
-        draw(
-            st.one_of(st.just(1), st.sampled_from([1, block_size - 1, block_size, block_size + 1]), st.integers(1, 30))
-        )
-        for _ in cached
-    ]
+    edges = st.sampled_from([1, block_size - 1, block_size, block_size + 1])
+    cached = draw(st.lists(edges | st.integers(0, 100), min_size=1, max_size=4))
+    new = [draw(st.just(1) | edges | st.integers(1, 30)) for _ in cached]
     q_heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (1, 1), (7, 1), (14, 2), (6, 2), (20, 1)]))
     return dict(
         q_lens=new,
@@ -154,39 +140,37 @@ def cells_of(case, seq, start, end):
     return sorted((int(case.block_tables[seq, position // size]), position % size) for position in range(start, end))
 
 
-def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
-    case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
+@pytest.mark.parametrize("window", [None, 10])
+def test_a_decode_program_reads_each_key_of_its_split_and_window_once_and_nothing_else(window):
+    case, terms = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2), ScoreTerms(window=window)
     kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
     options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel, merge=Recorder(merge_kernel))
-    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, **options)
-    check("recorded", out, case.reference(), case.q.dtype)
+    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, terms=terms, **options)
+    check("recorded", out, case.reference(terms), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids
-        end = min(int(case.context_lens[seq]), (number + 1) * split)
+        context = int(case.context_lens[seq])
+        start, end = max(number * split, context - (window or context)), min(context, (number + 1) * split)
         for cache in ("k_cache", "v_cache"):
-            assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, number * split, end)
+            assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, start, end)
 
 
 def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
     case = make_case([21, 1, 9], [30, 12, 9], q_heads=4, kv_heads=2)
     kernel, out = Recorder(prefill_kernel), torch.zeros_like(case.q)
     launch_prefill(case.q, *case.cache, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel)
-    expected, is_prefill = case.reference(), torch.tensor([index != 21 for index in range(31)])
-    check("recorded", out[is_prefill], expected[is_prefill], case.q.dtype)
+    is_prefill = torch.tensor([index != 21 for index in range(31)])
+    check("recorded", out[is_prefill], case.reference()[is_prefill], case.q.dtype)
     assert not out[21].any(), "the decode is left to the other kernel"
-    seen = {}
+    seen = []
     for program in kernel.recording.programs:
         stored = [access for access in program.accesses if access.kind == "store"]
         if stored:
-            lines = sorted({line for line, _ in kernel.recording.indices(stored[0], 2)})
-            seq = 0 if lines[-1] < 21 else 2
-            last = 9 + lines[-1] if seq == 0 else lines[-1] - 22
-            assert cells_read(kernel.recording, "k_cache", program.ids[0], [program]) == cells_of(
-                case, seq, 0, last + 1
-            )
-            for line in lines:
-                seen.setdefault(line, []).append(program.ids[0])
-    assert {line: sorted(heads) for line, heads in seen.items()} == {line: [0, 1] for line in range(31) if line != 21}
+            head, lines = program.ids[0], sorted({line for line, _ in kernel.recording.indices(stored[0], 2)})
+            seq, last = (0, 9 + lines[-1]) if lines[-1] < 21 else (2, lines[-1] - 22)
+            assert cells_read(kernel.recording, "k_cache", head, [program]) == cells_of(case, seq, 0, last + 1)
+            seen += [(line, head) for line in lines]
+    assert sorted(seen) == [(line, head) for line in range(31) if line != 21 for head in (0, 1)]
 
 
 # --- the kernel for Hopper GPUs: who gets it
@@ -214,50 +198,40 @@ def prefill_of(
     launch_prefill(q, *caches, torch.zeros(num_seqs, 4, dtype=torch.int32), lens, lens, q, 1.0, **options)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        dict(),
-        dict(num_seqs=50),
-        dict(head_dim=64, tokens=4096),
-        dict(head_dim=64, tokens=4096, num_seqs=250, max_seqlen_q=1024),
-        dict(dtype=torch.bfloat16, block_size=64),
-        dict(view=lambda cache: torch.zeros(6, 16, 4, 128, dtype=cache.dtype)[:, :, :2]),
-    ],
-)
-def test_long_prefills_take_the_hopper_kernel(launched, given):
-    prefill_of(**given)
-    assert launched == ["hopper"]
+LONG = dict(head_dim=64, tokens=4096)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "kernel, given",
     [
-        dict(tokens=1023),
-        dict(head_dim=64, tokens=4095),
-        dict(head_dim=64, tokens=4096, max_seqlen_q=1023),
-        dict(head_dim=80),
-        dict(value_dim=64),
-        dict(block_size=24),
-        dict(block_size=128),
-        dict(q_heads=130),
-        dict(dtype=torch.float32),
-        dict(terms=ScoreTerms(window=9)),
-        dict(tiles=Tiles(16, 16, 4, 2)),
-        dict(use_int64=False),
-        dict(view=lambda cache: cache.transpose(1, 2).contiguous().transpose(1, 2)),
-        dict(view=lambda cache: torch.zeros(6, 2, 16, 2, 128, dtype=cache.dtype)[:, 0]),
-        dict(view=lambda cache: torch.zeros(6, 16, 2, 256, dtype=cache.dtype)[..., :128]),
+        ("hopper", dict()),
+        ("hopper", dict(num_seqs=50)),
+        ("hopper", LONG),
+        ("hopper", dict(**LONG, num_seqs=250, max_seqlen_q=1024)),
+        ("hopper", dict(dtype=torch.bfloat16, block_size=64)),
+        ("hopper", dict(view=lambda cache: torch.zeros(6, 16, 4, 128, dtype=cache.dtype)[:, :, :2])),
+        ("any", dict(tokens=1023)),
+        ("any", LONG | dict(tokens=4095)),
+        ("any", dict(**LONG, max_seqlen_q=1023)),
+        ("any", dict(head_dim=80)),
+        ("any", dict(value_dim=64)),
+        ("any", dict(block_size=24)),
+        ("any", dict(block_size=128)),
+        ("any", dict(q_heads=130)),
+        ("any", dict(dtype=torch.float32)),
+        ("any", dict(terms=ScoreTerms(window=9))),
+        ("any", dict(tiles=Tiles(16, 16, 4, 2))),
+        ("any", dict(use_int64=False)),
+        ("any", dict(view=lambda cache: cache.transpose(1, 2).contiguous().transpose(1, 2))),
+        ("any", dict(view=lambda cache: torch.zeros(6, 2, 16, 2, 128, dtype=cache.dtype)[:, 0])),
+        ("any", dict(view=lambda cache: torch.zeros(6, 16, 2, 256, dtype=cache.dtype)[..., :128])),
     ],
 )
-def test_all_others_take_the_kernel_for_any_gpu(launched, given):
+def test_long_prefills_take_the_hopper_kernel_and_all_others_the_one_for_any_gpu(launched, kernel, given):
     prefill_of(**given)
-    assert launched == ["any"]
-
-
-def test_a_kernel_that_is_named_is_the_one_that_runs(launched):
-    prefill_of(kernel=launch.prefill_kernel)
-    assert launched == ["any"]
+    assert launched == [kernel]
+    prefill_of(**given, kernel=launch.prefill_kernel)
+    assert launched == [kernel, "any"], "a kernel that is named is the one that runs"
 
 
 @pytest.mark.parametrize(
@@ -280,32 +254,14 @@ def broken(**changes):
     return case
 
 
-def put(*index, value):
-    def change(tensor):
-        tensor = tensor.clone()
-        tensor[index] = value
-        return tensor
-
-    return change
-
-
 TENSORS = ("q", "k_cache", "v_cache")
-
-
-def longer_heads(tensor):
-    return tensor.repeat(*[1] * (tensor.dim() - 1), 9)
 
 
 @pytest.fixture
 def no_kernel(monkeypatch):
     """A refused call launches no kernel, so nothing is written."""
-    import lessons_lib.kernels.launch as module
-
-    def launched(*args, **kwargs):
-        raise AssertionError("a kernel was launched")
-
-    monkeypatch.setattr(module, "launch_decode", launched)
-    monkeypatch.setattr(module, "launch_prefill", launched)
+    for name in ("launch_decode", "launch_prefill"):
+        monkeypatch.setattr(launch, name, lambda *args, **kwargs: pytest.fail("a kernel was launched"))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +273,7 @@ def no_kernel(monkeypatch):
         (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "both must be the same"),
         (dict(q=lambda t: t[..., :16]), "4 heads of size 16, the cache 2 of size 32"),
         (dict(q=lambda t: t[:, :3]), "3 heads of size 32, the cache 2"),
-        (dict.fromkeys(TENSORS, longer_heads), "the head size is 288; the kernels take up to 256"),
+        (dict.fromkeys(TENSORS, lambda t: t.repeat(*[1] * (t.dim() - 1), 9)), "the head size is 288; .* up to 256"),
         (dict.fromkeys(TENSORS, torch.Tensor.double), "the same dtype, float32"),
         (dict(q=lambda t: t.half()), "q is torch.float16, the caches torch.float32"),
         (dict(v_cache=lambda t: t.half()), "the caches torch.float32 and torch.float16"),
@@ -328,11 +284,7 @@ def no_kernel(monkeypatch):
         (dict(block_tables=lambda t: t.T.contiguous().T), "tables contiguous"),
         (dict(context_lens=lambda t: t.long()), "context_lens torch.int64"),
         (dict(context_lens=lambda t: t.to("meta")), "the tensors are on cp?u?.*meta; move them to one device"),
-        (
-            dict(cu_seqlens_q=lambda t: t[:-1]),
-            r"cu_seqlens_q is torch.int32 of shape \[2\] on \w+(:0)?; "
-            r"for 2 sequences it must be torch.int32 of shape \[3\] on \w+",
-        ),
+        (dict(cu_seqlens_q=lambda t: t[:-1]), r"of shape \[2\] on .*; for 2 sequences it must be torch.int32 of shape"),
         (dict(cu_seqlens_q=lambda t: t.long()), "cu_seqlens_q is torch.int64"),
         (dict(cu_seqlens_q=lambda t: t.to("meta")), r"of shape \[3\] on meta"),
     ],
@@ -341,9 +293,9 @@ def test_what_the_kernels_do_not_support_is_refused(no_kernel, changes, says):
     with pytest.raises(ValueError, match=says):
         broken(**changes).varlen(max_seqlen_q=2, max_context_len=9)
     if "cu_seqlens_q" not in changes and "q" not in changes:
+        case = broken(**changes)
+        case.q = case.q[:2]
         with pytest.raises(ValueError, match=says):
-            case = broken(**changes)
-            case.q = case.q[:2]
             case.decode()
 
 
@@ -355,45 +307,45 @@ def test_bfloat16_is_refused_where_kernels_are_interpreted(no_kernel):
 
 # The row has 2 + 1 tokens, contexts of 2 and 9, tables of 3 blocks of 8, and a pool of 6 blocks.
 @pytest.mark.parametrize(
-    "changes, says",
+    "name, where, value, says",
     [
-        (
-            dict(context_lens=put(0, value=1)),
-            r"context_lens\[0\] is 1; sequence 0 has 2 new tokens, .* room for 24, so it must be 2 to 24",
-        ),
-        (
-            dict(context_lens=put(1, value=0)),
-            r"context_lens\[1\] is 0; sequence 1 has 1 new tokens?, .* must be 1 to 24",
-        ),
-        (dict(context_lens=put(1, value=-9)), r"context_lens\[1\] is -9"),
-        (dict(context_lens=put(1, value=25)), r"context_lens\[1\] is 25; .* room for 24"),
-        (dict(context_lens=put(1, value=24)), r"block_tables\[1, 2\] is -1000000; the cache has blocks 0 to 5"),
-        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6; the cache has blocks 0 to 5"),
-        (dict(block_tables=put(0, 0, value=-1)), r"block_tables\[0, 0\] is -1; "),
-        (dict(cu_seqlens_q=put(0, value=1)), r"cu_seqlens_q is \[1, 2, 3\]; it must rise from 0 to 3, the tokens in q"),
-        (dict(cu_seqlens_q=put(2, value=4)), r"cu_seqlens_q is \[0, 2, 4\]"),
-        (dict(cu_seqlens_q=put(2, value=2)), r"cu_seqlens_q is \[0, 2, 2\]"),
-        (dict(cu_seqlens_q=put(1, value=0)), r"cu_seqlens_q is \[0, 0, 3\]"),
-        (dict(cu_seqlens_q=put(1, value=3)), r"cu_seqlens_q is \[0, 3, 3\]"),
-        (dict(q=lambda t: t[:2]), r"cu_seqlens_q is \[0, 2, 3\]; it must rise from 0 to 2"),
+        ("context_lens", 0, 1, "is 1; sequence 0 has 2 new tokens, .* room for 24, so it must be 2 to 24"),
+        ("context_lens", 1, 0, "is 0; sequence 1 has 1 new tokens?, .* must be 1 to 24"),
+        ("context_lens", 1, -9, "is -9"),
+        ("context_lens", 1, 25, "is 25; .* room for 24"),
+        ("context_lens", 1, 24, r"block_tables\[1, 2\] is -1000000; the cache has blocks 0 to 5"),
+        ("block_tables", (1, 1), 6, "is 6; the cache has blocks 0 to 5"),
+        ("block_tables", (0, 0), -1, "is -1; "),
+        ("cu_seqlens_q", 0, 1, r"is \[1, 2, 3\]; it must rise from 0 to 3, the tokens in q"),
+        ("cu_seqlens_q", 2, 4, r"is \[0, 2, 4\]"),
+        ("cu_seqlens_q", 2, 2, r"is \[0, 2, 2\]"),
+        ("cu_seqlens_q", 1, 0, r"is \[0, 0, 3\]"),
+        ("cu_seqlens_q", 1, 3, r"is \[0, 3, 3\]"),
     ],
 )
-def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, changes, says):
-    case = broken(**changes)
+def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, name, where, value, says):
+    case = make_case([2, 1], [2, 9], device=DEVICE)
+    getattr(case, name)[where] = value
+    if not says.startswith("block_tables"):
+        says = rf"{name}.* {says}"
     with pytest.raises(ValueError, match=says):
         case.varlen()
     if DEVICE == "cpu":  # on a GPU contents aren't checked once the maxima are given, nor those of decodes
         with pytest.raises(ValueError, match=says):
             case.varlen(max_seqlen_q=2, max_context_len=9)
-        if "cu_seqlens_q" not in changes and "q" not in changes and "is 1;" not in says:
+        if name != "cu_seqlens_q" and value != 1:
             case.q = case.q[:2]
             with pytest.raises(ValueError, match=says.partition(";")[0]):
                 case.decode()
 
 
-def test_a_decode_has_one_token_a_sequence(no_kernel):
+def test_each_token_has_a_sequence(no_kernel):
+    case = make_case([2, 1], [2, 9], device=DEVICE)
     with pytest.raises(ValueError, match="q has 3 tokens and context_lens 2 sequences"):
-        make_case([2, 1], [2, 9], device=DEVICE).decode()
+        case.decode()
+    case.q = case.q[:2]
+    with pytest.raises(ValueError, match=r"cu_seqlens_q is \[0, 2, 3\]; it must rise from 0 to 2"):
+        case.varlen()
 
 
 def test_nothing_in_nothing_out():
@@ -404,7 +356,6 @@ def test_nothing_in_nothing_out():
 # --- how the work is cut up
 
 
-@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
 def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     num_seqs, kv_heads, longest, processors
@@ -421,14 +372,12 @@ def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
     assert keys_per_split(num_seqs, kv_heads, longest + 1000, processors) >= split
 
 
-@settings(max_examples=300)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 5000), st.integers(1, 200))
 def test_few_short_sequences_are_cut_into_short_splits_each_pair_with_a_counter(
     num_seqs, kv_heads, longest, processors
 ):
     if splits_are_short(num_seqs, kv_heads, longest, processors):
-        assert longest <= MAX_SHORT_SPLITS * KEYS_PER_SHORT_SPLIT
-        assert num_seqs * kv_heads <= 2 * processors
+        assert longest <= MAX_SHORT_SPLITS * KEYS_PER_SHORT_SPLIT and num_seqs * kv_heads <= 2 * processors
         assert splits_are_short(1, 1, longest, processors) and splits_are_short(num_seqs, kv_heads, 1, processors)
 
 
@@ -445,45 +394,22 @@ def test_offsets_beyond_32_bits_are_noticed_in_views_too(blocks, gap, use_int64)
 # --- in a model
 
 
-@pytest.mark.parametrize("q_lens, context_lens", [([1, 1], [3, 1100]), ([4, 1, 9], [700, 20, 9]), ([1, 1], [1100, 3])])
+@pytest.mark.parametrize("q_lens, context_lens", [([1, 1], [3, 1100]), ([4, 1, 9], [600, 20, 9])])
 def test_the_backend_covers_the_longest_of_a_row(q_lens, context_lens):
-    case = make_case(q_lens, context_lens, block_size=32, device=DEVICE)
+    case = make_case(q_lens, context_lens, q_heads=2, kv_heads=1, block_size=32, device=DEVICE)
     packed = pack([[0] * count for count in q_lens], [context - count for context, count in zip(context_lens, q_lens)])
     attend = plan_triton(packed.to(torch.device(DEVICE)), case.block_tables.long(), 32)
-    for query in (
-        case.q,
-        case.q.transpose(0, 1).contiguous().transpose(0, 1),
-    ):  # as a model hands it over: heads before tokens
-        check("plan_triton", attend(query, case.k_cache, case.v_cache, case.scale), case.reference(), case.q.dtype)
+    of_a_model = case.q.transpose(0, 1).contiguous().transpose(0, 1)  # heads before tokens
+    check("plan_triton", attend(of_a_model, case.k_cache, case.v_cache, case.scale), case.reference(), case.q.dtype)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="test_gpu.py does it with the bundled model")
 @pytest.mark.parametrize("family", ["qwen2", "gpt2"])
 def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(family):
-    model = tiny_model(family, seed=3)
     prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
-    max_tokens_each = [5, 1, 4, 3]
-    serve = dict(max_new_tokens=max_tokens_each, max_num_seqs=3, block_size=8)
-    by_backend = {
-        backend: paged_generate(model, TINY_TOKENIZER, prompts, **serve, backend=backend)
-        for backend in ("torch", "triton")
-    }
-    assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
-
-
-@pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
-@pytest.mark.parametrize("use_int64", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_kernels_compile_too(dtype, use_int64):
-    """The interpreter accepts what the compiler refuses; this needs no GPU."""
-    case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
-    kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
-    cache = (*case.cache, case.q, case.scale)
-    launch_decode(case.q, *cache, 40, split_size=24, kernel=kernels[0], merge=kernels[1])
-    launch_prefill(case.q, *cache, use_int64=use_int64, kernel=kernels[2])
-    assert [kernel.refusals for kernel in kernels] == [[None]] * 3
-    if not use_int64:
-        ragged = list(cache)
-        ragged[4] = None  # without cu_seqlens_q: one token per sequence
-        launch_decode(case.q, *ragged, 40, split_size=64, kernel=kernels[0], merge=kernels[1])
-        assert kernels[0].refusals == [None, None]
+    serve = dict(max_new_tokens=[5, 1, 4, 3], max_num_seqs=3, block_size=8)
+    found, expected = (
+        paged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, **serve, backend=backend)
+        for backend in ("triton", "torch")
+    )
+    assert found == expected and all(expected)

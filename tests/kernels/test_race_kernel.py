@@ -13,12 +13,13 @@ import race_oracle
 import torch
 import triton
 import triton.language as tl
+from paged_cases import without_synchronizing
 
 from lessons_lib.engine import sampling as plain
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, race_on
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kernels import race as kernel
-from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.measuring.compile_check import can_compile, why_not_compiled
 
 DEVICE = kernel_device()
 on_gpu = pytest.mark.skipif(DEVICE != "cuda", reason="there is no NVIDIA GPU here, or kernels are interpreted")
@@ -123,12 +124,8 @@ def test_a_step_on_a_gpu_waits_for_nothing():
     on_device = logits.cuda()
     assert race_on(on_device.device) is kernel.race
     choose_tokens(on_device, *rules)  # compiles
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_synchronizing():
         found = choose_tokens(on_device, *rules)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert found[3] == NO_TOKEN and found.tolist() == choose_tokens(logits, *rules).tolist()
 
 

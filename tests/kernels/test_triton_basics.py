@@ -7,64 +7,16 @@ from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-import triton
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paged_cases import as_views, error, make_case
 
-from lessons_lib.kernels.basics import gather_kernel, softmax_kernel
-from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel, write_cache
+from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
 from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
 SEVERAL = settings(max_examples=12)
-INF = float("inf")
-
-
-def around(*shape, generator, before=1, behind=3):
-    """(whole, view): random values in a view, NaN around them, so that reads and writes outside the view show."""
-    whole = torch.full([size + before + behind for size in shape], float("nan"), device=DEVICE)
-    view = whole[tuple(slice(before, before + size) for size in shape)]
-    view.copy_(torch.randn(shape, generator=generator))
-    return whole, view
-
-
-def assert_untouched_beside(whole, view):
-    assert int((~whole.isnan()).sum()) == view.numel() - int(view.isnan().sum())
-
-
-# --- add, softmax, gather
-
-
-@SEVERAL
-@given(
-    rows=st.integers(1, 5), columns=st.integers(1, 33), scale=st.sampled_from([1.0, 1000.0]), seed=st.integers(0, 99)
-)
-@example(rows=2, columns=8, scale=1.0, seed=0)
-@example(rows=2, columns=5, scale=1.0, seed=0)
-def test_softmax(rows, columns, scale, seed):
-    generator = torch.Generator().manual_seed(seed)
-    _, x = around(rows, columns, generator=generator)
-    x *= scale
-    x[0, 0] = -INF if columns > 1 else 0.0
-    whole, out = around(rows, columns, generator=generator)
-    softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0), COLUMNS=triton.next_power_of_2(columns))
-    torch.testing.assert_close(out, x.softmax(1))
-    assert_untouched_beside(whole, out)
-
-
-@SEVERAL
-@given(index=st.lists(st.integers(0, 6), min_size=1, max_size=9), columns=st.integers(1, 20), seed=st.integers(0, 99))
-def test_gather(index, columns, seed):
-    generator = torch.Generator().manual_seed(seed)
-    _, source = around(7, columns, generator=generator)
-    whole, out = around(len(index), columns, generator=generator)
-    index = torch.tensor(index, device=DEVICE)
-    constants = dict(COLUMNS=triton.next_power_of_2(columns))
-    gather_kernel[(len(index),)](source, index, out, columns, source.stride(0), out.stride(0), **constants)
-    assert out.equal(source[index])
-    assert_untouched_beside(whole, out)
 
 
 # --- writing
@@ -81,71 +33,45 @@ def cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype):
 @SEVERAL
 @given(
     data=st.data(), num_blocks=st.integers(1, 6), block_size=st.integers(1, 9), kv_heads=st.integers(1, 3),
-    head_dim=st.sampled_from([1, 5, 16]), kind=st.sampled_from(["dense", "slots apart"]),
-    dtype=st.sampled_from([torch.float32, torch.float16]), transposed=st.booleans(),
+    dims=st.tuples(st.sampled_from([1, 5, 16]), st.sampled_from([1, 8, 16])),
+    kind=st.sampled_from(["dense", "slots apart"]), dtype=st.sampled_from([torch.float32, torch.float16]),
+    layout=st.sampled_from(["rows of their own", "parts of one product", "heads first"]),
 )  # fmt: skip
-def test_new_keys_go_to_their_slots_and_nowhere_else(
-    data, num_blocks, block_size, kv_heads, head_dim, kind, dtype, transposed
+def test_new_keys_and_values_go_to_their_slots_and_nowhere_else(
+    data, num_blocks, block_size, kv_heads, dims, kind, dtype, layout
 ):
     slots = data.draw(st.lists(st.integers(0, num_blocks * block_size - 1), unique=True, max_size=8))
-    new = torch.randn(len(slots), kv_heads, head_dim).to(dtype=dtype, device=DEVICE)
-    if transposed:  # as keys come from a model: [kv_heads, T, head_dim]
-        new = new.transpose(0, 1).contiguous().transpose(0, 1)
-    cache = cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype)
-    write_cache(new, cache, torch.tensor(slots, dtype=torch.int64, device=DEVICE))
-    for token, slot in enumerate(slots):
-        assert cache[slot // block_size, slot % block_size].equal(new[token])
-    assert int((~cache.isnan()).sum()) == new.numel()
-    whole = cache if kind == "dense" else cache._base
-    assert int((~whole.isnan()).sum()) == new.numel()
-
-
-@SEVERAL
-@given(
-    slots=st.lists(st.integers(0, 19), unique=True, max_size=8),
-    dims=st.tuples(st.integers(1, 3), st.sampled_from([1, 5, 16]), st.sampled_from([1, 8, 16])),
-    joined=st.booleans(),
-)
-def test_a_pair_is_written_as_keys_and_values_are_alone(slots, dims, joined):
-    kv_heads, key_dim, value_dim = dims
-    sizes = (kv_heads * key_dim, kv_heads * value_dim)
-    made = torch.randn(len(slots), 7 + sum(sizes), device=DEVICE)
-    new = made[:, 7:].split(sizes, dim=1)  # parts of the rows of one product
-    keys, values = (part.unflatten(1, (kv_heads, -1)) for part in new)
-    if not joined:
-        keys, values = keys.clone(), values.transpose(0, 1).contiguous().transpose(0, 1)
-    caches = [
-        [cache_of("slots apart", 4, 5, kv_heads, dim, torch.float32) for dim in (key_dim, value_dim)] for _ in range(2)
-    ]
-    where = torch.tensor(slots, dtype=torch.int64, device=DEVICE)
-    write_pair(keys, values, *caches[0], where)
-    for each, cache in zip((keys, values), caches[1]):
-        write_cache(each, cache, where)
-    for own, expected in zip(*caches):
-        assert own._base.nan_to_num(nan=-7.0).equal(expected._base.nan_to_num(nan=-7.0))
-
-
-def test_a_pair_is_refused_as_a_whole():
-    good, both = torch.zeros(3, 4, 2, 8, device=DEVICE), torch.zeros(3, 2, 4, 2, 8, device=DEVICE)
-    new, slot = torch.ones(1, 2, 8, device=DEVICE), torch.tensor([5], device=DEVICE)
-    with pytest.raises(ValueError, match="evenly spaced"):
-        write_pair(new, new, good, both[:, 0], slot)
-    assert not good.any() and not both.any()
+    sizes = [kv_heads * dim for dim in dims]
+    product = torch.randn(len(slots), 7 + sum(sizes)).to(dtype=dtype, device=DEVICE)
+    pair = [part.unflatten(1, (kv_heads, -1)) for part in product[:, 7:].split(sizes, dim=1)]
+    if layout == "rows of their own":
+        pair = [new.clone() for new in pair]
+    elif layout == "heads first":  # as keys come from a model: [kv_heads, T, head_dim]
+        pair = [new.transpose(0, 1).contiguous().transpose(0, 1) for new in pair]
+    caches = [cache_of(kind, num_blocks, block_size, kv_heads, dim, dtype) for dim in dims]
+    write_pair(*pair, *caches, torch.tensor(slots, dtype=torch.int64, device=DEVICE))
+    for new, cache in zip(pair, caches):
+        for token, slot in enumerate(slots):
+            assert cache[slot // block_size, slot % block_size].equal(new[token])
+        assert int((~cache.isnan()).sum()) == new.numel()
+        whole = cache if kind == "dense" else cache._base
+        assert int((~whole.isnan()).sum()) == new.numel()
 
 
 def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_was():
     """Slot 4 of blocks of 4 isn't 4 times as far as slot 1: a write by slot alone would hit the wrong address."""
-    both = torch.zeros(3, 2, 4, 2, 8, device=DEVICE)  # of each block keys, then values
+    good, both = torch.zeros(3, 4, 2, 8, device=DEVICE), torch.zeros(3, 2, 4, 2, 8, device=DEVICE)
+    new, slot = torch.ones(1, 2, 8, device=DEVICE), torch.tensor([5], device=DEVICE)
     for cache in (both[:, 0], torch.zeros(3, 4, 8, 2, device=DEVICE).transpose(2, 3)):
         with pytest.raises(ValueError, match="evenly spaced"):
-            write_cache(torch.ones(1, 2, 8, device=DEVICE), cache, torch.tensor([5], device=DEVICE))
-        assert not cache.any()
+            write_pair(new, new, good, cache, slot)
+        assert not cache.any() and not good.any()
 
 
 # --- attention
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     context_lens=st.lists(st.integers(1, 33), min_size=1, max_size=2), group=st.integers(1, 4),
     kv_heads=st.integers(1, 2),
@@ -160,60 +86,49 @@ def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_wa
 def test_decode_of_several_sequences(context_lens, group, kv_heads, head_dim, block_size, shared, kind, dtype, seed):
     lengths, sizes = ([1] * len(context_lens), context_lens), (kv_heads * group, kv_heads, head_dim, block_size)
     case = make_case(*lengths, *sizes, dtype=dtype, seed=seed, device=DEVICE, shared=shared)
-    expected = case.reference()
-    case = as_views(case, kind)
-    before = [tensor.clone() for tensor in (case.q, case.k_cache, case.v_cache, case.block_tables)]
+    expected, case = case.reference(), as_views(case, kind)
+    read = (case.q, case.k_cache, case.v_cache, case.block_tables)
+    before = [tensor.clone() for tensor in read]
     got = decode_heads(*case.decode_inputs)
     assert got.shape == case.q.shape and got.dtype == dtype
     assert error(got, expected) < (1e-6 if dtype == torch.float32 else 2e-3)  # NaN is never less
-    for old, new in zip(before, (case.q, case.k_cache, case.v_cache, case.block_tables)):
-        torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
-
-
-def large_cache(n_elements):
-    """A cache in half precision. Memory that is never written isn't allocated, where the system allows it."""
-    try:
-        return torch.empty(n_elements // 2048, 16, 2, 64, dtype=torch.float16, device=DEVICE)
-    except RuntimeError:
-        pytest.skip("a cache with more than 2**31 elements can't be allocated here")
+    torch.testing.assert_close([*read], before, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_block_beyond_what_32_bits_can_count():
-    cache = large_cache(2**31 + 2**16)
+    try:  # memory that is never written isn't allocated, where the system allows it
+        cache = torch.empty(2**20 + 32, 16, 2, 64, dtype=torch.float16, device=DEVICE)
+    except RuntimeError:
+        pytest.skip("a cache with more than 2**31 elements can't be allocated here")
     last = len(cache) - 1
     assert last * cache.stride(0) > 2**31
     cache[last] = torch.randn(16, 2, 64, dtype=torch.float16)
     cache[3] = 7.0  # not where a truncated 32-bit product would lead either: negative offsets don't exist
     q = torch.randn(1, 4, 64).half().to(DEVICE)
-    tables, lens = (
-        torch.tensor([[last, -(10**6)]], dtype=torch.int32, device=DEVICE),
-        torch.tensor([11], dtype=torch.int32, device=DEVICE),
-    )
+    tables = torch.tensor([[last, -(10**6)]], dtype=torch.int32, device=DEVICE)
+    inputs = (q, cache, cache, tables, torch.tensor([11], dtype=torch.int32, device=DEVICE), 0.125)
     if DEVICE == "cpu":  # an address outside would end the process
-        decode_heads(q, cache, cache, tables, lens, 0.125, kernel=Recorder(decode_heads_kernel))
-    got = decode_heads(q, cache, cache, tables, lens, 0.125)
+        decode_heads(*inputs, kernel=Recorder(decode_heads_kernel))
+    got = decode_heads(*inputs)
     keys = cache[last, :11].float().repeat_interleave(2, 1)
     weights = (torch.einsum("hd,khd->hk", q[0].float(), keys) * 0.125).softmax(1)
     assert error(got[0], torch.einsum("hk,khd->hd", weights, keys)) < 2e-3
     new = torch.randn(1, 2, 64).half().to(DEVICE)
-    write_cache(new, cache, torch.tensor([last * 16 + 12], device=DEVICE))
+    write_pair(new, new, cache, cache, torch.tensor([last * 16 + 12], device=DEVICE))
     assert cache[last, 12].equal(new[0])
 
 
 @pytest.mark.parametrize(
-    "change, says",
+    "changes, says",
     [
         (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "both must be the same"),
         (dict(v_cache=lambda t: t[:-1]), "both must be the same"),
-        (
-            dict(q=lambda t: t[..., :24], k_cache=lambda t: t[..., :24], v_cache=lambda t: t[..., :24]),
-            "the head size is 24 and the block size 8",
-        ),
+        (dict.fromkeys(("q", "k_cache", "v_cache"), lambda t: t[..., :24]), "the head size is 24 and the block size 8"),
     ],
 )
-def test_what_decode_heads_does_not_support_is_refused(change, says):
+def test_what_decode_heads_does_not_support_is_refused(changes, says):
     case = make_case([1, 1], [9, 3])
-    for name, make in change.items():
-        setattr(case, name, make(getattr(case, name)))
+    for name, change in changes.items():
+        setattr(case, name, change(getattr(case, name)))
     with pytest.raises(ValueError, match=says):
         decode_heads(*case.decode_inputs)

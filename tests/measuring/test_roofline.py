@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # isort: split
-from lessons_lib.kernels.launch import splits_are_short
 from lessons_lib.measuring import published as recorded
 from lessons_lib.measuring.attention_cases import CASES
 from lessons_lib.measuring.attention_peers import PEERS
@@ -22,7 +21,6 @@ from lessons_lib.measuring.published import (
     recorded_first_tokens,
     recorded_ladder,
     recorded_production,
-    recorded_short_decodes,
     recorded_splits,
 )
 from lessons_lib.measuring.roofline import Machine, Work, attainable, attention_work
@@ -135,14 +133,6 @@ def test_a_beginning_that_is_found_brings_the_first_token_sooner():
     for row in rows:
         assert (row["computed"], row["computed_after_hit"]) == (row["beginning"] + 64, 64)
         assert row["first_token_after_hit_s"] < row["first_token_s"]
-
-
-def test_short_decodes_were_recorded_where_one_kernel_is_chosen_and_is_faster():
-    provenance, cases = recorded_short_decodes()
-    assert "H200" in provenance and "python -m tools.gpu_bench.short_decodes" in provenance and len(cases) > 20
-    for case in cases:
-        assert splits_are_short(case["num_seqs"], case["heads"][1], case["room"], num_processors=132), case
-        assert case["one_kernel_us"] < case["two_kernels_us"], case
 
 
 def test_what_lesson_08_says_of_the_ladder():

@@ -44,12 +44,6 @@ def heldout():
 # The files
 
 
-def test_files_are_small():
-    assert (MODEL / "model.safetensors").stat().st_size <= 15_000_000
-    assert sum((MODEL / name).stat().st_size for name in ("tokenizer.json", "tokenizer_config.json")) <= 500_000
-    assert (MODEL / "heldout_sample.txt").stat().st_size <= 60_000
-
-
 def test_config_says_what_the_model_is_and_nothing_about_who_made_it():
     config = json.loads((MODEL / "config.json").read_text())
     expected = {
@@ -74,10 +68,12 @@ def test_weights_are_bf16_and_the_embedding_is_stored_once(loaded):
     assert said == ""
 
 
-def test_licence_and_card_are_there():
+def test_files_are_small_and_a_license_and_a_card_are_with_them():
+    assert (MODEL / "model.safetensors").stat().st_size <= 15_000_000
+    assert sum((MODEL / name).stat().st_size for name in ("tokenizer.json", "tokenizer_config.json")) <= 500_000
+    assert (MODEL / "heldout_sample.txt").stat().st_size <= 60_000
     card = (MODEL / "README.md").read_text(encoding="utf-8")
-    for word in ("stories15M", "MIT", "CDLA-Sharing-1.0", "nats a character"):
-        assert word in card
+    assert all(word in card for word in ("stories15M", "MIT", "CDLA-Sharing-1.0", "nats a character"))
     assert "Permission is hereby granted" in (MODEL / "LICENSE").read_text()
 
 

@@ -10,7 +10,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
 from lessons_lib.models.support import check_context, check_supported
-from lessons_lib.models.tiny_models import tiny_model
 from tools.doctor import FAIL, OK
 from tools.doctor_model import check_model
 
@@ -42,11 +41,6 @@ def test_a_model_of_another_kind_is_refused(name, fields, says):
     assert says in str(refused.value) and "Hugging Face's `generate`" in str(refused.value)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-def test_decoders_are_accepted(family):
-    check_supported(tiny_model(family))
-
-
 def test_a_model_in_training_mode_is_refused():
     model = make("LlamaForCausalLM", TINY).train()
     with pytest.raises(UnsupportedModel, match="training mode.*call `model.eval\\(\\)` first"):
@@ -54,26 +48,18 @@ def test_a_model_in_training_mode_is_refused():
     check_supported(model.eval())
 
 
-VOCABULARY = dict(vocab_size=4096)  # of the bundled tokenizer
-
-
-def test_load_model_refuses_what_cannot_be_served(tmp_path):
-    make(REFUSED[5][0], REFUSED[5][1] | VOCABULARY).save_pretrained(tmp_path)
+def test_load_model_and_the_doctor_refuse_what_cannot_be_served(tmp_path):
+    name, fields, _ = REFUSED[5]
+    make(name, fields | dict(vocab_size=4096)).save_pretrained(tmp_path)  # as the bundled tokenizer
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BUNDLED_MODEL / name, tmp_path)
     with pytest.raises(UnsupportedModel, match="Lfm2ForCausalLM .*'conv'"):
         load_model(tmp_path)
-
-
-def test_the_doctor_says_how_a_model_is_served(tmp_path):
-    served = check_model(str(BUNDLED_MODEL))
-    assert served.level == OK and "Qwen2ForCausalLM" in served.found and "equal to `generate`" in served.found
-    make("Lfm2ForCausalLM", TINY | VOCABULARY | dict(layer_types=["conv", "full_attention"])).save_pretrained(tmp_path)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUNDLED_MODEL / name, tmp_path)
     refused = check_model(str(tmp_path))
     assert refused.level == FAIL and "'conv'" in refused.remedy
     assert check_model(str(tmp_path / "nothing")).level == FAIL
+    served = check_model(str(BUNDLED_MODEL))
+    assert served.level == OK and "Qwen2ForCausalLM" in served.found and "equal to `generate`" in served.found
 
 
 def rope(rope_type, **fields):

@@ -48,11 +48,6 @@ def folder(tmp_path):
     return shutil.copytree(BUNDLED_MODEL, tmp_path / "model")
 
 
-def configure(folder, name="config.json", **changes):
-    path = folder / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file(folder, right, name, how):
@@ -65,27 +60,26 @@ def test_a_damaged_file(folder, right, name, how):
     assert "Fetch the files again" in str(refused.value)
 
 
+def layers(count):
+    return dict(num_hidden_layers=count, layer_types=["full_attention"] * count)
+
+
 @pytest.mark.parametrize(
     "changes, says",
     [
-        (
-            dict(num_hidden_layers=7, layer_types=["full_attention"] * 7),
-            "12 weights that a 'qwen2' model of 7 layers doesn't use",
-        ),
-        (dict(num_hidden_layers=9, layer_types=["full_attention"] * 9), "lacks 12 weights, such as 'model.layers.8."),
+        (layers(7), "12 weights that a 'qwen2' model of 7 layers doesn't use"),
+        (layers(9), "lacks 12 weights, such as 'model.layers.8."),
         (dict(vocab_size=4104), "can't be read"),
         (dict(num_key_value_heads=1), "can't be read"),
         (dict(tie_word_embeddings=False), "lacks 1 weights, such as 'lm_head.weight'"),
         (dict(model_type="gpt2", architectures=["GPT2LMHeadModel"]), "lacks"),
-        (
-            dict(model_type="llama", architectures=["LlamaForCausalLM"]),
-            "24 weights that a 'llama' model of 8 layers doesn't use",
-        ),
+        (dict(model_type="llama", architectures=["LlamaForCausalLM"]), "24 weights that a 'llama' model of 8 layers"),
         (dict(model_type="nonsense"), "can't be read"),
     ],
 )
 def test_a_configuration_of_another_model(folder, changes, says):
-    configure(folder, **changes)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(DamagedModel, match=re.escape(says)):
         load_model(folder, device="cpu")
 
@@ -103,26 +97,25 @@ def test_a_tokenizer_of_another_model(folder, size):
 
 
 @pytest.mark.parametrize(
-    "template, says",
+    "name, text, says",
     [
-        ("{% for message in messages %}{{ message['con", "its chat template can't be read: unexpected char"),
-        ("{% for message in messages %}a", "its chat template can't be read: Unexpected end of template"),
-        ("{{ raise_exception('the system message comes first') }}", None),
-        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", None),
+        (
+            "chat_template.jinja",
+            "{% for message in messages %}{{ message['con",
+            "chat template can't be read: unexpected",
+        ),
+        ("chat_template.jinja", "{% for message in messages %}a", "chat template can't be read: Unexpected end of"),
+        ("chat_template.jinja", "{{ raise_exception('the system message comes first') }}", None),
+        ("chat_template.jinja", "{% generation %}{{ messages[0].content }}{% endgeneration %}", None),
+        ("adapter_config.json", '{"peft_type": "LORA"}', "its adapter .* would be left out; merge it"),
     ],
 )
-def test_a_chat_template_is_read_before_the_first_chat(folder, template, says):
-    (folder / "chat_template.jinja").write_text(template)
+def test_other_files_are_read_before_the_first_request(folder, name, text, says):
+    (folder / name).write_text(text)
     if says is None:
         assert load_model(folder, device="cpu")
         return
-    with pytest.raises(DamagedModel, match=re.escape(says)):
-        load_model(folder, device="cpu")
-
-
-def test_an_adapter_that_would_be_left_out(folder):
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(DamagedModel, match="its adapter .* would be left out; merge it"):
+    with pytest.raises(DamagedModel, match=says):
         load_model(folder, device="cpu")
 
 

@@ -13,7 +13,6 @@ from lessons_lib.recording.fragmentation import (
     final_tokens,
     paged_use,
     tokens_held,
-    waste,
 )
 from lessons_lib.recording.pool_states import replay
 from lessons_lib.recording.serving import RecordedRun
@@ -85,12 +84,6 @@ def test_blocks_waste_less_than_one_block_a_request(held, block_size):
         assert use.slots - use.tokens <= (block_size - 1) * len(now)
         rest = {name: blocks_for(tokens, block_size) * block_size for name, tokens in now.items()}
         assert use.never == sum(max(0, rest[name] - final[name]) for name in now)
-
-
-def test_waste_is_the_share_of_places_without_a_token():
-    uses = contiguous_use([{"A": 1}, {"A": 2}], {"A": 4})
-    assert waste(uses) == 1 - 3 / 8
-    assert waste([]) == 0
 
 
 def test_a_reservation_that_is_too_small_is_refused():

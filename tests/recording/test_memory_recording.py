@@ -11,9 +11,8 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
-from lessons_lib.scheduling.forks import fork
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork
 from lessons_lib.scheduling.swapping import never_swap
 
 COMMON = list(range(20, 28))

@@ -1,4 +1,4 @@
-"""What it costs to bring a victim back, and the choice between the two ways."""
+"""The choice between the two ways to bring a victim back."""
 
 from types import SimpleNamespace
 
@@ -7,19 +7,14 @@ import pytest
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring import recorded_swaps, recorded_victims
-from lessons_lib.scheduling.arrivals import traffic
+from lessons_lib.measuring.arrivals import traffic
+from lessons_lib.measuring.simulator import StepCost, simulate
 from lessons_lib.scheduling.preemption import last_in_rank
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.simulator import StepCost, simulate
-from lessons_lib.scheduling.swap_cost import PreemptionCost, swap_if_cheaper
+from lessons_lib.scheduling.swap_cost import swap_if_cheaper
 from lessons_lib.scheduling.swapping import SwappingScheduler
 
 STEP = StepCost(base=5e-3, per_token=2e-5, per_context_token=2e-7)
-MIB = 2**20
-
-
-def priced(bandwidth=1e9, per_copy=0.0):
-    return PreemptionCost(STEP, block_bytes=MIB, bandwidth=bandwidth, per_copy=per_copy)
 
 
 def victim(tokens):
@@ -38,17 +33,6 @@ def recorded(swap=0.0, swap_base=0.0, recompute=20e-6, recompute_base=5e-3):
         }
         for tokens in (100, 1000)
     ]
-
-
-def test_swapping_moves_every_block_out_and_in():
-    assert priced().swap_seconds(3) == pytest.approx(6 * MIB / 1e9)
-    assert priced(per_copy=1e-3).swap_seconds(3) == pytest.approx(6 * (1e-3 + MIB / 1e9))
-    assert priced().swap_seconds(0) == 0
-
-
-def test_recomputing_adds_tokens_to_a_step_that_runs_anyway():
-    assert priced().recompute_seconds(100) == pytest.approx(100 * (2e-5 + 2e-7))
-    assert priced().recompute_seconds(0) == pytest.approx(0)
 
 
 def test_the_recorded_gpu_recomputes_short_victims_and_swaps_long_ones():

@@ -18,10 +18,10 @@ from transformers import (
 )
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.fused_llama import FusedModel, NotFusible
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.measuring.fused_llama import FusedModel, NotFusible
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.scheduler import SchedulerOutput

@@ -1,6 +1,6 @@
 """A kernel that is compiled and not run."""
 
-from lessons_lib.kernels.compile_check import why_not_compiled
+from lessons_lib.measuring.compile_check import why_not_compiled
 
 
 class Compiled:

@@ -1,5 +1,6 @@
 """Packed batches over a paged cache, and plain attention over them: each sequence's blocks gathered, in float32."""
 
+import contextlib
 from dataclasses import dataclass, replace
 
 import torch
@@ -124,6 +125,17 @@ def make_case(
 
 def error(got, expected):
     return float((got.float() - expected).norm() / expected.norm())
+
+
+@contextlib.contextmanager
+def without_synchronizing():
+    """Whatever waits for the GPU in here is an error."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def by_launching(case, terms=None, rows=16, keys=16, split=24, use_int64=None):

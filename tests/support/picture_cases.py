@@ -20,10 +20,11 @@ from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.measuring.arrivals import Arrival, traffic
 from lessons_lib.measuring.roofline import Machine, Work
+from lessons_lib.measuring.simulator import Simulation, StepCost, simulate
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.cache_growth import CacheStep
-from lessons_lib.recording.drain import ClientRequest, DrainRun
 from lessons_lib.recording.engine_lanes import PoolUse
 from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.kernel_accesses import Recorder, record_kernel
@@ -34,27 +35,16 @@ from lessons_lib.recording.pool_states import PoolState, TableState, pool_state
 from lessons_lib.recording.prefix_places import PrefixPlaces
 from lessons_lib.recording.queue_states import queue_state
 from lessons_lib.recording.replica_streams import StreamRecord
-from lessons_lib.recording.request_path import Message
-from lessons_lib.recording.request_path import Work as LaneWork
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.scheduling.arrivals import Arrival, traffic
-from lessons_lib.scheduling.simulator import SequenceTimes, Simulation, StepCost, simulate
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows, watch_packing
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
 from lessons_lib.viz.charts import (
     RooflinePoint,
-    bar_chart,
     draw_bars,
-    draw_distributions,
-    draw_laps,
-    draw_programs,
     draw_roofline,
-    draw_step_parts,
-    draw_sweep,
     draw_token_bars,
-    draw_waits,
     line_chart,
 )
 from lessons_lib.viz.dashboard.picture import draw_dashboard
@@ -63,7 +53,7 @@ from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices, draw_prefix_places, draw_streams
-from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_load, draw_path
+from lessons_lib.viz.serving import LoadPoint, draw_load
 from lessons_lib.viz.softmax import draw_softmax_step
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
 
@@ -112,12 +102,6 @@ SMALL_RUN = simulated(
 )
 LONG_NAMES = [replace(one, id=f"customer {n} with {ODD}") for n, one in enumerate(traffic(6, 0.05, most=40, seed=3))]
 LONG_RUN = simulate(a_scheduler(), LONG_NAMES, COST, keep_steps=True)
-
-
-def waits(*pairs):
-    """A run of sequences "0", "1", ...: (arrival, queue time) of each."""
-    times = {str(n): SequenceTimes(at, at + w, at + w + 1, at + w + 2, 3) for n, (at, w) in enumerate(pairs)}
-    return Simulation(times)
 
 
 # Batches and masks
@@ -255,30 +239,6 @@ def metrics_of(*steps):
     return engine.metrics.snapshot(), list(engine.metrics.recent)
 
 
-def timed(*starts, **seconds):
-    """Steps of an engine that begin then and take so many seconds in each part."""
-    return [EngineStep(start, seconds, 3, 1, 2, 2, 0, 5, 0, 0, 0) for start in starts]
-
-
-QUICK = timed(0, 0.01, 0.02, forward=0.006, update=0.002)
-LANES = ("client", "server", "engine")
-MESSAGES = [
-    Message(0.0, 0.01, "client", "server", "POST"),
-    Message(0.03, 0.04, "engine", "server", "NewTokens"),
-    Message(0.05, 0.06, "server", "client", "data"),
-    Message(0.07, 0.08, "engine", "server", "NewTokens"),
-    Message(0.09, 0.1, "server", "client", "data"),
-]
-WORKS = [LaneWork("engine", 0.01, 0.03, "step"), LaneWork("engine", 0.04, 0.07, "step")]
-DRAIN = DrainRun(
-    (
-        ClientRequest("A", 0.0, 6.0, 200, 40, 40),
-        ClientRequest("B", 1.0, 9.0, 200, 70, 70),
-        ClientRequest("C", 5.0, 5.1, 503, 0, 40),
-        ClientRequest("D", 10.0, 10.0, 0, 0, 40),
-    ),
-    signaled=4.0, exited=10.0, exit_status=0,
-)  # fmt: skip
 MOVED = StreamRecord("A", [(0, 0), (1, 0), (4, 1)], (5, "length"))
 CUT = StreamRecord("B", [(0, 0)], (2, "error"))
 LOAD = [LoadPoint(10, 10, 0.2), LoadPoint(30, 2, 9.0)]
@@ -286,10 +246,6 @@ MACHINE = Machine("a machine", 1e12, 1e14)  # ridge at 100
 TWO_POINTS = [
     RooflinePoint("slow", Work(1000, 4000), 4000 / 2e12, "one"),
     RooflinePoint("fast", Work(10, 10000), 10000 / 5e13, "other"),
-]
-SWEEP = [
-    dict(rows=16, keys=keys, warps=warps, stages=stages, us=us)
-    for keys, warps, stages, us in ((32, 4, 2, 30.0), (32, 4, 3, 20.0), (64, 4, 2, None), (64, 8, 3, 100.0))
 ]
 TOKENS = {"temperature 1": [0.5, 0.25, 0.125], "top_k 2": [0.75, 0.25, 0.0]}
 THREE_TOKENS = [" was", " said", " and"]
@@ -312,17 +268,10 @@ PICTURES = {
     "memory": lambda: draw_memory(contiguous_use([{"B": 40, "A": 90}], {"B": 40, "A": 150}), 0, title=ODD),
     "no memory": lambda: draw_memory(contiguous_use([{}], {}), 0),
     "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two.", log="xy"),
-    "groups of bars": lambda: bar_chart(["p", "q"], {"a": [1, 2], "w": [3, 4]}, ylabel="y", alt="Four bars."),
     "bars": lambda: draw_bars({"a": 1.0, ODD: 900.0}, "µs", ODD, "a note", ["a"], ("least", 5.0), 8.0, [ODD]),
-    "distributions": lambda: draw_distributions({"wait": {"a": [0.1, 3], "b": [0.0]}, "c": {"a": [1.0]}}),
-    "programs": lambda: draw_programs([1, 64], [512, 8192], 8, 132, lambda batch, context: context // 512),
     "roofline": lambda: draw_roofline(MACHINE, TWO_POINTS, note="recorded"),
     "no points": lambda: draw_roofline(MACHINE, []),
-    "step parts": lambda: draw_step_parts(QUICK * 50),
-    "laps": lambda: draw_laps({"alone": QUICK, "beside a loop": timed(0, 0.02, forward=0.012, update=0.004)}),
-    "sweep": lambda: draw_sweep(SWEEP, title="decode", chosen=SWEEP[0]),
     "token bars": lambda: draw_token_bars(THREE_TOKENS, TOKENS),
-    "waits": lambda: draw_waits({"a": waits((0, 0), (2, 1), (4, 8), (10, 4))}, {"0": 0, "1": 0, "2": 1, "3": 1}),
     "gantts": lambda: draw_gantts({"a": Simulation(), "b": SMALL_RUN, "a long name " * 9: LONG_RUN}, upto=60),
     "gantts with tiers": lambda: draw_gantts({"a": LONG_RUN}, requests=LONG_NAMES),
     "padded batch": lambda: draw_padded_batch("AB", [["", "a"], ["b", "c"]], [[0, 1], [1, 1]], [[1, 0], [0, 1]]),
@@ -381,8 +330,6 @@ PICTURES = {
     "busy dashboard": lambda: draw_dashboard(
         *metrics_of(ENGINE_STEP), [ODD] * 40, ["A"], [], PoolUse(8, {2: ("A",), 5: ("A", "B/1")}, frozenset({0}))
     ),
-    "path": lambda: draw_path(LANES, MESSAGES, WORKS),
-    "drain": lambda: draw_drain(DRAIN),
     "load": lambda: draw_load({"all are taken": LOAD}, target=0.5, knee=20),
     "places": lambda: draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4}),
     "streams": lambda: draw_streams([MOVED, CUT], 2, lost=(0, 2)),

@@ -68,10 +68,3 @@ def kept_by_the_race(logits, params):
     with mock.patch.object(race, "times", return_value=times):
         winners = race.winners(rows.float(), rows.float().amax(dim=-1, keepdim=True), table)
     return [token for token, winner in enumerate(winners.tolist()) if token == winner]
-
-
-def probabilities_of_the_race(logits, params):
-    """float64 [vocabulary]: the probabilities of the tokens that may be drawn, at the temperature of the request."""
-    kept = torch.tensor(kept_by_the_race(logits, params))
-    shares = (logits[kept].double() / params.temperature).softmax(dim=-1)
-    return torch.zeros(len(logits), dtype=torch.float64).scatter(0, kept, shares)

@@ -43,19 +43,14 @@ def check_books(scheduler):
     held = [block for sequence in running for block in sequence.blocks]
     assert len(set(held)) == len(held), "two sequences hold a block"
     assert set(held) == pool.used, "a block is used and no sequence holds it, or the other way round"
-    assert sorted([*pool.free_queue, *pool.used]) == list(range(pool.num_blocks)), (
-        "a block is lost, or free and used at once"
-    )
+    assert sorted([*pool.free_queue, *pool.used]) == list(range(pool.num_blocks)), "a block is lost, or free and used"
     assert len(running) <= scheduler.max_num_seqs
-    assert len({id(sequence) for sequence in [*running, *waiting]}) == len(running) + len(waiting), (
-        "a sequence is there twice"
-    )
+    assert len({id(each) for each in [*running, *waiting]}) == len(running) + len(waiting), "a sequence is there twice"
     assert not any(sequence.finish_reason for sequence in [*running, *waiting])
     assert not any(sequence.blocks for sequence in waiting)
     for sequence in running:
-        assert len(sequence.blocks) == blocks_for(sequence.num_computed_tokens, pool.block_size), (
-            f"{sequence.id} has blocks that it does not need"
-        )
+        needed = blocks_for(sequence.num_computed_tokens, pool.block_size)
+        assert len(sequence.blocks) == needed, f"{sequence.id} has blocks that it does not need"
 
 
 def checked_schedule(scheduler):
@@ -64,40 +59,27 @@ def checked_schedule(scheduler):
     running, waiting = list(scheduler.running), list(scheduler.waiting)
     blocks_before = {sequence: list(sequence.blocks) for sequence in running}
     wanted = {sequence: sequence.num_tokens - sequence.num_computed_tokens for sequence in [*running, *waiting]}
-    scheduler_output = scheduler.schedule()
-    budget, size = scheduler.max_num_batched_tokens, scheduler.pool.block_size
-    assert scheduler_output.num_tokens == sum(scheduler_output.num_scheduled_tokens.values()) <= budget
-    assert all(1 <= count <= wanted[sequence] for sequence, count in scheduler_output.num_scheduled_tokens.items())
-    assert scheduler.running == running + scheduler_output.admitted and set(scheduler_output.admitted) <= set(waiting)
-    assert set(waiting) - set(scheduler.waiting) == set(scheduler_output.admitted)
-    assert scheduler_output.num_scheduled_tokens.keys() | set(scheduler_output.stalled) <= set(
-        scheduler.running
-    ) and not scheduler_output.num_scheduled_tokens.keys() & set(scheduler_output.stalled)
-    for sequence, count in scheduler_output.num_scheduled_tokens.items():
-        assert len(sequence.blocks) == max(
-            blocks_for(sequence.num_computed_tokens + count, size), len(blocks_before.get(sequence, ()))
-        )
-    for sequence in scheduler_output.stalled:
+    step = scheduler.schedule()
+    counts, budget, size = step.num_scheduled_tokens, scheduler.max_num_batched_tokens, scheduler.pool.block_size
+    assert step.num_tokens == sum(counts.values()) <= budget
+    assert all(1 <= count <= wanted[sequence] for sequence, count in counts.items())
+    assert scheduler.running == running + step.admitted and set(step.admitted) <= set(waiting)
+    assert set(waiting) - set(scheduler.waiting) == set(step.admitted)
+    assert counts.keys() | set(step.stalled) <= set(scheduler.running) and not counts.keys() & set(step.stalled)
+    for sequence, count in counts.items():
+        needed = blocks_for(sequence.num_computed_tokens + count, size)
+        assert len(sequence.blocks) == max(needed, len(blocks_before.get(sequence, ())))
+    for sequence in step.stalled:
         assert sequence.blocks == blocks_before[sequence], "half of the blocks were taken"
-    decodes = [sequence for sequence in running if wanted[sequence] == 1]
-    assert all(
-        sequence in scheduler_output.num_scheduled_tokens or sequence in scheduler_output.stalled
-        for sequence in decodes
-    ), "a decode got nothing"
-    order = [sequence for sequence in scheduler_output.num_scheduled_tokens if sequence in running]
-    assert order == [s for s in running if s in scheduler_output.num_scheduled_tokens and wanted[s] == 1] + [
-        s for s in running if s in scheduler_output.num_scheduled_tokens and wanted[s] > 1
-    ]
-    assert all(sequence in scheduler_output.num_scheduled_tokens for sequence in scheduler_output.admitted), (
-        "admitted, and nothing to do"
-    )
-    if scheduler_output.num_tokens < budget and not scheduler_output.stalled:
-        assert all(
-            scheduler_output.num_scheduled_tokens.get(sequence) == wanted[sequence] for sequence in scheduler.running
-        ), "budget is left, and a sequence wants more"
+    decodes = {sequence for sequence in running if wanted[sequence] == 1}
+    assert decodes <= counts.keys() | set(step.stalled), "a decode got nothing"
+    order = [sequence for sequence in running if sequence in counts]
+    assert [sequence for sequence in counts if sequence in running] == sorted(order, key=lambda s: s not in decodes)
+    assert set(step.admitted) <= counts.keys(), "admitted, and nothing to do"
+    if step.num_tokens < budget and not step.stalled:
+        assert all(counts.get(s) == wanted[s] for s in scheduler.running), "budget is left, and a sequence wants more"
         if scheduler.waiting and len(scheduler.running) < scheduler.max_num_seqs:
             # All that `conservative` looks at is as it was when it said no; `optimistic` sees the same free blocks.
-            assert not scheduler.admission(scheduler, scheduler.waiting.next(scheduler.running)), (
-                "there is room, and a sequence waits"
-            )
-    return scheduler_output
+            next_one = scheduler.waiting.next(scheduler.running)
+            assert not scheduler.admission(scheduler, next_one), "there is room, and a sequence waits"
+    return step

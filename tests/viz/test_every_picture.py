@@ -50,7 +50,7 @@ def test_every_kind_of_picture_is_in_the_table():
 
 
 def test_pictures_of_a_page_share_no_hatching_or_clipping():
-    hatched = [drawn(name)[0] for name in ("timeline", "compare", "lines", "groups of bars", "bars", "sweep")]
+    hatched = [drawn(name)[0] for name in ("timeline", "compare", "lines", "bars", "roofline")]
     referred = [set(re.findall(r"url\(#([^)]+)\)", picture.svg)) for picture in hatched]
     assert all(referred) and not any(one & two for one, two in itertools.combinations(referred, 2))
 

@@ -9,9 +9,9 @@ from picture_cases import COST, SMALL_RUN, simulated
 from scheduling_cases import POLICIES, a_scheduler
 from svg_reading import SVG, elements, texts
 
-from lessons_lib.scheduling.arrivals import Arrival, traffic
+from lessons_lib.measuring.arrivals import Arrival, traffic
+from lessons_lib.measuring.simulator import SequenceTimes, SimulatedStep, Simulation, simulate
 from lessons_lib.scheduling.scheduler import optimistic
-from lessons_lib.scheduling.simulator import SequenceTimes, SimulatedStep, Simulation, simulate, simulate_static
 from lessons_lib.viz.charts.time_axis import say_seconds
 from lessons_lib.viz.drawing.palette import color_of, tint
 from lessons_lib.viz.timelines.gantt import draw_gantts
@@ -91,7 +91,7 @@ def test_from_arrival_to_end_there_is_no_gap_and_no_token_too_many(policy):
 
 
 def test_without_steps_the_times_say_enough():
-    run = simulate_static([Arrival("A", 0, 3, 2, 9), Arrival("B", 5, 2, 1, 9)], COST, batch_size=2)
+    run = Simulation({"A": SequenceTimes(0, 0, 17, 28, 2), "B": SequenceTimes(5, 28, 40, 40, 1)}, seconds=40)
     a, b = run.times["A"], run.times["B"]
     assert spans_of(run, "A") == [(PREFILL, 0, a.first_token, 0), (DECODE, a.first_token, a.finished, 0)]
     assert spans_of(run, "B") == [(WAITING, 5, b.admitted, 0), (PREFILL, b.admitted, b.first_token, 0)]

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.kernels.compile_check import why_not_compiled
 from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
+from lessons_lib.measuring.compile_check import why_not_compiled
 from lessons_lib.recording.kernel_accesses import record_kernel
 from lessons_lib.viz.tables.table import Table
 

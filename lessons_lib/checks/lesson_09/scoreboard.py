@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
+from lessons_lib.measuring.simulator import Spread, spread, times_of
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.statistics import Spread, spread, times_of
 from lessons_lib.viz.tables.table import Table
 
 FIRST, SHORTEST = "first come, first served", "shortest job first"

@@ -1,13 +1,11 @@
 """The exercises and the quiz of lesson 13: graphs that are never stale, tokens that aren't known yet, a draw on the
-device, which sizes to capture, and the largest size that fits."""
+device."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_13.drawing import check_draw_on_device
 from lessons_lib.checks.lesson_13.overlapping import check_overlapped_step
-from lessons_lib.checks.lesson_13.padding import check_least_padding
 from lessons_lib.checks.lesson_13.placeholders import check_next_tokens, check_replace_placeholders
 from lessons_lib.checks.lesson_13.quiz import QUIZ
-from lessons_lib.checks.lesson_13.searching import check_largest_that_fits
 from lessons_lib.checks.lesson_13.stale_graphs import check_graph_store
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -75,40 +73,6 @@ EXERCISES = [
             "For a placeholder, the index is −1 − id. For a known id that formula gives a negative number, so raise it "
             "to an index that always exists. Look all of them up, and choose with `torch.where`.",
             "`index = (-1 - input_ids).clamp(min=0)`; `torch.where(input_ids < 0, previous_tokens[index], input_ids)`.",
-        ),
-        points=1,
-    ),
-    Exercise(
-        id="13.5",
-        title="the sizes with the least padding (optional)",
-        reference="lessons_lib.measuring.step_sizes:least_padding",
-        test=check_least_padding,
-        hints=(
-            "Suppose you knew the best sizes for all steps up to some number of tokens, for every such number, with "
-            "one graph fewer. What would the last size decide?",
-            "Only numbers that occur are worth capturing, and the largest must be. For each of them, keep the best "
-            "sizes that end with it and serve all steps up to it. With one more graph: try each smaller number as the "
-            "size before the last. All steps between the two are padded to the last.",
-            "`counts = sorted(histogram)`, and `steps[i]` is the number of steps with fewer tokens than `counts[i]`. "
-            "`best[end]` is the pair (tokens computed, sizes) for the first `end` counts; `best[0] = (0, [])`, the "
-            "others begin at infinity. `max_graphs` times: each new `best[end]` is the `min` over `start < end` of "
-            "`(best[start][0] + (steps[end] - steps[start]) * counts[end - 1], best[start][1] + [counts[end - 1]])`. "
-            "Return the sizes of the last.",
-        ),
-        points=3,
-    ),
-    Exercise(
-        id="13.6",
-        title="the largest batch that fits (optional)",
-        reference="lessons_lib.measuring.tuning:largest_that_fits",
-        test=check_largest_that_fits,
-        hints=(
-            "Keep two sizes: one known to fit, and one known to be too large. Each try moves one of them.",
-            "At the start, 0 counts as fitting and `most + 1` as too large. Try the size in the middle. If it fits, "
-            "it becomes the size that fits; otherwise it becomes the one that is too large. "
-            "When they differ by 1, the lower one is the answer.",
-            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` compute `middle = (fitting + "
-            "too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
         ),
         points=1,
     ),

@@ -3,15 +3,6 @@
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
-class LoadRequest:
-    """One request before it is sent: a text or token ids, their number (0 if only the server knows), and its limit."""
-
-    prompt: str | list[int]
-    prompt_tokens: int
-    max_tokens: int
-
-
 @dataclass
 class LoadRecord:
     """One request, seen from the client. Times are seconds from the start of the run.

@@ -104,10 +104,6 @@ def log_scale(ax: Axes, side: str = "y") -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend_above(ax: Axes, columns: int) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
-
-
 def without_axis(ax: Axes, *sides: str) -> None:
     """Hide the spines, ticks and grid lines of these sides: "left", "bottom"."""
     for side in sides:

@@ -1,7 +1,5 @@
-"""Serving: a request across the processes, load, and a drain."""
+"""Serving: the load that a server can take."""
 
-from lessons_lib.viz.serving.drain import draw_drain
 from lessons_lib.viz.serving.load import LoadPoint, draw_load
-from lessons_lib.viz.serving.path import draw_path
 
-__all__ = ["LoadPoint", "draw_drain", "draw_load", "draw_path"]
+__all__ = ["LoadPoint", "draw_load"]

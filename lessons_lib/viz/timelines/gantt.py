@@ -7,8 +7,8 @@ A sequence has its color: pale and hatched while it waits, with a dark frame in 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lessons_lib.scheduling.arrivals import Arrival
-from lessons_lib.scheduling.simulator import Simulation
+from lessons_lib.measuring.arrivals import Arrival
+from lessons_lib.measuring.simulator import Simulation
 from lessons_lib.viz.charts.time_axis import round_ticks, tick_words, unit_of
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SERIES, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture

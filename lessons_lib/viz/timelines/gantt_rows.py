@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lessons_lib.scheduling.simulator import Simulation
+from lessons_lib.measuring.simulator import Simulation
 
 WAITING, PREFILL, DECODE, STALLED, HELD = "waiting", "prefill", "decode", "stalled", "held"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lessons_lib.scheduling.arrivals import Arrival
+from lessons_lib.measuring.arrivals import Arrival
 from lessons_lib.viz.charts.time_axis import say_seconds
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span
 

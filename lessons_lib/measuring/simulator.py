@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lessons_lib.models.validate import must
-from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
+from lessons_lib.measuring.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 
 
@@ -22,13 +21,6 @@ class StepCost:
     def seconds(self, tokens: int, context_tokens: int) -> float:
         """Duration of a step that computes `tokens` and attends to `context_tokens`."""
         return self.base + self.per_token * tokens + self.per_context_token * context_tokens
-
-
-def fit_cost(tokens: list[int], context_tokens: list[int], seconds: list[float]) -> StepCost:
-    """Fit a StepCost to 3 or more measured steps, by least squares."""
-    columns = np.stack([np.ones(len(tokens)), tokens, context_tokens], axis=1)
-    base, per_token, per_context_token = np.linalg.lstsq(columns, np.asarray(seconds), rcond=None)[0]
-    return StepCost(float(base), float(per_token), float(per_context_token))
 
 
 @dataclass
@@ -174,29 +166,21 @@ def _step_of(
     return SimulatedStep(clock, seconds, prefill, decode, waiting, stalled, len(scheduler.pool.free_queue))
 
 
-def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
-    """Simulate the static batching of lesson 01: the requests that have arrived form a wave, which ends together."""
-    must(batch_size >= 1, "batch_size", batch_size, "1 request or more")
-    run = Simulation()
-    clock, requests, served = 0.0, list(requests), 0
-    while served < len(requests):
-        clock = max(clock, requests[served].arrival_time)
-        wave = [request for request in requests[served : served + batch_size] if request.arrival_time <= clock]
-        served += len(wave)
-        start, width = clock, max(request.prompt_tokens for request in wave)
-        clock += cost.seconds(len(wave) * width, len(wave) * width)
-        times = {
-            request.id: SequenceTimes(request.arrival_time, start, clock, answer_tokens=request.answer_tokens)
-            for request in wave
-        }
-        longest = max(request.answer_tokens for request in wave)
-        for _ in range(longest - 1):
-            width += 1
-            clock += cost.seconds(len(wave), len(wave) * width)
-        for own in times.values():
-            own.finished = clock  # completions are returned, and batch slots freed, when the wave has finished
-        run.times |= times
-        run.num_steps += longest
-        run.computed_tokens += len(wave) * width
-    run.seconds = clock
-    return run
+@dataclass(frozen=True)
+class Spread:
+    """Mean, 99th percentile and maximum of many values."""
+
+    mean: float
+    p99: float
+    worst: float
+
+
+def times_of(run: Simulation, what: str) -> list[float]:
+    """A property of SequenceTimes, of each finished request, in seconds, in order of arrival."""
+    return [getattr(times, what) for times in run.times.values()]
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Compute the Spread of one or more values."""
+    array = np.asarray(list(values), dtype=float)
+    return Spread(float(array.mean()), float(np.percentile(array, 99)), float(array.max()))

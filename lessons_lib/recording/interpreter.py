@@ -3,12 +3,12 @@
 from contextlib import contextmanager
 from typing import Any
 
+from lessons_lib.kernels.triton_setup import as_interpreted, interpret_library, is_interpreted, put, replace_in
+
 import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpretedFunction
-
-from lessons_lib.kernels import triton_setup
 
 
 def on_cpu(tensor: torch.Tensor, storages: dict[int, tuple[Any, Any]]) -> torch.Tensor:
@@ -38,18 +38,18 @@ def cause_of(error: BaseException) -> BaseException:
 @contextmanager
 def interpreted(kernel, arguments: dict[str, object]):
     """Context manager: yield the kernel as an interpreted function; the functions that it calls are interpreted too."""
-    if not triton_setup.is_interpreted():
+    if not is_interpreted():
         # Triton imports it at the first call; it must not see interpreted functions.
         import triton.experimental.gluon  # noqa: F401
     replaced = []
     with _language_kept():
         try:
-            replaced += triton_setup.interpret_library()
+            replaced += interpret_library()
             functions, seen = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))], set()
             for names in (function.fn.__globals__ for function in functions):  # the list grows as we go
                 if id(names) not in seen:
                     seen.add(id(names))
-                    found = triton_setup.replace_in(names, triton_setup.as_interpreted)
+                    found = replace_in(names, as_interpreted)
                     functions += [value for _, _, value in found]
                     replaced += found
             for name, value in arguments.items():
@@ -57,7 +57,7 @@ def interpreted(kernel, arguments: dict[str, object]):
                     arguments[name] = InterpretedFunction(value.fn)
             yield kernel if isinstance(kernel, InterpretedFunction) else InterpretedFunction(kernel.fn)
         finally:
-            triton_setup.put(replaced)
+            put(replaced)
 
 
 LANGUAGE = (

@@ -5,9 +5,9 @@ from collections import deque
 
 import numpy as np
 
+from lessons_lib.measuring.arrivals import heavy_tailed
+from lessons_lib.measuring.simulator import StepCost
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.arrivals import heavy_tailed
-from lessons_lib.scheduling.simulator import StepCost
 from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 

@@ -1,5 +1,5 @@
-"""Lesson 12: the same model in fewer operations. On a CPU, a small model's step is dominated by the overhead of small
-operations."""
+"""The same model in fewer operations, a design that `make bench` compares. On a CPU, a small model's step is dominated
+by the overhead of small operations."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Attend, Backend, ForwardBatch, plan_attention
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.engine.input_batch import forward_batch
 from lessons_lib.engine.joined_projections import Joined, JoinedLinear, join_projections
 from lessons_lib.engine.model_runner import ModelRunner
@@ -141,8 +140,7 @@ class FusedRunner(ModelRunner):
     def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None):
         super().__init__(model, num_blocks, block_size, backend)
         self.fused = FusedModel(model)
-        on_cpu = backend is None and model.device.type == "cpu"
-        self.plan_attention = plan_fused if on_cpu else plan_attention(backend, model.device)
+        self.plan_attention = plan_attention(backend, model.device)
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See `ModelRunner.forward`."""

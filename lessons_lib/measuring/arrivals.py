@@ -1,6 +1,5 @@
 """Lesson 09: random requests with their arrival times and lengths, reproducible by a seed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,18 +53,6 @@ def poisson_arrivals(rate: float, count: int, seed: Seed = 0) -> "np.ndarray[Any
     return np.random.default_rng(seed).exponential(1 / rate, count).cumsum()
 
 
-def bursty_arrivals(
-    rate: float, count: int, seed: Seed = 0, burst: int = 20, speedup: float = 10
-) -> "np.ndarray[Any, Any]":
-    """Times of arrivals in bursts: `rate` per second on average, but `burst` at a time come `speedup` times as fast,
-    followed by a pause."""
-    rng = np.random.default_rng(seed)
-    gaps = rng.exponential(1 / (rate * speedup), count)
-    begins = np.arange(count) % burst == 0
-    gaps[begins] += rng.exponential(burst / rate * (1 - 1 / speedup), begins.sum())
-    return gaps.cumsum()
-
-
 def heavy_tailed(median: float, spread: float, count: int, most: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
     """Log-normally distributed lengths, 1 to `most`, like those of real prompts and completions: mostly short, a few
     very long.
@@ -82,7 +69,6 @@ def traffic(
     count: int,
     rate: float,
     *,
-    arrivals: Callable[..., "np.ndarray[Any, Any]"] = poisson_arrivals,
     prompt_median: float = 32,
     answer_median: float = 16,
     spread: float = 1.0,
@@ -94,8 +80,7 @@ def traffic(
     """Generate `count` requests in order of arrival.
 
     Args:
-        rate: arrivals per second.
-        arrivals: `poisson_arrivals` or `bursty_arrivals`.
+        rate: arrivals per second, independent of each other.
         prompt_median, answer_median, spread, most: of the lengths, see `heavy_tailed`; every max_tokens is `most`.
         urgent_share: share of requests of tier 0; the others are of tier 1.
         estimate_error: standard deviation of the logarithm of estimate / length; 0 for exact estimates.
@@ -103,7 +88,7 @@ def traffic(
     """
     # One random stream per property. With the seeds seed, seed + 1, ..., the completions of one seed would be the
     # prompts of the next.
-    times = arrivals(rate, count, [seed, 0])
+    times = poisson_arrivals(rate, count, [seed, 0])
     prompts = heavy_tailed(prompt_median, spread, count, most, [seed, 1])
     answers = heavy_tailed(answer_median, spread, count, most, [seed, 2])
     tiers = (np.random.default_rng([seed, 3]).random(count) >= urgent_share).astype(int)

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from lessons_lib.kernels.compile_check import ptx_of
+from lessons_lib.measuring.compile_check import ptx_of
 
 _INSTRUCTION = re.compile(r"^\t(?:@!?%\w+ )?([a-z][\w.:]+)", re.MULTILINE)
 

@@ -3,7 +3,7 @@
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
-from lessons_lib.kernels.interpreter import LANGUAGE
+from lessons_lib.recording.interpreter import LANGUAGE
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels.basics import add_kernel
-from lessons_lib.kernels.compile_check import can_compile, rounded_products, tensor_core_products, why_not_compiled
 from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
+from lessons_lib.measuring.compile_check import can_compile, rounded_products, tensor_core_products, why_not_compiled
 from lessons_lib.recording.kernel_accesses import record_kernel
 
 pytestmark = pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
@@ -73,6 +73,11 @@ def test_what_only_the_compiler_refuses_is_named_with_its_line(kernel, arguments
     assert text in refusal.text and refusal.line == line
 
 
+def test_the_line_of_a_function_that_the_kernel_calls():
+    refusal = why_not_compiled(calls, doubled_in_a_loop, X, X, about=doubled_in_a_loop)
+    assert refusal.line == "for _ in range(2):"
+
+
 @triton.jit
 def largest_of_products(x, out, PRECISION: tl.constexpr):
     tile = tl.load(x + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :])
@@ -81,25 +86,21 @@ def largest_of_products(x, out, PRECISION: tl.constexpr):
 
 
 @pytest.mark.parametrize(
-    "dtype, precision, count", [("float32", None, 1), ("float32", "ieee", 0), ("float16", None, 0)]
-)
-def test_products_of_rounded_factors_are_counted(dtype, precision, count):
-    x = torch.zeros(16, 16, dtype=getattr(torch, dtype))
-    assert rounded_products(largest_of_products, x, torch.zeros(16), PRECISION=precision) == count
-
-
-@pytest.mark.parametrize(
-    "dtype, precision, counted",
+    "dtype, precision, rounded, on_tensor_cores",
     [
-        ("float32", None, (1, 0)),
-        ("float32", "tf32x3", (1, 0)),
-        ("float32", "ieee", (0, 1)),
-        ("float16", "ieee", (1, 0)),
+        ("float32", None, 1, (1, 0)),
+        ("float32", "tf32x3", None, (1, 0)),
+        ("float32", "ieee", 0, (0, 1)),
+        ("float16", None, 0, None),
+        ("float16", "ieee", None, (1, 0)),
     ],
 )
-def test_products_on_tensor_cores_are_counted(dtype, precision, counted):
-    x = torch.zeros(16, 16, dtype=getattr(torch, dtype))
-    assert tensor_core_products(largest_of_products, x, torch.zeros(16), PRECISION=precision) == counted
+def test_products_of_rounded_factors_and_on_tensor_cores_are_counted(dtype, precision, rounded, on_tensor_cores):
+    call = (largest_of_products, torch.zeros(16, 16, dtype=getattr(torch, dtype)), torch.zeros(16))
+    if rounded is not None:
+        assert rounded_products(*call, PRECISION=precision) == rounded
+    if on_tensor_cores:
+        assert tensor_core_products(*call, PRECISION=precision) == on_tensor_cores
 
 
 @triton.jit
@@ -120,21 +121,12 @@ def test_products_in_functions_that_the_kernel_calls_are_counted():
     assert tensor_core_products(product_of_products, half, torch.zeros(16, 16)) == (1, 1)
 
 
-def test_the_line_of_a_function_that_the_kernel_calls():
-    refusal = why_not_compiled(calls, doubled_in_a_loop, X, X, about=doubled_in_a_loop)
-    assert refusal.line == "for _ in range(2):"
-
-
-def attend():
-    cache, table, out = torch.ones(4, 4, 8), torch.zeros(2, dtype=torch.int32), torch.zeros(8)
-    return (attend_blocks, cache[0, 0], cache, cache, table, out, 7, 0.3, 32, 8), dict(HEAD_DIM=8, BLOCK_SIZE=4)
-
-
 def test_all_stays_as_it_was_and_kernels_run_before_and_after():
-    args, constants = attend()
-    single_head_kernel[(1,)](
-        *args, **constants
-    ) if not torch.cuda.is_available() else None  # leaves the language changed
+    cache, table, out = torch.ones(4, 4, 8), torch.zeros(2, dtype=torch.int32), torch.zeros(8)
+    args = (attend_blocks, cache[0, 0], cache, cache, table, out, 7, 0.3, 32, 8)
+    constants = dict(HEAD_DIM=8, BLOCK_SIZE=4)
+    if not torch.cuda.is_available():
+        single_head_kernel[(1,)](*args, **constants)  # leaves the language changed
     before = [dict(vars(owner)) for owner in (*LANGUAGE, tl.standard)]
     own = dict(globals())
     assert why_not_compiled(single_head_kernel, *args, **constants) is None
@@ -142,7 +134,7 @@ def test_all_stays_as_it_was_and_kernels_run_before_and_after():
     assert [dict(vars(owner)) for owner in (*LANGUAGE, tl.standard)] == before
     assert dict(globals()) == own
     record_kernel(single_head_kernel, (1,), *args, **constants)
-    assert torch.allclose(args[5], torch.ones(8))
+    assert torch.allclose(out, torch.ones(8))
 
 
 def test_a_wrong_call_is_no_word_of_the_compiler():

@@ -1,7 +1,6 @@
 """Traffic as it is asked for, a clock that can be followed by hand, and plans that are those of a real run."""
 
 import math
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -12,26 +11,23 @@ from scheduling_cases import POLICIES, a_scheduler, by_name
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.arrivals import (
+from lessons_lib.measuring.arrivals import (
     Arrival,
-    bursty_arrivals,
     poisson_arrivals,
     reversed_estimates,
     traffic,
 )
-from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import conservative, optimistic
-from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.simulator import (
+from lessons_lib.measuring.simulator import (
     SequenceTimes,
     SimulatedStep,
     Simulation,
     StepCost,
-    fit_cost,
     simulate,
-    simulate_static,
 )
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import conservative, optimistic
+from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Scheduler
 
 COST = StepCost(8, 2, 1)  # whole numbers, so that sums are exact
@@ -44,45 +40,29 @@ def arrival(name, at, prompt, answer, max_tokens=20, **kwargs):
 # --- traffic
 
 
-@pytest.mark.parametrize("arrivals", [poisson_arrivals, bursty_arrivals])
 @pytest.mark.parametrize("rate", [0.5, 100])
-def test_so_many_arrive_a_second_on_average(arrivals, rate):
-    times = arrivals(rate, 40_000, seed=3)
+def test_so_many_arrive_a_second_on_average(rate):
+    times = poisson_arrivals(rate, 40_000, seed=3)
     assert len(times) == 40_000 and times[0] > 0 and (np.diff(times) >= 0).all()
     assert 40_000 / times[-1] == pytest.approx(rate, rel=0.03)
 
 
-def test_gaps_of_a_poisson_stream_are_exponential_and_those_of_bursts_are_not():
+def test_gaps_of_a_poisson_stream_are_exponential():
     gaps = np.diff(poisson_arrivals(10, 40_000, seed=1))
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)
     assert np.mean(gaps > 0.1) == pytest.approx(math.exp(-1), abs=0.01)
-    bursty = np.diff(bursty_arrivals(10, 40_000, seed=1, burst=20, speedup=10), prepend=0)
-    inside = np.delete(bursty, np.arange(0, 40_000, 20))
-    assert inside.mean() == pytest.approx(0.01, rel=0.03) and bursty[::20].mean() == pytest.approx(
-        0.01 + 2 * 0.9, rel=0.05
-    )
-    assert bursty.std() > 3 * bursty.mean()
-    assert np.median(bursty_arrivals(10, 10_000, burst=5, speedup=1)) == pytest.approx(
-        np.median(poisson_arrivals(10, 10_000)), rel=0.1
-    )
 
 
 def test_traffic_is_what_was_asked_for():
     requests = traffic(20_000, 50, prompt_median=20, answer_median=5, most=100, urgent_share=0.3, seed=4)
     assert [request.id for request in requests] == [str(n) for n in range(20_000)]
     times = [request.arrival_time for request in requests]
+    prompts, answers, tiers = np.array([(r.prompt_tokens, r.answer_tokens, r.tier) for r in requests]).T
     assert times == sorted(times) and 20_000 / times[-1] == pytest.approx(50, rel=0.03)
-    assert np.median([r.prompt_tokens for r in requests]) == pytest.approx(20, abs=1)
-    assert np.median([r.answer_tokens for r in requests]) == pytest.approx(5, abs=1)
+    assert np.median(prompts) == pytest.approx(20, abs=1) and np.median(answers) == pytest.approx(5, abs=1)
     assert all(1 <= r.prompt_tokens <= 100 and 1 <= r.answer_tokens <= r.max_new_tokens == 100 for r in requests)
-    assert {r.tier for r in requests} == {0, 1} and np.mean([r.tier == 0 for r in requests]) == pytest.approx(
-        0.3, abs=0.02
-    )
+    assert set(tiers) == {0, 1} and np.mean(tiers == 0) == pytest.approx(0.3, abs=0.02)
     assert all(r.expected_tokens == r.answer_tokens for r in requests)
-    pairs = np.array([(r.prompt_tokens, r.answer_tokens, r.tier) for r in requests]).T
-    assert (abs(np.corrcoef(np.log(pairs[:2]))[0, 1]) < 0.03) and (abs(np.corrcoef(pairs[1:])[0, 1]) < 0.03)
-    gaps = np.diff([r.arrival_time for r in traffic(2_000, 50, arrivals=bursty_arrivals)])
-    assert gaps.std() > 3 * gaps.mean()
 
 
 def test_the_same_seed_gives_the_same_traffic():
@@ -91,19 +71,14 @@ def test_the_same_seed_gives_the_same_traffic():
     assert traffic(50, 10, seed=5, estimate_error=0.5)[:30] == traffic(30, 10, seed=5, estimate_error=0.5)
 
 
-def test_the_streams_of_neighbouring_seeds_have_nothing_in_common():
-    limits = dict(prompt_median=20, answer_median=20, most=10**6, estimate_error=1.0)
+def test_the_streams_of_a_seed_and_of_its_neighbors_have_nothing_in_common():
     columns = []
     for seed in range(4):
-        requests = traffic(2_000, 10, seed=seed, **limits)
+        requests = traffic(2_000, 10, seed=seed, prompt_median=20, answer_median=20, most=10**6, estimate_error=1.0)
         gaps = np.diff([0, *(r.arrival_time for r in requests)])
-        columns += [
-            gaps,
-            *np.log([(r.prompt_tokens, r.answer_tokens, r.expected_tokens / r.answer_tokens) for r in requests]).T,
-            [r.tier for r in requests],
-        ]
-    alike = np.abs(np.corrcoef(columns) - np.eye(len(columns)))
-    assert alike.max() < 0.12
+        sizes = [(r.prompt_tokens, r.answer_tokens, r.expected_tokens / r.answer_tokens) for r in requests]
+        columns += [gaps, *np.log(sizes).T, [r.tier for r in requests]]
+    assert np.abs(np.corrcoef(columns) - np.eye(len(columns))).max() < 0.12
 
 
 def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
@@ -111,28 +86,10 @@ def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
     errors = np.log([r.expected_tokens / r.answer_tokens for r in requests])
     assert errors.std() == pytest.approx(0.7, rel=0.03) and abs(errors.mean()) < 0.02
     worst = reversed_estimates(requests[:500])
-    assert [replace(r, expected_tokens=None) for r in worst] == [
-        replace(r, expected_tokens=None) for r in requests[:500]
-    ]
-    assert sorted(r.expected_tokens for r in worst) == sorted(r.answer_tokens for r in worst)
+    assert [replace(r, expected_tokens=own.expected_tokens) for r, own in zip(worst, requests)] == requests[:500]
     by_length = sorted(worst, key=lambda r: r.answer_tokens)
-    guesses = [r.expected_tokens for r in by_length]
-    assert guesses == sorted(guesses, reverse=True) and reversed_estimates([]) == []
-
-
-# --- what a step takes
-
-
-def test_a_fit_finds_the_line():
-    rng = random.Random(1)
-    cost = StepCost(5e-3, 2e-5, 3e-7)
-    steps = [(rng.randrange(1, 64), rng.randrange(64, 4000)) for _ in range(400)]
-    exact = fit_cost(*zip(*steps), [cost.seconds(*step) for step in steps])
-    assert vars(exact) == pytest.approx(vars(cost), rel=1e-6) and all(
-        type(value) is float for value in vars(exact).values()
-    )
-    noisy = fit_cost(*zip(*steps), [cost.seconds(*step) + rng.gauss(0, 2e-4) for step in steps])
-    assert vars(noisy) == pytest.approx(vars(cost), rel=0.15)
+    assert [r.expected_tokens for r in by_length] == [r.answer_tokens for r in by_length[::-1]]
+    assert reversed_estimates([]) == []
 
 
 # --- the clock
@@ -171,12 +128,8 @@ def test_chunks_and_a_queue_can_be_followed_by_hand():
 
 def test_a_stall_is_recorded():
     # Of 5 blocks of 4, A and B take two each; then each needs a third, and one is free.
-    run = simulate(
-        a_scheduler(blocks=5, admission=optimistic),
-        [arrival("A", 0, 8, 3, 9), arrival("B", 0, 8, 3, 9)],
-        COST,
-        keep_steps=True,
-    )
+    requests = [arrival(name, 0, 8, 3, 9) for name in "AB"]
+    run = simulate(a_scheduler(blocks=5, admission=optimistic), requests, COST, keep_steps=True)
     assert [(step.prefill | step.decode, step.stalled, step.free_blocks) for step in run.steps] == [
         ({"A": 8, "B": 8}, (), 1), ({"A": 1}, ("B",), 0), ({"A": 1}, ("B",), 0), ({"B": 1}, (), 2), ({"B": 1}, (), 2),
     ]  # fmt: skip
@@ -193,7 +146,7 @@ def test_a_run_can_be_cut_off():
 
 
 def test_nobody_comes():
-    assert simulate(a_scheduler(), [], COST) == Simulation() == simulate_static([], COST, 4)
+    assert simulate(a_scheduler(), [], COST) == Simulation()
 
 
 def test_who_is_preempted_waited_only_until_the_first_admission():
@@ -205,56 +158,18 @@ def test_who_is_preempted_waited_only_until_the_first_admission():
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_everybody_is_served_in_full(policy):
-    requests = traffic(1500, 60, seed=2, arrivals=bursty_arrivals, most=100)
+    requests = traffic(1500, 60, seed=2, most=100)
     scheduler = a_scheduler(blocks=200, block_size=16, max_num_seqs=16, policy=policy)
     run = simulate(scheduler, requests, StepCost(5e-3, 2e-5, 2e-7), keep_steps=True)
     assert list(run.times) == [request.id for request in requests]
-    for request in requests:
-        times = run.times[request.id]
-        assert (
-            request.arrival_time == times.arrival <= times.admitted < times.first_token <= times.finished <= run.seconds
-        )
+    for request, times in zip(requests, run.times.values()):
+        moments = [times.arrival, times.admitted, times.first_token, times.finished, run.seconds]
+        assert moments == sorted(moments) and request.arrival_time == times.arrival and moments[1] < moments[2]
         assert times.answer_tokens == request.answer_tokens
-    assert run.computed_tokens == sum(r.prompt_tokens + r.answer_tokens - 1 for r in requests) and run.num_steps == len(
-        run.steps
-    )
-    for step, after in zip(run.steps, run.steps[1:]):
-        assert step.start + step.seconds <= after.start
+    assert run.computed_tokens == sum(r.prompt_tokens + r.answer_tokens - 1 for r in requests)
+    assert run.num_steps == len(run.steps)
+    assert all(step.start + step.seconds <= after.start for step, after in zip(run.steps, run.steps[1:]))
     assert not scheduler.pool.used and not scheduler.has_unfinished()
-
-
-# --- static batching
-
-
-def test_waves_can_be_followed_by_hand():
-    """A is alone when the first wave leaves. B and C wait for its end, and B, which has one token, for C's last."""
-    run = simulate_static(
-        [arrival("A", 0, 3, 2), arrival("B", 5, 2, 1), arrival("C", 6, 1, 4), arrival("D", 200, 1, 1)],
-        COST,
-        batch_size=2,
-    )
-    first = 8 + 2 * 3 + 3
-    second = first + 8 + 2 + 4
-    prompts = second + 8 + 2 * 4 + 4  # padded to 2 tokens each
-    end = prompts + (8 + 2 * 2 + 6) + (8 + 2 * 2 + 8) + (8 + 2 * 2 + 10)
-    assert run.times == {
-        "A": SequenceTimes(0, 0, first, second, 2),
-        "B": SequenceTimes(5, second, prompts, end, 1),
-        "C": SequenceTimes(6, second, prompts, end, 4),
-        "D": SequenceTimes(200, 200, 211, 211, 1),
-    }
-    assert (run.seconds, run.num_steps, run.computed_tokens) == (211, 2 + 4 + 1, (3 + 1) + (4 + 2 * 3) + 1)
-
-
-@pytest.mark.parametrize("batch_size", [0, -3])
-def test_a_wave_without_room_is_refused(batch_size):
-    with pytest.raises(ValueError, match=f"batch_size is {batch_size}; it must be 1 request or more"):
-        simulate_static([arrival("A", 0, 3, 2)], COST, batch_size=batch_size)
-
-
-def test_a_wave_is_as_large_as_the_batch():
-    run = simulate_static([arrival(name, 0, 1, 1) for name in "ABCDE"], COST, batch_size=2)
-    assert [run.times[name].admitted for name in "ABCDE"] == [0, 0, 14, 14, 28]
 
 
 # --- the same plans as with a model
@@ -264,23 +179,15 @@ def test_a_wave_is_as_large_as_the_batch():
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_without_a_model_the_plans_are_those_of_a_real_run(policy, admission):
     limits = dict(max_num_seqs=3, max_num_batched_tokens=12, policy=policy, admission=admission, watermark=3)
-    scheduler, runner, counts = (
-        Scheduler(BlockPool(36, 4), **limits),
-        ModelRunner(tiny_model("qwen2", seed=3), 36, 4),
-        [],
-    )
-    requests = list(zip(map(str, range(10)), *answered_requests("qwen2")))
-    for name, ids, max_tokens, answer in requests:
-        scheduler.add(
-            Sequence(name, ids, max_tokens, frozenset({END}), tier=int(name) % 2, expected_tokens=len(answer))
-        )
+    scheduler, runner = Scheduler(BlockPool(36, 4), **limits), ModelRunner(tiny_model("qwen2", seed=3), 36, 4)
+    counts, arrivals = [], []
+    for number, (ids, max_tokens, answer) in enumerate(list(zip(*answered_requests("qwen2")))[:10]):
+        rank = dict(tier=number % 2, expected_tokens=len(answer))
+        scheduler.add(Sequence(str(number), ids, max_tokens, frozenset({END}), **rank))
+        arrivals.append(Arrival(str(number), 0.0, len(ids), len(answer), max_tokens, **rank))
     while scheduler.has_unfinished():
-        scheduler_output = scheduler.schedule()
-        counts.append(by_name(scheduler_output.num_scheduled_tokens))
-        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
-    arrivals = [
-        Arrival(name, 0.0, len(ids), len(answer), max_tokens, int(name) % 2, len(answer))
-        for name, ids, max_tokens, answer in requests
-    ]
+        step = scheduler.schedule()
+        counts.append(by_name(step.num_scheduled_tokens))
+        scheduler.update(step, runner.forward(step).argmax(dim=-1).tolist())
     run = simulate(Scheduler(BlockPool(36, 4), **limits), arrivals, COST, keep_steps=True)
     assert [step.prefill | step.decode for step in run.steps] == counts

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lessons_lib.engine.fused_llama import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
 from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.measuring.fused_llama import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import count_operators

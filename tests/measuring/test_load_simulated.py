@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.kv_cache.block_pool import BlockPool
-from lessons_lib.scheduling import simulator
-from lessons_lib.scheduling.arrivals import Arrival
-from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.measuring import simulator
+from lessons_lib.measuring.arrivals import Arrival
+from lessons_lib.measuring.simulated_server import SimulatedServer, poisson_arrivals, simulate
+from lessons_lib.measuring.simulator import StepCost
 from lessons_lib.scheduling.stalling import Scheduler
 from lessons_lib.serving.admission import AdmissionControl
-from lessons_lib.serving.load.simulated import SimulatedServer, poisson_arrivals, simulate
 
 
 def bounded(*limits):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lessons_lib.kernels.interpreter import language_as_imported  # before Triton
 from lessons_lib.kernels.triton_setup import put, replace_in
+from lessons_lib.recording.interpreter import language_as_imported  # before Triton
 
 import torch
 import triton

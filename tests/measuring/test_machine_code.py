@@ -5,8 +5,8 @@ import torch
 
 from lessons_lib.kernels import decode_groups, decode_groups_kernel
 from lessons_lib.kernels.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
-from lessons_lib.kernels.compile_check import can_compile
-from lessons_lib.kernels.machine_code import MachineCode
+from lessons_lib.measuring.compile_check import can_compile
+from lessons_lib.measuring.machine_code import MachineCode
 
 
 def compiled(function, kernel, dtype, keys_per_tile=64):
@@ -35,5 +35,5 @@ def test_a_loop_of_sums_takes_many_times_as_many_instructions():
 
 
 def test_nothing_is_counted_where_nothing_can_be_compiled(monkeypatch):
-    monkeypatch.setattr("lessons_lib.kernels.machine_code.ptx_of", lambda *args, **kwargs: None)
+    monkeypatch.setattr("lessons_lib.measuring.machine_code.ptx_of", lambda *args, **kwargs: None)
     assert compiled(decode_groups, decode_groups_kernel, torch.bfloat16).count("mma") is None
