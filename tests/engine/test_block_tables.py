@@ -42,7 +42,7 @@ def test_each_row_is_the_whole_table_of_its_sequence(depth, monkeypatch):
         return rows
 
     monkeypatch.setattr(BlockTables, "rows", checked)
-    schedulers = [serve_at_random(depth, seed) for seed in range(4)]
+    schedulers = [serve_at_random(depth, seed) for seed in range(6)]
     assert len(seen) > 500 and max(seen) > 4
     assert sum(scheduler.num_preempted for scheduler in schedulers) > 5
     assert sum(scheduler.num_swapped for scheduler in schedulers) > 2
