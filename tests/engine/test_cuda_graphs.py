@@ -159,7 +159,7 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece(runner):
     counters, plain = torch._dynamo.utils.counters, runner(graphs=False)
     compiled = compiled_logits(plain.cache, backend="aot_eager", options=None)
     counters.clear()
-    for seed in (0, 1, 2, 3):
+    for seed in (0, 1, 3):
         step = random_plan(seed, decodes=seed == 3)
         expected, count = plain.forward(step), len(step.num_scheduled_tokens)
         num_tokens = None if seed in (0, 3) else step.num_tokens + seed

@@ -105,7 +105,7 @@ def test_a_text_that_is_cut_short_is_a_beginning(an_engine):
     (whole,) = engine.generate(["Once"], guided(rules=RULES["json"][0]))
     assert matches_schema(whole.text)
     count = len(whole.token_ids)
-    for limit in (1, 2, count - 2, count - 1, count):
+    for limit in (1, count - 1, count):
         (output,) = engine.generate(["Once"], guided(limit, rules=RULES["json"][0]))
         assert output.token_ids == whole.token_ids[:limit] and whole.text.startswith(output.text)
         assert output.finish_reason == ("stop" if limit == count else "length")

@@ -42,7 +42,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
 
     make = BlockPool
 
-    @initialize(num_blocks=st.integers(0, 12), block_size=st.integers(1, 4))
+    @initialize(num_blocks=st.integers(0, 7), block_size=st.integers(1, 4))
     def begin(self, num_blocks, block_size):
         self.pool = self.make(num_blocks, block_size)
         self.free, self.held = list(range(num_blocks)), []
@@ -51,7 +51,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
     def is_held(self, block):
         return any(block in blocks for blocks in self.held)
 
-    @rule(count=st.integers(-3, 8))
+    @rule(count=st.integers(-1, 6))
     def allocate(self, count):
         if count < 0:
             refused(ValueError, lambda: self.pool.allocate(count), self.pool)
