@@ -10,7 +10,7 @@ import pytest
 import lessons_lib
 from lessons_lib.conformance import contract, production_map
 from lessons_lib.conformance.capstone import engine_of, start_capstone, template
-from lessons_lib.conformance.contract import Engine, Limits
+from lessons_lib.conformance.contract import Engine
 from lessons_lib.conformance.driver import Broken
 from lessons_lib.conformance.examples.cached_engine import make_cached_engine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
@@ -158,7 +158,7 @@ def test_a_wrong_answer_loses_the_race():
             return [(token + 1) % 97 for token in tokens], caches
 
     with pytest.raises(Broken, match="`generate` gives"):
-        serve(lambda model, limits, tokenizer: Wrong(model, limits), workload(0, 3), Limits(), Score())
+        serve(lambda model, limits, tokenizer: Wrong(model, limits), workload(0, 3), Score())
 
 
 def test_steps_and_lines(folder):

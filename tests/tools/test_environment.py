@@ -505,21 +505,6 @@ def test_what_another_call_installed_meanwhile_is_not_installed_again(machine, m
     assert machine.install() == []
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_a_fresh_install_has_a_doctor_without_complaints(tmp_path):
-    """What `make lab` installs, in a clone with no settings; needs the package index."""
-    folder = tmp_path / "course"
-    subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
-    code = "from tools.install import *; install(Environment(), '', os.environ.get('TORCH_INDEX', ''))"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, check=True)
-    done = subprocess.run(
-        [sys.executable, "course.py", "doctor"], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "FAIL" not in done.stdout, done.stdout
-
-
 # --- starting JupyterLab -----------------------------------------------------------------------------
 
 
