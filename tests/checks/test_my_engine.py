@@ -185,9 +185,9 @@ def test_all_answers_fit_together(set_name):
 
 @pytest.mark.parametrize("set_name", SETS)
 def test_random_workloads(set_name):
-    """A few here, half of the answers alone; the test below serves 200 with each variant."""
+    """A few here, some of the answers alone; the test below serves 200 with each variant."""
     everything, nothing, *alone = variants(SETS[set_name]())
-    for seed, (name, answers) in enumerate([*[everything] * 2, nothing, *alone[list(SETS).index(set_name) :: 2]]):
+    for seed, (name, answers) in enumerate([*[everything] * 2, nothing, *alone[list(SETS).index(set_name) :: 6]]):
         assert run(answers, range(seed, seed + 1)) == [], name
 
 
