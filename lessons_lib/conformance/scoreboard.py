@@ -4,6 +4,7 @@ import inspect
 import random
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,17 @@ class Score:
     trace: Trace = field(default_factory=Trace)
 
 
+# name -> its title in the table, and how it follows from a score
+FIGURES: dict[str, tuple[str, Callable[[Score], Any]]] = {
+    "tokens_per_second": ("tokens per second", lambda score: statistics.median(score.rates)),
+    "p99_seconds_to_first_token": ("p99 time to first token, ms", lambda score: statistics.median(score.waits)),
+    "steps": ("steps", lambda score: score.num_steps),
+    "tokens_computed": ("tokens computed", lambda score: score.num_computed),
+    "memory_at_peak": ("memory at peak", lambda score: score.memory),
+    "lines_of_code": ("lines of code, with those imported", lambda score: score.num_lines),
+}
+
+
 @dataclass
 class Race:
     """Both engines on the same workload.
@@ -78,31 +90,13 @@ class Race:
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Plain numbers, for a file."""
-        return {
-            name: {
-                "tokens_per_second": statistics.median(score.rates),
-                "p99_seconds_to_first_token": statistics.median(score.waits),
-                "steps": score.num_steps,
-                "tokens_computed": score.num_computed,
-                "memory_at_peak": score.memory,
-                "lines_of_code": score.num_lines,
-            }
-            for name, score in self.scores.items()
-        }
+        return {name: {key: of(score) for key, (_, of) in FIGURES.items()} for name, score in self.scores.items()}
 
     def table(self) -> Table:
         """A column for each engine, and the learner's relative to the reference."""
         (mine, yours), (theirs, reference) = self.figures().items()
-        titles = {
-            "tokens_per_second": "tokens per second",
-            "p99_seconds_to_first_token": "p99 time to first token, ms",
-            "steps": "steps",
-            "tokens_computed": "tokens computed",
-            "memory_at_peak": "memory at peak",
-            "lines_of_code": "lines of code, with those imported",
-        }
         rows = []
-        for key, title in titles.items():
+        for key, (title, _) in FIGURES.items():
             a, b = yours[key], reference[key]
             is_ratio = isinstance(a, int | float) and isinstance(b, int | float) and b
             shown = [1000 * each if title.endswith("ms") else each for each in (a, b)] if is_ratio else [a, b]

@@ -3,7 +3,7 @@ learner's copies.
 
 A notebook runs once for the comparison of outputs. A cell that only measures, and that no other cell needs, has nothing
 to compare: it runs with LESSONS_NIGHTLY=1, and whenever a notebook is rebuilt. nbval runs what the rebuild has compared
-already, in another kernel: that is done for one lesson.
+already, in another kernel: that is done for one lesson, with LESSONS_NIGHTLY=1.
 """
 
 import os
@@ -47,6 +47,7 @@ def test_a_rebuild_gives_what_is_committed(lesson, record_property):
     assert not found, "\n\n".join([*found, "Run `make notebooks` and look at what changed."])
 
 
+@pytest.mark.nightly
 def test_the_solved_notebook_passes_nbval(tmp_path):
     lesson = "03_block_allocator"
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
