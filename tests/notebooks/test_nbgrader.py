@@ -249,7 +249,7 @@ def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
 def test_a_student_can_validate_a_copy(course):
     copies = [Path("submitted", student, "course", f"{course.lessons[0]}.ipynb") for student in ("solved", "unsolved")]
     said = course.nbgrader("validate", *map(str, copies))
-    assert said.count("Success! Your notebook passes all the tests.") == said.count("The following") == 1
+    assert said.count("Success! Your notebook passes all the tests.") == 1 and "The following" in said
 
 
 def exercise_of(released):
