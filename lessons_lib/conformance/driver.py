@@ -116,9 +116,9 @@ class Run:
         NotOffered: `make_engine` raised NotImplementedError.
     """
 
-    tokenizer = byte_tokenizer()
+    tokenizer: Any = byte_tokenizer()
 
-    def __init__(self, make_engine: MakeEngine, family: str = "qwen2", **limits: int):
+    def __init__(self, make_engine: MakeEngine, family: str = "qwen2", /, **limits: int):
         self.make_engine, self.family, self.limits = make_engine, family, Limits(**limits)
         self.runs = [self]
         model = a_model(family)
@@ -133,7 +133,7 @@ class Run:
         self.steps = 0
         self.returned: list[tuple[NewTokens, list[int]]] = []
 
-    def another(self, family: str = "qwen2", **limits: int) -> "Run":
+    def another(self, family: str = "qwen2", /, **limits: int) -> "Run":
         """A further engine, which is closed with this one."""
         run = Run(self.make_engine, family, **limits)
         run.runs = self.runs
