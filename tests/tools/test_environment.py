@@ -515,22 +515,9 @@ def test_what_is_not_a_port_is_refused(port):
         lab.choose_port(port)
 
 
-@pytest.mark.parametrize(
-    "platform, environ, screen",
-    [
-        ("linux", {}, False),
-        ("linux", {"DISPLAY": ":0"}, True),
-        ("linux", {"WAYLAND_DISPLAY": "w"}, True),
-        ("darwin", {}, True),
-        ("win32", {}, True),
-        ("darwin", {"SSH_CONNECTION": "a b"}, False),
-    ],
-)
-def test_where_a_browser_window_can_open(platform, environ, screen):
-    assert lab.has_screen(platform, environ) is screen
-
-
 def test_lab_without_a_screen_and_as_root():
+    assert lab.has_screen("win32", {}) and lab.has_screen("linux", {"DISPLAY": ":0"})
+    assert not lab.has_screen("linux", {}) and not lab.has_screen("darwin", {"SSH_CONNECTION": "a b"})
     plain = lab.lab_command("python", "/course", 8888, True, 1000, ["--ip=0.0.0.0"])
     assert {"--no-browser", "--allow-root"} <= set(lab.lab_command("python", "/course", 8888, False, 0))
     assert not {"--no-browser", "--allow-root"} & set(plain) and plain[-1] == "--ip=0.0.0.0"
