@@ -227,14 +227,6 @@ def test_an_exercise_costs_its_own_marks_and_no_others(course, student):
         assert all(score == maximum for name, (score, maximum) in grades.items() if name not in lost)
 
 
-@every_course
-def test_solved_cells_write_nothing_to_stderr_and_raise_nothing(course):
-    for lesson in course.taken["solved"]:
-        cells = course.notebook("autograded", "solved", "course", lesson).cells
-        outputs = [output for cell in cells for output in cell.get("outputs", [])]
-        assert outputs and not [each for each in outputs if each.output_type == "error" or each.get("name") == "stderr"]
-
-
 @handed_in("unsolved", "wrong", "half-way")
 def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
     for lesson, scores in course.scores(student).items():
