@@ -61,10 +61,9 @@ class Course:
 
     def nbgrader(self, *arguments: str) -> str:
         """What the command prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "nbgrader", *arguments],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=1700,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "nbgrader", *arguments]
+        place = dict(cwd=self.folder, env=self.environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1700, **place)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
