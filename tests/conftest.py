@@ -58,9 +58,8 @@ def warm_kernels():
         yield
 
 
-@pytest.fixture(
-    scope="module"
-)  # while it is open, its event loop runs in this thread, where no other test may have one
+# While it is open, its event loop runs in this thread, where no other test may have one.
+@pytest.fixture(scope="module")
 def chromium():
     """A headless Chromium (playwright Browser)."""
     from browser import start_chromium, why_no_browser  # needs what notebooks need, which tests of kernels do without

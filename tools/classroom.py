@@ -110,9 +110,9 @@ def _entry(record: dict) -> Entry:
     return Entry(STUCK if attempts else UNTRIED, attempts, hints)
 
 
-def course_exercises(root: Path = ROOT) -> list[str]:
+def course_exercises() -> list[str]:
     """The numbers of all exercises, as the released notebooks check them."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted((root / "notebooks").glob("[0-9]*.ipynb"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))]
     return sorted({number for text in texts for number in re.findall(r'check\(\\"(\d\d\.\d+)\\"', text)})
 
 

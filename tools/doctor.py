@@ -254,12 +254,30 @@ def look() -> Iterator[Finding]:
     yield from look_at_test_tools()
 
 
-def main() -> int:
-    if sys.argv[1:2] == ["--model"] and len(sys.argv) == 3:
-        from tools.doctor_model import main as look_at_model
+def check_model(name: str) -> Finding:
+    """Load a model from a folder or the hub, and probe it."""
+    from lessons_lib.compat.probe import PAGED, probe
+    from lessons_lib.models.configuration import UnsupportedModel
+    from lessons_lib.models.loading import load_model
 
-        return look_at_model(sys.argv[2])
+    try:
+        model, _ = load_model(name)
+        result = probe(model)
+    except UnsupportedModel as error:
+        return Finding("model", "can't be served", FAIL, str(error))
+    except OSError as error:
+        return Finding("model", "can't be loaded", FAIL, str(error))
+    kind = f"{type(model).__name__}, {len(result.layer_shapes)} layers, {model.dtype}"
+    if result.way == PAGED:
+        return Finding("model", f"{kind}: served from the paged KV cache, equal to `generate`", OK)
+    return Finding("model", f"{kind}: served one sequence at a time, equal to `generate`, slowly", NOTE, result.reason)
+
+
+def main() -> int:
     print_any_text()
+    if sys.argv[1:2] == ["--model"] and len(sys.argv) == 3:
+        print(finding := check_model(sys.argv[2]))
+        return int(finding.level == FAIL)
     findings = []
     for finding in look():
         print(finding, flush=True)

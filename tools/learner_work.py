@@ -41,10 +41,10 @@ def copy_missing(root: Path = ROOT) -> list[str]:
     return copied
 
 
-def update(root: Path = ROOT, now: datetime | None = None) -> list[str]:
+def update(root: Path = ROOT) -> list[str]:
     """Bring work/ to the release in notebooks/ and keep every answer. Returns the report, a line per changed file."""
     released, work = root / "notebooks", root / "work"
-    backup = work / ".backups" / f"{now or datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
+    backup = work / ".backups" / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
     report = [f"{name}: copied" for name in copy_missing(root)]
     for source in released_files(released):
         mine, base = work / source.name, work / ".released" / source.name

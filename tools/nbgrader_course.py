@@ -22,7 +22,7 @@ c.Execute.timeout = 300  # seconds for a cell
 """
 
 
-def make_course(folder: Path, lessons: list[str] = (), root: Path = ROOT) -> list[str]:  # type: ignore[assignment]
+def make_course(folder: Path, lessons: list[str] = ()) -> list[str]:  # type: ignore[assignment]
     """Make or complete an nbgrader course.
 
     Args:
@@ -34,7 +34,7 @@ def make_course(folder: Path, lessons: list[str] = (), root: Path = ROOT) -> lis
     Raises:
         ValueError: there is no lesson of such a number; nothing was written.
     """
-    solved = {path.stem[:2]: path for path in sorted((root / "solutions").glob("[0-9][0-9]_*.ipynb"))}
+    solved = {path.stem[:2]: path for path in sorted((ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))}
     if unknown := [number for number in lessons if number not in solved]:
         raise ValueError(f"no lesson {', '.join(unknown)}; there are {', '.join(solved)}.")
     folder.mkdir(parents=True, exist_ok=True)

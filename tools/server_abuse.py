@@ -1,7 +1,7 @@
 """Treat a server badly, and see what others notice.
 
     python -m tools.server_abuse --times 3         a list of hostile requests beside an ordinary stream, three times
-    python -m tools.server_abuse --requests 20000  so many, from the API's schema and at random, beside 8 streams
+    python -m tools.server_abuse --requests 20000  so many, at random, beside 8 streams
 
 Of the list, the stream's longest gap between two tokens is printed, as a multiple of the 99th percentile of its gaps
 when it is alone, and the slowest answer of /health. Whatever a client sends, an answer is never 5xx, a token of an
@@ -19,14 +19,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
-import schemathesis
 
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.serving.http.server_process import ServerProcess
@@ -217,37 +215,6 @@ def run_list(server: ServerProcess, times: int) -> list[str]:
     return complaints + stream.wrong
 
 
-def from_schema(server: ServerProcess, seed: int, num_requests: int, statuses: "Counter[int]") -> None:
-    """What schemathesis makes of the API's own description, valid and invalid."""
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    modes = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
-    for path in (TEXT, CHAT):
-        settings = hypothesis.settings(
-            max_examples=max(1, num_requests // 4), deadline=None, database=None,
-            suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
-        )  # fmt: skip
-        for mode in modes:
-            cases = schema[path]["POST"].as_strategy(generation_mode=mode)
-            send = settings(hypothesis.given(cases)(sender(server, path, statuses)))
-            hypothesis.seed(seed)(send)()
-
-
-def sender(server: ServerProcess, path: str, statuses: "Counter[int]") -> Callable[[Any], None]:
-    """A function that sends what schemathesis has made, bounded so that it doesn't take long if it is served."""
-
-    def send(case: Any) -> None:
-        body = case.body
-        if isinstance(body, dict):
-            most = {"max_tokens": 4, "max_completion_tokens": 4, "n": 2}
-            body = body | {"model": "m"} | {
-                name: min(body[name], limit) for name, limit in most.items() if isinstance(body.get(name), int | float)
-            }  # fmt: skip
-        with contextlib.suppress(TypeError, ValueError):  # what has no JSON form
-            statuses[status_of(server, path, body if isinstance(body, bytes) else json.dumps(body).encode())] += 1
-
-    return send
-
-
 def at_random(server: ServerProcess, rng: random.Random, fields: dict[str, list[str]]) -> int:
     """Send one more request: odd values in fields, odd bytes, a client that leaves. Returns its status or 0."""
     kind, path, length = rng.random(), rng.choice(list(fields)), rng.randrange(1, 9)
@@ -261,7 +228,7 @@ def at_random(server: ServerProcess, rng: random.Random, fields: dict[str, list[
 
 
 def run_many(server: ServerProcess, num_requests: int) -> list[str]:
-    """Many hostile requests beside 8 streams: a tenth from the schema, the others at random. Returns complaints."""
+    """Many hostile requests at random beside 8 streams. Returns complaints."""
     bodies = [HONEST | {"max_tokens": 100, "seed": seed, "temperature": 0.7 * (seed % 2)} for seed in range(8)]
     streams = [Stream(server, body) for body in bodies]
     for stream in streams:
@@ -269,25 +236,13 @@ def run_many(server: ServerProcess, num_requests: int) -> list[str]:
     document = get(server, "/openapi.json")["components"]["schemas"]
     kinds = {TEXT: "CompletionRequest", CHAT: "ChatRequest"}
     fields = {path: sorted(document[kind]["properties"]) for path, kind in kinds.items()}
-    statuses, memory, start = Counter[int](), [measured(server)], time.monotonic()
-
-    def work(seed: int, numbers: Iterator[int], num: int) -> None:
-        rng = random.Random(seed)
-        while next(numbers) < num:
-            statuses[at_random(server, rng, fields)] += 1
-
-    with again_and_again(*(stream.answer for stream in streams)):
+    statuses, start = Counter[int](), time.monotonic()
+    with again_and_again(*(stream.answer for stream in streams)), ThreadPoolExecutor(3) as pool:
         for part in range(10):  # memory is compared once everything has been used
-            numbers, num = count(), num_requests * 9 // 100
-            workers = [threading.Thread(target=work, args=(3 * part + each, numbers, num)) for each in range(3)]
-            for each in workers:
-                each.start()
-            from_schema(server, part, num_requests // 100, statuses)
-            for each in workers:
-                each.join()
-            memory.append(measured(server))
-            print(f"{sum(statuses.values())} requests in {time.monotonic() - start:.0f} s, by status (0: no answer) "
-                  f"{dict(sorted(statuses.items()))}; server + engine {memory[-1]} MB", flush=True)  # fmt: skip
+            seeds = range(part * num_requests // 10, (part + 1) * num_requests // 10)
+            statuses.update(pool.map(lambda seed: at_random(server, random.Random(seed), fields), seeds))
+            print(f"{statuses.total()} requests in {time.monotonic() - start:.0f} s, by status (0: no answer) "
+                  f"{dict(sorted(statuses.items()))}; server + engine {measured(server)} MB", flush=True)  # fmt: skip
     wait_until_idle(server)
     print(
         f"{sum(stream.num_answers for stream in streams)} ordinary answers, no block left; idle {measured(server)} MB"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lessons_lib.assessment.certificate import NotVerified, certificate_html, page_name, verify
+from lessons_lib.assessment.certificate import NotVerified, certificate_html, verify
 from lessons_lib.assessment.exam import MINUTES, Result, draw_exam, explained, mark, told
 
 
@@ -55,7 +55,7 @@ def take_exam(
             say(f"\n{told(exam, index)}\n{explained(exam, index, answers[index])}")
     say(f"\n{result}")
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / page_name(result)
+    page = folder / result.page
     page.write_text(certificate_html(result, name, minutes), encoding="utf-8")
     say(f"{page.stem.capitalize()}: {page}. Check it with: make verify ARGS={page}")
     return result

@@ -16,18 +16,8 @@ class NotVerified(ValueError):
     pass
 
 
-def page_name(result: Result) -> str:
-    return "certificate.html" if result.passed else "result.html"
-
-
 def certificate_html(result: Result, name: str, minutes: int) -> str:
-    """One page without anything from outside: score, lessons, kinds, seed and answers.
-
-    Raises:
-        ValueError: the name is empty.
-    """
-    if not name.strip():
-        raise ValueError(f"name is {name!r}; a certificate needs one. Give the name of the learner.")
+    """One page without anything from outside: score, lessons, kinds, seed and answers."""
     exam = result.exam
     data = {"name": name, "seed": exam.seed, "answers": result.answers, "minutes": minutes, "exam": exam.digest}
     packed = json.dumps(data).replace("<", "\\u003c")
@@ -43,7 +33,7 @@ def certificate_html(result: Result, name: str, minutes: int) -> str:
         f"<p>{result.score} of {len(result.answers)} questions right: <b>{verdict}</b>, in {minutes} minutes. "
         f"By kind: {kinds}. Seed {exam.seed}, digest <code>{digest[:16]}</code>.</p>"
         f"<table><caption>Right answers by lesson</caption><tr><th>lesson<th>right{rows}</table>"
-        f"<p>In the course's folder, <code>make verify ARGS={page_name(result)}</code> draws the same exam and marks "
+        f"<p>In the course's folder, <code>make verify ARGS={result.page}</code> draws the same exam and marks "
         "these answers again. That proves the score, not who gave the answers.</p>"
         f'<script type="application/json" id="exam">{packed}</script></html>\n'
     )

@@ -20,10 +20,6 @@ NOTEBOOKS = (
 )  # fmt: skip
 
 
-class BadAnswer(ValueError):
-    pass
-
-
 @dataclass(frozen=True)
 class Exam:
     """What a seed draws: items of the bank in the order of the lessons, and what is asked, one question for each."""
@@ -92,6 +88,11 @@ class Result:
     def passed(self) -> bool:
         return self.score >= PASS_SHARE * len(self.answers)
 
+    @property
+    def page(self) -> str:
+        """Name of the file that it is written to."""
+        return "certificate.html" if self.passed else "result.html"
+
     def by(self, attribute: str) -> dict[str, tuple[int, int]]:
         """Right answers and questions for each lesson or kind: `by("lesson")`, `by("kind")`."""
         counts: dict[str, tuple[int, int]] = {}
@@ -119,13 +120,13 @@ def mark(exam: Exam, answers: Sequence[int | None]) -> Result:
     """Mark the answers to an exam.
 
     Raises:
-        BadAnswer: there are more or fewer answers than questions, or a question has no such choice.
+        ValueError: there are more or fewer answers than questions, or a question has no such choice.
     """
     if len(answers) != len(exam.questions):
-        raise BadAnswer(f"{len(answers)} answers to {len(exam.questions)} questions; give None where there is none.")
+        raise ValueError(f"{len(answers)} answers to {len(exam.questions)} questions; give None where there is none.")
     for number, (answer, asked) in enumerate(zip(answers, exam.questions), start=1):
         if answer is not None and (isinstance(answer, bool) or answer not in range(len(asked.choices))):
-            raise BadAnswer(f"answer {number} is {answer!r}; it must be 0 to {len(asked.choices) - 1}, or None.")
+            raise ValueError(f"answer {number} is {answer!r}; it must be 0 to {len(asked.choices) - 1}, or None.")
     return Result(exam, tuple(answers))
 
 

@@ -1,15 +1,15 @@
 """Steps an engine, keeps what it returns, and stops at the first thing that no engine may return."""
 
-import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from lessons_lib.conformance.contract import BLOCKS, STEPS, Limits, NewTokens, Params, features_of
 from lessons_lib.conformance.oracle import END, a_model, a_prompt, expected
+from lessons_lib.conformance.texts import byte_tokenizer
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 MAX_STEPS = 1500
@@ -100,28 +100,50 @@ class ModelFault(RuntimeError):
 class Run:
     """One engine, its requests, and the rules that hold in every step.
 
+    Args:
+        make_engine: of the engine that is judged.
+        family: of its model.
+        limits: fields of `Limits`; its defaults apply to the others.
+
     Attributes:
         requests: id -> Served, of all requests.
         steps: how many there were.
         watch: ModelWatch of the engine's model.
         returned: what the last step returned, each with its tokens as they were then. An item that changes them clears
             this list.
+
+    Raises:
+        NotOffered: `make_engine` raised NotImplementedError.
     """
 
-    def __init__(self, make_engine: MakeEngine, family: str, limits: Limits, tokenizer: Any):
-        self.family, self.limits = family, limits
+    tokenizer: Any = byte_tokenizer()
+
+    def __init__(self, make_engine: MakeEngine, family: str = "qwen2", /, **limits: int):
+        self.make_engine, self.family, self.limits = make_engine, family, Limits(**limits)
+        self.runs = [self]
         model = a_model(family)
         self.watch = ModelWatch(model)
-        self.engine = make_engine(model, limits, tokenizer)
+        try:
+            self.engine = make_engine(model, self.limits, self.tokenizer)
+        except NotImplementedError as error:
+            raise NotOffered(str(error)) from error
         self.features = features_of(self.engine)
         self.watch.passes.clear()  # the engine may have tried the model
         self.requests: dict[str, Served] = {}
         self.steps = 0
         self.returned: list[tuple[NewTokens, list[int]]] = []
 
+    def another(self, family: str = "qwen2", /, **limits: int) -> "Run":
+        """A further engine, which is closed with this one."""
+        run = Run(self.make_engine, family, **limits)
+        run.runs = self.runs
+        self.runs.append(run)
+        return run
+
     def close(self) -> None:
-        if close := getattr(self.engine, "close", None):
-            close()
+        for run in self.runs:
+            if close := getattr(run.engine, "close", None):
+                close()
 
     def needs(self, *features: str) -> None:
         """Raise NotOffered if the engine doesn't have one of these."""
@@ -134,7 +156,9 @@ class Run:
         try:
             self.engine.add_request(name, served.given, served.params)
         except (ValueError, TypeError) as error:
-            raise Broken(f"add_request refused a request that is right ({served}): {_told(error)}") from error
+            raise Broken(
+                f"add_request refused a request that is right ({served}): {type(error).__name__}: {error}"
+            ) from error
         self.requests[name] = served
         return name
 
@@ -393,44 +417,3 @@ def _shown(tokens: list[int], around: int) -> str:
     begin = max(0, around - 2)
     inner = ", ".join(map(str, tokens[begin : around + 4]))
     return f"[{'…, ' if begin else ''}{inner}{', …' if len(tokens) > around + 4 else ''}]"
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-@dataclass
-class Bench:
-    """What an item gets: it makes engines, and closes them at the end.
-
-    Attributes:
-        make_engine: of the engine that is judged.
-        tokenizer: see `texts`.
-        runs: the engines that this item has made.
-    """
-
-    make_engine: MakeEngine
-    tokenizer: Any
-    seed: int = 0
-    runs: list[Run] = field(default_factory=list)
-
-    def run(self, family: str = "qwen2", needs: tuple[str, ...] = (), **limits: int) -> Run:
-        """A new engine.
-
-        Raises:
-            NotOffered: it doesn't have one of the features.
-        """
-        try:
-            run = Run(self.make_engine, family, replace(Limits(), **limits), self.tokenizer)
-        except NotImplementedError as error:
-            raise NotOffered(str(error)) from error
-        self.runs.append(run)
-        run.needs(*needs)
-        return run
-
-    def random(self, name: str) -> random.Random:
-        return random.Random(f"{name}:{self.seed}")
-
-    def close(self) -> None:
-        for run in self.runs:
-            run.close()

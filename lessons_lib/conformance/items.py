@@ -1,9 +1,12 @@
 """The items that an engine is judged by, and the levels that they make up."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from lessons_lib.conformance.driver import Bench
+from lessons_lib.conformance.driver import MakeEngine, Run
+
+Test = Callable[[Run], None]
 
 
 @dataclass(frozen=True)
@@ -14,13 +17,28 @@ class Item:
         name: "level.what".
         sentence: what must hold.
         lesson: where it is taught: a lesson's number, or the part of the contract that says it, such as "Engine.step".
-        test: returns if it holds; raises Broken if it doesn't, NotOffered if the engine doesn't have it.
+        test: returns if it holds of an engine with these limits.
+        needs: features of the contract without which it can't be tried.
+        limits: of the engine that it gets, fields of `Limits`.
     """
 
     name: str
     sentence: str
     lesson: str
-    test: Callable[[Bench], None]
+    test: Test
+    needs: tuple[str, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
+
+    def try_on(self, make_engine: MakeEngine) -> None:
+        """Try it on a new engine.
+
+        Raises:
+            Broken: it doesn't hold.
+            NotOffered: the engine doesn't have it.
+        """
+        with closing(Run(make_engine, **self.limits)) as run:
+            run.needs(*self.needs)
+            self.test(run)
 
     @property
     def is_in_contract(self) -> bool:
@@ -46,11 +64,11 @@ class Level:
     title: str
     items: list[Item] = field(default_factory=list)
 
-    def item(self, sentence: str, lesson: str) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-        """Makes a function an item of this level; its name is the function's."""
+    def item(self, sentence: str, lesson: str, *needs: str, **limits: int) -> Callable[[Test], Test]:
+        """Makes a function an item of this level; its name is the function's. See `Item`."""
 
-        def note(test: Callable[[Bench], None]) -> Callable[[Bench], None]:
-            self.items.append(Item(f"{self.name}.{test.__name__}", sentence, lesson, test))
+        def note(test: Test) -> Test:
+            self.items.append(Item(f"{self.name}.{test.__name__}", sentence, lesson, test, needs, limits))
             return test
 
         return note

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lessons_lib.checks.sandbox import run_guarded
-from lessons_lib.conformance.driver import Bench, Broken, MakeEngine, NotOffered
+from lessons_lib.conformance.driver import Broken, MakeEngine, NotOffered
 from lessons_lib.conformance.items import Item, Level
-from lessons_lib.conformance.texts import byte_tokenizer
 
 HELD, BROKEN, NOT_OFFERED = "held", "broken", "not offered"
 SIGNS = {HELD: "✓", BROKEN: "✗", NOT_OFFERED: "–"}
@@ -94,15 +93,7 @@ def judge(
 
 
 def _try(item: Item, make_engine: MakeEngine, seconds: float) -> Verdict:
-    bench = Bench(make_engine, byte_tokenizer())
-
-    def tried() -> None:
-        try:
-            item.test(bench)
-        finally:
-            bench.close()
-
-    outcome = run_guarded(tried, seconds)
+    outcome = run_guarded(lambda: item.try_on(make_engine), seconds)
     error = outcome.error
     if outcome.timed_out:
         where = outcome.stuck_calls[-1] if outcome.stuck_calls else None

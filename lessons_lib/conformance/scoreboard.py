@@ -4,16 +4,16 @@ import inspect
 import random
 import statistics
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lessons_lib.conformance.adapters.course import CourseEngine
 from lessons_lib.conformance.adapters.course import make_engine as make_reference
-from lessons_lib.conformance.contract import BLOCKS, Limits
+from lessons_lib.conformance.contract import BLOCKS
 from lessons_lib.conformance.driver import MAX_STEPS, MakeEngine, Run
 from lessons_lib.conformance.oracle import a_prompt
-from lessons_lib.conformance.texts import byte_tokenizer
 from lessons_lib.measuring.code_lines import closure, code_lines, imported_modules
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.tables.table import Table
@@ -65,6 +65,17 @@ class Score:
     trace: Trace = field(default_factory=Trace)
 
 
+# name -> its title in the table, and how it follows from a score
+FIGURES: dict[str, tuple[str, Callable[[Score], Any]]] = {
+    "tokens_per_second": ("tokens per second", lambda score: statistics.median(score.rates)),
+    "p99_seconds_to_first_token": ("p99 time to first token, ms", lambda score: statistics.median(score.waits)),
+    "steps": ("steps", lambda score: score.num_steps),
+    "tokens_computed": ("tokens computed", lambda score: score.num_computed),
+    "memory_at_peak": ("memory at peak", lambda score: score.memory),
+    "lines_of_code": ("lines of code, with those imported", lambda score: score.num_lines),
+}
+
+
 @dataclass
 class Race:
     """Both engines on the same workload.
@@ -79,31 +90,13 @@ class Race:
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Plain numbers, for a file."""
-        return {
-            name: {
-                "tokens_per_second": statistics.median(score.rates),
-                "p99_seconds_to_first_token": statistics.median(score.waits),
-                "steps": score.num_steps,
-                "tokens_computed": score.num_computed,
-                "memory_at_peak": score.memory,
-                "lines_of_code": score.num_lines,
-            }
-            for name, score in self.scores.items()
-        }
+        return {name: {key: of(score) for key, (_, of) in FIGURES.items()} for name, score in self.scores.items()}
 
     def table(self) -> Table:
         """A column for each engine, and the learner's relative to the reference."""
         (mine, yours), (theirs, reference) = self.figures().items()
-        titles = {
-            "tokens_per_second": "tokens per second",
-            "p99_seconds_to_first_token": "p99 time to first token, ms",
-            "steps": "steps",
-            "tokens_computed": "tokens computed",
-            "memory_at_peak": "memory at peak",
-            "lines_of_code": "lines of code, with those imported",
-        }
         rows = []
-        for key, title in titles.items():
+        for key, (title, _) in FIGURES.items():
             a, b = yours[key], reference[key]
             is_ratio = isinstance(a, int | float) and isinstance(b, int | float) and b
             shown = [1000 * each if title.endswith("ms") else each for each in (a, b)] if is_ratio else [a, b]
@@ -144,19 +137,20 @@ def race(
     scores = {name: Score(), reference: Score()}
     for _ in range(rounds + 1):  # the first one warms up
         for score, make in zip(scores.values(), (make_engine, make_other)):
-            serve(make, workload(seed, num_requests), Limits(), score)
+            serve(make, workload(seed, num_requests), score)
     for score in scores.values():
         del score.rates[0], score.waits[0]
     return Race(scores, seed)
 
 
-def serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, score: Score) -> None:
+def serve(make_engine: MakeEngine, arrivals: list[Arrival], score: Score) -> None:
     """Serve a workload once, and add what came out to a score.
 
     Raises:
         Broken: an answer isn't that of `generate`, or a request was lost.
     """
-    run = Run(make_engine, "qwen2", limits, byte_tokenizer())
+    run = Run(make_engine)
+    limits = run.limits
     waiting, steps, slots, least_free = list(arrivals), [], _Slots(limits.max_num_seqs), limits.num_blocks
     added: dict[str, float] = {}
     waited: dict[str, float] = {}
@@ -199,7 +193,7 @@ def serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, scor
 
 def steps_of(make_engine: MakeEngine, answer_lengths: list[int], max_num_seqs: int) -> int:
     """How many steps an engine takes for short prompts that arrive at once."""
-    run = Run(make_engine, "qwen2", replace(Limits(), max_num_seqs=max_num_seqs), byte_tokenizer())
+    run = Run(make_engine, max_num_seqs=max_num_seqs)
     for index, max_tokens in enumerate(answer_lengths):
         run.add(a_prompt(3, index), max_tokens, ignore_eos=True)
     run.run_out()

@@ -15,31 +15,18 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(
-        not (ROOT / "notebooks" / LESSON).exists(),
-        reason=f"notebooks/{LESSON} is not built; `make notebooks` builds it",
-    ),
 ]
 
 
-@pytest.fixture(scope="module")
-def kernel_lesson(lab):
-    """Lesson 07, run from top to bottom."""
+def test_all_cells_of_the_unsolved_lesson_run(lab):
     opened = lab.open_notebook(LESSON)
-    opened.seconds = opened.run_all_cells()
-    return opened
-
-
-def test_all_cells_of_the_unsolved_lesson_run(kernel_lesson, record_property):
-    assert kernel_lesson.errors() == []
-    record_property("measured", f"all cells ran in {kernel_lesson.seconds:.1f} s")
+    opened.run_all_cells()
+    assert opened.errors() == []
 
 
 def open_part(lab, lesson, *wanted):
     """A notebook with those cells of a lesson that call the names wanted, run from top to bottom."""
-    released = next((ROOT / "notebooks").glob(f"{lesson}_*.ipynb"), None)
-    if released is None:
-        pytest.skip(f"lesson {lesson} is not built; `make notebooks` builds it")
+    (released,) = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
     opened = lab.open_notebook(lab.write_notebook(f"part_of_{released.name}", cells_that_show(released, *wanted)))
     opened.run_all_cells()
     assert opened.errors() == []
@@ -53,7 +40,7 @@ def first_lesson(lab):
 
 def test_buttons_and_keys_move_a_stepper(first_lesson):
     """The player of all lessons; `test_player` tests it in a page of its own."""
-    stepper = first_lesson.shown(Stepper)[0]
+    stepper = first_lesson.shown(Stepper)
     where, words = stepper.says("position"), stepper.words()
     before, after = stepper.click("next")
     assert stepper.says("position") != where and stepper.words() != words
@@ -72,17 +59,12 @@ def test_the_next_day_the_pictures_still_play(lab, first_lesson):
 
 
 @pytest.fixture(scope="module")
-def pool_lesson(lab):
-    return open_part(lab, "03", {"PoolPlayground"})
-
-
-@pytest.fixture(scope="module")
 def mask_lesson(lab):
     return open_part(lab, "04", {"MaskExplorer"})
 
 
-def test_the_pool_can_be_driven_by_hand(pool_lesson):
-    playground = pool_lesson.shown(Playground)[0]
+def test_the_pool_can_be_driven_by_hand(lab):
+    playground = open_part(lab, "03", {"PoolPlayground"}).shown(Playground)
     playground.choose("B", tokens=20)
     before, _ = playground.click("append")
     assert "B" in playground.says("message") and "B" in playground.words()
@@ -91,7 +73,7 @@ def test_the_pool_can_be_driven_by_hand(pool_lesson):
 
 
 def test_a_slider_and_a_rule_change_the_mask(mask_lesson):
-    explorer = mask_lesson.shown(Explorer)[0]
+    explorer = mask_lesson.shown(Explorer)
     words = explorer.words()
     explorer.press("ArrowRight", "new")
     assert explorer.words() != words
@@ -104,7 +86,7 @@ def test_a_slider_and_a_rule_change_the_mask(mask_lesson):
 
 
 def test_ends_of_the_mask_are_dragged(mask_lesson):
-    explorer = mask_lesson.shown(Explorer)[0]
+    explorer = mask_lesson.shown(Explorer)
     explorer.wait_for_ends([0, 0, 0, 4, 3, 2, 0])
     explorer.drag("new 0", 2)
     explorer.wait_for_ends([0, 0, 0, 6, 3, 2, 0])
@@ -121,13 +103,8 @@ def test_ends_of_the_mask_are_dragged(mask_lesson):
     assert explorer.words().startswith("Mask of 9 queries")
 
 
-@pytest.fixture(scope="module")
-def engine_lesson(lab):
-    return open_part(lab, "12", {"Dashboard"})
-
-
-def test_an_engine_is_driven_from_its_dashboard(engine_lesson):
-    dashboard = engine_lesson.shown(Dashboard)[0]
+def test_an_engine_is_driven_from_its_dashboard(lab):
+    dashboard = open_part(lab, "12", {"Dashboard"}).shown(Dashboard)
     dashboard.click("add")
     assert "waits for the next step" in dashboard.says("message")
     before = dashboard.steps()

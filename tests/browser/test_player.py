@@ -121,17 +121,14 @@ def test_a_tall_picture_scrolls_in_its_place_and_keeps_its_scale(chromium, tmp_p
     path.write_text(Stepper(tall, 2)._repr_mimebundle_()["text/html"], encoding="utf-8")
     page = chromium.new_page(viewport={"width": 920, "height": 800})
     page.goto(path.as_uri())
-    boxes = []
+    boxes, player = [], page.locator("lessons-player")
+    player.locator("output").wait_for()
     for i in range(2):
-        page.locator("lessons-player output").wait_for()
-        page.evaluate("i => document.querySelector('lessons-player').go(i)", i)
+        player.evaluate("(player, i) => player.go(i)", i)
         text = page.get_by_text("first line").bounding_box()
-        boxes.append(
-            (text["width"], text["height"], page.evaluate("document.querySelector('lessons-player').offsetHeight"))
-        )
+        boxes.append((text["width"], text["height"], player.bounding_box()["height"]))
     assert boxes[0] == pytest.approx(boxes[1], abs=0.01) and boxes[0][2] <= 600
-    sheet = page.locator(".lessons-stepper-picture")
-    sheet.focus()
+    page.locator(".lessons-stepper-picture").focus()
     page.keyboard.press("End")
     page.wait_for_function(
         "document.querySelector('lessons-player').shadowRoot.querySelector('.sheet').scrollTop > 300"

@@ -10,7 +10,6 @@ import torch
 
 from lessons_lib.checks.exercise import Exercise, call, current_case
 from lessons_lib.checks.judge import describe, judge
-from lessons_lib.checks.sandbox import run_guarded
 from lessons_lib.kernels import triton_setup
 
 SECONDS = 0.2
@@ -74,6 +73,7 @@ LOOPS = {
         "def attempt():\n    x = torch.ones(200, 200)\n    while x.sum() > 0:\n        x = torch.softmax(x @ x, dim=-1)\n",
         "loop at line 3 of your cell: `while x.sum() > 0:`",
     ),
+    "method": ("class P:\n    def get(self):\n        while True:\n            self.n = 1\n\nattempt = lambda: P().get()\n", "loop at line 3 of your cell, in `get`: `while True:`"),
     "lambda": ("attempt = lambda: [0 for _ in iter(int, 1) if _]", "loop at line 1 of your cell: `attempt = lambda"),
     "waits": ("def attempt():\n    time.sleep(0.05)\n    time.sleep(0.8)\n", "It was at line 3 of your cell: `time.sleep(0.8)`"),
 }  # fmt: skip
@@ -84,13 +84,6 @@ def test_the_loop_is_named(name):
     source, says = LOOPS[name]
     said = message(cell(source), seconds=0.05 if name == "waits" else SECONDS)
     assert "Is there an infinite loop?" in said and says in said and "Smallest case: a case" in said
-
-
-def test_a_loop_in_a_method_is_named():
-    answer = cell("class Pool:\n    def allocate(self):\n        while True:\n            self.free = 1\n", name="Pool")
-    outcome = run_guarded(lambda: answer().allocate(), SECONDS)
-    exercise = Exercise("77.1", "Toy", "toy_endless:attempt", print, ())
-    assert "loop at line 3 of your cell, in `allocate`: `while True:`" in str(describe(exercise, outcome, "", answer))
 
 
 def test_a_loop_in_an_interpreted_kernel_is_named():

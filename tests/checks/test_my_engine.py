@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 from answers import lesson_03, lesson_06, lesson_10, lesson_12
-from other_answers import ANSWERS
 from own_workloads import other_answers, reference_answers, run, variants
 
 from lessons_lib.attention import hf_backend
@@ -185,9 +184,9 @@ def test_all_answers_fit_together(set_name):
 
 @pytest.mark.parametrize("set_name", SETS)
 def test_random_workloads(set_name):
-    """A few here, half of the answers alone; the test below serves 200 with each variant."""
+    """A few here, some of the answers alone; the test below serves 200 with each variant."""
     everything, nothing, *alone = variants(SETS[set_name]())
-    for seed, (name, answers) in enumerate([*[everything] * 2, nothing, *alone[list(SETS).index(set_name) :: 2]]):
+    for seed, (name, answers) in enumerate([*[everything] * 2, nothing, *alone[list(SETS).index(set_name) :: 6]]):
         assert run(answers, range(seed, seed + 1)) == [], name
 
 
@@ -268,7 +267,3 @@ def test_my_engine_says_which_parts_are_yours():
     folded = by_lesson(engine.parts).rows
     assert ["12", "releasable", YOURS] in folded and ["03", "blocks_for", YOURS] in folded
     assert sum(len(names.split(", ")) for _, names, _ in folded) == len(PARTS)
-
-
-def test_every_other_answer_is_an_answer_to_a_part():
-    assert set(ANSWERS) == set(PARTS)

@@ -20,7 +20,6 @@ from served_architectures import (
     check_architecture,
     compare,
     generate,
-    markdown,
     random_prompts,
 )
 from tiny_architectures import VOCAB_SIZE, WINDOW, architectures, tiny_model
@@ -100,13 +99,3 @@ def test_tiny_models_write_varied_text_and_have_no_zeros(model_type):
     assert len(set(answers)) > len(answers) // 5
     assert all((weight != 0).any() for weight in model.parameters())
     assert getattr(model.config, "sliding_window", None) in (None, WINDOW)
-
-
-def test_the_table_names_reasons():
-    outcomes = [
-        Outcome("llama", PAGED),
-        Outcome("gptj", GATHERED, "own attention"),
-        Outcome("mamba", REFUSED, "a state"),
-    ]
-    text = markdown(outcomes)
-    assert "| equal | 1 |" in text and "| gptj | GPTJForCausalLM | equal (gathered) | own attention |" in text

@@ -10,8 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
 from lessons_lib.models.support import check_context, check_supported
-from tools.doctor import FAIL, OK
-from tools.doctor_model import check_model
+from tools.doctor import FAIL, OK, check_model
 
 TINY = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
 # (class of the model, fields of its configuration, what the message says)

@@ -12,12 +12,7 @@ from engine_cases import (
     engine_of_kind,
     greedy,
     letter,
-    run_out,
 )
-
-from lessons_lib.engine.logprobs import rows_of_logprobs
-from lessons_lib.engine.plain_sampling import token_probabilities
-from lessons_lib.engine.sampling_params import SamplingParams
 
 PROMPT = [5, 6, 7]
 
@@ -35,28 +30,6 @@ def finish(engine):
     while engine.has_unfinished():
         outputs |= {output.request_id: output for output in engine.step()}
     return outputs
-
-
-def counts(engine):
-    return len(engine.scheduler.waiting), len(engine.scheduler.running)
-
-
-# Requests come and go
-
-
-def test_requests_wait_until_the_next_step_and_run_until_they_end():
-    engine = an_engine()
-    for before, after in (((1, 0), (0, 1)), ((1, 1), (0, 2))):
-        engine.add_request(PROMPT, greedy(9, ignore_eos=True))
-        assert counts(engine) == before and engine.has_unfinished()
-        engine.step()
-        assert counts(engine) == after
-    for _ in range(2):
-        engine.add_request(PROMPT, greedy(9, ignore_eos=True))
-    assert counts(engine) == (2, 2)
-    engine.step()
-    assert counts(engine) == (0, 4)
-    assert len(run_out(engine)) == 4 and counts(engine) == (0, 0) and not engine.has_unfinished()
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
@@ -103,72 +76,3 @@ def test_weights_changed_in_place_count_from_the_next_request_on(make_engine):
             weight.neg_()
     (after,) = engine.generate([PROMPT], greedy(8, ignore_eos=True))
     assert before.token_ids == after.token_ids != changed.token_ids and changed.token_ids[0] == likeliest
-
-
-def test_prompt_and_new_tokens_of_each_step_are_counted():
-    """Prompts of 3 and 5 tokens, a step of decoding, and another prompt of 4 beside two decodes."""
-    engine = an_engine()
-    for length in (3, 5):
-        engine.add_request([length] * length, greedy(9, ignore_eos=True))
-    engine.step(), engine.step()
-    engine.add_request([4] * 4, greedy(9, ignore_eos=True))
-    engine.step(), engine.step()
-    assert [(step.tokens, step.new_tokens, step.running) for step in engine.metrics.recent] == [
-        (8, 2, 2), (2, 2, 2), (6, 3, 3), (3, 3, 3),
-    ]  # fmt: skip
-
-
-# Sampling
-
-
-def test_several_greedy_completions_are_all_the_same():
-    for share_prefixes in (False, True):
-        (output,) = an_engine(share_prefixes=share_prefixes).generate([PROMPT], greedy(9, n=3))
-        assert [completion.token_ids for completion in output.completions] == [alone("qwen2", PROMPT, 9)] * 3
-
-
-def test_top_k_alone_is_top_k_with_a_top_p_of_one():
-    """And a top_k as large as the vocabulary is none."""
-    logits = torch.rand(64, 128, generator=torch.Generator().manual_seed(33))
-    top_k = torch.arange(64) % 9 + 1
-    top_k[::2] = 128
-    ones = torch.ones(64)
-    probabilities, tokens = token_probabilities(logits, ones, top_k, ones)
-    for row, k in enumerate(top_k.tolist()):
-        values, indices = logits[row].double().topk(k)
-        assert tokens[row, :k].tolist() == indices.tolist() and not probabilities[row, k:].any()
-        torch.testing.assert_close(probabilities[row, :k], values.softmax(-1))
-
-
-def test_every_request_has_its_own_temperature_and_cuts(make_engine):
-    rules = [
-        greedy(8, ignore_eos=True),
-        *(
-            SamplingParams(max_tokens=8, temperature=heat, top_k=k, top_p=p, seed=4, ignore_eos=True)
-            for heat, k, p in ((1.0, 10, 0.9), (1.0, 50, 0.99), (3.0, 0, 1.0))
-        ),
-    ]
-    together = [output.token_ids for output in make_engine().generate([PROMPT] * 4, rules)]
-    assert together == [an_engine().generate([PROMPT], rule)[0].token_ids for rule in rules]
-    assert len(set(map(tuple, together))) > 2
-
-
-@pytest.mark.parametrize("count", [2, 3, 99])
-def test_log_probabilities_are_those_before_temperature_and_cuts(count):
-    """As many as there are tokens, at most."""
-    logits = torch.tensor([2.0, 1.0, 0.0])
-    expected = logits.log_softmax(-1).tolist()
-    for token in range(3):
-        (found,) = rows_of_logprobs(logits[None], [token], count)
-        assert found.logprob == pytest.approx(expected[token])
-        assert found.top == tuple(pytest.approx((n, expected[n])) for n in range(min(count, 3)))
-
-
-def test_a_prompt_in_chunks_of_any_size_has_the_same_answer():
-    prompt = list(range(10, 33))
-    expected = alone("qwen2", prompt, 6, ignore_eos=True)
-    for chunk in (1, 2, 5, 22, 23, 24):
-        engine = an_engine(max_num_seqs=1, max_num_batched_tokens=chunk, num_blocks=20)
-        (output,) = engine.generate([prompt], greedy(6, ignore_eos=True))
-        assert output.token_ids == expected
-        assert engine.metrics.steps == -(-len(prompt) // chunk) + 5

@@ -1,228 +1,150 @@
-"""What the schedulers of other engines are tested for, asked of this one. No model: every sequence gets the same token."""
-
-from itertools import pairwise
-from types import SimpleNamespace
+"""What the schedulers and prefix caches of other engines are tested for, asked of this one. No model: every sequence gets
+the same token.
+"""
 
 import pytest
 import torch
-from overlap_cases import BLOCK
-from scheduling_cases import a_sequence, by_name, names
+from scheduling_cases import a_sequence, names
 
-from lessons_lib.engine.core import overlapped_step
-from lessons_lib.engine.greedy_loop import GreedyLoop
-from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import StrictPriority
-from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.swapping import SwappingScheduler
 
+SIZE = 4
 TOKEN = 90
 
 
-def preemptive(num_blocks=100, *, block_size=4, swap_blocks=0, **limits):
-    limits = dict(max_num_seqs=8, max_num_batched_tokens=64, share_prefixes=False) | limits
-    pool, swap_space = PrefixCache(num_blocks, block_size), BlockPool(swap_blocks, block_size)
-    return SwappingScheduler(pool, swap_space=swap_space, **limits)
+def a_scheduler(num_blocks, **limits):
+    limits = dict(max_num_seqs=4, max_num_batched_tokens=64) | limits
+    return PreemptiveScheduler(PrefixCache(num_blocks, SIZE), **limits)
 
 
-def step(scheduler):
+def step(scheduler, token=TOKEN):
     scheduler_output = scheduler.schedule()
-    finished = scheduler.update(scheduler_output, [TOKEN] * len(scheduler_output.num_scheduled_tokens))
+    scheduler.update(scheduler_output, [token] * len(scheduler_output.num_scheduled_tokens))
     audit(scheduler)
-    return scheduler_output, finished
+    return scheduler_output
 
 
-def run_out(scheduler, most=300):
-    """Ids in the order in which sequences were admitted and in which they finished."""
-    admitted, finished = [], []
-    for _ in range(most):
-        if not scheduler.has_unfinished():
-            return admitted, finished
-        scheduler_output, ended = step(scheduler)
-        admitted += names(scheduler_output.admitted)
-        finished += names(ended)
-    raise AssertionError(f"not done after {most} steps")
+def run_out(scheduler):
+    """Sequence id -> how many of its tokens were found in the cache, for all that were admitted."""
+    cached = {}
+    while scheduler.has_unfinished():
+        scheduler_output = step(scheduler)
+        cached |= {each.id: scheduler_output.cached.get(each, 0) for each in scheduler_output.admitted}
+    return cached
 
 
-# Requests come and go
-
-
-def test_prompts_beyond_the_budget_are_computed_in_chunks_side_by_side():
-    """The last prompt of a step gets what is left, and goes on before a new one is admitted."""
-    scheduler = preemptive(max_num_batched_tokens=10, max_num_seqs=3)
-    for n, length in enumerate((8, 8, 8)):
-        scheduler.add(Sequence(str(n), range(length), 3, arrival_time=float(n)))
-    counts = [by_name(step(scheduler)[0].num_scheduled_tokens) for _ in range(4)]
-    assert counts == [
-        {"0": 8, "1": 2},
-        {"0": 1, "1": 6, "2": 3},
-        {"0": 1, "1": 1, "2": 5},
-        {"1": 1, "2": 1},
-    ]
-
-
-def test_a_sequence_that_left_in_the_middle_of_its_prompt_frees_all_of_its_blocks():
-    scheduler = preemptive(max_num_batched_tokens=8)
-    long = Sequence("long", range(40), 3)
-    scheduler.add(long)
-    step(scheduler), step(scheduler)
-    assert long.num_computed_tokens == 16 and len(scheduler.pool.used) == 4
-    scheduler.remove(long)
-    assert not scheduler.pool.used and not scheduler.has_unfinished() and not scheduler.schedule().num_scheduled_tokens
-
-
-# Priorities
-
-
-@pytest.mark.parametrize(
-    "tiers, arrivals, order",
-    [
-        ([2, 0, 1], [1, 2, 3], "120"),
-        ([1, 1, 1], [3, 1, 2], "120"),
-        ([2, 1, 1, 0], [1, 3, 2, 4], "3210"),
-        ([5, 1, 8, 3, 2, 7, 0, 6, 4], [9, 8, 7, 6, 5, 4, 3, 2, 1], "614380752"),
-    ],
-    ids=["tiers", "arrivals", "both", "many"],
-)
-@pytest.mark.parametrize("max_num_seqs", [1, 2, 9])
-def test_priorities_and_arrivals_give_the_order(tiers, arrivals, order, max_num_seqs):
-    scheduler = preemptive(policy=StrictPriority(), max_num_seqs=max_num_seqs)
-    for n, (tier, arrival) in enumerate(zip(tiers, arrivals)):
-        scheduler.add(a_sequence(str(n), tier=tier, arrival_time=float(arrival)))
-    assert names(scheduler.waiting) == list(order)
-    assert names(scheduler.schedule().admitted) == list(order[:max_num_seqs])
-    assert names(scheduler.waiting) == list(order[max_num_seqs:])
-
-
-def test_a_better_tier_comes_in_without_preemption_while_there_is_room():
-    scheduler = preemptive(policy=StrictPriority(), max_num_seqs=3)
-    for n in range(2):
-        scheduler.add(a_sequence(f"low {n}", 10, 5, tier=5, arrival_time=float(n)))
+def begun(scheduler, name, prompt, max_tokens=9):
+    """A sequence whose prompt is computed, and which is still running."""
+    sequence = Sequence(name, list(prompt), max_tokens)
+    scheduler.add(sequence)
     step(scheduler)
-    scheduler.add(a_sequence("high", 10, 5, tier=0, arrival_time=9.0))
-    scheduler_output, _ = step(scheduler)
-    assert names(scheduler_output.admitted) == ["high"] and not scheduler_output.preempted
-    assert len(scheduler.running) == 3 and not scheduler.waiting
+    return sequence
+
+
+def prompt_of(blocks, rest=0, first=0):
+    return list(range(first, first + blocks * SIZE + rest))
+
+
+def test_what_is_found_is_not_evicted_for_the_rest_of_the_same_sequence():
+    """Two blocks in all, both cached and free. The first is a hit: the second must be the one that is overwritten."""
+    scheduler = a_scheduler(2)
+    for name, first in (("A", 0), ("B", SIZE)):
+        scheduler.add(Sequence(name, prompt_of(1, first=first), 1))
+        run_out(scheduler)
+    assert len(scheduler.pool.hash_to_block) == 2
+    both = Sequence("C", prompt_of(2), 1)
+    scheduler.add(both)
+    scheduler_output = scheduler.schedule()
+    assert scheduler_output.cached == {both: SIZE} and both.blocks == [0, 1]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 64])
+def test_the_chunks_of_a_prompt_hash_the_blocks_that_they_fill(chunk):
+    scheduler = a_scheduler(10, max_num_batched_tokens=chunk, max_num_seqs=1)
+    sequence = Sequence("A", prompt_of(3, rest=2), 1)
+    scheduler.add(sequence)
+    while scheduler.has_unfinished():
+        step(scheduler)
+        assert len(scheduler.pool.block_to_hash) == sequence.num_computed_tokens // SIZE
+    assert set(scheduler.pool.hash_to_block) == set(hash_full_blocks(Sequence("B", prompt_of(3), 1), SIZE))
+
+
+def test_a_sequence_that_can_t_be_admitted_touches_no_cached_block():
+    """Its first six blocks are cached, three of them free; the other three that it needs are not there."""
+    scheduler = a_scheduler(10)
+    first = begun(scheduler, "A", prompt_of(3), 4)
+    second = begun(scheduler, "B", prompt_of(6), 4)
+    tail = second.blocks[3:6]
+    scheduler.remove(second)
+    begun(scheduler, "C", prompt_of(2, first=60), 4)
+    large = Sequence("D", prompt_of(9), 1)
+    before = dict(scheduler.pool.ref_count), list(scheduler.pool.free_queue)
+    assert scheduler.cached_blocks(large) == [*first.blocks[:3], *tail]
+    assert scheduler.missing_blocks(large) > len(scheduler.pool.free_queue)
+    assert not scheduler.admission(scheduler, large)
+    assert (scheduler.pool.ref_count, list(scheduler.pool.free_queue)) == before
+    scheduler.add(large)
+    assert large not in scheduler.schedule().admitted and large.blocks == []
+
+
+def test_the_next_turn_of_a_conversation_finds_all_full_blocks_of_the_last_one():
+    scheduler = a_scheduler(100)
+    conversations = [Sequence(str(n), prompt_of(2, rest=3, first=20 * n), 14) for n in range(4)]
+    for sequence in conversations:
+        scheduler.add(sequence)
+    assert set(run_out(scheduler).values()) == {0}
+    for sequence in conversations:
+        scheduler.add(Sequence(sequence.id, [*sequence.token_ids, 7, 8], 3))
+    # The last token of an answer is never computed.
+    computed = 2 * SIZE + 3 + 14 - 1
+    assert run_out(scheduler) == dict.fromkeys("0123", computed // SIZE * SIZE)
+
+
+def test_a_miss_in_the_middle_ends_the_prefix():
+    scheduler = a_scheduler(20)
+    scheduler.add(Sequence("A", prompt_of(4), 1))
+    run_out(scheduler)
+    changed = prompt_of(4)
+    changed[SIZE] += 1
+    for name, prompt, cached in (("B", changed, SIZE), ("C", [99, *prompt_of(4)[1:]], 0), ("D", prompt_of(4), 12)):
+        scheduler.add(Sequence(name, prompt, 1))
+        assert run_out(scheduler) == {name: cached}
+
+
+@pytest.mark.parametrize("tokens, heads, channels", [(2, 1, 8), (2, 2, 1), (1, 2, 8)])
+def test_keys_of_another_shape_are_refused(tokens, heads, channels):
+    """A cache of 2 heads of size 8, and 2 slots to write to."""
+    cache = PagedKVCache(tiny_model("llama").config, 4, SIZE)
+    assert cache.keys[0].shape == (4, SIZE, 2, 8)
+    keys = torch.ones(tokens, heads, channels)
+    with pytest.raises((ValueError, RuntimeError)):
+        cache.write(0, keys, keys, torch.tensor([1, 2]))
 
 
 @pytest.mark.parametrize("first, second", [("high", "low"), ("low", "high")])
 def test_the_worst_tier_loses_its_blocks_whoever_needs_them(first, second):
     """The first is admitted a step earlier, and so the first that wants a third block."""
-    scheduler = preemptive(4, policy=StrictPriority())
+    scheduler = a_scheduler(4, share_prefixes=False, policy=StrictPriority())
     for n, name in enumerate((first, second)):
         scheduler.add(a_sequence(name, 7, 9, tier={"high": 0, "low": 5}[name], arrival_time=float(n)))
         step(scheduler)
-    preempted = []
-    while not preempted:
-        preempted = step(scheduler)[0].preempted
-    assert names(preempted) == ["low"] and names(scheduler.running) == ["high"] and names(scheduler.waiting) == ["low"]
-    assert run_out(scheduler) == (["low"], ["high", "low"])
-
-
-def test_a_preempted_sequence_waits_behind_a_better_tier():
-    scheduler = preemptive(4, policy=StrictPriority())
-    for n, name in enumerate(("first", "victim")):
-        scheduler.add(a_sequence(name, 7, 9, tier=5, arrival_time=float(n)))
     while not scheduler.num_preempted:
         step(scheduler)
-    scheduler.add(a_sequence("high", 7, 9, tier=0, arrival_time=9.0))
-    assert names(scheduler.waiting) == ["high", "victim"]
-    assert run_out(scheduler)[1] == ["first", "high", "victim"]
-
-
-# Blocks run out
-
-
-@pytest.mark.parametrize("swap_blocks", [0, 8])
-def test_a_preempted_sequence_gets_as_many_tokens_as_it_asked_for(swap_blocks):
-    """It keeps its tokens, goes on behind them, and its limit counts all of them."""
-    scheduler = preemptive(4, swap_blocks=swap_blocks)
-    sequences = [a_sequence(name, 7, 9, arrival_time=float(n)) for n, name in enumerate("AB")]
-    for sequence in sequences:
-        scheduler.add(sequence)
-    known = []
-    while scheduler.has_unfinished():
-        known.append(list(sequences[1].output_ids))
-        step(scheduler)
-    assert scheduler.num_preempted and bool(scheduler.num_swapped) == bool(swap_blocks)
-    assert all(later[: len(before)] == before for before, later in pairwise(known)), "tokens were lost"
-    assert [(len(s.output_ids), s.finish_reason) for s in sequences] == [(9, "length")] * 2
+    assert names(scheduler.running) == ["high"] and names(scheduler.waiting) == ["low"]
 
 
 def test_the_first_of_the_queue_is_never_preempted():
-    scheduler = preemptive(8, max_num_seqs=4)
+    scheduler = a_scheduler(8, share_prefixes=False)
     for n in range(4):
         scheduler.add(a_sequence(str(n), 7, 14, arrival_time=float(n)))
-    preempted = []
     while scheduler.has_unfinished():
         oldest = min([*scheduler.running, *scheduler.waiting], key=lambda s: s.arrival_time)
-        scheduler_output, _ = step(scheduler)
-        preempted += names(scheduler_output.preempted)
-        assert oldest not in scheduler_output.preempted
-    assert preempted
-
-
-def test_asking_whether_blocks_suffice_takes_none():
-    scheduler = preemptive(3)
-    scheduler.add(a_sequence("A", 8, 5))
-    step(scheduler)
-    (running,) = scheduler.running
-    before = list(scheduler.pool.free_queue), list(running.blocks)
-    scheduler_output = SchedulerOutput()
-    waiting = a_sequence("B", 9, 2)
-    assert scheduler.missing_blocks(waiting) == 3 and not scheduler.admission(scheduler, waiting)
-    assert scheduler.missing_blocks(a_sequence("C", 4, 2)) == 1
-    assert not scheduler.make_room(scheduler_output, running, 9)
-    assert scheduler.make_room(scheduler_output, running, 0), "no token needs no block"
-    assert (list(scheduler.pool.free_queue), running.blocks) == before and not scheduler_output.block_copies
-
-
-# A step is launched before the last one's tokens are known
-
-
-class Later:
-    """A runner without a model, whose tokens arrive when they are waited for."""
-
-    def forward(self, scheduler_output):
-        tokens = torch.tensor([TOKEN] * len(scheduler_output.num_scheduled_tokens))
-        return torch.nn.functional.one_hot(tokens)
-
-    def keep_tokens(self, scheduler_output, tokens):
-        return SimpleNamespace(wait=tokens.tolist)
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5])
-def test_with_a_step_in_flight_nothing_gets_a_token_too_many(max_tokens):
-    """The second request comes while a step is in flight, and joins the next one."""
-    scheduler = preemptive(block_size=BLOCK)
-    first, second = Sequence("first", range(6), max_tokens), Sequence("second", range(50, 56), max_tokens)
-    loop = GreedyLoop(scheduler, Later(), depth=1)
-    scheduler.add(first)
-    overlapped_step(loop)
-    scheduler.add(second)
-    overlapped_step(loop)
-    assert first.output_ids == [TOKEN] and second.output_ids == [] and second.blocks, "the second is in flight"
-    while scheduler.has_unfinished():
-        overlapped_step(loop)
-    assert [first.output_ids, second.output_ids] == [[TOKEN] * max_tokens] * 2
-    assert not scheduler.pool.used
-
-
-@pytest.mark.parametrize("order", [[0, 3, 1, 4, 2], [4, 3, 2, 1, 0]])
-def test_aborts_while_steps_are_in_flight_leave_the_tokens_known_by_then(order):
-    scheduler = preemptive(block_size=BLOCK)
-    sequences = [Sequence(str(n), range(10 * n, 10 * n + 6), 20, arrival_time=float(n)) for n in range(5)]
-    for sequence in sequences:
-        scheduler.add(sequence)
-    loop = GreedyLoop(scheduler, Later(), depth=1)
-    overlapped_step(loop)
-    for index in order:
-        scheduler.remove(sequences[index])
-        sequences[index].finish_reason = "abort"
-        overlapped_step(loop)
-    while scheduler.has_unfinished():
-        overlapped_step(loop)
-    assert [len(sequences[index].output_ids) for index in order] == [0, 1, 2, 3, 4]
-    assert not scheduler.pool.used
+        assert oldest not in step(scheduler).preempted
+    assert scheduler.num_preempted

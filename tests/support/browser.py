@@ -4,7 +4,7 @@
         notebook = lab.open_notebook("00_one_request.ipynb")
         notebook.run_all_cells()
         assert not notebook.errors()
-        notebook.shown(Stepper)[0].click("next")
+        notebook.shown(Stepper).click("next")
 
 Nothing sleeps for a fixed time: each step waits for the condition that the next one needs.
 """
@@ -96,21 +96,14 @@ class JupyterLab:
         self.folder = Path(folder)
         self.browser = browser
         self.page = None
-        if notebooks.is_dir():
-            shutil.copytree(notebooks, self.folder / "notebooks")
-        else:
-            (self.folder / "notebooks").mkdir()
+        shutil.copytree(notebooks, self.folder / "notebooks")
 
     def __enter__(self):
         settings = self.folder / "settings"
         # Lab draws only the cells in view; a test wants to see them all.
         _write_settings(settings / "@jupyterlab/notebook-extension/tracker.jupyterlab-settings", windowingMode="none")
-        _write_settings(
-            settings / "@jupyterlab/apputils-extension/notification.jupyterlab-settings",
-            fetchNews="false",
-            checkForUpdates=False,
-            doNotDisturbMode=True,
-        )
+        news = settings / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        _write_settings(news, fetchNews="false", checkForUpdates=False, doNotDisturbMode=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = self.folder / "server.log"
@@ -207,10 +200,9 @@ class Notebook:
                }"""
         )
 
-    def run_all_cells(self, seconds: float = RUN_SECONDS) -> float:
-        """Run all cells; return the seconds until the kernel was idle and no cell was left waiting."""
+    def run_all_cells(self) -> None:
+        """Run all cells, and wait until the kernel is idle and no cell is left waiting."""
         self.bring_to_front()
-        started = time.perf_counter()
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         self.page.wait_for_function(
             """() => {
@@ -222,9 +214,8 @@ class Notebook:
                         && code.every(c => c.model.executionState !== 'running' || failed)
                         && panel.sessionContext.session.kernel.status === 'idle';
                }""",
-            timeout=seconds * 1000,
+            timeout=RUN_SECONDS * 1000,
         )
-        return time.perf_counter() - started
 
     def errors(self) -> list[str]:
         """What went wrong: error outputs and text on stderr, a line each, in the order of the cells."""
@@ -236,12 +227,12 @@ class Notebook:
                    o.output_type === 'stream' && o.name === 'stderr' ? [`cell ${i}: stderr: ${o.text}`] : []))"""
         )
 
-    def shown(self, kind: type["Interactive"], at_least: int = 1) -> list:
-        """The interactive pictures of one kind, from top to bottom; waits until there are `at_least` so many."""
+    def shown(self, kind: type["Interactive"]):
+        """The first interactive picture of one kind."""
         self.bring_to_front()
-        found = self.panel.locator(f".{kind.NAME}")
-        found.nth(at_least - 1).wait_for(timeout=START_SECONDS * 1000)
-        return [kind(self.page, found.nth(i)) for i in range(found.count())]
+        found = self.panel.locator(f".{kind.NAME}").first
+        found.wait_for(timeout=START_SECONDS * 1000)
+        return kind(self.page, found)
 
     def save_and_end_kernel(self) -> str:
         """Returns the notebook's path on the server."""

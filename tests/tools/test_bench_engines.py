@@ -34,15 +34,8 @@ def test_the_engine_is_ahead_of_all_others():
 
 
 def test_the_tables_say_what_was_measured():
-    results = {
-        "requests": 2,
-        "repeats": 1,
-        "new_tokens": 30,
-        "ways": [
-            {"name": ALONE, "size": 1, "seconds": 3.0, "same": 2},
-            {"name": "engine", "size": 4, "seconds": 1.5, "same": 1},
-        ],
-    }
+    ways = [dict(name=ALONE, size=1, seconds=3.0, same=2), dict(name="engine", size=4, seconds=1.5, same=1)]
+    results = dict(requests=2, repeats=1, new_tokens=30, ways=ways)
     assert ways_table(results).rows == [
         [ALONE, 1, "10", "1.00 ×", "2.00 ×", "2 of 2"],
         ["engine", 4, "20", "2.00 ×", "1.00 ×", "1 of 2"],

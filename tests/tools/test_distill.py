@@ -109,28 +109,6 @@ def test_text_keeps_finished_distinct_stories_and_holds_some_out(tmp_path, monke
     assert [teacher.decode(pieces, row[:-1]).decode() for row in rows] == judged
 
 
-def story_tokens(lengths):
-    """Stories whose tokens tell them apart: story n is n + 1, n + 1, ..., END."""
-    return np.concatenate([[number + 1] * length + [0] for number, length in enumerate(lengths)]).astype(np.uint16)
-
-
-def test_rows_restart_positions_and_never_count_the_next_story():
-    rows = train.Rows(story_tokens([5, 9, 3, 7, 12, 4, 8]), "cpu", one_text=0.0, leading_end=0.5)
-    for _ in range(20):
-        ids, targets, positions, documents = (batch.tolist() for batch in rows.next(2, 16))
-        for row in range(2):
-            for at in range(16):
-                new = at == 0 or documents[row][at] != documents[row][at - 1]
-                assert positions[row][at] == (0 if new else positions[row][at - 1] + 1)
-            for document in set(documents[row]):
-                inside = [at for at in range(16) if documents[row][at] == document]
-                assert len({ids[row][at] for at in inside} - {0}) <= 1  # one story
-                assert all(targets[row][at] == ids[row][at + 1] for at in inside[:-1])
-                last = inside[-1]
-                if last < 15:
-                    assert ids[row][last] == 0 and targets[row][last] == -100
-
-
 def test_packed_rows_lose_what_their_stories_lose_alone():
     """No story in a row sees another: the packed loss is the loss of each story in a forward pass of its own."""
     model, tokenizer = (

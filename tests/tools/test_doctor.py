@@ -10,8 +10,8 @@ from browser import ROOT
 from packaging.requirements import Requirement
 
 from tools import doctor
+from tools.doctor import AFRESH, FAIL, NOTE, OK, Finding
 
-OK, NOTE, FAIL = doctor.OK, doctor.NOTE, doctor.FAIL
 doctor_project = doctor.project()
 
 
@@ -45,7 +45,7 @@ def test_finding(finding, level, words):
     "level, status, last", [(NOTE, 0, "can run here."), (FAIL, 1, "cannot run here yet; see FAIL")]
 )
 def test_only_a_failure_keeps_the_course_from_running(level, status, last, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "look", lambda: iter([doctor.Finding("a", "b"), doctor.Finding("c", "d", level, "e")]))
+    monkeypatch.setattr(doctor, "look", lambda: iter([Finding("a", "b"), Finding("c", "d", level, "e")]))
     monkeypatch.setattr(sys, "argv", ["doctor"])
     assert doctor.main() == status
     assert last in capsys.readouterr().out.splitlines()[-1]
@@ -73,6 +73,7 @@ def run_doctor(place):
     )
 
 
+@pytest.mark.nightly  # `course.py doctor` is a step of test.yml
 def test_nothing_fails_where_these_tests_run(tmp_path):
     """On the real install, whose requirements have extras (`uvicorn[standard]`) and modules of other names (pyzmq)."""
     done = run_doctor(tmp_path)
@@ -91,6 +92,7 @@ def test_packages_that_are_damaged_are_reported_and_the_others_too(tmp_path, mon
     for module, source, _ in damaged.values():
         (tmp_path / module).mkdir()
         (tmp_path / module / "__init__.py").write_text(source)
+    install_package(tmp_path, "needy", b"Name: needy\nVersion: 9.0\nRequires-Dist: gone>=1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(doctor, "project", lambda: doctor_project | {"dependencies": [*damaged, "packaging"]})
     found = {each.name: each for each in doctor.look_at_packages()}
@@ -98,6 +100,9 @@ def test_packages_that_are_damaged_are_reported_and_the_others_too(tmp_path, mon
         assert f"damaged: importing it fails: {error}" in found[name].found and found[name].level == FAIL
         assert "remove the folder .venv" in found[name].remedy
     assert found["packaging"].level == OK and not {"GPU", "Triton"} & set(found), "nothing is known without torch"
+    assert found["requirements"] == Finding(
+        "requirements", "needy 9.0 requires gone, which is not installed.", FAIL, AFRESH
+    )
 
 
 def test_the_doctor_reports_a_packaging_that_is_damaged(tmp_path):
@@ -149,13 +154,6 @@ def test_what_is_wrong_with_an_installed_version(wanted, problem, tmp_path, monk
     install_package(tmp_path, "odd", b"Name: odd\nVersion: not a version\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert doctor.problem_of(Requirement(wanted)) == problem
-
-
-def test_what_packages_need_and_is_missing_is_named(tmp_path, monkeypatch):
-    install_package(tmp_path, "needy", b"Name: needy\nVersion: 9.0\nRequires-Dist: gone>=1\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (finding,) = doctor.look_at_what_they_need()
-    assert finding.level == FAIL and finding.found == "needy 9.0 requires gone, which is not installed."
 
 
 @pytest.mark.parametrize(

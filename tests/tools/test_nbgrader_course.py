@@ -1,12 +1,5 @@
-"""`make nbgrader` makes a course that nbgrader's own commands release, collect, grade and give feedback on."""
+"""`make nbgrader` makes a course; tests/notebooks/test_nbgrader.py releases and grades one with nbgrader's commands."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
-import nbformat
 import pytest
 
 from tools.nbgrader_course import ROOT, main, make_course
@@ -51,46 +44,3 @@ def test_an_unknown_lesson_is_refused_and_nothing_written(tmp_path, capsys):
         main([str(tmp_path / "course"), "03", "77"])
     assert "no lesson 77; there are 00, 01" in capsys.readouterr().err
     assert not (tmp_path / "course").exists()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-def test_release_collect_autograde_and_feedback(tmp_path):
-    name, course, student = "16_two_gpus", tmp_path / "course", tmp_path / "student"
-    make_course(course, ["16"])
-    exchange = tmp_path / "exchange"
-    exchange.mkdir()
-    exchange.chmod(0o777)
-    student.mkdir()
-    with open(course / "nbgrader_config.py", "a") as config:
-        config.write(f"c.Exchange.root = {str(exchange)!r}\n")
-    (student / "nbgrader_config.py").write_text(
-        f"c = get_config()\nc.Exchange.root = {str(exchange)!r}\nc.CourseDirectory.course_id = 'course'\n"
-    )
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
-
-    def nbgrader(folder, *arguments):
-        command = [sys.executable, "-m", "nbgrader", *arguments]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=800)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    nbgrader(course, "generate_assignment", name)
-    nbgrader(course, "release_assignment", name)
-    nbgrader(student, "fetch_assignment", name)
-    solved = nbformat.read(ROOT / "solutions" / f"{name}.ipynb", as_version=4)
-    answers = {cell.id: cell.source for cell in solved.cells}
-    handed_in = student / name / f"{name}.ipynb"
-    notebook = nbformat.read(handed_in, as_version=4)
-    for cell in notebook.cells:
-        cell.source = answers.get(cell.id, cell.source)
-    nbformat.write(notebook, handed_in)
-    nbgrader(student, "submit", name)
-    nbgrader(course, "collect", name)
-    nbgrader(course, "autograde", name)
-    nbgrader(course, "generate_feedback", name)
-    nbgrader(course, "release_feedback", name)
-    nbgrader(student, "fetch_feedback", name)
-    (feedback,) = student.rglob("*.html")
-    assert "16.1" in feedback.read_text(encoding="utf-8")
-    shutil.rmtree(exchange, ignore_errors=True)

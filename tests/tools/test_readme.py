@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from readme_tables import engine_markdown, summary_markdown, ways_markdown, workloads_markdown
 
 from tools.authoring.build import lesson_files
@@ -13,6 +14,8 @@ README = (LIBRARY / "README.md").read_text(encoding="utf-8")
 
 def test_links_lead_to_files():
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
+    [alt] = re.findall(rf"!\[([^\]]*)\]\({re.escape(COVER)}\)", README)
+    assert len(alt) > 60
     assert links and [link for link in links if not (LIBRARY / link).exists()] == []
 
 
@@ -21,10 +24,8 @@ def test_every_lesson_is_listed_with_its_minutes():
         minutes = re.search(r"^([\d–]+) minutes ·", lesson.read_text(encoding="utf-8"), re.MULTILINE).group(1)
         told = re.findall(r"part of its ([\d–]+) minutes", lesson.read_text(encoding="utf-8"))
         assert set(told) <= {minutes}, f"{lesson.stem}: its end says {told} minutes, its beginning {minutes}"
-        assert re.search(rf"\(notebooks/{lesson.stem}\.ipynb\) \|.*\| {minutes} \|$", README, re.MULTILINE), (
-            lesson.stem,
-            minutes,
-        )
+        row = rf"\(notebooks/{lesson.stem}\.ipynb\) \|.*\| {minutes} \|$"
+        assert re.search(row, README, re.MULTILINE), (lesson.stem, minutes)
 
 
 def test_commands_are_targets_of_the_makefile():
@@ -33,23 +34,14 @@ def test_commands_are_targets_of_the_makefile():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_the_kernel_times_are_the_recorded_ones():
-    assert summary_markdown() in README
+@pytest.mark.parametrize("recorded", [summary_markdown, engine_markdown, workloads_markdown, ways_markdown])
+def test_kernel_times_and_rates_are_the_recorded_ones(recorded):
+    assert recorded() in README
 
 
-def test_the_engine_s_rates_are_the_recorded_ones():
-    assert engine_markdown() in README
-    assert workloads_markdown() in README
-    assert ways_markdown() in README
-
-
+@pytest.mark.nightly  # `make notebooks` draws it anew, with whatever changes the pictures of the lessons
 def test_the_picture_is_that_of_a_run_of_today():
     assert (LIBRARY / COVER).read_text(encoding="utf-8") == cover().svg
-
-
-def test_the_picture_has_alternative_text():
-    [alt] = re.findall(rf"!\[([^\]]*)\]\({re.escape(COVER)}\)", README)
-    assert len(alt) > 60
 
 
 def test_the_architecture_page_names_what_exists():

@@ -69,19 +69,14 @@ def test_actions_have_a_version_and_checkouts_keep_no_token(workflow):
 
 
 @every_workflow
-def test_commands_and_paths_exist(workflow):
+def test_commands_paths_and_markers_exist(workflow):
     course = (ROOT / "course.py").read_text(encoding="utf-8")
+    known = set(re.findall(r'^    "(\w+): ', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
     for command in commands(workflow):
         for name in re.findall(r"course\.py (\S+)", command):
             assert f'"{name}"' in course, command
         for path in re.findall(r"(?<=\s)(?:tests|notebooks|solutions|lessons_lib)(?:/[\w./-]+)?(?=\s|$)", command):
             assert (ROOT / path).exists(), path
-
-
-@every_workflow
-def test_markers_are_those_of_pytest(workflow):
-    known = set(re.findall(r'^    "(\w+): ', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
-    for command in commands(workflow):
         for quoted, bare in re.findall(r'-m (?:"([^"]+)"|(browser|slow|gpu)\b)', command):
             assert set(re.findall(r"\w+", quoted or bare)) - {"and", "or", "not"} <= known, command
 

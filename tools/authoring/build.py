@@ -140,9 +140,8 @@ def _with_measured_outputs(solved: NotebookNode, committed: NotebookNode) -> Not
     measured = {cell.id: cell.outputs for cell in committed.cells if is_measured(cell)}
     solved = nbformat.from_dict(solved)
     for cell in solved.cells:
-        cell.outputs = measured.get(cell.id, cell.outputs) if cell.cell_type == "code" else None
-        if cell.outputs is None:
-            del cell["outputs"]
+        if cell.id in measured:
+            cell.outputs = measured[cell.id]
     return solved
 
 

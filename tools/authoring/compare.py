@@ -5,7 +5,6 @@ import difflib
 import json
 import re
 import zlib
-from dataclasses import dataclass
 
 import nbformat
 from nbformat import NotebookNode
@@ -19,26 +18,8 @@ GEOMETRY = re.compile(r'(?<= )(?:[xyr]|[xy][12]|c[xy]|width|height|d|points|tran
 COORDINATE = re.compile(r"\d+(?:\.\d+)?")
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One difference.
-
-    Attributes:
-        where: the cell, or "notebook".
-        what: "source", "metadata", "outputs", "only in the committed file", ...
-        diff: unified diff from the committed to the rebuilt text.
-    """
-
-    where: str
-    what: str
-    diff: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}\n{self.diff}".rstrip()
-
-
-def compare(committed: NotebookNode, rebuilt: NotebookNode) -> list[Difference]:
-    """Every difference except in the outputs of measured cells."""
+def compare(committed: NotebookNode, rebuilt: NotebookNode) -> list[str]:
+    """Every difference except in the outputs of measured cells, in words, with a unified diff."""
     differences = []
     for what in ("metadata", "nbformat", "nbformat_minor"):
         differences += _difference("notebook", what, committed[what], rebuilt[what])
@@ -53,15 +34,13 @@ def compare(committed: NotebookNode, rebuilt: NotebookNode) -> list[Difference]:
             continue
         old_text = "\n\n".join(cell.source for cell in committed.cells[old_from:old_to])
         new_text = "\n\n".join(cell.source for cell in rebuilt.cells[new_from:new_to])
-        index, cell = (
-            (new_from, rebuilt.cells[new_from]) if new_to > new_from else (old_from, committed.cells[old_from])
-        )
+        index, cells = (new_from, rebuilt.cells) if new_to > new_from else (old_from, committed.cells)
         what = {"delete": "only in the committed file", "insert": "only in the rebuilt file", "replace": "source"}[tag]
-        differences.append(Difference(describe(index, cell), what, _unified(old_text, new_text)))
+        differences.append(_told(describe(index, cells[index]), what, old_text, new_text))
     return differences
 
 
-def _compare_cells(old: NotebookNode, new: NotebookNode, index: int) -> list[Difference]:
+def _compare_cells(old: NotebookNode, new: NotebookNode, index: int) -> list[str]:
     where = describe(index, new)
     differences = []
     for what in ("cell_type", "source", "metadata"):
@@ -74,18 +53,15 @@ def _compare_cells(old: NotebookNode, new: NotebookNode, index: int) -> list[Dif
 
 def same_code(committed: NotebookNode, rebuilt: NotebookNode) -> bool:
     """True when the two differ in prose and measured outputs only: old measurements then still belong to the code."""
-    return not compare(
-        *(
-            nbformat.from_dict({**nb, "cells": [c for c in nb.cells if c.cell_type == "code"]})
-            for nb in (committed, rebuilt)
-        )
-    )
+    both = (committed, rebuilt)
+    code = [nbformat.from_dict({**nb, "cells": [c for c in nb.cells if c.cell_type == "code"]}) for nb in both]
+    return not compare(*code)
 
 
-def _difference(where: str, what: str, old: object, new: object) -> list[Difference]:
+def _difference(where: str, what: str, old: object, new: object) -> list[str]:
     if old == new or (texts := (_text(old), _text(new)))[0] == texts[1] or _drawn_the_same(*texts):
         return []
-    return [Difference(where, what, _unified(*texts))]
+    return [_told(where, what, *texts)]
 
 
 def _text(value: object) -> str:
@@ -108,7 +84,8 @@ def _drawn_the_same(old: str, new: str) -> bool:
     )
 
 
-def _unified(old: str, new: str) -> str:
+def _told(where: str, what: str, old: str, new: str) -> str:
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "committed", "rebuilt", lineterm="", n=1)
     lines = [line if len(line) <= WIDTH else line[:WIDTH] + " …" for line in lines]
-    return "\n".join(lines[:LINES] + ([f"… {len(lines) - LINES} more lines"] if len(lines) > LINES else []))
+    lines[LINES:] = [f"… {len(lines) - LINES} more lines"] if len(lines) > LINES else []
+    return "\n".join([f"{where}: {what}", *lines])

@@ -49,9 +49,7 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "",
-        # Sums of floats depend on the number of threads. On models this small, one thread costs little, and nothing
-        # when
-        # other programs need the cores.
+        # Sums of floats depend on the number of threads. On models this small, one thread costs little.
         "OMP_NUM_THREADS": "1",
     }
 

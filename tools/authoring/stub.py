@@ -49,8 +49,7 @@ def find_reference(target: str) -> Reference:
         defined = [node.name for node in tree.body if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
         raise BuildError(
             f"reference {target!r}: {module} defines {len(found)} functions or classes named {name!r} at its top "
-            "level, "
-            f"and must define one. It has: {', '.join(defined) or 'none'}."
+            f"level, and must define one. It has: {', '.join(defined) or 'none'}."
         )
     lines = text.splitlines()
     first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
@@ -112,15 +111,7 @@ def _has_docstring(function: ast.FunctionDef) -> bool:
 
 def _is_empty(function: ast.FunctionDef) -> bool:
     body = function.body[1:] if _has_docstring(function) else function.body
-    return all(
-        isinstance(statement, ast.Pass)
-        or (
-            isinstance(statement, ast.Expr)
-            and isinstance(statement.value, ast.Constant)
-            and statement.value.value is ...
-        )
-        for statement in body
-    )
+    return all(ast.unparse(statement) in ("pass", "...") for statement in body)
 
 
 def _header_end(lines: list[str], function: ast.FunctionDef) -> tuple[int, int]:

@@ -41,21 +41,13 @@ def tiles(root: Path) -> dict[str, str]:
     """{lesson's number: SVG}, of the lessons whose solved notebook shows its main picture."""
     found = {}
     for path in lesson_files(root):
-        number = path.stem[:2]
-        picture = main_picture(root, path.stem)
-        if picture is not None:
-            found[number] = tile(picture, MAIN_PICTURES[number][1])
+        call, part = MAIN_PICTURES.get(path.stem[:2], ("", ()))
+        solved = read(root, "solutions", path.stem) if call else None
+        cells = [cell for cell in solved.cells if call in cell.source] if solved else []
+        data = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+        if pictures := [each["image/svg+xml"] for each in data if "image/svg+xml" in each]:
+            found[path.stem[:2]] = tile(pictures[0], part)
     return found
-
-
-def main_picture(root: Path, name: str) -> str | None:
-    """The SVG of a lesson's main picture; None if the notebook or the picture is missing."""
-    call, _ = MAIN_PICTURES.get(name[:2], ("", ()))
-    solved = read(root, "solutions", name)
-    if solved is None or not call:
-        return None
-    shown = [output for cell in solved.cells if call in cell.source for output in cell.get("outputs", [])]
-    return next((svg for output in shown if (svg := output.get("data", {}).get("image/svg+xml"))), None)
 
 
 def tile(svg: str, part: tuple[int, ...]) -> str:

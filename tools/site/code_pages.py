@@ -8,6 +8,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from tools.site.doors import ROOT
+
 # As `lessons_lib.viz.source` writes it: the name of what is shown, and the file beside the notebook's folder.
 LINK = re.compile(
     r'<code>([\w.]+)</code>((?:: \d+ lines)?(?:</summary><div>| )in )<a href="\.\./(lessons_lib/[\w/]+)\.py">'
@@ -47,8 +49,8 @@ def definitions(code: str) -> dict[int, str]:
     return found
 
 
-def write_code_pages(files: set[str], folder: Path, root: Path) -> None:
+def write_code_pages(files: set[str], folder: Path) -> None:
     for file in sorted(files):
         page = (folder / file).with_suffix(".md")
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(code_page(file, (root / file).read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(code_page(file, (ROOT / file).read_text(encoding="utf-8")), encoding="utf-8")

@@ -12,15 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 BRANCH = "main"
 
 
-def home_of_record(root: Path = ROOT) -> str:
+def home_of_record() -> str:
     """The setting: "owner/name", or "" as long as the course has no home on GitHub."""
-    home: str = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["lessons"]["repository"]
+    home: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["lessons"]["repository"]
     return home
 
 
-def repository(root: Path = ROOT) -> str:
+def repository() -> str:
     """Where the pages that are built now send readers: in a workflow to its own repository, which may be a fork."""
-    return os.environ.get("GITHUB_REPOSITORY") or home_of_record(root)
+    return os.environ.get("GITHUB_REPOSITORY") or home_of_record()
 
 
 def colab(home: str, lesson: str, cell: str = "") -> str:

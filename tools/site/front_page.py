@@ -56,21 +56,8 @@ def front_page(readme: str, home: str) -> str:
     alt, caption = re.search(r"!\[([^\]]*)\]\([^)]*\.svg\)\n\n\*(.+?)\*\n", readme, re.DOTALL).groups()
     promises = LINK_TO_FILE.sub("", PROMISES.search(readme)[0])
     routes = routes_of(readme)
-    picture = f"![{alt}](static_and_continuous.svg)"
-    lines = [
-        f"# {title}",
-        "",
-        opening,
-        "",
-        picture,
-        "",
-        f"*{caption}*",
-        "",
-        promises,
-        "",
-        *_start(lessons[0].file, home),
-    ]
-    lines += ["", "## Routes", ""]
+    opening = f"# {title}\n\n{opening}\n\n![{alt}](static_and_continuous.svg)\n\n*{caption}*\n\n{promises}\n"
+    lines = [opening, *_start(lessons[0].file, home), "", "## Routes", ""]
     lines += [f"- **everything** · {hours(sum(lesson.minutes for lesson in lessons))} · all {len(lessons)} lessons"]
     for name, numbers in routes.items():
         on_it = ", ".join(f"[{number}]({by_number[number].file}.ipynb)" for number in numbers)

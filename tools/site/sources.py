@@ -21,23 +21,21 @@ FOOTER = re.compile(r"^footer\(", re.MULTILINE)  # a learner's score, and links 
 SHOWN_MIME = ("text/html", "text/plain")  # a picture's HTML holds the picture; its SVG would only make the page larger
 
 
-def write_sources(folder: Path, root: Path = ROOT) -> list[Path]:
-    """Write everything that Sphinx reads into `folder`, emptied first. Returns the lessons' pages, in order."""
+def write_sources(folder: Path) -> None:
+    """Write everything that Sphinx reads into `folder`, emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    home, pages, code = repository(root), [], set()
-    for solved in sorted(Path(root, "solutions").glob("[0-9][0-9]_*.ipynb")):
-        released = nbformat.read(Path(root, "notebooks", solved.name), as_version=4)
+    home, code = repository(), set()
+    for solved in sorted(Path(ROOT, "solutions").glob("[0-9][0-9]_*.ipynb")):
+        released = nbformat.read(Path(ROOT, "notebooks", solved.name), as_version=4)
         page = lesson_page(nbformat.read(solved, as_version=4), released, solved.stem, home)
-        pages.append(folder / solved.name)
-        nbformat.write(page, pages[-1])
+        nbformat.write(page, folder / solved.name)
         code |= linked_files("".join(map(_html, _outputs(page))))
-    write_code_pages(code, folder, root)
+    write_code_pages(code, folder)
     for file in ("notebooks/glossary.md", "tools/site/the_server.md", "lessons_lib/assets/static_and_continuous.svg"):
-        shutil.copy(root / file, folder)
-    readme = Path(root, "README.md").read_text(encoding="utf-8")
+        shutil.copy(ROOT / file, folder)
+    readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
     (folder / "index.md").write_text(front_page(readme, home), encoding="utf-8")
-    return pages
 
 
 def lesson_page(solved: NotebookNode, released: NotebookNode, lesson: str, home: str) -> NotebookNode:

@@ -1,14 +1,14 @@
 """The checks of the engine of lesson 17: the items of its levels, up to the first that doesn't hold."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered, Run, Served
+from lessons_lib.conformance.driver import Broken, BrokenRule, MakeEngine, NotOffered, Run, Served
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.oracle import a_prompt
-from lessons_lib.conformance.texts import byte_tokenizer
 
 # Items of later levels that an engine of one request at a time has to hold as well.
 _EDGES = ("batches.idle", "manners.too_long_a_prompt")
@@ -42,9 +42,11 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
         Mistake: a step computes more than it has to, or an answer is wrong.
         NotImplementedError: the engine isn't written yet.
     """
-    bench = Bench(_checked(make_engine), byte_tokenizer())
     try:
-        run = bench.run()
+        run = Run(_checked(make_engine))
+    except NotOffered as error:
+        raise NotImplementedError(str(error)) from error
+    with closing(run):
         first = "Which token does the newest pass continue? And does it get the cache of all tokens before?"
         _serve_and_count(run, "a", 5, "the first request of an engine", first)
         own = "A cache belongs to one request. "
@@ -58,13 +60,8 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
             after = f"{after} Its id may come again."
             _serve_and_count(run, "c", 9, "a request with the id of one that was aborted while it ran", after)
             other = f"{own}Whose is dropped where another request is added, or aborted before it has begun?"
-            _serve_and_count(
-                run, "e", 10, "a request that runs while another is added and aborted", other, _abort_another
-            )
-    except NotOffered as error:
-        raise NotImplementedError(str(error)) from error
-    finally:
-        bench.close()
+            told = "a request that runs while another is added and aborted"
+            _serve_and_count(run, "e", 10, told, other, _abort_another)
     check_first_level(make_engine)
 
 
@@ -192,45 +189,42 @@ def _check_waiting(make_engine: MakeEngine) -> None:
     """The contract of requests that wait, and of passes; the cells after the exercise rely on both."""
     case = "three requests are added before the first step; each wants 3 tokens"
     current_case.text = case
-    bench = Bench(_checked(make_engine), byte_tokenizer())
     try:
-        run = bench.run()
-        passes = run.watch.passes
-        for index in range(3):
-            run.add(a_prompt(5, index), 3, ignore_eos=True)
-        _refuse_early_passes(passes, case)
+        with closing(Run(_checked(make_engine))) as run:
+            passes = run.watch.passes
+            for index in range(3):
+                run.add(a_prompt(5, index), 3, ignore_eos=True)
+            _refuse_early_passes(passes, case)
 
-        def check_passes() -> None:
-            if len(passes) > 1:
-                raise Mistake(
-                    f"a step made {len(passes)} passes of the model.",
-                    case=case,
-                    idea="The contract allows one at most, so that requests can be added and aborted between tokens.",
-                )
-            passes.clear()
+            def check_passes() -> None:
+                if len(passes) > 1:
+                    raise Mistake(
+                        f"a step made {len(passes)} passes of the model.",
+                        case=case,
+                        idea="The contract allows one at most, so that requests can be added and aborted between "
+                        "tokens.",
+                    )
+                passes.clear()
 
-        run.run_out(check_passes)
-        run.check_answers()
+            run.run_out(check_passes)
+            run.check_answers()
     except Broken as error:
         raise Mistake(
             f"requests that wait don't keep the contract. {error}",
             case=case,
             idea="Each of them stays in the engine until it has ended. Where does yours keep those that wait?",
         ) from error
-    finally:
-        bench.close()
 
 
 def _check_id_again(make_engine: MakeEngine) -> None:
     case = "a request ends; then another one has its id"
     current_case.text = case
-    bench = Bench(_checked(make_engine), byte_tokenizer())
     try:
-        run = bench.run()
-        for num_prompt in (4, 5):
-            run.add(a_prompt(num_prompt), 3, name="again", ignore_eos=True)
-            run.run_out()
-            run.check_answers()
+        with closing(Run(_checked(make_engine))) as run:
+            for num_prompt in (4, 5):
+                run.add(a_prompt(num_prompt), 3, name="again", ignore_eos=True)
+                run.run_out()
+                run.check_answers()
     except Broken as error:
         raise Mistake(
             f"an id can't be used again. {error}",
@@ -238,23 +232,18 @@ def _check_id_again(make_engine: MakeEngine) -> None:
             idea="The contract says of `add_request`: an id is in use until its request has ended; then a new request "
             "may have it. What does your engine keep of a request that has ended?",
         ) from error
-    finally:
-        bench.close()
 
 
 def _not_offered(item: Item, make_engine: MakeEngine) -> str:
     """Try an item; "" if it holds, else what the engine doesn't offer."""
     current_case.text = f"{item.name}: {item.sentence}"
-    bench = Bench(_checked(make_engine), byte_tokenizer())
     try:
-        item.test(bench)
+        item.try_on(_checked(make_engine))
     except Broken as error:
         idea = "" if isinstance(error, BrokenRule) else _where(item)
         raise Mistake(f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=idea) from error
     except NotOffered as error:
         return f"{item.name}: {error}"
-    finally:
-        bench.close()
     return ""
 
 

@@ -35,7 +35,9 @@ class CourseEngine:
             raise ValueError(str(error)) from error
 
     def _keep(self, token: Any) -> None:
-        self.new.append(NewTokens(token.request_id, [token.token], token.finish_reason, token.text))
+        # Of a request that fails with a step in flight, the last token says "error", and `step` says it, too.
+        reason = None if token.finish_reason == "error" else token.finish_reason
+        self.new.append(NewTokens(token.request_id, [token.token], reason, token.text))
 
     def step(self) -> list[NewTokens]:
         for output in self.engine.step():

@@ -16,6 +16,10 @@ class StoppingEngine(SmallEngine):
     def __init__(self, **limits: int):
         super().__init__(a_model("qwen2"), Limits(**limits))
 
+    def ids(self) -> set[str]:
+        """Of the requests that wait or run."""
+        return {sequence.request_id for sequence in [*self.waiting, *self.running]}
+
     def step(self) -> list[NewTokens]:
         self.num_steps += 1
         if self.num_steps > 600:
@@ -34,7 +38,7 @@ class Noticing(StoppingEngine):
         self.notices: list[NewTokens] = []
 
     def abort(self, request_id: str) -> None:
-        if request_id in {sequence.request_id for sequence in [*self.waiting, *self.running]}:
+        if request_id in self.ids():
             self.notices.append(NewTokens(request_id, [], "abort"))
         super().abort(request_id)
 
@@ -95,10 +99,11 @@ class WrongEngine(StoppingEngine):
         has_leaked: whether a step has given one of them a token.
     """
 
+    has_leaked = False
+
     def __init__(self, **limits: int):
         super().__init__(**limits)
         self.aborted: set[str] = set()
-        self.has_leaked = False
 
     def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
         super().add_request(request_id, prompt_ids, params)
@@ -148,8 +153,7 @@ def hiding(make_wrong: type[WrongEngine]) -> type[WrongEngine]:
 
     class Hiding(make_wrong):  # type: ignore[misc, valid-type]
         def has_unfinished(self) -> bool:
-            left = {sequence.request_id for sequence in [*self.waiting, *self.running]} - self.aborted
-            return bool(left or self.unread)
+            return bool(self.ids() - self.aborted or self.unread)
 
     return Hiding
 

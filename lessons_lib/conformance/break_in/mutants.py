@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial, reduce, wraps
 from typing import Any
 
 from lessons_lib.conformance.break_in.engine import ChatEngine, right_engine
@@ -35,35 +36,42 @@ class Mutant:
         return engine
 
 
-def changed_step(course: Any, change: Callable[[list[NewTokens]], list[NewTokens]]) -> None:
-    """`step` returns what `change(events)` makes of its events."""
-    step = course.step
-    course.step = lambda: change(step())
+def around(path: str) -> Callable[[Callable[..., Any]], Change]:
+    """Makes a function (engine behind the contract, method, *arguments) a change that stands in for that method.
 
+    Args:
+        path: of the method, from the engine behind the contract, such as "abort" or "engine.scheduler.release".
+    """
+    *owners, name = path.split(".")
 
-def changed_params(course: Any, change: Callable[[Any], Any]) -> None:
-    """A request is added with what `change(params)` makes of its parameters."""
-    add = course.add_request
-    course.add_request = lambda name, prompt, params: add(name, prompt, change(params))
+    def changing(function: Callable[..., Any]) -> Change:
+        @wraps(function)
+        def change(course: Any, engine: Any, scheduler: Any) -> None:
+            owner = reduce(getattr, owners, course)
+            setattr(owner, name, partial(function, course, getattr(owner, name)))
+
+        return change
+
+    return changing
 
 
 # Answers
 
 
-def gives_one_token_more(course: Any, engine: Any, scheduler: Any) -> None:
-    changed_params(course, lambda params: replace(params, max_tokens=params.max_tokens + 1))
+@around("add_request")
+def gives_one_token_more(course: Any, add: Any, name: str, prompt: list[int], params: Any) -> None:
+    add(name, prompt, replace(params, max_tokens=params.max_tokens + 1))
 
 
-def adds_the_company_to_the_seed(course: Any, engine: Any, scheduler: Any) -> None:
-    def change(params: Any) -> Any:
-        return params if params.seed is None else replace(params, seed=params.seed + len(engine.requests))
-
-    changed_params(course, change)
+@around("add_request")
+def adds_the_company_to_the_seed(course: Any, add: Any, name: str, prompt: list[int], params: Any) -> None:
+    company = len(course.engine.requests)
+    add(name, prompt, params if params.seed is None else replace(params, seed=params.seed + company))
 
 
 def looks_for_stop_strings_in_each_piece(course: Any, engine: Any, scheduler: Any) -> None:
     stops: dict[str, tuple[str, ...]] = {}
-    add = course.add_request
+    add, step = course.add_request, course.step
 
     def add_request(name: str, prompt: list[int], params: Any) -> None:
         add(name, prompt, replace(params, stop=()))
@@ -76,103 +84,80 @@ def looks_for_stop_strings_in_each_piece(course: Any, engine: Any, scheduler: An
         engine.abort(event.request_id)
         return replace(event, text=event.text[: min(found)], finish_reason="stop")
 
-    course.add_request = add_request
-    changed_step(course, lambda events: [cut(event) for event in events])
+    course.add_request, course.step = add_request, lambda: [cut(event) for event in step()]
 
 
-def decodes_each_token_alone(course: Any, engine: Any, scheduler: Any) -> None:
-    decode = engine.tokenizer.decode
-    changed_step(course, lambda events: [replace(each, text=decode(each.token_ids)) for each in events])
+@around("step")
+def decodes_each_token_alone(course: Any, step: Any) -> list[NewTokens]:
+    return [replace(each, text=course.engine.tokenizer.decode(each.token_ids)) for each in step()]
 
 
 # Requests that end early
 
 
-def keeps_what_it_refuses(course: Any, engine: Any, scheduler: Any) -> None:
-    add = course.add_request
-
-    def add_request(name: str, prompt: list[int], params: Any) -> None:
-        if any(not 0 <= token < engine.vocab_size for token in prompt):
-            add(name, [0], params)
-            raise ValueError("unknown token")
-        add(name, prompt, params)
-
-    course.add_request = add_request
+@around("add_request")
+def keeps_what_it_refuses(course: Any, add: Any, name: str, prompt: list[int], params: Any) -> None:
+    if any(not 0 <= token < course.engine.vocab_size for token in prompt):
+        add(name, [0], params)
+        raise ValueError("unknown token")
+    add(name, prompt, params)
 
 
-def keeps_the_slot_of_the_aborted(course: Any, engine: Any, scheduler: Any) -> None:
-    abort = course.abort
-
-    def aborting(name: str) -> None:
-        was_running = any(sequence.id.startswith(name) for sequence in scheduler.running)
-        abort(name)
-        if was_running:
-            scheduler.max_num_seqs = max(1, scheduler.max_num_seqs - 1)
-
-    course.abort = aborting
+@around("abort")
+def keeps_the_slot_of_the_aborted(course: Any, abort: Any, name: str) -> None:
+    scheduler = course.engine.scheduler
+    was_running = any(sequence.id.startswith(name) for sequence in scheduler.running)
+    abort(name)
+    if was_running:
+        scheduler.max_num_seqs = max(1, scheduler.max_num_seqs - 1)
 
 
-def serves_on_after_a_disconnect(course: Any, engine: Any, scheduler: Any) -> None:
-    course.leave = lambda name: None
+@around("leave")
+def serves_on_after_a_disconnect(course: Any, leave: Any, name: str) -> None:
+    pass
 
 
-def ends_a_stream_twice(course: Any, engine: Any, scheduler: Any) -> None:
-    events = course.events
-
-    def twice(name: str, prompt: list[int], params: Any) -> Iterator[bytes]:
-        with closing(events(name, prompt, params)) as stream:
-            for event in stream:
-                yield event
-                body = event.removeprefix(b"data: ").strip()
-                if body != b"[DONE]" and json.loads(body)["choices"][0]["finish_reason"]:
-                    data = json.loads(body)
-                    data["choices"][0]["delta"] = {}
-                    yield b"data: " + json.dumps(data).encode("ascii") + b"\n\n"
-
-    course.events = twice
+@around("events")
+def ends_a_stream_twice(course: Any, events: Any, *request: Any) -> Iterator[bytes]:
+    with closing(events(*request)) as stream:
+        for event in stream:
+            yield event
+            body = event.removeprefix(b"data: ").strip()
+            if body != b"[DONE]" and (data := json.loads(body))["choices"][0]["finish_reason"]:
+                data["choices"][0]["delta"] = {}
+                yield b"data: " + json.dumps(data).encode("ascii") + b"\n\n"
 
 
 # Blocks
 
 
-def loses_a_block_at_preemption(course: Any, engine: Any, scheduler: Any) -> None:
-    preempt = scheduler.preempt_sequence
-    lost: list[int] = []
-
-    def losing(scheduler: Any, output: Any, victim: Any) -> None:
-        preempt(scheduler, output, victim)
-        if not lost and scheduler.pool.free_queue:
-            lost.extend(scheduler.pool.allocate(1))
-
-    scheduler.preempt_sequence = losing
+@around("engine.scheduler.preempt_sequence")
+def loses_a_block_at_preemption(course: Any, preempt: Any, scheduler: Any, output: Any, victim: Any) -> None:
+    is_first = not scheduler.num_preempted
+    preempt(scheduler, output, victim)
+    if is_first and scheduler.pool.free_queue:
+        scheduler.pool.allocate(1)
 
 
-def forgets_the_answer_of_the_preempted(course: Any, engine: Any, scheduler: Any) -> None:
-    preempt = scheduler.preempt_sequence
-
-    def forgetting(scheduler: Any, output: Any, victim: Any) -> None:
-        preempt(scheduler, output, victim)
-        victim.output_ids.clear()
-
-    scheduler.preempt_sequence = forgetting
+@around("engine.scheduler.preempt_sequence")
+def forgets_the_answer_of_the_preempted(course: Any, preempt: Any, scheduler: Any, output: Any, victim: Any) -> None:
+    preempt(scheduler, output, victim)
+    victim.output_ids.clear()
 
 
-def hashes_a_block_alone(course: Any, engine: Any, scheduler: Any) -> None:
-    block_hash = scheduler.block_hash
-    scheduler.block_hash = lambda parent, token_ids: block_hash(b"", token_ids)
+@around("engine.scheduler.block_hash")
+def hashes_a_block_alone(course: Any, block_hash: Any, parent: bytes, token_ids: Any) -> Any:
+    return block_hash(b"", token_ids)
 
 
-def frees_blocks_that_others_use(course: Any, engine: Any, scheduler: Any) -> None:
-    pool, free = scheduler.pool, scheduler.pool.free
-
-    def freeing(blocks: list[int]) -> None:
-        for block in blocks:
-            if pool.ref_count.get(block, 0) > 1:
-                pool.free_queue.append(block)
-                pool.free_queue.move_to_end(block, last=False)
-        free(blocks)
-
-    pool.free = freeing
+@around("engine.scheduler.pool.free")
+def frees_blocks_that_others_use(course: Any, free: Any, blocks: list[int]) -> None:
+    pool = course.engine.scheduler.pool
+    for block in blocks:
+        if pool.ref_count.get(block, 0) > 1:
+            pool.free_queue.append(block)
+            pool.free_queue.move_to_end(block, last=False)
+    free(blocks)
 
 
 # The order is the one in which a learner meets the ideas.

@@ -9,7 +9,7 @@ from typing import Any
 from lessons_lib.checks.endless import files_of, is_cell
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.break_in.abort_engines import RIGHT, WRONG, SilentAfterAnAbort, WrongEngine, hiding
-from lessons_lib.conformance.break_in.calls import Calls, Seen
+from lessons_lib.conformance.break_in.calls import Calls
 from lessons_lib.conformance.break_in.engine import TooManySteps
 from lessons_lib.conformance.break_in.grading import Test, error_of
 from lessons_lib.conformance.break_in.silent import why_silent
@@ -67,7 +67,7 @@ def check_one_test(test: Test) -> None:
                 raise outcome.error
             if outcome.error is not None:
                 if name == "the course's engine":
-                    idea = _counts_others(calls.seen, test) or idea + _counts_earlier(calls.seen)
+                    idea = _counts_others(calls, test) or idea + _counts_earlier(calls)
                 raise _failed(name, outcome, calls, idea)
     for observable, (make_wrong, idea) in WRONG.items():
         current_case.text = f"on an engine with this mistake: {observable}"
@@ -101,23 +101,27 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
     )
 
 
-def _counts_others(seen: Seen, test: Test) -> str:
+def _counts_others(calls: Calls, test: Test) -> str:
     """What to tell a test that fails because other requests get tokens after an abort; "" if it doesn't."""
-    if not seen.later or _tried(test, SilentAfterAnAbort).error is not None:
+    aborts = calls.aborts()
+    later = calls.served(slice(aborts[0], None)) if aborts else []
+    if not later or _tried(test, SilentAfterAnAbort).error is not None:
         return ""
-    others = " and ".join(repr(each) for each in dict.fromkeys(seen.later))
+    others = " and ".join(repr(each) for each in dict.fromkeys(later))
     return (
-        f"After its abort, {seen.aborted[0]!r} got no token. Those that came are of {others}, and your test counts "
-        "them: look at `request_id`."
+        f"After its abort, {calls.made[aborts[0]][1]!r} got no token. Those that came are of {others}, and your test "
+        "counts them: look at `request_id`."
     )
 
 
-def _counts_earlier(seen: Seen) -> str:
+def _counts_earlier(calls: Calls) -> str:
     """A question, where a request got tokens before its abort, and the test has gone on; "" otherwise."""
-    if not seen.early or not seen.told[-1].startswith("step"):
+    aborted = [(index, calls.made[index][1]) for index in calls.aborts()]
+    early = [request_id for index, request_id in aborted if request_id in calls.served(slice(index))]
+    if not early or calls.made[-1][0] != "step":
         return ""
     return (
-        f" Request {seen.early[0]!r} got tokens before its abort, and none after it. Does your test count those from "
+        f" Request {early[0]!r} got tokens before its abort, and none after it. Does your test count those from "
         "before, or those of another request?"
     )
 

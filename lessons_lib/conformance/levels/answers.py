@@ -3,7 +3,7 @@
 from typing import Any
 
 from lessons_lib.conformance.contract import Params
-from lessons_lib.conformance.driver import Bench, Broken, Run, Served, check_answer
+from lessons_lib.conformance.driver import Broken, Run, Served, check_answer
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import END, FAMILIES, a_prompt, expected, prompt_that_ends
 
@@ -16,17 +16,17 @@ def _alone(run: Run, prompt: list[int], max_tokens: int, **params: Any) -> None:
     check_answer(run.family, f"request {name!r}", run.requests[name])
 
 
-def _in_all_families(bench: Bench, *cases: tuple[list[int], int]) -> None:
+def _in_all_families(run: Run, *cases: tuple[list[int], int]) -> None:
     for family in FAMILIES:
-        run = bench.run(family)
+        run = run.another(family)
         for prompt, max_tokens in cases:
             _alone(run, prompt, max_tokens, ignore_eos=True)
 
 
 @LEVEL.item("A request gets the tokens of `generate`: GPT-2, Llama and Qwen2", "00")
-def one_request(bench: Bench) -> None:
-    _in_all_families(bench, (a_prompt(7), 8), (a_prompt(16), 5), (a_prompt(17), 12))
-    first, second = bench.run(), bench.run()
+def one_request(run: Run) -> None:
+    _in_all_families(run, (a_prompt(7), 8), (a_prompt(16), 5), (a_prompt(17), 12))
+    first, second = run, run.another()
     first.add(a_prompt(7), 8, ignore_eos=True)
     if second.engine.has_unfinished():
         raise Broken(
@@ -38,45 +38,41 @@ def one_request(bench: Bench) -> None:
 
 
 @LEVEL.item("A prompt of one token", "00")
-def one_token_prompt(bench: Bench) -> None:
-    _in_all_families(bench, ([5], 6), ([0], 6), ([96], 6))
+def one_token_prompt(run: Run) -> None:
+    _in_all_families(run, ([5], 6), ([0], 6), ([96], 6))
 
 
 @LEVEL.item("An answer of one token", "00")
-def one_token_answer(bench: Bench) -> None:
-    _in_all_families(bench, (a_prompt(9), 1), ([7], 1))
+def one_token_answer(run: Run) -> None:
+    _in_all_families(run, (a_prompt(9), 1), ([7], 1))
 
 
 @LEVEL.item("The end token ends the answer and is part of it; the reason is `stop`", "NewTokens")
-def end_token(bench: Bench) -> None:
+def end_token(run: Run) -> None:
     for family in FAMILIES:
-        run = bench.run(family)
+        run = run.another(family)
         for after in (1, 3):
             _alone(run, prompt_that_ends(family, after), 10)
 
 
 @LEVEL.item("An end token that is also the last allowed token: the reason is `stop`", "NewTokens")
-def end_token_at_the_limit(bench: Bench) -> None:
-    run = bench.run()
+def end_token_at_the_limit(run: Run) -> None:
     _alone(run, prompt_that_ends("qwen2", 3), 3)
 
 
 @LEVEL.item("`ignore_eos` goes on after the end token", "Params")
-def ignore_eos(bench: Bench) -> None:
-    run = bench.run()
+def ignore_eos(run: Run) -> None:
     _alone(run, prompt_that_ends("qwen2", 2), 8, ignore_eos=True)
 
 
 @LEVEL.item("An end token inside the prompt ends nothing", "NewTokens")
-def end_token_in_the_prompt(bench: Bench) -> None:
-    run = bench.run()
+def end_token_in_the_prompt(run: Run) -> None:
     _alone(run, [3, END, 5, END], 6, ignore_eos=True)
     _alone(run, [8, 9, END], 6)
 
 
 @LEVEL.item("A stop token of the request ends its answer and is part of it; the reason is `stop`", "Params")
-def stop_token(bench: Bench) -> None:
-    run = bench.run()
+def stop_token(run: Run) -> None:
     answer = expected("qwen2", a_prompt(9), 8, ignore_eos=True)
     _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],))
     _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],), ignore_eos=True)
@@ -87,19 +83,17 @@ def stop_token(bench: Bench) -> None:
 
 
 @LEVEL.item("Prompt and answer may fill the context to the last token; a stop token there says `stop`", "NewTokens")
-def full_context(bench: Bench) -> None:
-    limit = bench.run().limits.max_model_len
-    _in_all_families(bench, (a_prompt(limit - 1), 1), (a_prompt(40), limit - 40), ([3], limit - 1))
+def full_context(run: Run) -> None:
+    limit = run.limits.max_model_len
+    _in_all_families(run, (a_prompt(limit - 1), 1), (a_prompt(40), limit - 40), ([3], limit - 1))
     last = expected("qwen2", a_prompt(limit - 1), 1, ignore_eos=True)[0]
-    _alone(bench.run(), a_prompt(limit - 1), 1, ignore_eos=True, stop_token_ids=(last,))
+    _alone(run, a_prompt(limit - 1), 1, ignore_eos=True, stop_token_ids=(last,))
 
 
 @LEVEL.item(
-    "What does not fit in the context is refused, or ends with `length` where the context ends",
-    "Engine.add_request",
+    "What does not fit in the context is refused, or ends with `length` where the context ends", "Engine.add_request"
 )
-def beyond_the_context(bench: Bench) -> None:
-    run = bench.run()
+def beyond_the_context(run: Run) -> None:
     limit = run.limits.max_model_len
     prompt = a_prompt(50)
     try:

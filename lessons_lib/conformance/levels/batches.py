@@ -1,9 +1,10 @@
 """Many requests at once get the same tokens, and no slot waits."""
 
+import random
 from itertools import pairwise
 
 from lessons_lib.conformance.contract import MODEL, STEPS
-from lessons_lib.conformance.driver import Bench, Broken, Run
+from lessons_lib.conformance.driver import Broken, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import FAMILIES, a_prompt, prompt_that_ends
 
@@ -12,18 +13,18 @@ RAGGED = ((1, 5), (40, 3), (7, 20), (2, 1), (16, 9), (17, 2), (3, 30), (23, 7), 
 
 
 @LEVEL.item("Requests of unequal length get the tokens that each gets alone", "05")
-def ragged(bench: Bench) -> None:
+def ragged(run: Run) -> None:
     for family in FAMILIES:
-        run = bench.run(family)
+        run = run.another(family)
         run.add_all(RAGGED)
         run.finish()
 
 
 @LEVEL.item("Requests that arrive while others run change no answer", "02")
-def arrivals(bench: Bench) -> None:
-    rng = bench.random("arrivals")
+def arrivals(run: Run) -> None:
+    rng = random.Random("arrivals")
     for family in FAMILIES:
-        run = bench.run(family)
+        run = run.another(family)
         waiting = [(rng.randrange(1, 40), rng.randrange(1, 20)) for _ in range(12)]
         while waiting:
             for _ in range(rng.randrange(3)):
@@ -34,16 +35,14 @@ def arrivals(bench: Bench) -> None:
 
 
 @LEVEL.item("The same prompt several times at once", "05")
-def twins(bench: Bench) -> None:
-    run = bench.run()
+def twins(run: Run) -> None:
     for max_tokens in (6, 6, 9, 1, 6):
         run.add(a_prompt(11), max_tokens)
     run.finish()
 
 
 @LEVEL.item("A short prompt beside one that fills the context", "05")
-def shortest_and_longest(bench: Bench) -> None:
-    run = bench.run()
+def shortest_and_longest(run: Run) -> None:
     limit = run.limits.max_model_len
     run.add([4], limit - 1, ignore_eos=True)
     run.add(a_prompt(limit - 1), 1)
@@ -52,23 +51,20 @@ def shortest_and_longest(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("All of a batch ends in the same step, and another batch follows", "02")
-def all_end_at_once(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=3)
+@LEVEL.item("All of a batch ends in the same step, and another batch follows", "02", max_num_seqs=3)
+def all_end_at_once(run: Run) -> None:
     run.add_many(9, 6, 4)
     run.finish()
 
 
-@LEVEL.item("One batch slot is enough for any number of requests", "02")
-def one_slot(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=1)
+@LEVEL.item("One batch slot is enough for any number of requests", "02", max_num_seqs=1)
+def one_slot(run: Run) -> None:
     run.add_all(RAGGED[:5])
     run.finish()
 
 
-@LEVEL.item("No more than `max_num_seqs` requests run at a time", "02")
-def no_more_than_the_slots(bench: Bench) -> None:
-    run = bench.run(needs=(STEPS,), max_num_seqs=3)
+@LEVEL.item("No more than `max_num_seqs` requests run at a time", "02", STEPS, max_num_seqs=3)
+def no_more_than_the_slots(run: Run) -> None:
     run.add_many(8, 4, 10)
     run.run_out(lambda: _check_slots(run))
 
@@ -82,9 +78,8 @@ def _check_slots(run: Run) -> None:
         )
 
 
-@LEVEL.item("A request takes the slot of one that has finished while others still run", "02")
-def a_freed_slot_is_taken(bench: Bench) -> None:
-    run = bench.run(needs=(STEPS,), max_num_seqs=2)
+@LEVEL.item("A request takes the slot of one that has finished while others still run", "02", STEPS, max_num_seqs=2)
+def a_freed_slot_is_taken(run: Run) -> None:
     long = run.add(a_prompt(5), 40, ignore_eos=True)
     run.add(a_prompt(5, 1), 2, ignore_eos=True)
     late = run.add(a_prompt(5, 2), 2, ignore_eos=True)
@@ -98,9 +93,8 @@ def a_freed_slot_is_taken(bench: Bench) -> None:
     run.check_answers()
 
 
-@LEVEL.item("A request that ends by the end token frees its slot, too", "02")
-def an_early_end_frees_its_slot(bench: Bench) -> None:
-    run = bench.run(needs=(STEPS,), max_num_seqs=1)
+@LEVEL.item("A request that ends by the end token frees its slot, too", "02", STEPS, max_num_seqs=1)
+def an_early_end_frees_its_slot(run: Run) -> None:
     run.add(prompt_that_ends("qwen2", 3), 60)
     second = run.add(a_prompt(4), 2, ignore_eos=True)
     run.finish()
@@ -111,9 +105,8 @@ def an_early_end_frees_its_slot(bench: Bench) -> None:
         )
 
 
-@LEVEL.item("Requests start in the order in which they arrived", "09")
-def first_come(bench: Bench) -> None:
-    run = bench.run(needs=(STEPS,), max_num_seqs=2)
+@LEVEL.item("Requests start in the order in which they arrived", "09", STEPS, max_num_seqs=2)
+def first_come(run: Run) -> None:
     names = run.add_many(7, 3, 6)
     run.run_out()
     starts = [run.first_step(name) for name in names]
@@ -126,9 +119,8 @@ def first_come(bench: Bench) -> None:
             )
 
 
-@LEVEL.item("A running request goes on while new ones keep arriving", "09")
-def no_starvation(bench: Bench) -> None:
-    run = bench.run(needs=(STEPS,), max_num_seqs=4)
+@LEVEL.item("A running request goes on while new ones keep arriving", "09", STEPS, max_num_seqs=4)
+def no_starvation(run: Run) -> None:
     long = run.add(a_prompt(4), 20, ignore_eos=True)
     for index in range(120):
         run.add(a_prompt(8, index), 2, ignore_eos=True)
@@ -143,9 +135,8 @@ def no_starvation(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("A waiting request starts although short ones keep arriving behind it", "09")
-def a_waiting_request_starts(bench: Bench) -> None:
-    run = bench.run(needs=(STEPS,), max_num_seqs=2)
+@LEVEL.item("A waiting request starts although short ones keep arriving behind it", "09", STEPS, max_num_seqs=2)
+def a_waiting_request_starts(run: Run) -> None:
     run.add_many(2, 3, 5)
     long = run.add(a_prompt(50), 4, ignore_eos=True)
     for index in range(80):
@@ -161,9 +152,8 @@ def a_waiting_request_starts(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("A decode step computes one token of a request, not its whole sequence again", "00")
-def the_cache_is_used(bench: Bench) -> None:
-    run = bench.run(needs=(MODEL,))
+@LEVEL.item("A decode step computes one token of a request, not its whole sequence again", "00", MODEL)
+def the_cache_is_used(run: Run) -> None:
     run.add_many(3, 10, 30)
     run.finish()
     computed, needed = sum(run.watch.passes), 3 * (10 + 29)
@@ -176,9 +166,8 @@ def the_cache_is_used(bench: Bench) -> None:
         )
 
 
-@LEVEL.item("Requests share the model's passes", "02")
-def passes_are_shared(bench: Bench) -> None:
-    run = bench.run(needs=(MODEL,), max_num_seqs=4)
+@LEVEL.item("Requests share the model's passes", "02", MODEL, max_num_seqs=4)
+def passes_are_shared(run: Run) -> None:
     run.add_many(4, 5, 30)
     run.finish()
     if len(run.watch.passes) > 60:
@@ -189,8 +178,7 @@ def passes_are_shared(bench: Bench) -> None:
 
 
 @LEVEL.item("Without requests, step() returns [], and the engine can be used again", "Engine.step")
-def idle(bench: Bench) -> None:
-    run = bench.run()
+def idle(run: Run) -> None:
     for _ in range(2):
         if run.engine.has_unfinished():
             raise Broken("has_unfinished() is True, and there is no request.")
@@ -201,8 +189,7 @@ def idle(bench: Bench) -> None:
 
 
 @LEVEL.item("The same requests give the same tokens again", "12")
-def repeated(bench: Bench) -> None:
-    run = bench.run()
+def repeated(run: Run) -> None:
     for _ in range(3):
         run.add_all(RAGGED[2:6])
         run.finish()

@@ -6,7 +6,7 @@ from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
 from lessons_lib.conformance.contract import MODEL, STEPS, STREAM, Params
-from lessons_lib.conformance.driver import MAX_STEPS, Bench, Broken, ModelFault, Run, Served
+from lessons_lib.conformance.driver import MAX_STEPS, Broken, ModelFault, Run, Served
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -15,9 +15,8 @@ LEVEL = Level("manners", "Refusals, aborts, streams, faults")
 LONGEST_WAIT = 5.0  # seconds for a stream that should end at once
 
 
-def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
+def _refuses(run: Run, what: str, prompt: Any, **params: Any) -> None:
     """It is refused by an idle engine, and by one whose requests then go on."""
-    run = bench.run()
     run.must_refuse(what, prompt, params)
     run.add(a_prompt(5), 6)
     run.step()
@@ -28,32 +27,31 @@ def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
 
 
 @LEVEL.item("An empty prompt is refused", "Engine.add_request")
-def empty_prompt(bench: Bench) -> None:
-    _refuses(bench, "a prompt without tokens", [])
+def empty_prompt(run: Run) -> None:
+    _refuses(run, "a prompt without tokens", [])
 
 
 @LEVEL.item("A token outside the vocabulary is refused", "Engine.add_request")
-def unknown_token(bench: Bench) -> None:
-    _refuses(bench, f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
-    _refuses(bench, "a prompt with token -1", [-1, 3])
+def unknown_token(run: Run) -> None:
+    _refuses(run, f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
+    _refuses(run, "a prompt with token -1", [-1, 3])
 
 
 @LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "Engine.add_request")
-def too_long_a_prompt(bench: Bench) -> None:
-    limit = bench.run().limits.max_model_len
-    _refuses(bench, f"a prompt of {limit} tokens, with a context of {limit}", a_prompt(limit), max_tokens=1)
-    _refuses(bench, f"a prompt of {limit + 5} tokens, with a context of {limit}", a_prompt(limit + 5), max_tokens=1)
+def too_long_a_prompt(run: Run) -> None:
+    limit = run.limits.max_model_len
+    _refuses(run, f"a prompt of {limit} tokens, with a context of {limit}", a_prompt(limit), max_tokens=1)
+    _refuses(run, f"a prompt of {limit + 5} tokens, with a context of {limit}", a_prompt(limit + 5), max_tokens=1)
 
 
 @LEVEL.item("`max_tokens` below 1 is refused", "Engine.add_request")
-def no_tokens(bench: Bench) -> None:
-    _refuses(bench, "max_tokens 0", [3, 4], max_tokens=0)
-    _refuses(bench, "max_tokens -1", [3, 4], max_tokens=-1)
+def no_tokens(run: Run) -> None:
+    _refuses(run, "max_tokens 0", [3, 4], max_tokens=0)
+    _refuses(run, "max_tokens -1", [3, 4], max_tokens=-1)
 
 
 @LEVEL.item("An id that is in use is refused, and its first request goes on", "Engine.add_request")
-def id_in_use(bench: Bench) -> None:
-    run = bench.run()
+def id_in_use(run: Run) -> None:
     name = run.add(a_prompt(5), 8, ignore_eos=True)
     run.must_refuse(f"id {name!r}, of a request that waits", [3, 4], {}, name)
     run.step()
@@ -62,8 +60,7 @@ def id_in_use(bench: Bench) -> None:
 
 
 @LEVEL.item("An id can be used again once its request has ended", "Engine.add_request")
-def id_again(bench: Bench) -> None:
-    run = bench.run()
+def id_again(run: Run) -> None:
     for index in range(3):
         run.add(a_prompt(4 + index), 3, name="again")
         run.finish()
@@ -76,8 +73,7 @@ def id_again(bench: Bench) -> None:
 
 
 @LEVEL.item("The engine keeps no list of the caller, and gives away none of its own", "Engine.step")
-def lists_are_copied(bench: Bench) -> None:
-    run = bench.run()
+def lists_are_copied(run: Run) -> None:
     prompt = a_prompt(6)
     run.engine.add_request("mine", prompt, Params(8, ignore_eos=True))
     run.requests["mine"] = Served(list(prompt), Params(8, ignore_eos=True))
@@ -90,9 +86,9 @@ def lists_are_copied(bench: Bench) -> None:
 
 
 @LEVEL.item("abort ends a request wherever it is, and no other answer changes", "Engine.abort")
-def abort_anywhere(bench: Bench) -> None:
+def abort_anywhere(run: Run) -> None:
     for after in range(9):
-        run = bench.run(max_num_seqs=2)
+        run = run.another(max_num_seqs=2)
         names = [run.add(a_prompt(3 + 4 * index, index), 5, ignore_eos=True) for index in range(4)]
         for _ in range(after):
             run.step()
@@ -101,8 +97,7 @@ def abort_anywhere(bench: Bench) -> None:
 
 
 @LEVEL.item("A request that was aborted before its first step gets no token", "Engine.abort")
-def abort_before_the_first_step(bench: Bench) -> None:
-    run = bench.run()
+def abort_before_the_first_step(run: Run) -> None:
     only = run.add(a_prompt(5), 4)
     run.abort(only)
     for _ in range(3):
@@ -112,9 +107,8 @@ def abort_before_the_first_step(bench: Bench) -> None:
     run.check_all_free("after the abort")
 
 
-@LEVEL.item("abort frees the batch slot", "Engine.abort")
-def abort_frees_the_slot(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=1)
+@LEVEL.item("abort frees the batch slot", "Engine.abort", max_num_seqs=1)
+def abort_frees_the_slot(run: Run) -> None:
     first = run.add(a_prompt(5), 50, ignore_eos=True)
     second = run.add(a_prompt(5, 1), 3, ignore_eos=True)
     run.step()
@@ -128,8 +122,7 @@ def abort_frees_the_slot(bench: Bench) -> None:
 
 
 @LEVEL.item("abort of an unknown, an ended or an aborted request changes nothing", "Engine.abort")
-def abort_of_nothing(bench: Bench) -> None:
-    run = bench.run()
+def abort_of_nothing(run: Run) -> None:
     names = [run.add(a_prompt(4, index), 3 + 4 * index, ignore_eos=True) for index in range(3)]
     for each in ("never", ""):
         run.engine.abort(each)
@@ -142,9 +135,8 @@ def abort_of_nothing(bench: Bench) -> None:
     run.finish("at the end")
 
 
-@LEVEL.item("All can be aborted at once, and the engine serves on", "Engine.abort")
-def abort_all(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=3)
+@LEVEL.item("All can be aborted at once, and the engine serves on", "Engine.abort", max_num_seqs=3)
+def abort_all(run: Run) -> None:
     names = run.add_many(6, 7, 30)
     for _ in range(4):
         run.step()
@@ -170,9 +162,8 @@ def _stream(run: Run, name: str, prompt: list[int], max_tokens: int) -> Any:
     return run.engine.stream(name, list(prompt), Params(max_tokens, ignore_eos=True))
 
 
-@LEVEL.item("A stream yields the answer, token by token", "Engine.stream")
-def stream(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("A stream yields the answer, token by token", "Engine.stream", STREAM)
+def stream(run: Run) -> None:
     for index, max_tokens in enumerate((1, 7)):
         tokens = list(_stream(run, f"s{index}", a_prompt(6, index), max_tokens))
         right = expected("qwen2", a_prompt(6, index), max_tokens, ignore_eos=True)
@@ -182,9 +173,8 @@ def stream(bench: Bench) -> None:
         raise Broken("the stream has ended, and has_unfinished() is True.")
 
 
-@LEVEL.item("Streams and steps serve each other's requests, and no token is lost", "Engine.stream")
-def streams_beside_steps(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("Streams and steps serve each other's requests, and no token is lost", "Engine.stream", STREAM)
+def streams_beside_steps(run: Run) -> None:
     for index in range(3):  # with the two streams more than there are batch slots
         run.add(a_prompt(8, index), 9, ignore_eos=True)
     one, two = (_stream(run, name, a_prompt(5, 9), 6) for name in ("one", "two"))
@@ -212,14 +202,13 @@ def streams_beside_steps(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("What a stream computed for others is unfinished until step() has returned it", "Engine.stream")
-def tokens_kept_for_step(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("What a stream computed for others is unfinished until step() has returned it", "Engine.stream", STREAM)
+def tokens_kept_for_step(run: Run) -> None:
     run.add(a_prompt(4), 3, ignore_eos=True)
     list(_stream(run, "read", a_prompt(6), 8))  # longer than the other answer, all of which is computed meanwhile
     del run.requests["read"]
     run.finish()
-    _id_again_before_the_end_is_told(bench.run())
+    _id_again_before_the_end_is_told(run.another())
 
 
 def _id_again_before_the_end_is_told(run: Run) -> None:
@@ -250,9 +239,8 @@ def _id_again_before_the_end_is_told(run: Run) -> None:
         )
 
 
-@LEVEL.item("Tokens kept for step() go with their request when it is aborted", "Engine.abort")
-def nothing_kept_after_abort(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("Tokens kept for step() go with their request when it is aborted", "Engine.abort", STREAM)
+def nothing_kept_after_abort(run: Run) -> None:
     other = run.add(a_prompt(4), 20, ignore_eos=True)
     reader = _stream(run, "read", a_prompt(6), 8)
     for _ in range(3):
@@ -264,9 +252,8 @@ def nothing_kept_after_abort(bench: Bench) -> None:
     run.check_all_free("after the abort")
 
 
-@LEVEL.item("A stream that is closed before its first token leaves no request behind", "Engine.stream")
-def stream_never_read(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("A stream that is closed before its first token leaves no request behind", "Engine.stream", STREAM)
+def stream_never_read(run: Run) -> None:
     reader = _stream(run, "unread", a_prompt(6), 40)
     run.requests["unread"].is_aborted = True
     reader.close()
@@ -277,9 +264,8 @@ def stream_never_read(bench: Bench) -> None:
     _check_gone(run, what, "after the stream was closed")
 
 
-@LEVEL.item("A reader that leaves its stream early ends the request", "Engine.stream")
-def stream_left_early(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("A reader that leaves its stream early ends the request", "Engine.stream", STREAM)
+def stream_left_early(run: Run) -> None:
     reader = _stream(run, "left", a_prompt(6), 40)
     next(reader)
     next(reader)
@@ -290,7 +276,7 @@ def stream_left_early(bench: Bench) -> None:
         "and keeps its slot and cache. Abort it in the generator's `finally`."
     )
     _check_gone(run, what, "after the reader had left")
-    _closed_late(bench.run())
+    _closed_late(run.another())
 
 
 def _closed_late(run: Run) -> None:
@@ -313,9 +299,8 @@ def _closed_late(run: Run) -> None:
     run.finish()
 
 
-@LEVEL.item("A stream ends when its request is aborted", "Engine.stream")
-def stream_aborted(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("A stream ends when its request is aborted", "Engine.stream", STREAM)
+def stream_aborted(run: Run) -> None:
     reader = _stream(run, "gone", a_prompt(6), 40)
     next(reader)
     run.abort("gone")
@@ -335,7 +320,7 @@ def stream_aborted(bench: Bench) -> None:
         )
     what = "the only request was a stream's and was aborted, and has_unfinished() is still True."
     _check_gone(run, what, "after the stream's request was aborted")
-    _nothing_unread_after_abort(bench.run())
+    _nothing_unread_after_abort(run.another())
 
 
 def _nothing_unread_after_abort(run: Run) -> None:
@@ -351,9 +336,8 @@ def _nothing_unread_after_abort(run: Run) -> None:
         )
 
 
-@LEVEL.item("A stream of a request that makes no sense is refused", "Engine.stream")
-def stream_refused(bench: Bench) -> None:
-    run = bench.run(needs=(STREAM,))
+@LEVEL.item("A stream of a request that makes no sense is refused", "Engine.stream", STREAM)
+def stream_refused(run: Run) -> None:
     with contextlib.suppress(ValueError, TypeError):
         list(run.engine.stream("wrong", [], Params(4)))
         raise Broken("stream() of an empty prompt ended without an error; it must raise ValueError.")
@@ -377,10 +361,10 @@ def _fail_once(run: Run, at_pass: int, is_late: bool = False) -> None:
         )
 
 
-@LEVEL.item("After a pass of the model that fails, each request is right or ends with `error`", "Engine.step")
-def a_pass_fails(bench: Bench) -> None:
+@LEVEL.item("After a pass of the model that fails, each request is right or ends with `error`", "Engine.step", MODEL)
+def a_pass_fails(run: Run) -> None:
     for at_pass, is_late in product((1, 2, 5), (False, True)):
-        run = bench.run(needs=(MODEL,))
+        run = run.another()
         for index in range(3):
             run.add(a_prompt(4 + 5 * index, index), 8, ignore_eos=True)
         _fail_once(run, at_pass, is_late)
@@ -398,9 +382,9 @@ def a_pass_fails(bench: Bench) -> None:
         run.check_all_free(f"after a failed pass (the {at_pass}.)")
 
 
-@LEVEL.item("A pass that fails ends no request that wasn't in it", "Engine.step")
-def waiting_survive_a_fault(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=2, needs=(MODEL, STEPS))  # in a thread of its own, more would have run by then
+# In a thread of its own, more would have run by then.
+@LEVEL.item("A pass that fails ends no request that wasn't in it", "Engine.step", MODEL, STEPS, max_num_seqs=2)
+def waiting_survive_a_fault(run: Run) -> None:
     names = run.add_many(5, 5, 6)
     _fail_once(run, at_pass=2)
     for name in names[2:]:
@@ -411,7 +395,7 @@ def waiting_survive_a_fault(bench: Bench) -> None:
             )
     run.check_answers(may_fail=True)
     if STREAM in run.features:
-        _kept_through_a_fault(bench.run(needs=(MODEL, STREAM)))
+        _kept_through_a_fault(run.another())
 
 
 def _kept_through_a_fault(run: Run) -> None:
@@ -429,10 +413,10 @@ def _kept_through_a_fault(run: Run) -> None:
     run.check_answers(may_fail=True)
 
 
-@LEVEL.item("After a pass of the model that fails, the engine serves new requests", "Engine.step")
-def serves_on_after_a_fault(bench: Bench) -> None:
+@LEVEL.item("After a pass of the model that fails, the engine serves new requests", "Engine.step", MODEL)
+def serves_on_after_a_fault(run: Run) -> None:
     for at_pass in (1, 3):
-        run = bench.run(needs=(MODEL,))
+        run = run.another()
         old = tuple(run.add(a_prompt(6, index), 8, ignore_eos=True) for index in range(5))
         _fail_once(run, at_pass)
         for name in old:
@@ -446,10 +430,12 @@ def serves_on_after_a_fault(bench: Bench) -> None:
 @LEVEL.item(
     "A stream in a pass that fails goes on with the right tokens, ends, or raises; it doesn't wait",
     "Engine.stream",
+    MODEL,
+    STREAM,
 )
-def stream_in_a_failed_pass(bench: Bench) -> None:
+def stream_in_a_failed_pass(run: Run) -> None:
     for at_pass in (1, 3):
-        run = bench.run(needs=(MODEL, STREAM))
+        run = run.another()
         _read_through_a_fault(run, at_pass)
 
 

@@ -1,7 +1,9 @@
 """Blocks: taken when they are needed, given back by every ending, and too few of them."""
 
+import random
+
 from lessons_lib.conformance.contract import BLOCKS, MODEL, STEPS, TABLES, Params
-from lessons_lib.conformance.driver import Bench, Broken, Run
+from lessons_lib.conformance.driver import Broken, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels.manners import _fail_once
 from lessons_lib.conformance.oracle import FAMILIES, a_prompt
@@ -18,18 +20,16 @@ def _add_all(run: Run) -> None:
     run.add_all(REQUESTS, ignore_eos=True)
 
 
-@LEVEL.item("All blocks are free at first, and free again at the end", "03")
-def all_come_back(bench: Bench) -> None:
-    run = bench.run(needs=(BLOCKS,))
+@LEVEL.item("All blocks are free at first, and free again at the end", "03", BLOCKS)
+def all_come_back(run: Run) -> None:
     run.check_all_free("before the first request")
     for _ in range(3):
         _add_all(run)
         run.finish("after all requests have ended", after_step=run.free_blocks)
 
 
-@LEVEL.item("A running request holds the blocks of its tokens, and few more", "03")
-def blocks_on_demand(bench: Bench) -> None:
-    run = bench.run(needs=(BLOCKS, STEPS))
+@LEVEL.item("A running request holds the blocks of its tokens, and few more", "03", BLOCKS, STEPS)
+def blocks_on_demand(run: Run) -> None:
     size = run.limits.block_size
     name = run.add(a_prompt(9), 40, ignore_eos=True)
     served = run.requests[name]
@@ -52,24 +52,23 @@ def blocks_on_demand(bench: Bench) -> None:
             )
 
 
-@LEVEL.item("Block sizes 1, 3, 16 and 64", "03")
-def block_sizes(bench: Bench) -> None:
+@LEVEL.item("Block sizes 1, 3, 16 and 64", "03", BLOCKS)
+def block_sizes(run: Run) -> None:
     for block_size in (1, 3, 16, 64):
-        run = bench.run(needs=(BLOCKS,), block_size=block_size, num_blocks=max(8, 300 // block_size))
+        run = run.another(block_size=block_size, num_blocks=max(8, 300 // block_size))
         _add_all(run)
         run.finish(f"block size {block_size}")
 
 
-@LEVEL.item("A request may fill the pool to its last slot", "03")
-def to_the_last_slot(bench: Bench) -> None:
-    run = bench.run(needs=(BLOCKS,), num_blocks=6)  # 24 slots; the last token of an answer needs none
+@LEVEL.item("A request may fill the pool to its last slot", "03", BLOCKS)
+def to_the_last_slot(run: Run) -> None:
+    run = run.another(num_blocks=6)  # 24 slots; the last token of an answer needs none
     run.add(a_prompt(10), 15, ignore_eos=True)
     run.finish("at the end")
 
 
-@LEVEL.item("A request that the pool can never hold is refused, and nothing changes", "10")
-def never_fits(bench: Bench) -> None:
-    run = bench.run(needs=(BLOCKS,), num_blocks=5)
+@LEVEL.item("A request that the pool can never hold is refused, and nothing changes", "10", BLOCKS, num_blocks=5)
+def never_fits(run: Run) -> None:
     run.add(a_prompt(4), 6, ignore_eos=True)
     run.step()
     free = run.free_blocks()
@@ -97,34 +96,34 @@ def never_fits(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("Too few blocks for all: no answer changes, whatever the size of the pool", "10")
-def under_pressure(bench: Bench) -> None:
+@LEVEL.item("Too few blocks for all: no answer changes, whatever the size of the pool", "10", BLOCKS)
+def under_pressure(run: Run) -> None:
     for num_blocks in (8, 9, 10, 11, 13, 16, 20, 26):
-        run = bench.run("qwen2" if num_blocks % 2 else "gpt2", needs=(BLOCKS,), num_blocks=num_blocks, max_num_seqs=6)
+        run = run.another("qwen2" if num_blocks % 2 else "gpt2", num_blocks=num_blocks, max_num_seqs=6)
         _add_all(run)
         run.finish(f"a pool of {num_blocks} blocks", after_step=run.free_blocks)
 
 
-@LEVEL.item("Too few blocks and blocks of one token", "10")
-def under_pressure_token_by_token(bench: Bench) -> None:
+@LEVEL.item("Too few blocks and blocks of one token", "10", BLOCKS)
+def under_pressure_token_by_token(run: Run) -> None:
     for num_blocks in (31, 37, 50):
-        run = bench.run("llama", needs=(BLOCKS,), num_blocks=num_blocks, block_size=1, max_num_seqs=6)
+        run = run.another("llama", num_blocks=num_blocks, block_size=1, max_num_seqs=6)
         _add_all(run)
         run.finish(f"a pool of {num_blocks} blocks of one token")
 
 
-@LEVEL.item("Under pressure, tokens that a reader has got are not taken back or repeated", "10")
-def preempted_streams_go_on(bench: Bench) -> None:
-    run = bench.run(needs=(BLOCKS, STEPS), num_blocks=9, max_num_seqs=3)
+@LEVEL.item("Under pressure, tokens that a reader has got are not taken back or repeated", "10", BLOCKS, STEPS)
+def preempted_streams_go_on(run: Run) -> None:
+    run = run.another(num_blocks=9, max_num_seqs=3)
     run.add_many(3, 8, 24)
     run.finish()
 
 
-@LEVEL.item("Abort and pressure at once lose no block", "10")
-def abort_under_pressure(bench: Bench) -> None:
-    rng = bench.random("abort_under_pressure")
+@LEVEL.item("Abort and pressure at once lose no block", "10", BLOCKS)
+def abort_under_pressure(run: Run) -> None:
+    rng = random.Random("abort_under_pressure")
     for family in FAMILIES:
-        run = bench.run(family, needs=(BLOCKS,), num_blocks=9, max_num_seqs=5)
+        run = run.another(family, num_blocks=9, max_num_seqs=5)
         names = [run.add(a_prompt(1 + 3 * index, index), 12, ignore_eos=True) for index in range(7)]
         rng.shuffle(names)
         for name in names[:4]:
@@ -134,10 +133,10 @@ def abort_under_pressure(bench: Bench) -> None:
         run.finish("aborts in a pool of 9 blocks")
 
 
-@LEVEL.item("A pass of the model that fails loses no block, also under pressure", "12")
-def fault_under_pressure(bench: Bench) -> None:
+@LEVEL.item("A pass of the model that fails loses no block, also under pressure", "12", BLOCKS, MODEL)
+def fault_under_pressure(run: Run) -> None:
     for at_pass in (1, 4, 9):
-        run = bench.run(needs=(BLOCKS, MODEL), num_blocks=9, max_num_seqs=4)
+        run = run.another(num_blocks=9, max_num_seqs=4)
         for index in range(4):
             run.add(a_prompt(5 + index, index), 12, ignore_eos=True)
         _fail_once(run, at_pass)
@@ -145,14 +144,14 @@ def fault_under_pressure(bench: Bench) -> None:
         run.check_all_free(f"after a failed pass (the {at_pass}.)")
 
 
-@LEVEL.item("A step computes at most `max_num_batched_tokens` tokens; a longer prompt takes several steps", "09")
-def token_budget(bench: Bench) -> None:
-    run = bench.run(needs=(MODEL,), max_num_batched_tokens=8)
+@LEVEL.item("A step computes at most `max_num_batched_tokens` tokens; a longer prompt takes several steps", "09", MODEL)
+def token_budget(run: Run) -> None:
+    run = run.another(max_num_batched_tokens=8)
     run.add_all(((40, 4), (3, 9), (17, 5)), ignore_eos=True)
     run.finish()
     _check_budget(run, 8)
     if BLOCKS in run.features:
-        run = bench.run(needs=(MODEL,), max_num_batched_tokens=8, num_blocks=12)
+        run = run.another(max_num_batched_tokens=8, num_blocks=12)
         for index in range(4):
             run.add(a_prompt(6, index), 24, ignore_eos=True)
         run.finish()
@@ -167,9 +166,8 @@ def _check_budget(run: Run, budget: int, asks: str = "") -> None:
         )
 
 
-@LEVEL.item("No block is in two tables, nor in a table and free", "03")
-def no_block_twice(bench: Bench) -> None:
-    run = bench.run(needs=(BLOCKS, TABLES), num_blocks=12, max_num_seqs=4)
+@LEVEL.item("No block is in two tables, nor in a table and free", "03", BLOCKS, TABLES, num_blocks=12, max_num_seqs=4)
+def no_block_twice(run: Run) -> None:
     for index in range(5):
         run.add(a_prompt(7 + index, index), 10, ignore_eos=True)  # nothing to share
     run.run_out(lambda: _check_tables(run))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from lessons_lib.conformance.contract import SAMPLING, TEXT
-from lessons_lib.conformance.driver import Bench, Broken, Run
+from lessons_lib.conformance.driver import Broken, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import END, a_prompt, expected, next_token_probabilities
 
@@ -24,31 +24,30 @@ def _drawn(run: Run, company: bool = False, **params: Any) -> list[int]:
     return run.requests[name].tokens
 
 
-def _is_greedy(bench: Bench, what: str, **params: Any) -> None:
-    tokens = _drawn(bench.run(needs=(SAMPLING,)), **params)
+def _is_greedy(run: Run, what: str, **params: Any) -> None:
+    tokens = _drawn(run, **params)
     right = expected("qwen2", PROMPT, 10, ignore_eos=True)
     if tokens != right:
         raise Broken(f"{what} leaves one token to draw, the likeliest: {right}; the engine drew {tokens}.")
 
 
-@LEVEL.item("top_k = 1 is greedy at any temperature", "12")
-def top_k_of_one(bench: Bench) -> None:
-    _is_greedy(bench, "top_k 1 at temperature 4", temperature=FLAT, top_k=1, seed=3)
+@LEVEL.item("top_k = 1 is greedy at any temperature", "12", SAMPLING)
+def top_k_of_one(run: Run) -> None:
+    _is_greedy(run, "top_k 1 at temperature 4", temperature=FLAT, top_k=1, seed=3)
 
 
-@LEVEL.item("A tiny top_p is greedy at any temperature", "12")
-def tiny_top_p(bench: Bench) -> None:
-    _is_greedy(bench, "top_p 1e-6 at temperature 4", temperature=FLAT, top_p=1e-6, seed=3)
+@LEVEL.item("A tiny top_p is greedy at any temperature", "12", SAMPLING)
+def tiny_top_p(run: Run) -> None:
+    _is_greedy(run, "top_p 1e-6 at temperature 4", temperature=FLAT, top_p=1e-6, seed=3)
 
 
-@LEVEL.item("Temperature 0 ignores the other parameters", "12")
-def temperature_zero(bench: Bench) -> None:
-    _is_greedy(bench, "temperature 0", temperature=0.0, top_k=50, top_p=0.9, seed=3)
+@LEVEL.item("Temperature 0 ignores the other parameters", "12", SAMPLING)
+def temperature_zero(run: Run) -> None:
+    _is_greedy(run, "temperature 0", temperature=0.0, top_k=50, top_p=0.9, seed=3)
 
 
-@LEVEL.item("A seed draws the same answer again, alone or in company", "12")
-def seeds_in_company(bench: Bench) -> None:
-    run = bench.run(needs=(SAMPLING,))
+@LEVEL.item("A seed draws the same answer again, alone or in company", "12", SAMPLING)
+def seeds_in_company(run: Run) -> None:
     params: dict[str, Any] = dict(temperature=FLAT, seed=41)
     alone = _drawn(run, **params)
     for company in (False, True):
@@ -61,11 +60,11 @@ def seeds_in_company(bench: Bench) -> None:
             )
 
 
-@LEVEL.item("A seed draws the same answer after a preemption", "12")
-def seeds_under_pressure(bench: Bench) -> None:
+@LEVEL.item("A seed draws the same answer after a preemption", "12", SAMPLING)
+def seeds_under_pressure(run: Run) -> None:
     alone: dict[str, list[int]] = {}
     for num_blocks in (64, 9):
-        run = bench.run(needs=(SAMPLING,), num_blocks=num_blocks, max_num_seqs=3)
+        run = run.another(num_blocks=num_blocks, max_num_seqs=3)
         names = [run.add(a_prompt(8, s), 24, temperature=FLAT, seed=s, ignore_eos=True) for s in range(3)]
         run.run_out()
         for name in names:
@@ -77,9 +76,8 @@ def seeds_under_pressure(bench: Bench) -> None:
                 )
 
 
-@LEVEL.item("Different seeds draw different answers, and no seed another one each time", "12")
-def seeds_differ(bench: Bench) -> None:
-    run = bench.run(needs=(SAMPLING,))
+@LEVEL.item("Different seeds draw different answers, and no seed another one each time", "12", SAMPLING)
+def seeds_differ(run: Run) -> None:
     seeded = {tuple(_drawn(run, temperature=FLAT, seed=seed)) for seed in range(4)}
     unseeded = {tuple(_drawn(run, temperature=FLAT)) for _ in range(4)}
     for what, answers in (("four seeds", seeded), ("four requests without a seed", unseeded)):
@@ -87,19 +85,19 @@ def seeds_differ(bench: Bench) -> None:
             raise Broken(f"{what} drew {len(answers)} different answers of ten tokens at temperature {FLAT:g}.")
 
 
-def _first_tokens(bench: Bench, count: int, **params: Any) -> torch.Tensor:
+def _first_tokens(run: Run, count: int, **params: Any) -> torch.Tensor:
     """[vocabulary]: how often each token is the first one drawn."""
-    run = bench.run(needs=(SAMPLING,), max_num_seqs=16)
+    run = run.another(max_num_seqs=16)
     names = [run.add(PROMPT, 1, seed=seed, ignore_eos=True, **params) for seed in range(count)]
     run.run_out()
     drawn = torch.tensor([run.requests[name].tokens[0] for name in names])
     return torch.bincount(drawn, minlength=97).double()
 
 
-def _check_draws(bench: Bench, what: str, right: torch.Tensor, **params: Any) -> None:
+def _check_draws(run: Run, what: str, right: torch.Tensor, **params: Any) -> None:
     """Chi-square over the tokens that are expected at least five times; the others are one class."""
     count = 600
-    seen = _first_tokens(bench, count, **params)
+    seen = _first_tokens(run, count, **params)
     if (outside := int(seen[right == 0].sum())) > 0:
         token = int((seen * (right == 0)).argmax())
         raise Broken(f"{what}: {outside} of {count} draws took a token that may not be drawn, such as {token}.")
@@ -122,29 +120,28 @@ def _probabilities(temperature: float) -> torch.Tensor:
     return logits.softmax(-1)
 
 
-@LEVEL.item("Draws follow the softmax at the temperature", "12")
-def distribution(bench: Bench) -> None:
-    _check_draws(bench, "temperature 4", _probabilities(FLAT), temperature=FLAT)
+@LEVEL.item("Draws follow the softmax at the temperature", "12", SAMPLING)
+def distribution(run: Run) -> None:
+    _check_draws(run, "temperature 4", _probabilities(FLAT), temperature=FLAT)
 
 
-@LEVEL.item("top_k draws from the k likeliest", "12")
-def top_k(bench: Bench) -> None:
+@LEVEL.item("top_k draws from the k likeliest", "12", SAMPLING)
+def top_k(run: Run) -> None:
     right = _probabilities(FLAT)
     right[right < right.topk(5).values[-1]] = 0
-    _check_draws(bench, "top_k 5 at temperature 4", right / right.sum(), temperature=FLAT, top_k=5)
+    _check_draws(run, "top_k 5 at temperature 4", right / right.sum(), temperature=FLAT, top_k=5)
 
 
-@LEVEL.item("top_p draws from the likeliest that together have this probability", "12")
-def top_p(bench: Bench) -> None:
+@LEVEL.item("top_p draws from the likeliest that together have this probability", "12", SAMPLING)
+def top_p(run: Run) -> None:
     right, order = _probabilities(FLAT).sort(descending=True)
     right[right.cumsum(-1) - right >= 0.6] = 0
     right = torch.zeros(97, dtype=torch.double).scatter(0, order, right)
-    _check_draws(bench, "top_p 0.6 at temperature 4", right / right.sum(), temperature=FLAT, top_p=0.6)
+    _check_draws(run, "top_p 0.6 at temperature 4", right / right.sum(), temperature=FLAT, top_p=0.6)
 
 
-@LEVEL.item("A temperature or top_p that makes no sense is refused", "12")
-def senseless_params(bench: Bench) -> None:
-    run = bench.run(needs=(SAMPLING,))
+@LEVEL.item("A temperature or top_p that makes no sense is refused", "12", SAMPLING)
+def senseless_params(run: Run) -> None:
     nan, infinite = float("nan"), float("inf")
     wrong = {"temperature": (-1.0, nan, infinite), "top_p": (0.0, -0.5, 1.5, 2.0, nan)}
     for name, value in [(name, value) for name, values in wrong.items() for value in values]:
@@ -153,9 +150,8 @@ def senseless_params(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("The pieces of a stream are the text of its tokens, and no piece ends in half a character", "12")
-def texts(bench: Bench) -> None:
-    run = bench.run(needs=(TEXT,))
+@LEVEL.item("The pieces of a stream are the text of its tokens, and no piece ends in half a character", "12", TEXT)
+def texts(run: Run) -> None:
     names = [run.add(a_prompt(5, s), 30, temperature=FLAT, seed=s) for s in range(8)]
     names.append(run.add(PROMPT, 10, ignore_eos=True))
     pieces: dict[str, list[str]] = {name: [] for name in names}
@@ -164,8 +160,8 @@ def texts(bench: Bench) -> None:
             pieces[event.request_id].append(event.text)
     for name in names:
         tokens, text = run.requests[name].tokens, "".join(pieces[name])
-        right = bench.tokenizer.decode(tokens)
-        without_end = bench.tokenizer.decode(tokens[:-1] if tokens[-1] == END else tokens)
+        right = run.tokenizer.decode(tokens)
+        without_end = run.tokenizer.decode(tokens[:-1] if tokens[-1] == END else tokens)
         if text not in (right, without_end):
             raise Broken(
                 f"the pieces of request {name!r} are {text!r}; the text of its tokens is {right!r}. A character may "

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from lessons_lib.conformance.contract import MODEL, SERVER
-from lessons_lib.conformance.driver import Bench, Broken, Run
+from lessons_lib.conformance.driver import Broken, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
 
@@ -19,11 +19,10 @@ NUM_TOKENS = 12
 class Client:
     """A client of the server that is judged."""
 
-    def __init__(self, bench: Bench, **limits: Any):
-        self.run: Run = bench.run(needs=(SERVER,), **limits)
-        self.http = httpx.Client(base_url=self.run.engine.url, timeout=20)
+    def __init__(self, run: Run):
+        self.http = httpx.Client(base_url=run.engine.url, timeout=20)
         self.model = self.http.get("/v1/models").json()["data"][0]["id"]
-        self.text = bench.tokenizer.decode(expected("qwen2", PROMPT, NUM_TOKENS, ignore_eos=True))
+        self.text = run.tokenizer.decode(expected("qwen2", PROMPT, NUM_TOKENS, ignore_eos=True))
 
     def body(self, **changed: Any) -> dict[str, Any]:
         asked = {"model": self.model, "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
@@ -64,17 +63,17 @@ def _equal(what: str, came: object, right: object) -> None:
         raise Broken(f"{what}: {came!r} came; it must be {right!r}.")
 
 
-@LEVEL.item("GET /v1/models lists the model", "14")
-def models(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("GET /v1/models lists the model", "14", SERVER)
+def models(run: Run) -> None:
+    client = Client(run)
     answer = client.http.get("/v1/models").json()
     _equal("`object` of /v1/models", answer.get("object"), "list")
     _equal("`object` of a model", answer["data"][0].get("object"), "model")
 
 
-@LEVEL.item("A completion has the text of `generate`, a reason, and counts its tokens", "14")
-def completion(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("A completion has the text of `generate`, a reason, and counts its tokens", "14", SERVER)
+def completion(run: Run) -> None:
+    client = Client(run)
     answer = client.completion()
     choice = answer["choices"][0]
     _equal("the text", choice["text"], client.text)
@@ -85,17 +84,17 @@ def completion(bench: Bench) -> None:
     _equal("usage", usage, right)
 
 
-@LEVEL.item("A text as prompt is the same as its tokens", "14")
-def text_prompt(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("A text as prompt is the same as its tokens", "14", SERVER)
+def text_prompt(run: Run) -> None:
+    client = Client(run)
     text = "some words"
-    ids = bench.tokenizer.encode(text)
+    ids = run.tokenizer.encode(text)
     _equal("the answer to a text", *(client.completion(prompt=each)["choices"][0]["text"] for each in (text, ids)))
 
 
-@LEVEL.item("A stream's pieces are the text, its last piece has the reason, then comes [DONE]", "14")
-def streamed(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("A stream's pieces are the text, its last piece has the reason, then comes [DONE]", "14", SERVER)
+def streamed(run: Run) -> None:
+    client = Client(run)
     chunks = [chunk["choices"][0] for chunk in client.chunks() if chunk["choices"]]
     _equal("the pieces together", "".join(each["text"] for each in chunks), client.text)
     reasons = [each.get("finish_reason") for each in chunks]
@@ -104,16 +103,16 @@ def streamed(bench: Bench) -> None:
         raise Broken(f"a stream of {NUM_TOKENS} tokens came in {len(chunks)} pieces; send tokens as they are computed.")
 
 
-@LEVEL.item("`stream_options.include_usage` adds one event with the counts, without choices", "14")
-def stream_usage(bench: Bench) -> None:
-    chunks = Client(bench).chunks(stream_options={"include_usage": True})
+@LEVEL.item("`stream_options.include_usage` adds one event with the counts, without choices", "14", SERVER)
+def stream_usage(run: Run) -> None:
+    chunks = Client(run).chunks(stream_options={"include_usage": True})
     _equal("choices of the last event", chunks[-1]["choices"], [])
     _equal("completion_tokens of the last event", chunks[-1]["usage"]["completion_tokens"], NUM_TOKENS)
 
 
-@LEVEL.item("Several prompts, and n completions of each, come with their indices", "14")
-def several(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("Several prompts, and n completions of each, come with their indices", "14", SERVER)
+def several(run: Run) -> None:
+    client = Client(run)
     prompts = [a_prompt(4), PROMPT, a_prompt(6)]
     choices = client.completion(prompt=prompts)["choices"]
     _equal("indices of three prompts", [each["index"] for each in choices], [0, 1, 2])
@@ -122,9 +121,9 @@ def several(bench: Bench) -> None:
     _equal("indices with n = 3", sorted(each["index"] for each in choices), [0, 1, 2])
 
 
-@LEVEL.item("A stop string ends the text and is not part of it", "14")
-def stop_string(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("A stop string ends the text and is not part of it", "14", SERVER)
+def stop_string(run: Run) -> None:
+    client = Client(run)
     stop = client.text[4:6]
     choice = client.completion(stop=[stop])["choices"][0]
     _equal(f"the text up to {stop!r}", choice["text"], client.text[: client.text.index(stop)])
@@ -133,9 +132,9 @@ def stop_string(bench: Bench) -> None:
     _equal("the same as a stream", "".join(each["text"] for each in chunks), client.text[: client.text.index(stop)])
 
 
-@LEVEL.item("A chat gets an answer of the assistant, and streams it as deltas", "14")
-def chat(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("A chat gets an answer of the assistant, and streams it as deltas", "14", SERVER)
+def chat(run: Run) -> None:
+    client = Client(run)
     asked: dict[str, Any] = dict(
         path="/v1/chat/completions", prompt=None, messages=[{"role": "user", "content": "hello"}]
     )
@@ -148,9 +147,9 @@ def chat(bench: Bench) -> None:
     _equal("`role` of the first delta", chunks[0]["delta"].get("role"), "assistant")
 
 
-@LEVEL.item("Many clients at once get the answers that each gets alone", "14")
-def at_once(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("Many clients at once get the answers that each gets alone", "14", SERVER)
+def at_once(run: Run) -> None:
+    client = Client(run)
     prompts = [a_prompt(3 + index, index) for index in range(10)]
     texts: dict[int, str] = {}
 
@@ -163,7 +162,7 @@ def at_once(bench: Bench) -> None:
     for thread in threads:
         thread.join()
     for index, prompt in enumerate(prompts):
-        right = bench.tokenizer.decode(expected("qwen2", prompt, NUM_TOKENS, ignore_eos=True))
+        right = run.tokenizer.decode(expected("qwen2", prompt, NUM_TOKENS, ignore_eos=True))
         _equal(f"the answer of client {index}, of ten at once", texts.get(index), right)
 
 
@@ -181,9 +180,9 @@ def _refused(client: Client, what: str, statuses: tuple[int, ...], response: htt
     _equal(f"the answer after {what}", client.completion()["choices"][0]["text"], client.text)
 
 
-@LEVEL.item("What makes no sense gets status 400 and a message, and the server serves on", "14")
-def errors(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("What makes no sense gets status 400 and a message, and the server serves on", "14", SERVER)
+def errors(run: Run) -> None:
+    client = Client(run)
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("no prompt", {"prompt": None}), ("an empty prompt", {"prompt": []}), ("max_tokens 0", {"max_tokens": 0}),
         ("temperature -1", {"temperature": -1}), ("top_p 2", {"top_p": 2}), ("an unknown token", {"prompt": [500]}),
@@ -195,21 +194,20 @@ def errors(bench: Bench) -> None:
     _refused(client, "a body that is no JSON", (400, 422), bad)
 
 
-@LEVEL.item("An unknown model gets status 404", "14")
-def unknown_model(bench: Bench) -> None:
-    client = Client(bench)
+@LEVEL.item("An unknown model gets status 404", "14", SERVER)
+def unknown_model(run: Run) -> None:
+    client = Client(run)
     _refused(client, "an unknown model", (404,), client.post(model="another"))
 
 
-@LEVEL.item("A client that disconnects ends its request", "14")
-def disconnect(bench: Bench) -> None:
-    client = Client(bench)
-    client.run.needs(MODEL)
-    watch = client.run.watch
+@LEVEL.item("A client that disconnects ends its request", "14", SERVER, MODEL)
+def disconnect(run: Run) -> None:
+    client = Client(run)
+    watch = run.watch
     watch.seconds_per_pass = 0.03  # slow enough to leave in the middle
     with client.http.stream("POST", "/v1/completions", json=client.body(stream=True, max_tokens=54)) as response:
         next(response.iter_lines())
-    while client.run.engine.num_free_blocks() < client.run.limits.num_blocks and len(watch.passes) < 55:
+    while run.engine.num_free_blocks() < run.limits.num_blocks and len(watch.passes) < 55:
         watch.wait()
     if len(watch.passes) > 45:
         raise Broken(

@@ -1,9 +1,7 @@
 """Requests with the same beginning share its blocks, and nothing else."""
 
-from typing import Any
-
 from lessons_lib.conformance.contract import BLOCKS, MODEL, PREFIXES
-from lessons_lib.conformance.driver import Bench, Broken, Run
+from lessons_lib.conformance.driver import Broken, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels.manners import _fail_once
 from lessons_lib.conformance.oracle import a_prompt
@@ -12,13 +10,8 @@ LEVEL = Level("sharing", "Shared prefixes")
 WORDS = a_prompt(48, 77)
 
 
-def _shared(bench: Bench, **limits: Any) -> Run:
-    return bench.run(needs=(PREFIXES,), **limits)
-
-
-@LEVEL.item("Prompts with the same beginning, cut anywhere: no answer changes", "11")
-def cut_anywhere(bench: Bench) -> None:
-    run = _shared(bench)
+@LEVEL.item("Prompts with the same beginning, cut anywhere: no answer changes", "11", PREFIXES)
+def cut_anywhere(run: Run) -> None:
     for length in range(1, 20):
         run.add(WORDS[:length], 4, ignore_eos=True)
         run.add(WORDS[:length] + [index % 90 for index in range(3)], 4, ignore_eos=True)
@@ -27,10 +20,8 @@ def cut_anywhere(bench: Bench) -> None:
     run.finish("at the end")
 
 
-@LEVEL.item("The same prompt again computes less", "11")
-def the_second_time_is_cheaper(bench: Bench) -> None:
-    run = _shared(bench)
-    run.needs(MODEL)
+@LEVEL.item("The same prompt again computes less", "11", PREFIXES, MODEL)
+def the_second_time_is_cheaper(run: Run) -> None:
     costs = []
     for _ in range(2):
         before = sum(run.watch.passes)
@@ -45,18 +36,16 @@ def the_second_time_is_cheaper(bench: Bench) -> None:
         )
 
 
-@LEVEL.item("A prompt that is in the cache to its last token still gets its first token", "11")
-def wholly_cached(bench: Bench) -> None:
-    run = _shared(bench)
+@LEVEL.item("A prompt that is in the cache to its last token still gets its first token", "11", PREFIXES)
+def wholly_cached(run: Run) -> None:
     for length in (4, 8, 16):
         for _ in range(3):
             run.add(WORDS[:length], 5, ignore_eos=True)
             run.finish()
 
 
-@LEVEL.item("Requests that share a prefix and then differ don't write into each other's blocks", "11")
-def diverging(bench: Bench) -> None:
-    run = _shared(bench)
+@LEVEL.item("Requests that share a prefix and then differ don't write into each other's blocks", "11", PREFIXES)
+def diverging(run: Run) -> None:
     run.add(WORDS[:18], 6, ignore_eos=True)
     run.run_out()
     for index in range(4):
@@ -64,9 +53,8 @@ def diverging(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("Equal blocks behind different beginnings are not the same", "11")
-def other_beginnings(bench: Bench) -> None:
-    run = _shared(bench)
+@LEVEL.item("Equal blocks behind different beginnings are not the same", "11", PREFIXES)
+def other_beginnings(run: Run) -> None:
     for first in range(5):
         run.add([first] * 4 + WORDS[:12], 6, ignore_eos=True)
         run.run_out()
@@ -75,9 +63,8 @@ def other_beginnings(bench: Bench) -> None:
     run.finish()
 
 
-@LEVEL.item("An answer that becomes part of the next prompt is shared rightly", "11")
-def a_conversation(bench: Bench) -> None:
-    run = _shared(bench)
+@LEVEL.item("An answer that becomes part of the next prompt is shared rightly", "11", PREFIXES)
+def a_conversation(run: Run) -> None:
     prompt = WORDS[:9]
     for turn in range(4):
         name = run.add(prompt, 5, ignore_eos=True)
@@ -86,18 +73,18 @@ def a_conversation(bench: Bench) -> None:
     run.check_answers()
 
 
-@LEVEL.item("The pool is too small to keep everything: old prefixes give way", "11")
-def eviction(bench: Bench) -> None:
-    run = _shared(bench, num_blocks=11, max_num_seqs=3)
+@LEVEL.item("The pool is too small to keep everything: old prefixes give way", "11", PREFIXES)
+def eviction(run: Run) -> None:
+    run = run.another(num_blocks=11, max_num_seqs=3)
     for index in range(10):
         run.add(WORDS[: 8 + 4 * (index % 3)] + [index % 4] * 5, 7, ignore_eos=True)
     run.finish("at the end")
 
 
-@LEVEL.item("When one of two sharers is aborted, the other's blocks stay", "11")
-def abort_of_a_sharer(bench: Bench) -> None:
+@LEVEL.item("When one of two sharers is aborted, the other's blocks stay", "11", PREFIXES)
+def abort_of_a_sharer(run: Run) -> None:
     for first_leaves in (True, False):
-        run = _shared(bench, num_blocks=24)
+        run = run.another(num_blocks=24)
         names = [run.add(WORDS[:17], 12, ignore_eos=True)]
         run.step()
         run.step()
@@ -110,10 +97,8 @@ def abort_of_a_sharer(bench: Bench) -> None:
         run.finish("at the end")
 
 
-@LEVEL.item("What a failed pass was to compute is not shared", "11")
-def nothing_stale_is_shared(bench: Bench) -> None:
-    run = _shared(bench)
-    run.needs(MODEL)
+@LEVEL.item("What a failed pass was to compute is not shared", "11", PREFIXES, MODEL)
+def nothing_stale_is_shared(run: Run) -> None:
     run.add(WORDS[:33], 4, ignore_eos=True)
     _fail_once(run, 1)
     run.add(WORDS[:33], 4, ignore_eos=True)
@@ -123,10 +108,8 @@ def nothing_stale_is_shared(bench: Bench) -> None:
         raise Broken("a pass failed, and every request after it ended with 'error'.")
 
 
-@LEVEL.item("Blocks that keep a prefix can be taken: they count as free", "11")
-def kept_blocks_are_free(bench: Bench) -> None:
-    run = _shared(bench, num_blocks=12)
-    run.needs(BLOCKS)
+@LEVEL.item("Blocks that keep a prefix can be taken: they count as free", "11", PREFIXES, BLOCKS, num_blocks=12)
+def kept_blocks_are_free(run: Run) -> None:
     run.add(WORDS[:40], 2, ignore_eos=True)
     run.run_out()
     run.check_all_free("after a prompt of 10 full blocks, which the cache may keep")
