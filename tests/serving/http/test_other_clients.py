@@ -59,14 +59,5 @@ class TestChatOpenAI(langchain_tests.ChatModelIntegrationTests):
     has_tool_choice = False
     has_structured_output = False
     structured_output_kwargs = {}
-    supports_json_mode = False
-    supports_image_inputs = False
-    supports_image_urls = False
-    supports_pdf_inputs = False
-    supports_audio_inputs = False
-    supports_video_inputs = False
-    supports_anthropic_inputs = False
-    supports_image_tool_message = False
-    supports_pdf_tool_message = False
     returns_usage_metadata = True
     supported_usage_metadata_details = {"invoke": [], "stream": []}
