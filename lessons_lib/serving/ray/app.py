@@ -35,10 +35,11 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from starlette.responses import Response
+from starlette.types import Scope
 
 from lessons_lib.serving.failover import ReplicaLost
 from lessons_lib.serving.http.errors import ApiError
-from lessons_lib.serving.ray.gateway import HttpRequest, new_app, relay
+from lessons_lib.serving.ray.gateway import new_app, relay
 from lessons_lib.serving.router import Replica, choose_replica
 
 START_TIMEOUT = 240.0  # seconds: a dozen processes are started, each of which imports Ray
@@ -48,11 +49,11 @@ class RayDidNotStart(RuntimeError):
     """Ray isn't installed, or the machine is too small for it. The message says which."""
 
 
-async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int, dict[str, str]] | bytes]:
+async def messages_of(app: Any, scope: Scope, content: bytes) -> AsyncIterator[tuple[int, dict[str, str]] | bytes]:
     """Run an ASGI application for one request: (status, headers), then the parts of the body. If the reader leaves, the
     application sees a client that has left."""
     messages: asyncio.Queue[Any] = asyncio.Queue()
-    gone, to_read = asyncio.Event(), [{"type": "http.request", "body": request.content}]
+    gone, to_read = asyncio.Event(), [{"type": "http.request", "body": content}]
 
     async def receive() -> Any:
         if to_read:
@@ -60,7 +61,7 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    running = asyncio.create_task(app(request.scope(), receive, messages.put))
+    running = asyncio.create_task(app(scope, receive, messages.put))
     running.add_done_callback(lambda _: messages.put_nowait(None))
     try:
         while (message := await messages.get()) is not None:
@@ -92,9 +93,9 @@ class ModelServer:
         self.app = make_app(self.front, recipe, settings)
         await self.front.__aenter__()
 
-    async def respond(self, request: HttpRequest, block_hashes: list[bytes]) -> AsyncIterator[Any]:
+    async def respond(self, scope: Scope, content: bytes, block_hashes: list[bytes]) -> AsyncIterator[Any]:
         """Serve a request; see `messages_of`. The block hashes of its prompt are for the router."""
-        async for message in messages_of(self.app, request):
+        async for message in messages_of(self.app, scope, content):
             yield message
 
     async def state(self) -> tuple[int, int]:
@@ -165,9 +166,9 @@ class Gateway:
         """The replicas have the routes."""
         return await relay(request, self.ask)
 
-    async def ask(self, request: HttpRequest, block_hashes: list[bytes]) -> AsyncGenerator[Any, None]:
+    async def ask(self, scope: Scope, content: bytes, block_hashes: list[bytes]) -> AsyncGenerator[Any, None]:
         """See `Ask`. Ray's router chooses the replica, and leaves out those that have died."""
-        answer: Any = self.respond.remote(request, block_hashes=block_hashes)
+        answer: Any = self.respond.remote(scope, content, block_hashes=block_hashes)
         try:
             async for message in answer:
                 yield message

@@ -11,10 +11,10 @@ import random
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -34,32 +34,9 @@ MAX_BODY_BYTES = 2**22
 LOST = ("engine_dead", "aborted", "draining")
 
 
-@dataclass(frozen=True)
-class HttpRequest:
-    """An HTTP request to a replica, without its connection."""
-
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    content: bytes
-
-    def scope(self) -> Scope:
-        """The scope of ASGI."""
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
-        return {
-            "type": "http",
-            "method": self.method,
-            "scheme": "http",
-            "path": self.path,
-            "query_string": self.query.encode("latin-1"),
-            "headers": [*headers, (b"host", b"localhost")],
-        }
-
-
-# Asks one replica: gives it a request with the block hashes of its prompt, and yields (status, headers), then the parts
-# of the body. Raises ReplicaLost, or the ApiError that is the client's answer.
-Ask: TypeAlias = Callable[[HttpRequest, list[bytes]], AsyncGenerator[Any, None]]
+# Asks one replica: gives it a request's scope, its body, and the block hashes of its prompt; yields (status, headers),
+# then the parts of the body. Raises ReplicaLost, or the ApiError that is the client's answer.
+Ask: TypeAlias = Callable[[Scope, bytes, list[bytes]], AsyncGenerator[Any, None]]
 
 
 def new_app() -> FastAPI:
@@ -101,6 +78,7 @@ class RelayedRequest:
     """A client's request, and the answer so far.
 
     Attributes:
+        scope: ASGI's, for the replicas: without what belongs to the client's connection.
         block_hashes: of its prompt.
         stream: of its answer; None if it is in one piece.
         headers: of the first replica's answer, as far as the client gets them.
@@ -108,15 +86,17 @@ class RelayedRequest:
     """
 
     def __init__(self, request: Request, content: bytes, ask: Ask):
-        self.request, self.content, self.ask = request, content, ask
+        self.content, self.ask = content, ask
         self.block_hashes: list[bytes] = []
         self.stream: ContinuedStream | None = None
         self.headers: dict[str, str] = {}
         self.losses = 0
         # Every replica gets the same request id: it is part of the id of each chunk.
         own = {"x-request-id": request.headers.get("x-request-id") or uuid.uuid4().hex, "accept-encoding": "identity"}
-        self.sent_headers = passed_on(request.headers.items()) | own
-        if request.scope["path"] in STREAMED:
+        headers = passed_on(request.headers.items()) | own | {"host": "localhost"}
+        self.scope = {name: request.scope[name] for name in ("type", "method", "path", "query_string")}
+        self.scope |= {"scheme": "http", "headers": Headers(headers).raw}
+        if self.scope["path"] in STREAMED:
             try:
                 body = json.loads(content)
                 self.block_hashes = hashes_of(body)
@@ -128,7 +108,7 @@ class RelayedRequest:
         """The answer in one piece."""
         while True:
             try:
-                async with aclosing(self._ask(self.content)) as answer:
+                async with aclosing(self.ask(self.scope, self.content, self.block_hashes)) as answer:
                     return await whole_response(await anext(answer), answer)
             except ReplicaLost as error:
                 self._lose(error)
@@ -142,7 +122,7 @@ class RelayedRequest:
         assert self.stream is not None
         while not self.stream.is_done:
             try:
-                async with aclosing(self._ask(self.stream.next_body())) as answer:
+                async with aclosing(self.ask(self.scope, self.stream.next_body(), self.block_hashes)) as answer:
                     status, headers = await anext(answer)
                     if status != 200 and self.stream.has_begun:
                         raise ReplicaLost(f"another replica answered with status {status}")
@@ -156,12 +136,6 @@ class RelayedRequest:
                         raise ReplicaLost("its stream ended without [DONE]")
             except ReplicaLost as error:
                 self._lose(error, self.stream.why_not if self.stream.has_begun else None)
-
-    def _ask(self, content: bytes) -> AsyncGenerator[Any, None]:
-        scope = self.request.scope
-        query = scope["query_string"].decode("latin-1")
-        sent = HttpRequest(scope["method"], scope["path"], query, self.sent_headers, content)
-        return self.ask(sent, self.block_hashes)
 
     def _lose(self, error: ReplicaLost, why_not: str | None = None) -> None:
         """Count a loss; ApiError if no other replica is asked.
