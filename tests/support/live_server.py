@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -45,6 +46,7 @@ class LiveServer:
         self.server.should_exit = True
         self.wait_until_ended()
         self._socket.close()
+        gc.unfreeze()  # or nothing of this engine would ever be collected; see `bound_pauses`
 
     async def _serve(self):
         self._loop = asyncio.get_running_loop()

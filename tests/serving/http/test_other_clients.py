@@ -70,14 +70,14 @@ def options(live):
     return {"model": MODEL, "base_url": f"{live.url}/v1", "api_key": "any", "max_retries": 0}
 
 
-def test_chats(options):
+def test_chats(options, loop):
     chat = langchain_openai.ChatOpenAI(**options, max_tokens=8, temperature=0)
     first = chat.invoke([("user", QUESTION)])
     assert chat.invoke([("user", "Hi"), first, ("user", "So?")]).usage_metadata["output_tokens"] == 8
     cached = {"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}
     assert chat.invoke([{"role": "user", "content": [cached]}]).content == first.content
     assert "".join(chunk.content for chunk in chat.stream(QUESTION)) == first.content
-    assert asyncio.run(chat.ainvoke(QUESTION)).content == first.content
+    assert loop.run_until_complete(chat.ainvoke(QUESTION)).content == first.content
     assert langchain_openai.OpenAI(**options, max_tokens=4).invoke("A dog")
 
 
