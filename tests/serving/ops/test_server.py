@@ -142,16 +142,6 @@ def test_a_client_that_only_reads_gets_its_answer(live, slow_model, body, versio
     assert b" 200 OK\r\n" in received and received.rstrip().endswith((b"}", b"[DONE]", b"0"))
 
 
-def test_a_client_that_goes_while_its_answer_is_computed_is_aborted(live, slow_model):
-    """It looks like one that only reads, until something is sent."""
-    aborted = live.ended().get("abort", 0)
-    steps = live.front.metrics()["steps"]
-    connection = Connection(live).ask(body=SHORT | {"max_tokens": 900})
-    wait_until(lambda: live.front.metrics()["steps"] > steps + 1)
-    connection.socket.close()
-    wait_until(lambda: live.ended().get("abort", 0) == aborted + 1 and live.is_idle())
-
-
 def test_a_client_that_closes_its_half_before_its_request_is_whole_is_dropped(live):
     for sent in (
         b"",
