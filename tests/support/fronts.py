@@ -110,6 +110,16 @@ def engine_once(path):
     return counting_engine()
 
 
+def is_gone(pid):
+    """Whether a process has ended; its parent may not have asked for its status."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+
+
 class CancelledAt:
     """Await this to run a coroutine and cancel it when it waits for the k-th time.
 

@@ -13,7 +13,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from fronts import counting_engine
+from fronts import counting_engine, is_gone
 from live_server import LiveServer, slow, wait_until
 
 from lessons_lib.models.loading import BUNDLED_MODEL
@@ -249,14 +249,6 @@ def children(pid):
     ]
 
 
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes as Linux shows them")
 def test_an_engine_that_is_killed_is_noticed_and_started_again():
@@ -279,9 +271,9 @@ def test_an_engine_that_is_killed_is_noticed_and_started_again():
         served = Connection(server).ask(body=SHORT, **own).answer()
         assert served.status == 200 and text_of(served.read())
         (new,) = children(server.process.pid)
-        assert new != engine and not is_running(engine)
+        assert new != engine and is_gone(engine)
     assert server.process.returncode == 0
-    assert not is_running(server.process.pid) and not is_running(new)
+    assert is_gone(server.process.pid) and is_gone(new)
 
 
 @pytest.mark.slow
@@ -292,7 +284,7 @@ def test_a_server_that_is_killed_leaves_no_folder(tmp_path):
         (engine,) = children(server.process.pid)
         assert get(server, "/health")[0] == 200
         os.kill(server.process.pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(engine))
+        wait_until(lambda: is_gone(engine))
         assert list(tmp_path.iterdir()) == []
 
 
@@ -320,7 +312,7 @@ def test_a_server_that_does_not_answer_is_ended(tmp_path, monkeypatch):
     server = ServerProcess(start_timeout=0.1)
     with pytest.raises(ServerFailed, match="didn't answer within 0.1 s.*It has written nothing"):
         server.start()
-    assert not is_running(server.process.pid)
+    assert is_gone(server.process.pid)
 
 
 def test_the_front_gets_the_limits():
