@@ -473,8 +473,8 @@ which a longer prompt would have changed. If its stream was moved, it notices on
 for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of the dotted line: these tokens
 were on their way when it died.)
 
-`lessons_lib/serving/balancer.py` is the whole balancer, a server itself. It also asks each replica's `/health` every
-half second, and so notices one that *hangs*.
+`lessons_lib/serving/ray/gateway.py` does the same for all of OpenAI's API, and Ray Serve ("Further") asks each replica
+for its health every two seconds, and so notices one that *hangs*.
 
 ## What is still wrong
 
@@ -483,8 +483,8 @@ drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
 
-**A full replica refuses, and `relay` gives up.** Status 429 (lesson 14) means that another replica may have room. The
-whole balancer asks the next one then.
+**A full replica refuses, and `relay` gives up.** Status 429 (lesson 14) means that another replica may have room. Ray
+Serve's router asks the next one then.
 
 **An end can get lost.** If a replica is lost between the last token of an answer and its `finish_reason`, the next one
 is asked to go on behind the end, as with a `CUT_AT` of 11 or more above. If a stop string or a stop token ended it, the

@@ -95,28 +95,18 @@ def poisson_arrivals(rate: float, count: int, seed: int = 0) -> list[float]:
     return [float(time) for time in times * (count / rate / times[-1])]
 
 
-def simulate(
-    rate: float,
-    *,
-    num_requests: int = 300,
-    prompt_tokens: float = 64,
-    output_tokens: float = 32,
-    spread: float = 0.5,
-    seed: int = 0,
-    server: SimulatedServer | None = None,
-) -> LoadLog:
+def simulate(rate: float, *, num_requests: int = 300, seed: int = 0, server: SimulatedServer | None = None) -> LoadLog:
     """An open loop against a SimulatedServer. Nothing waits, and the same arguments give the same log.
 
     Args:
-        rate: requests per second.
-        prompt_tokens, output_tokens: medians of the lengths.
-        spread: of both lengths, see `heavy_tailed`; 0 makes all equal.
+        rate: requests per second. Prompts have about 64 tokens and completions about 32; see `heavy_tailed`.
         server: an empty one; by default one that takes all requests.
     """
     times = poisson_arrivals(rate, num_requests, seed)
     seeds = np.random.default_rng(seed).integers(2**31, size=2).tolist()
-    prompts = heavy_tailed(prompt_tokens, spread, num_requests, int(8 * prompt_tokens), seeds[0]).tolist()
-    outputs = heavy_tailed(output_tokens, spread, num_requests, int(8 * output_tokens), seeds[1]).tolist()
+    prompts, outputs = (
+        heavy_tailed(median, 0.5, num_requests, 8 * median, own).tolist() for median, own in zip((64, 32), seeds)
+    )
     records = [
         LoadRecord(str(index), time, time, prompt, output)
         for index, (time, prompt, output) in enumerate(zip(times, prompts, outputs))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
@@ -37,7 +37,6 @@ from lessons_lib.serving.stream_text import StreamText
 
 CLOSED = "EngineDead: the front was closed."
 CHARACTERS_PER_TOKEN = 4  # of usual text
-FrontT = TypeVar("FrontT", bound="AsyncEngine")
 
 
 @dataclass(eq=False)
@@ -176,7 +175,7 @@ class AsyncEngine:
         self._is_closing = False
         self._owner: asyncio.Task[None] | None = None
 
-    async def __aenter__(self: FrontT) -> FrontT:
+    async def __aenter__(self) -> Self:
         self._event_loop = asyncio.get_running_loop()
         self._is_empty = asyncio.Event()
         self._is_empty.set()

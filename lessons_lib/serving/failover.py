@@ -7,10 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lessons_lib.serving.continuation import MAX_MOVES as MAX_MOVES
-from lessons_lib.serving.continuation import ReplicaLost as ReplicaLost
-
+# More replicas that are asked after the first one was lost. Not all: the request itself may kill them. And not only
+# one: a replica that drains sends its streams away, possibly to the one that is restarted next.
+MAX_MOVES = 2
 Request = dict[str, Any]
+
+
+class ReplicaLost(Exception):
+    """The replica will not finish the stream."""
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,6 @@ class SentBlocks:
         while len(self._hashes) > self.max_blocks:
             self._hashes.popitem(last=False)
 
-    def clear(self) -> None:
-        """Forget all blocks: the replica was started again, with an empty cache."""
-        self._hashes.clear()
-
 
 @dataclass
 class Replica:

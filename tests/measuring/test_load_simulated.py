@@ -1,4 +1,4 @@
-"""The simulated server: against times computed by hand, the simulator of lesson 09, and its own laws."""
+"""The simulated server: against the simulator of lesson 09, and its own laws."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,37 +17,19 @@ def bounded(*limits):
     return SimulatedServer(admission=AdmissionControl(*limits))
 
 
-def test_one_request_by_hand():
-    log = simulate(
-        2.0,
-        num_requests=1,
-        prompt_tokens=10,
-        output_tokens=3,
-        spread=0,
-        server=SimulatedServer(StepCost(1, 0.5, 0), max_num_batched_tokens=8),
-    )
-    (record,) = log.records
-    # it arrives at 0.5; steps of 8 and 2 prompt tokens, then two of one token
-    assert record.token_times == [0.5 + 5 + 2, 9.0, 10.5]
-    assert (record.ttft, record.tpot, record.e2el) == (7.0, 1.5, 10.0)
-    assert (record.status, record.finish_reason, record.end_time) == (200, "length", 10.5)
-    assert (log.window, log.duration, log.offered_rate) == (0.5, 10.5, 2.0)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.floats(1, 200),
     st.integers(1, 30),
-    st.sampled_from([0, 0.5, 1]),
     st.integers(1, 8),
-    st.integers(0, 20),
+    st.integers(0, 90),
     st.integers(0, 99),
 )
-def test_it_is_the_simulator_of_lesson_09(rate, count, spread, max_num_seqs, more, seed):
+def test_it_is_the_simulator_of_lesson_09(rate, count, max_num_seqs, more, seed):
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_seqs + more}
     cost = StepCost(4e-3, 50e-6, 0)
     server = SimulatedServer(cost, **limits)
-    log = simulate(rate, num_requests=count, prompt_tokens=8, output_tokens=4, spread=spread, seed=seed, server=server)
+    log = simulate(rate, num_requests=count, seed=seed, server=server)
     requests = [
         Arrival(record.request_id, record.arrival_time, record.prompt_tokens, record.max_tokens, record.max_tokens)
         for record in log.records
@@ -58,7 +40,7 @@ def test_it_is_the_simulator_of_lesson_09(rate, count, spread, max_num_seqs, mor
         assert record.token_times[0] == pytest.approx(times.first_token)
         assert record.end_time == record.token_times[-1] == pytest.approx(times.finished)
         assert len(record.token_times) == record.output_tokens == times.answer_tokens
-    assert log.duration == pytest.approx(run.seconds)
+    assert log.duration == pytest.approx(run.seconds) and log.window == count / rate
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import zmq
 from engine_cases import greedy
-from fronts import LIMIT, counting_engine, dying_engine, engine_once, no_engine, read, stuck_engine, until
+from fronts import LIMIT, counting_engine, dying_engine, engine_once, is_gone, no_engine, read, stuck_engine, until
 
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -19,15 +19,6 @@ from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving import engine_process
 from lessons_lib.serving.engine_process import EngineProcess
 from lessons_lib.serving.messages import EngineDead, NewTokens
-
-
-def is_gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # ended, but its status wasn't asked for
 
 
 async def test_ctrl_c_is_ignored_and_sigkill_is_noticed():

@@ -9,112 +9,54 @@ import os
 import signal
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
-import test_balancer
 import yaml
-from replicas_under_load import load, outcomes, requests_of
 
 pytest.importorskip("ray.serve")
 
 from ray.exceptions import ActorDiedError
+from ray.serve.exceptions import BackPressureError
 
+from lessons_lib.serving.failover import ReplicaLost
+from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.ray import app as ray_app
-from lessons_lib.serving.ray.app import Gateway, HttpRequest, PrefixRequestRouter, build, messages_of
+from lessons_lib.serving.ray.app import Gateway, PrefixRequestRouter, build, messages_of
 from lessons_lib.serving.router import hash_prompt
 
-DONE = test_balancer.DONE
-BODY = {"prompt": "Tell me", "stream": True}
 
+@pytest.mark.parametrize("error", [ActorDiedError(), BackPressureError(5, 3)])
+async def test_errors_of_ray_are_the_gateways_and_the_call_is_cancelled(error):
+    class Answer:
+        is_cancelled = False
 
-class FakeAnswer:
-    """What a handle returns: the answer of a FakeReplica, until it dies."""
+        async def __aiter__(self):
+            yield 200, {}
+            raise error
 
-    def __init__(self, fake, request):
-        self.is_cancelled = False
-        self._parts = self.parts(fake, request)
+        def cancel(self):
+            self.is_cancelled = True
 
-    async def parts(self, fake, request):
-        body = json.loads(request.content)
-        fake.bodies.append(body)
-        if fake.fail_after == -1:
-            raise ActorDiedError
-        yield 200, {"content-type": "text/event-stream"}
-        for number, event in enumerate([*fake.events(request.path, body), DONE]):
-            if number == fake.fail_after:
-                if fake.how == "eof":
-                    return
-                raise ActorDiedError
-            yield f"data: {event if event == DONE else json.dumps(event)}\n\n".encode()
-
-    def __aiter__(self):
-        return self
-
-    def __anext__(self):
-        return self._parts.__anext__()
-
-    def cancel(self):
-        self.is_cancelled = True
-
-
-def a_gateway(fakes):
-    """A Gateway whose requests go to one fake after the other."""
-    gateway = object.__new__(Gateway.__bases__[0])  # without what Ray adds
-    gateway.answers = []
-
-    class Respond:
-        @staticmethod
-        def remote(request, block_hashes):
-            assert block_hashes == hash_prompt("Tell me", 64)
-            fake = fakes[len(gateway.answers) % len(fakes)]
-            fake.request_id = request.headers["x-request-id"]
-            gateway.answers.append(FakeAnswer(fake, request))
-            return gateway.answers[-1]
-
-    gateway.respond = Respond
-    return gateway
-
-
-async def ask(fakes, body=BODY):
-    gateway = a_gateway(fakes)
-    client = await test_balancer.Client().ask(gateway.relay, "/v1/completions", body, [(b"x-request-id", b"mine")])
-    assert all(answer.is_cancelled for answer in gateway.answers)
-    return client
-
-
-@pytest.mark.parametrize("how", ["died", "eof"])
-async def test_a_stream_of_a_replica_that_dies_goes_on_elsewhere(how):
-    whole = (await ask([test_balancer.FakeReplica()])).events
-    for cut in range(len(whole)):
-        fakes = [test_balancer.FakeReplica(number) for number in range(2)]
-        fakes[0].fail_after, fakes[0].how = cut, how
-        events = (await ask(fakes)).events
-        assert events in (whole, [test_balancer.again(event) for event in whole])
-        assert len(fakes[1].bodies) == 1
-
-
-async def test_what_cannot_go_on_ends_with_an_error_event():
-    fakes = [test_balancer.FakeReplica(number) for number in range(2)]
-    fakes[0].fail_after = 2
-    client = await ask(fakes, BODY | {"n": 2})
-    assert len(client.events) == 4 and "the replica was lost (ActorDiedError)" in client.error["message"]
-    for fake in fakes:
-        fake.fail_after = -1
-    assert (await ask(fakes)).status == 503
+    gateway, answer = object.__new__(Gateway.__bases__[0]), Answer()  # without what Ray adds
+    gateway.respond = SimpleNamespace(remote=lambda scope, content, block_hashes: answer)
+    with pytest.raises((ReplicaLost, ApiError)) as caught:
+        assert [message async for message in gateway.ask({}, b"", [])] == [(200, {})]
+    assert type(error).__name__ in str(caught.value) or "Send the request again" in str(caught.value)
+    assert answer.is_cancelled
 
 
 async def test_an_application_is_run_for_one_request():
     async def app(scope, receive, send):
-        assert scope["path"] == "/x" and scope["query_string"] == b"a=b" and (b"name", b"value") in scope["headers"]
         message = await receive()
         await send({"type": "http.response.start", "status": 201, "headers": [(b"k", b"v")]})
         await send({"type": "http.response.body", "body": message["body"] + b"!", "more_body": True})
         assert (await receive())["type"] == "http.disconnect"
         left.set()
 
-    left, request = asyncio.Event(), HttpRequest("POST", "/x", "a=b", {"name": "value"}, b"body")
-    reading = messages_of(app, request)
+    left = asyncio.Event()
+    reading = messages_of(app, {}, b"body")
     assert [await anext(reading), await anext(reading)] == [(201, {"k": "v"}), b"body!"]
     await reading.aclose()
     await asyncio.wait_for(left.wait(), 20)
@@ -183,17 +125,57 @@ async def states(servers):
     return dict(answer for answer in answers if not isinstance(answer, BaseException))
 
 
+WAYS = [
+    {"temperature": 0},
+    {"seed": 1},
+    {"seed": 2, "presence_penalty": 1.0, "repetition_penalty": 1.1},
+    {"seed": 3, "stop": ["happy", "friend", "sad"]},
+    {"seed": 4, "min_tokens": 24, "top_p": 0.9, "logprobs": 1},
+]
+BODIES = [
+    way | {"prompt": f"Once upon a time, {name} went to the ", "max_tokens": 48, "stream": True, "ignore_eos": True}
+    for way in WAYS
+    for name in ("Tom", "Lily", "Ben")
+]
+
+
+async def answers_of(url, on_event=lambda: None):
+    """What the clients of all streams read at the same time: (text, the last line)."""
+
+    async def read(client, body):
+        text, line = "", ""
+        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+            async for data in response.aiter_lines():
+                if data.startswith("data: {"):
+                    chunk = json.loads(data.removeprefix("data: "))
+                    text += "".join(choice["text"] for choice in chunk.get("choices", ()))
+                    text += str(chunk.get("error", ""))
+                    on_event()
+                line = data or line
+        return text, line
+
+    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None), trust_env=False) as client:
+        return await asyncio.gather(*(read(client, body) for body in BODIES))
+
+
 async def kill_and_leave(url, servers):
     """A replica dies under load, and comes back; then a client leaves its stream."""
-    bodies, killed = requests_of(16, 48, seed=0), []
-    wanted = await load(url, bodies)
+    killed, num_events, tasks = [], 0, []
+    wanted = await answers_of(url)
+    assert {line for _, line in wanted} == {"data: [DONE]"}
 
     async def kill_one():
         killed.append(next(iter(await states(servers))))
         os.kill(killed[0], signal.SIGKILL)
 
-    streams = await load(url, bodies, sum(body["max_tokens"] for body in bodies) // 4, kill_one)
-    assert set(outcomes(streams, wanted)) <= {"complete", "error event"}
+    def on_event():
+        nonlocal num_events
+        num_events += 1
+        if num_events == 150:
+            tasks.append(asyncio.create_task(kill_one()))
+
+    assert await answers_of(url, on_event) == wanted
+    await asyncio.gather(*tasks)
     while len(set(await states(servers)) - set(killed)) < 2:
         await asyncio.sleep(0.1)
     body = {"prompt": "Once upon a time", "stream": True, "max_tokens": 240, "n": 16, "ignore_eos": True}

@@ -57,50 +57,44 @@ class Dead(RuntimeError):
     pass
 
 
+def marked_engine(before_step):
+    """A counting engine whose steps call `before_step(requests of the prompt [7, 7, 7])` if there are any; if that
+    returns False, the step does nothing."""
+    engine = counting_engine()
+    step = engine.step
+
+    def own_step():
+        marked = [request for request in engine.requests.values() if request.prompt_ids == [7, 7, 7]]
+        return [] if marked and before_step(marked) is False else step()
+
+    engine.step = own_step
+    return engine
+
+
 def dying_engine():
-    """Its step raises once a request is there whose prompt is [7, 7, 7]."""
-    engine = counting_engine()
-    step = engine.step
+    """Its step raises once a request is marked."""
 
-    def dying_step():
-        if any(request.prompt_ids == [7, 7, 7] for request in engine.requests.values()):
-            raise Dead("the cable has come out")
-        return step()
+    def die(marked):
+        raise Dead("the cable has come out")
 
-    engine.step = dying_step
-    return engine
+    return marked_engine(die)
 
 
-def hanging_engine(hang=threading.Event().wait):
-    """Its step doesn't return once a request is there whose prompt is [7, 7, 7]."""
-    engine = counting_engine()
-    step = engine.step
-
-    def hanging_step():
-        if any(request.prompt_ids == [7, 7, 7] for request in engine.requests.values()):
-            hang()
-        return step()
-
-    engine.step = hanging_step
-    return engine
+def hanging_engine():
+    """Its step doesn't return once a request is marked."""
+    return marked_engine(lambda marked: threading.Event().wait())
 
 
 def stuck_engine():
-    """Its first request of the prompt [7, 7, 7] waits for two others of that prompt; each gets a token, and then the
-    step doesn't return: none can end, however busy this machine is."""
-    engine = counting_engine()
-    step = engine.step
+    """Its first marked request waits for two others; each gets a token, and then the step doesn't return: none can end,
+    however busy this machine is."""
 
-    def stuck_step():
-        stuck = [request for request in engine.requests.values() if request.prompt_ids == [7, 7, 7]]
-        if 0 < len(stuck) < 3:
-            return []
-        if stuck and all(request.completions[0].output_ids for request in stuck):
+    def get_stuck(marked):
+        if all(request.completions[0].output_ids for request in marked):
             threading.Event().wait()
-        return step()
+        return len(marked) == 3
 
-    engine.step = stuck_step
-    return engine
+    return marked_engine(get_stuck)
 
 
 def no_engine():
@@ -114,6 +108,16 @@ def engine_once(path):
     if os.path.getsize(path) > 1:
         raise Dead("the weights are gone")
     return counting_engine()
+
+
+def is_gone(pid):
+    """Whether a process has ended; its parent may not have asked for its status."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
 
 
 class CancelledAt:

@@ -1,12 +1,11 @@
-"""The server's application behind a real uvicorn, in a thread of this process, so that tests see the engine as well."""
+"""The whole server in a thread of this process, so that tests see the engine as well."""
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 import time
-
-import uvicorn
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
@@ -15,6 +14,7 @@ from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.app import create_app
 from lessons_lib.serving.http.served_model import ServedModel
+from lessons_lib.serving.http.server import Server, uvicorn_config
 from lessons_lib.serving.http.settings import ServerSettings
 
 MODEL = "lessons-bundled"
@@ -28,40 +28,43 @@ class LiveServer:
         url: such as http://127.0.0.1:43211.
         engine: the LLMEngine.
         front: its AsyncEngine.
-        app: the application.
     """
 
-    def __init__(self, *, max_requests=256, api_keys=(), make_engine=LLMEngine, **config):
-        self.settings = ServerSettings(MODEL, api_keys=api_keys, access_log=False)
-        self.max_requests, self.make_engine = max_requests, make_engine
-        self.config = EngineConfig(**({"max_num_seqs": 16} | config))
+    def __init__(self, **settings):
+        self.settings = ServerSettings(**{"model_name": MODEL, "access_log": False} | settings)
 
     def __enter__(self):
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
-        wait_until(lambda: not self._thread.is_alive() or getattr(getattr(self, "_server", None), "started", False))
+        wait_until(lambda: not self._thread.is_alive() or getattr(getattr(self, "server", None), "started", False))
         assert self._thread.is_alive(), "the server did not start"
         return self
 
     def __exit__(self, *error):
-        self._server.should_exit = True
-        self._thread.join(PATIENCE)
+        self.server.should_exit = True
+        self.wait_until_ended()
         self._socket.close()
-        assert not self._thread.is_alive()
+        gc.unfreeze()  # or nothing of this engine would ever be collected; see `bound_pauses`
 
     async def _serve(self):
-        self.loop = asyncio.get_running_loop()
-        model, tokenizer = load_model(device="cpu")
-        self.tokenizer = tokenizer
-        with contextlib.closing(self.make_engine(model, tokenizer, self.config)) as self.engine:
-            async with AsyncEngine(self.engine, AdmissionControl(self.max_requests)) as self.front:
-                served = ServedModel.of(MODEL, model.config, tokenizer)
-                self.app = create_app(self.front, self.settings, served)
-                config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=3)
-                self._server = uvicorn.Server(config)
-                await self._server.serve([self._socket])
+        self._loop = asyncio.get_running_loop()
+        model, self.tokenizer = load_model(device="cpu")
+        with contextlib.closing(LLMEngine(model, self.tokenizer, EngineConfig(max_num_seqs=16))) as self.engine:
+            self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))
+            served = ServedModel.of(self.settings.model_name, model.config, self.tokenizer)
+            app = create_app(self.front, self.settings, served)
+            self.server = Server(uvicorn_config(app, self.settings), self.front, self.settings)
+            await self.server.serve([self._socket])
+
+    def end(self):
+        """As a signal does."""
+        self._loop.call_soon_threadsafe(self.server.end)
+
+    def wait_until_ended(self):
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
 
     def is_idle(self):
         """Whether nothing is left of any request: not in the engine, not in its pool, not in the front."""

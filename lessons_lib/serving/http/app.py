@@ -1,19 +1,26 @@
-"""The application: its routes, its errors, and what surrounds them."""
+"""The application: the API, and around it health, metrics, the page, and the guards in front of all."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.responses import JSONResponse, Response
 
 from lessons_lib import __version__
 from lessons_lib.serving.async_engine import AsyncEngine
-from lessons_lib.serving.http import chat, completions, errors, operations
+from lessons_lib.serving.http import chat, completions, errors
 from lessons_lib.serving.http.generation import check_model
+from lessons_lib.serving.http.observability import AccessLog, ServerMetrics, cockpit, health
+from lessons_lib.serving.http.page import page
+from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
 
 def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel) -> FastAPI:
-    """The server's application.
+    """The server's application. Its `state.metrics` is what /metrics shows.
 
     Args:
         front: open, in the event loop that will run the application.
@@ -25,14 +32,45 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
     routers = models(served), completions.router(front, served), chat.router(front, served)
     for router in routers:
         app.include_router(router)
-    # The app's own list of routes doesn't name those of its routers.
-    api_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
-    operations.install(app, front, settings, api_paths, served.max_model_len)
+    metrics = app.state.metrics = ServerMetrics(front, settings.model_name)
 
+    def show(path: str, answer: Callable[[], Response]) -> None:
+        async def respond(request: Any) -> Response:  # nothing here waits, so all can run in the event loop
+            return answer()
+
+        app.add_route(path, respond)
+
+    def answer_health() -> Response:
+        status, body = health(front)
+        return JSONResponse(body, status)
+
+    show("/health", answer_health)
+    show("/ping", answer_health)
+    show("/metrics", lambda: Response(metrics.text(), headers={"content-type": METRICS_TYPE}))
+    show("/version", lambda: JSONResponse({"version": __version__}))
+    show("/cockpit", lambda: JSONResponse(cockpit(front)))
+    show("/", lambda: page(settings))
+
+    # The app's own list of routes doesn't name those of its routers.
+    routes = [*app.routes, *(route for router in routers for route in router.routes)]
+    known_paths = frozenset(getattr(route, "path", "") for route in routes)
+    assert settings.max_body_bytes  # see `for_context`
+    limits = {"max_body_bytes": settings.max_body_bytes, "max_values": settings.max_values}
+    # The last one is the outermost.
+    app.add_middleware(BodyLimit, **limits, context=served.max_model_len)
+    app.add_middleware(ApiKeys, api_keys=settings.api_keys)
+    app.add_middleware(HostCheck, known_hosts=settings.known_hosts)
+    app.add_middleware(SafeHeaders)
+    app.add_middleware(AccessLog, metrics=metrics, known_paths=known_paths, is_logged=settings.access_log)
+    describe_requests(app)
+    return app
+
+
+def describe_requests(app: FastAPI) -> None:
+    """Let the OpenAPI document describe only requests in detail: answers are OpenAI's."""
     make_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
-        """Answers are OpenAI's, so only requests are described in detail."""
         document = make_openapi()
         for path in document["paths"].values():
             for operation in path.values():
@@ -44,7 +82,6 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-    return app
 
 
 def models(served: ServedModel) -> APIRouter:

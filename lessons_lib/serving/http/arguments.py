@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -123,16 +123,12 @@ def api_keys(given: Sequence[str] | None, environment: Mapping[str, str]) -> tup
 
 def _adder(group: Any, owner: type[Any]) -> Any:
     """Adds options with the defaults of a dataclass's fields."""
-    defaults = {field.name: field.default for field in fields(owner) if field.default is not MISSING}
 
     def add(flag: str, kind: Callable[[str], Any], text: str) -> None:
-        group.add_argument(flag, type=kind, default=defaults[_field(flag)], help=text, metavar=kind.__name__.upper())
+        default = getattr(owner, flag.removeprefix("--").replace("-", "_"))
+        group.add_argument(flag, type=kind, default=default, help=text, metavar=kind.__name__.upper())
 
     return add
-
-
-def _field(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
 
 
 def _of_fields(owner: type[Any], options: argparse.Namespace) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class TextGeneration(Generation):
             await asyncio.sleep(0)  # others' turn: a request may have a thousand prompts
         if known := self.body.output_token_ids:
             self.served.check_tokens("output_token_ids", known)
-            self.lengths[0] = sum(len(self.served.token_text[token]) for token in known)
+            self.lengths[0] = sum(len(self.served.token_text(token)) for token in known)
 
     def is_plain(self) -> bool:
         return super().is_plain() and not self.body.echo
@@ -71,7 +71,7 @@ class TextGeneration(Generation):
         if self.body.logprobs is not None:
             found = [token.logprobs for token in tokens]
             logprobs = completion_logprobs(token_ids, found, self.served, length)
-            length += sum(len(self.served.token_text[token]) for token in token_ids)
+            length += sum(len(self.served.token_text(token)) for token in token_ids)
         self.lengths[index] = length
         if self.body.max_tokens == 0:
             text, token_ids = "", []

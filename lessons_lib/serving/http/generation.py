@@ -274,8 +274,6 @@ async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[in
 
 def by_completion(tokens: list[NewToken]) -> dict[int, list[NewToken]]:
     """Index of a completion -> its tokens."""
-    if len(tokens) == 1:
-        return {tokens[0].index: tokens}
     found: dict[int, list[NewToken]] = {}
     for token in tokens:
         found.setdefault(token.index, []).append(token)

@@ -19,7 +19,7 @@ def completion_logprobs(
         found: one for each token; None for the first token of a prompt, which nothing predicts.
         offset: where in the text the first token begins.
     """
-    texts = [served.token_text[token] for token in tokens]
+    texts = [served.token_text(token) for token in tokens]
     return {
         "text_offset": list(accumulate(map(len, texts[:-1]), initial=offset)),
         "token_logprobs": [each and max(each.logprob, LEAST) for each in found],
@@ -32,7 +32,7 @@ def _by_text(found: TokenLogprobs, served: ServedModel) -> dict[str, float]:
     """The chosen token first. Of tokens with the same text, such as halves of characters, the likeliest counts."""
     values: dict[str, float] = {}
     for token, value in [(found.token, found.logprob), *found.top]:
-        text = served.token_text[token]
+        text = served.token_text(token)
         values[text] = max(value, LEAST, values.get(text, LEAST))
     return values
 
@@ -48,7 +48,7 @@ def chat_logprobs(found: Sequence[TokenLogprobs], served: ServedModel) -> dict[s
 
 
 def _entry(token: int, logprob: float, served: ServedModel) -> dict[str, Any]:
-    return {"token": served.token_text[token], "logprob": max(logprob, LEAST), "bytes": served.token_bytes[token]}
+    return {"token": served.token_text(token), "logprob": max(logprob, LEAST), "bytes": served.token_bytes(token)}
 
 
 def prompt_logprobs(found: Sequence[TokenLogprobs | None], served: ServedModel) -> list[dict[str, Any] | None]:
@@ -57,7 +57,7 @@ def prompt_logprobs(found: Sequence[TokenLogprobs | None], served: ServedModel) 
         None
         if each is None
         else {
-            str(token): {"logprob": max(value, LEAST), "decoded_token": served.token_text[token]}
+            str(token): {"logprob": max(value, LEAST), "decoded_token": served.token_text(token)}
             for token, value in dict([(each.token, each.logprob), *each.top]).items()
         }
         for each in found

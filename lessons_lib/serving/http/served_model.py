@@ -4,7 +4,7 @@ import asyncio
 import copy
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -158,26 +158,14 @@ class ServedModel:
         return str(self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
     @functools.cached_property
-    def token_text(self) -> Mapping[int, str]:
+    def token_text(self) -> Callable[[int], str]:
         """Token -> its own text."""
-        return _Remembered(lambda token: self.decode([token]))
+        return functools.cache(lambda token: self.decode([token]))
 
     @functools.cached_property
-    def token_bytes(self) -> Mapping[int, list[int]]:
+    def token_bytes(self) -> Callable[[int], list[int]]:
         """Token -> its own bytes. Half a character has bytes, and no text."""
-        return _Remembered(lambda token: list(bytes_of(self.tokenizer, token)))
-
-
-class _Remembered(dict[int, Any]):
-    """Finds a value when it is first looked up."""
-
-    def __init__(self, find: Any):
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, token: int) -> Any:
-        found = self[token] = self._find(token)
-        return found
+        return functools.cache(lambda token: list(bytes_of(self.tokenizer, token)))
 
 
 def bytes_of(tokenizer: PreTrainedTokenizerBase, token: int) -> bytes:

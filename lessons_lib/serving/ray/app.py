@@ -6,7 +6,7 @@ die, and adds more when there is more to do.
 
 Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The
 `Gateway` is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go
-on elsewhere, or sends an error event, as the balancer does. `PrefixRequestRouter` chooses the replica.
+on elsewhere, or sends an error event (see `gateway`). `PrefixRequestRouter` chooses the replica.
 """
 
 import argparse
@@ -17,9 +17,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 # Before Ray is imported: it reports nothing to its makers, and writes no token into the home directory.
@@ -28,7 +27,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
 import httpx
 import ray
-from fastapi import FastAPI, Request
+from fastapi import Request
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import RequestRouterConfig
@@ -36,10 +35,11 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from lessons_lib.serving.client_request import ClientRequest, served
-from lessons_lib.serving.continuation import MAX_MOVES, ReplicaLost
+from lessons_lib.serving.failover import ReplicaLost
+from lessons_lib.serving.http.errors import ApiError
+from lessons_lib.serving.ray.gateway import new_app, relay
 from lessons_lib.serving.router import Replica, choose_replica
 
 START_TIMEOUT = 240.0  # seconds: a dozen processes are started, each of which imports Ray
@@ -49,34 +49,11 @@ class RayDidNotStart(RuntimeError):
     """Ray isn't installed, or the machine is too small for it. The message says which."""
 
 
-@dataclass(frozen=True)
-class HttpRequest:
-    """An HTTP request to a replica, without its connection."""
-
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    content: bytes
-
-    def scope(self) -> Scope:
-        """The scope of ASGI."""
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
-        return {
-            "type": "http",
-            "method": self.method,
-            "scheme": "http",
-            "path": self.path,
-            "query_string": self.query.encode("latin-1"),
-            "headers": [*headers, (b"host", b"localhost")],
-        }
-
-
-async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int, dict[str, str]] | bytes]:
+async def messages_of(app: Any, scope: Scope, content: bytes) -> AsyncIterator[tuple[int, dict[str, str]] | bytes]:
     """Run an ASGI application for one request: (status, headers), then the parts of the body. If the reader leaves, the
     application sees a client that has left."""
     messages: asyncio.Queue[Any] = asyncio.Queue()
-    gone, to_read = asyncio.Event(), [{"type": "http.request", "body": request.content}]
+    gone, to_read = asyncio.Event(), [{"type": "http.request", "body": content}]
 
     async def receive() -> Any:
         if to_read:
@@ -84,7 +61,7 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    running = asyncio.create_task(app(request.scope(), receive, messages.put))
+    running = asyncio.create_task(app(scope, receive, messages.put))
     running.add_done_callback(lambda _: messages.put_nowait(None))
     try:
         while (message := await messages.get()) is not None:
@@ -116,9 +93,9 @@ class ModelServer:
         self.app = make_app(self.front, recipe, settings)
         await self.front.__aenter__()
 
-    async def respond(self, request: HttpRequest, block_hashes: list[bytes]) -> AsyncIterator[Any]:
+    async def respond(self, scope: Scope, content: bytes, block_hashes: list[bytes]) -> AsyncIterator[Any]:
         """Serve a request; see `messages_of`. The block hashes of its prompt are for the router."""
-        async for message in messages_of(self.app, request):
+        async for message in messages_of(self.app, scope, content):
             yield message
 
     async def state(self) -> tuple[int, int]:
@@ -174,17 +151,7 @@ def hashes_in(pending_request: PendingRequest | None) -> list[bytes]:
     return list(pending_request.kwargs.get("block_hashes", ())) if pending_request else []
 
 
-gateway_app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-
-
-class Relayed(Response):
-    """The response that the Gateway relays."""
-
-    def __init__(self, gateway: "Gateway"):
-        self.gateway, self.background = gateway, None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.gateway.relay(scope, receive, send)
+gateway_app = new_app()
 
 
 @serve.ingress(gateway_app)
@@ -197,43 +164,19 @@ class Gateway:
     @gateway_app.api_route("/{path:path}", methods=["GET", "POST"])
     async def any(self, request: Request) -> Response:
         """The replicas have the routes."""
-        return Relayed(self)
+        return await relay(request, self.ask)
 
-    async def relay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await served(scope, receive, send, self._serve)
-
-    async def _serve(self, request: ClientRequest) -> None:
-        """As `Balancer._serve`. Ray's router chooses, and leaves out replicas that have died."""
-        losses = 0
-        while True:
-            try:
-                return await self._relay(request)
-            except BackPressureError as error:
-                return await request.refuse(503, "overloaded", f"{error}. Send the request again.")
-            except (ReplicaLost, RayError, RayServeException) as error:
-                losses += 1
-                why_not = request.why_not_elsewhere()
-                if losses > MAX_MOVES or why_not:
-                    more = f", and the stream can't go on elsewhere: {why_not}" if why_not else ""
-                    reason = f"the replica was lost ({type(error).__name__}){more}"
-                    return await request.refuse(503, "replica_lost", f"{reason}. Send the request again.")
-
-    async def _relay(self, request: ClientRequest) -> None:
-        """Pass the answer of one replica on.
-
-        Raises:
-            ReplicaLost, RayError, RayServeException: the answer isn't complete.
-        """
-        query = request.target.partition("?")[2]
-        sent = HttpRequest(request.method, request.path, query, request.headers, request.next_body())
-        answer: Any = self.respond.remote(sent, block_hashes=request.block_hashes)
+    async def ask(self, scope: Scope, content: bytes, block_hashes: list[bytes]) -> AsyncGenerator[Any, None]:
+        """See `Ask`. Ray's router chooses the replica, and leaves out those that have died."""
+        answer: Any = self.respond.remote(scope, content, block_hashes=block_hashes)
         try:
-            status, headers = await anext(answer)
-            if refusal := await request.relay(status, headers, answer):
-                if request.has_begun:
-                    raise ReplicaLost(f"another replica answered with status {status}")
-                await request.answer(*refusal)
+            async for message in answer:
+                yield message
+        except BackPressureError as error:
+            again = {"Retry-After": "1"}
+            raise ApiError(503, f"{error}. Send the request again.", code="overloaded", headers=again) from error
+        except (RayError, RayServeException) as error:
+            raise ReplicaLost(type(error).__name__) from error
         finally:
             answer.cancel()  # does nothing if it has ended
 
@@ -301,7 +244,7 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
         ray.shutdown()
         raise RayDidNotStart(
             f"Ray did not start here because {type(error).__name__}: {error} It needs about 3 GB of memory and half a "
-            "minute of two free cores; the balancer (`python -m lessons_lib.serving.balancer`) needs neither."
+            "minute of two free cores."
         ) from error
     try:
         yield url

@@ -89,6 +89,7 @@ def test_a_body_beyond_it_is_refused_with_the_limit_and_the_way_out(http):
     assert answer.status_code == 413
     told = answer.json()["error"]["message"]
     assert f"up to {BODY_BYTES + 1024 * BYTES_PER_TOKEN} bytes" in told and "--max-body-bytes" in told
+    assert "maximum context length is 1024" in told  # litellm looks for the first three words
 
 
 def errors_of(kind, body):

@@ -1,5 +1,4 @@
-"""`curl`, LangChain's standard tests, and schemathesis, which reads the OpenAPI document and tries what it allows and
-what it doesn't."""
+"""`curl`, and LangChain with its standard tests: each chats, streams, and is told what isn't offered."""
 
 import asyncio
 import json
@@ -8,9 +7,12 @@ import subprocess
 
 import pytest
 from live_server import MODEL
+from test_openai_client import Dog
 
+openai = pytest.importorskip("openai")
 langchain_openai = pytest.importorskip("langchain_openai")
 langchain_tests = pytest.importorskip("langchain_tests.integration_tests")
+QUESTION = "Is a dog an animal?"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
@@ -59,14 +61,37 @@ class TestChatOpenAI(langchain_tests.ChatModelIntegrationTests):
     has_tool_choice = False
     has_structured_output = False
     structured_output_kwargs = {}
-    supports_json_mode = False
-    supports_image_inputs = False
-    supports_image_urls = False
-    supports_pdf_inputs = False
-    supports_audio_inputs = False
-    supports_video_inputs = False
-    supports_anthropic_inputs = False
-    supports_image_tool_message = False
-    supports_pdf_tool_message = False
     returns_usage_metadata = True
     supported_usage_metadata_details = {"invoke": [], "stream": []}
+
+
+@pytest.fixture
+def options(live):
+    return {"model": MODEL, "base_url": f"{live.url}/v1", "api_key": "any", "max_retries": 0}
+
+
+def test_chats(options, loop):
+    chat = langchain_openai.ChatOpenAI(**options, max_tokens=8, temperature=0)
+    first = chat.invoke([("user", QUESTION)])
+    assert chat.invoke([("user", "Hi"), first, ("user", "So?")]).usage_metadata["output_tokens"] == 8
+    cached = {"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}
+    assert chat.invoke([{"role": "user", "content": [cached]}]).content == first.content
+    assert "".join(chunk.content for chunk in chat.stream(QUESTION)) == first.content
+    assert loop.run_until_complete(chat.ainvoke(QUESTION)).content == first.content
+    assert langchain_openai.OpenAI(**options, max_tokens=4).invoke("A dog")
+
+
+@pytest.mark.parametrize("how", [{}, {"method": "json_schema"}, {"method": "json_schema", "strict": True}])
+def test_structured_answers(options, how):
+    pytest.importorskip("llguidance")
+    chat = langchain_openai.ChatOpenAI(**options, max_tokens=60).with_structured_output(Dog, **how)
+    assert isinstance(chat.invoke("A dog"), Dog)
+
+
+def test_what_is_not_offered(options):
+    with pytest.raises(openai.NotFoundError, match="use /v1/chat/completions"):
+        langchain_openai.ChatOpenAI(**options, use_responses_api=True).invoke("x")
+    with pytest.raises(openai.NotFoundError, match="embedding model"):
+        langchain_openai.OpenAIEmbeddings(**options, check_embedding_ctx_length=False).embed_query("x")
+    with pytest.raises(openai.BadRequestError, match="tools isn't offered"):
+        langchain_openai.ChatOpenAI(**options).bind_tools([Dog]).invoke("x")

@@ -1,6 +1,5 @@
 """A live server: draining, an engine that dies, slow and rude clients, and processes that are killed."""
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -11,64 +10,30 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
-from fronts import counting_engine
+from fronts import counting_engine, is_gone
 from live_server import LiveServer, slow, wait_until
 
-from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.models.loading import BUNDLED_MODEL, load_model
-from lessons_lib.serving.admission import AdmissionControl
-from lessons_lib.serving.async_engine import AsyncEngine
-from lessons_lib.serving.http.app import create_app
-from lessons_lib.serving.http.connections import limited_by
-from lessons_lib.serving.http.served_model import ServedModel
-from lessons_lib.serving.http.server import Server, listen, make_front
+from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.serving.http.server import listen, make_front
 from lessons_lib.serving.http.server_process import ServerFailed, ServerProcess
 from lessons_lib.serving.http.settings import ServerSettings
 
-SETTINGS = ServerSettings(
-    "m",
-    port=0,
+SETTINGS = dict(
+    model_name="m",
     max_body_bytes=20_000,
     max_header_bytes=10_000,
     receive_timeout=0.4,
     stall_timeout=0.4,
     shutdown_timeout=20.0,
-    max_requests=100,
 )
-
-
-class Live(LiveServer):
-    """With what the real server has around the app: limits of a connection, draining."""
-
-    def __init__(self, **settings):
-        super().__init__(max_num_seqs=8, num_blocks=400)
-        self.settings = replace(SETTINGS, **settings)
-
-    async def _serve(self):
-        self.loop = asyncio.get_running_loop()
-        model, tokenizer = load_model(device="cpu")
-        with contextlib.closing(LLMEngine(model, tokenizer, self.config)) as self.engine:
-            self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))
-            app = create_app(self.front, self.settings, ServedModel.of("m", model.config, tokenizer))
-            config = uvicorn.Config(
-                app, log_config=None, access_log=False, http=limited_by(self.settings), ws="none",
-                timeout_graceful_shutdown=3,
-            )  # fmt: skip
-            self._server = Server(config, self.front, self.settings)
-            await self._server.serve([self._socket])
-
-    def end(self):
-        self.loop.call_soon_threadsafe(self._server.end)
 
 
 @pytest.fixture(scope="module")
 def live():
-    with Live() as server:
+    with LiveServer(**SETTINGS) as server:
         yield server
 
 
@@ -177,16 +142,6 @@ def test_a_client_that_only_reads_gets_its_answer(live, slow_model, body, versio
     assert b" 200 OK\r\n" in received and received.rstrip().endswith((b"}", b"[DONE]", b"0"))
 
 
-def test_a_client_that_goes_while_its_answer_is_computed_is_aborted(live, slow_model):
-    """It looks like one that only reads, until something is sent."""
-    aborted = live.ended().get("abort", 0)
-    steps = live.front.metrics()["steps"]
-    connection = Connection(live).ask(body=SHORT | {"max_tokens": 900})
-    wait_until(lambda: live.front.metrics()["steps"] > steps + 1)
-    connection.socket.close()
-    wait_until(lambda: live.ended().get("abort", 0) == aborted + 1 and live.is_idle())
-
-
 def test_a_client_that_closes_its_half_before_its_request_is_whole_is_dropped(live):
     for sent in (
         b"",
@@ -222,7 +177,7 @@ def test_a_request_may_take_longer_than_it_may_take_to_arrive(live, slow_model):
 
 
 def test_a_client_that_never_reads_is_dropped(live):
-    connections = live._server.server_state.connections
+    connections = live.server.server_state.connections
     before = set(connections)
     client = Connection(live, receive_buffer=4096)
     wait_until(lambda: set(connections) - before)
@@ -249,7 +204,7 @@ def test_an_answer_that_nobody_reads_frees_its_blocks_when_it_is_complete(live):
 
 
 def test_a_drained_server_finishes_its_streams_and_refuses_others():
-    with Live() as server:
+    with LiveServer(**SETTINGS) as server:
         whole = events(Connection(server).ask(body=LONG).answer())
         waiting = Connection(server)  # a client that was there before
         stream = Connection(server).ask(body=LONG).answer()
@@ -267,13 +222,12 @@ def test_a_drained_server_finishes_its_streams_and_refuses_others():
         ]
         assert first.startswith(b"data: ") and rest[-1] == "[DONE]"
         assert "".join(texts[0]).endswith("".join(texts[1]))
-        server._thread.join(30)
-        assert not server._thread.is_alive()
+        server.wait_until_ended()
 
 
 @pytest.mark.parametrize("how", ["timeout", "second signal"])
 def test_draining_ends_in_time(how):
-    with Live(shutdown_timeout=0.05 if how == "timeout" else 1000.0) as server:
+    with LiveServer(**SETTINGS | {"shutdown_timeout": 0.05 if how == "timeout" else 1000.0}) as server:
         server.engine.model.forward = slow(server.engine.model.forward)
         stream = Connection(server).ask(body=LONG | {"max_tokens": 450}).answer()
         stream.readline()
@@ -284,8 +238,7 @@ def test_draining_ends_in_time(how):
         else:
             last = json.loads(events(stream)[-2])
             assert last["error"]["code"] == "aborted"
-        server._thread.join(30)
-        assert not server._thread.is_alive()
+        server.wait_until_ended()
         assert not server.engine.requests and not server.engine.scheduler.pool.used
 
 
@@ -294,14 +247,6 @@ def children(pid):
     return [
         int(each) for each in subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
     ]
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.slow
@@ -326,9 +271,9 @@ def test_an_engine_that_is_killed_is_noticed_and_started_again():
         served = Connection(server).ask(body=SHORT, **own).answer()
         assert served.status == 200 and text_of(served.read())
         (new,) = children(server.process.pid)
-        assert new != engine and not is_running(engine)
+        assert new != engine and is_gone(engine)
     assert server.process.returncode == 0
-    assert not is_running(server.process.pid) and not is_running(new)
+    assert is_gone(server.process.pid) and is_gone(new)
 
 
 @pytest.mark.slow
@@ -339,7 +284,7 @@ def test_a_server_that_is_killed_leaves_no_folder(tmp_path):
         (engine,) = children(server.process.pid)
         assert get(server, "/health")[0] == 200
         os.kill(server.process.pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(engine))
+        wait_until(lambda: is_gone(engine))
         assert list(tmp_path.iterdir()) == []
 
 
@@ -367,18 +312,18 @@ def test_a_server_that_does_not_answer_is_ended(tmp_path, monkeypatch):
     server = ServerProcess(start_timeout=0.1)
     with pytest.raises(ServerFailed, match="didn't answer within 0.1 s.*It has written nothing"):
         server.start()
-    assert not is_running(server.process.pid)
+    assert is_gone(server.process.pid)
 
 
 def test_the_front_gets_the_limits():
-    settings = replace(SETTINGS, step_timeout=7.0, max_requests=5, max_prompt_tokens=6)
+    settings = ServerSettings("m", step_timeout=7.0, max_requests=5, max_prompt_tokens=6)
     fronts = [make_front(counting_engine, settings, engine) for engine in ("thread", "process")]
     assert fronts[1].step_timeout == 7.0
     assert {(each.admission.max_requests, each.admission.max_prompt_tokens) for each in fronts} == {(5, 6)}
 
 
 def test_a_socket_that_is_bound_does_not_listen():
-    with listen(replace(SETTINGS, port=0)) as bound, pytest.raises(ConnectionRefusedError):
+    with listen(ServerSettings("m", port=0)) as bound, pytest.raises(ConnectionRefusedError):
         socket.create_connection(bound.getsockname())
 
 

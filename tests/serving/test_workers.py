@@ -1,35 +1,9 @@
-"""A model in two threads, and the threads that stand for workers. The check of exercise 16.2 tests the sum itself."""
-
-from functools import partial
+"""The threads that stand for workers. The check of exercise 16.2 tests the sum itself."""
 
 import pytest
 import torch
 
-from lessons_lib.batching import generate_one_by_one
-from lessons_lib.models import load_model
-from lessons_lib.serving.all_reduce import all_reduce
-from lessons_lib.serving.cut_layer import cut_layer
-from lessons_lib.serving.tensor_parallel import cut_model
 from lessons_lib.serving.workers import MAX_UNREAD, Deadlock, run_workers
-
-
-def cut_each_layer(model, rank, world_size, all_reduce):
-    for layer in model.model.layers:
-        cut_layer(layer, rank, world_size, all_reduce)
-
-
-@pytest.mark.parametrize("cut", [cut_model, cut_each_layer])
-def test_a_model_in_two_threads_generates_the_same_tokens(cut):
-    model, tokenizer = load_model(device="cpu")
-    prompts, lengths = ["Once upon a time", "The dog"], [6, 5]
-    alone = generate_one_by_one(model, tokenizer, prompts, max_new_tokens=lengths)
-    copies = [load_model(device="cpu")[0] for _ in range(2)]
-
-    def work(worker):
-        cut(copies[worker.rank], worker.rank, 2, partial(all_reduce, worker=worker))
-        return generate_one_by_one(copies[worker.rank], tokenizer, prompts, max_new_tokens=lengths)
-
-    assert run_workers(work, 2)[0] == [alone, alone]
 
 
 def test_what_is_sent_is_a_copy_and_comes_in_order():
