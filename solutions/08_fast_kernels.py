@@ -25,8 +25,8 @@ from lessons_lib.attention import plan_attention
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kernels import attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, decode_splits_kernel
-from lessons_lib.kernels import how_kernels_run, kernel_device, with_functions
-from lessons_lib.kernels.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
+from lessons_lib.kernels import how_kernels_run, kernel_device
+from lessons_lib.measuring.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel, with_functions
 from lessons_lib.measuring import NAMES, OURS, PROMPTS, recorded_attention, recorded_ladder, recorded_production, recorded_splits
 from lessons_lib.measuring.machine_code import MachineCode
 from lessons_lib.models import kv_head_size, load_model
@@ -440,7 +440,7 @@ attention and the *log-sum-exp* of its scores (`lse`): maximum + log₂ of the s
 
 # %%
 from lessons_lib.kernels import group_decode
-from lessons_lib.kernels.ablations import Variant
+from lessons_lib.measuring.ablations import Variant
 
 print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
 

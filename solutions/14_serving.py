@@ -35,8 +35,8 @@ from lessons_lib.serving import AdmissionControl, AsyncEngine, EngineLoop, Overl
 from lessons_lib.serving.http.chat_events import sse_events
 from lessons_lib.serving.http.server_thread import ServerThread
 from lessons_lib.serving.http.small_app import SmallApp
-from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
+from lessons_lib.measuring.load.goodput import Target, goodput
+from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.tables import Table
@@ -732,13 +732,13 @@ second. One server takes all requests, the other has an `AdmissionControl`.
 """
 
 # %% exercise="14.6"
-from lessons_lib.serving.load.goodput import Target
-from lessons_lib.serving.load.records import LoadLog
+from lessons_lib.measuring.load.goodput import Target
+from lessons_lib.measuring.load.records import LoadLog
 
-from lessons_lib.serving.load.goodput import goodput
+from lessons_lib.measuring.load.goodput import goodput
 
 # %%
-from lessons_lib.serving.load.knee import find_knee
+from lessons_lib.measuring.load.knee import find_knee
 from lessons_lib.measuring.simulated_server import SimulatedServer, simulate
 from lessons_lib.viz.serving import LoadPoint, draw_load
 

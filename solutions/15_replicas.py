@@ -20,12 +20,12 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.measuring import PROMPTS, STORIES
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
-from lessons_lib.recording.prefix_places import record_places
+from lessons_lib.measuring.prefix_places import record_places
 from lessons_lib.recording.replica_streams import KIND, NIGHT, ProcessReplica, compare_answers, record_streams
 from lessons_lib.serving.failover import stream_once
 from lessons_lib.serving.http.server_process import ServerProcess, start_together
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
-from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
+from lessons_lib.measuring.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.replicas import draw_prefix_places, draw_streams
 from lessons_lib.viz.source import show_source
@@ -473,7 +473,7 @@ which a longer prompt would have changed. If its stream was moved, it notices on
 for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of the dotted line: these tokens
 were on their way when it died.)
 
-`lessons_lib/serving/ray/gateway.py` does the same for all of OpenAI's API, and Ray Serve ("Further") asks each replica
+`lessons_lib/ray_serve/gateway.py` does the same for all of OpenAI's API, and Ray Serve ("Further") asks each replica
 for its health every two seconds, and so notices one that *hangs*.
 
 ## What is still wrong
@@ -569,19 +569,19 @@ and add more when the load grows.
 > **autoscaling**: adding and removing replicas by how much there is to do.
 
 [Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. A file describes what it runs:
-`lessons_lib/serving/ray/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in
+`lessons_lib/ray_serve/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in
 it: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica
 takes long to start, and one that is removed loses its cache), `health_check_period_s`, and
 `graceful_shutdown_timeout_s`, the time for which a replica that is taken away may finish its streams.
 
 A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRequestRouter` in
-`lessons_lib/serving/ray/app.py` calls `choose_replica` instead.
+`lessons_lib/ray_serve/app.py` calls `choose_replica` instead.
 
 Ray replaces a replica that dies, but it knows nothing about tokens: the streams would end in the middle. So
 the file has a second part in front, the `Gateway`, which does what your `relay` does.
 
 Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it. In a terminal:
-`pip install "ray[serve]"`, then `python -m lessons_lib.serving.ray.app --port 8015 --replicas 2`. The cell below shows
+`pip install "ray[serve]"`, then `python -m lessons_lib.ray_serve.app --port 8015 --replicas 2`. The cell below shows
 figures that were recorded.
 
 </details>

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lessons_lib.measuring.load.goodput import Target, goodput
+from lessons_lib.measuring.load.knee import find_knee
+from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 from lessons_lib.measuring.simulated_server import SimulatedServer, simulate
-from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.knee import find_knee
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
 from lessons_lib.viz.tables.table import Table
 
 TARGET = Target(ttft=0.5)

@@ -6,10 +6,10 @@ from collections import deque
 import numpy as np
 
 from lessons_lib.measuring.arrivals import heavy_tailed
+from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 from lessons_lib.measuring.simulator import StepCost
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
 
 # A step of 4 ms that grows to 8 ms with 16 sequences; a prompt of 64 tokens adds 3 ms to its step.
 COST = StepCost(base=4e-3, per_token=50e-6, per_context_token=2e-6)

@@ -1,7 +1,7 @@
 """Serving: many callers, one engine.
 
 Read in this order: messages, engine_loop, mailbox, owner, admission, async_engine, engine_process (lesson 14); router,
-routing_simulation, failover, ray (15); tensor_parallel, ranks, follower, parallel_engine (16).
+failover (15); tensor_parallel, ranks, follower, parallel_engine (16).
 """
 
 from lessons_lib.engine.metrics import EngineGauges

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lessons_lib.kernels import decode_groups, decode_groups_kernel, decode_heads, decode_splits, kernel_device
-from lessons_lib.kernels.ablations import decode_groups_by_sums
+from lessons_lib.measuring.ablations import decode_groups_by_sums
 from lessons_lib.recording import Recorder
 
 

@@ -15,9 +15,9 @@ import triton.language as tl
 from compiled import Compiled
 from paged_cases import error
 
-from lessons_lib.kernels.ablations import VARIANTS, with_functions, with_lines
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
+from lessons_lib.measuring.ablations import VARIANTS, with_functions, with_lines
 from lessons_lib.measuring.attention_cases import Case, decode_case, make_inputs
 from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
 from lessons_lib.measuring.compile_check import can_compile

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lessons_lib.kernels import decode_groups, decode_groups_kernel
-from lessons_lib.kernels.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
+from lessons_lib.measuring.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
 from lessons_lib.measuring.compile_check import can_compile
 from lessons_lib.measuring.machine_code import MachineCode
 

@@ -3,9 +3,9 @@
 import pytest
 
 from lessons_lib.measuring import overload
+from lessons_lib.measuring.load.goodput import goodput
 from lessons_lib.measuring.simulated_server import SimulatedServer, simulate
 from lessons_lib.serving.admission import AdmissionControl
-from lessons_lib.serving.load.goodput import goodput
 
 SEED = overload.SEEDS[0]
 

@@ -9,9 +9,9 @@ import pytest
 from fastapi import Request
 from starlette.datastructures import Headers
 
+from lessons_lib.ray_serve.gateway import MAX_BODY_BYTES, hashes_of, new_app, relay, whole_events
 from lessons_lib.serving.failover import MAX_MOVES, ReplicaLost
 from lessons_lib.serving.http.errors import ApiError
-from lessons_lib.serving.ray.gateway import MAX_BODY_BYTES, hashes_of, new_app, relay, whole_events
 
 DONE = "[DONE]"
 WORDS = [(7, "Once"), (8, " up"), (9, ""), (10, "on \u2028 a"), (11, " time"), (12, ".")]  # token, text

@@ -20,10 +20,10 @@ pytest.importorskip("ray.serve")
 from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError
 
+from lessons_lib.ray_serve import app as ray_app
+from lessons_lib.ray_serve.app import Gateway, PrefixRequestRouter, build, messages_of
 from lessons_lib.serving.failover import ReplicaLost
 from lessons_lib.serving.http.errors import ApiError
-from lessons_lib.serving.ray import app as ray_app
-from lessons_lib.serving.ray.app import Gateway, PrefixRequestRouter, build, messages_of
 from lessons_lib.serving.router import hash_prompt
 
 

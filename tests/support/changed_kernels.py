@@ -4,7 +4,7 @@ import inspect
 
 from source_text import unwrapped
 
-from lessons_lib.kernels.ablations import from_source
+from lessons_lib.measuring.ablations import from_source
 
 
 def with_source(source, name, **names):

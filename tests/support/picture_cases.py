@@ -21,6 +21,7 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.arrivals import Arrival, traffic
+from lessons_lib.measuring.prefix_places import PrefixPlaces
 from lessons_lib.measuring.roofline import Machine, Work
 from lessons_lib.measuring.simulator import Simulation, StepCost, simulate
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
@@ -32,7 +33,6 @@ from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.packed_steps import PackedStep
 from lessons_lib.recording.paged_steps import PagedStep
 from lessons_lib.recording.pool_states import PoolState, TableState, pool_state
-from lessons_lib.recording.prefix_places import PrefixPlaces
 from lessons_lib.recording.queue_states import queue_state
 from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.recording.softmax_steps import record_blocks

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from lessons_lib.kernels.ablations import VARIANTS, decode_groups_by_sums
 from lessons_lib.kernels.group_decode import decode_groups, decode_splits
 from lessons_lib.kernels.launch import LOG2_E, Tiles, decode_tiles, launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import prefill_kernel
+from lessons_lib.measuring.ablations import VARIANTS, decode_groups_by_sums
 from lessons_lib.measuring.attention_cases import CASES, Case, Inputs, make_inputs
 from lessons_lib.measuring.attention_peers import PEERS, Calls
 from lessons_lib.measuring.gpu_timing import machine_limits, microseconds

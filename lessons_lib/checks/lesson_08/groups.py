@@ -24,8 +24,8 @@ from lessons_lib.checks.lesson_08.groups_launch import run_case, small_launch
 from lessons_lib.checks.lesson_08.groups_loads import check_loads
 from lessons_lib.checks.lesson_08.groups_results import check_result
 from lessons_lib.checks.lesson_08.groups_stores import check_stores
-from lessons_lib.kernels.ablations import with_functions
 from lessons_lib.kernels.paged_flash import online_softmax
+from lessons_lib.measuring.ablations import with_functions
 from lessons_lib.measuring.compile_check import rounded_products, tensor_core_products
 
 

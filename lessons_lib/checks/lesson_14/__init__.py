@@ -105,7 +105,7 @@ EXERCISES = [
     Exercise(
         id="14.6",
         title="goodput (optional)",
-        reference="lessons_lib.serving.load.goodput:goodput",
+        reference="lessons_lib.measuring.load.goodput:goodput",
         test=check_goodput,
         hints=(
             "Two questions. Which requests count? And over which seconds: those in which requests were offered, or "

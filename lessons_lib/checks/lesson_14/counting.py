@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_12.guessing import likeliest_idea
-from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
+from lessons_lib.measuring.load.goodput import Target, goodput
+from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 
 
 def record(

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from lessons_lib.measuring.routing_simulation import RoutingResult, chat_prompts, simulate_routing
 from lessons_lib.serving.router import PrefixAffinity
-from lessons_lib.serving.routing_simulation import RoutingResult, chat_prompts, simulate_routing
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (101, 102, 103, 104)

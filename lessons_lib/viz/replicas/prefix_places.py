@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from lessons_lib.recording.prefix_places import PrefixPlaces
+from lessons_lib.measuring.prefix_places import PrefixPlaces
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
-from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.records import LoadLog
+from lessons_lib.measuring.load.goodput import Target, goodput
+from lessons_lib.measuring.load.records import LoadLog
 
 
 @dataclass

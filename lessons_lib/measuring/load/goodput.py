@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lessons_lib.serving.load.records import LoadLog
+from lessons_lib.measuring.load.records import LoadLog
 
 
 @dataclass(frozen=True)

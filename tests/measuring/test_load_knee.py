@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.serving.load.goodput import Target
-from lessons_lib.serving.load.knee import find_knee
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
+from lessons_lib.measuring.load.goodput import Target
+from lessons_lib.measuring.load.knee import find_knee
+from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 
 TARGET = Target(ttft=0.2, tpot=0.02)
 

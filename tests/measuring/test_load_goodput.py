@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
+from lessons_lib.measuring.load.goodput import Target, goodput
+from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 
 GOOD = LoadRecord("0", 1.0, 1.0, 4, 3, [1.5, 2.0, 2.5], 3, 2.5, 200, "length")
 

@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lessons_lib.measuring.routing_simulation import simulate_routing
 from lessons_lib.serving.router import RoutingPolicy, hash_prompt
-from lessons_lib.serving.routing_simulation import simulate_routing
 
 
 @dataclass(frozen=True)

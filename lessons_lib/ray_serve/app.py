@@ -1,8 +1,8 @@
 """Lesson 15: replicas in production, on Ray Serve. It starts them on the machines of a cluster, replaces those that
 die, and adds more when there is more to do.
 
-    python -m lessons_lib.serving.ray.app --port 8000 --replicas 2        # on this machine
-    serve deploy lessons_lib/serving/ray/serve_config.yaml                    # on a cluster that runs
+    python -m lessons_lib.ray_serve.app --port 8000 --replicas 2        # on this machine
+    serve deploy lessons_lib/ray_serve/serve_config.yaml                    # on a cluster that runs
 
 Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The
 `Gateway` is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go
@@ -37,9 +37,9 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from starlette.responses import Response
 from starlette.types import Scope
 
+from lessons_lib.ray_serve.gateway import new_app, relay
 from lessons_lib.serving.failover import ReplicaLost
 from lessons_lib.serving.http.errors import ApiError
-from lessons_lib.serving.ray.gateway import new_app, relay
 from lessons_lib.serving.router import Replica, choose_replica
 
 START_TIMEOUT = 240.0  # seconds: a dozen processes are started, each of which imports Ray
@@ -192,7 +192,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     if unknown := sorted(set(args) - known):
         raise ValueError(f"args has {', '.join(unknown)}; it may have {', '.join(sorted(known))}.")
     router = RequestRouterConfig(
-        request_router_class="lessons_lib.serving.ray.app:PrefixRequestRouter",
+        request_router_class="lessons_lib.ray_serve.app:PrefixRequestRouter",
         request_router_kwargs={"imbalance_limit": args.get("imbalance_limit", 4)},
     )
     max_requests, replicas = args.get("max_requests", 256), args.get("replicas", "auto")
@@ -268,7 +268,7 @@ def wait_until_green(url: str, timeout: float = 60.0) -> None:
 
 def main() -> int:
     """Returns the exit status: 1 if Ray didn't start."""
-    parser = argparse.ArgumentParser(prog="python -m lessons_lib.serving.ray.app")
+    parser = argparse.ArgumentParser(prog="python -m lessons_lib.ray_serve.app")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument(
