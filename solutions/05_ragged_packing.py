@@ -22,7 +22,6 @@ from time import perf_counter
 from types import SimpleNamespace
 
 import torch
-from IPython.display import display
 from transformers import DynamicCache
 
 from lessons_lib.attention import (
@@ -50,7 +49,8 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_05.scoreboard import chunk_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
-from lessons_lib.recording import count_operators, packed_text, record_run
+from lessons_lib.measuring.operations import CountOperations
+from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_packed_step, watch_packing
 from lessons_lib.viz.charts import line_chart
@@ -563,14 +563,11 @@ Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=le
 
 # %% [markdown]
 """
-Here are the prompts of C, E and A on their way into one row, and the fourth step of the run from "The idea" as
-text. `#` means that the token of this row attends to the key of this column, and a bar separates the cached keys from
-the new ones.
+Here are the prompts of C, E and A on their way into one row.
 """
 
 # %%
-display(watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA]))
-print(packed_text(small.packed[3]))
+watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA])
 
 # %% [markdown]
 """
@@ -831,7 +828,7 @@ def counted(way):
     packed = pack([[answer[name][0]] for name in DECODING], cached_lens=[len(prompt_ids[name]) for name in DECODING])
     caches, calls = [prefill_alone(name) for name in DECODING], []
     watch = model.register_forward_hook(lambda *_: calls.append("a pass"))
-    with torch.inference_mode(), count_operators() as operators:
+    with torch.inference_mode(), CountOperations() as operators:
         tokens = way(packed, caches).argmax(dim=-1).tolist()
     watch.remove()
     return len(calls), operators.count, tokens

@@ -686,7 +686,7 @@ from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fuse
 from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.stateless_random import mixed
 from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, ways_table
-from lessons_lib.recording import count_operators
+from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.viz.charts import draw_step_parts
 from lessons_lib.viz.source import show_source
 
@@ -1268,7 +1268,7 @@ def decodes(make_runner=None):
         engine.add_request(story.prompt, SamplingParams(max_tokens=60, ignore_eos=True), on_token=lambda token: tokens.append(token.token))
     for _ in range(4):
         engine.step()
-    with count_operators() as operators:
+    with CountOperations() as operators:
         engine.step()
     for _ in range(20):
         engine.step()

@@ -36,8 +36,7 @@ from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledge
 from lessons_lib.measuring.overload import bounded, overload_scores, take_all
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
-from lessons_lib.recording.drain import recorded_drain
-from lessons_lib.recording.request_path import recorded_path
+from lessons_lib.recording.served_requests import recorded_drain, recorded_path
 from lessons_lib.serving import AdmissionControl, AsyncEngine, EngineLoop, Overloaded
 from lessons_lib.serving.http.chat_events import DONE, ChatChunks, sse_events
 from lessons_lib.serving.http.server_process import ServerProcess

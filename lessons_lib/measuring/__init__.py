@@ -31,61 +31,9 @@ from lessons_lib.measuring.random_batches import random_row
 from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
-from lessons_lib.measuring.step_sizes import least_padding, padding, tokens_of_steps
+from lessons_lib.measuring.step_sizes import padding, tokens_of_steps
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.measuring.timing import median_ms
-from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
+from lessons_lib.measuring.tuning import block_size_costs, engine_fits
 from lessons_lib.measuring.victim_rules import tried_rule
 from lessons_lib.measuring.workloads import Workload, skewed_workload
-
-__all__ = [
-    "ANY_GPU",
-    "CASES",
-    "DESIGNS",
-    "HOPPER",
-    "MAX_NEW_TOKENS",
-    "NAMES",
-    "OURS",
-    "PEERS",
-    "PROMPTS",
-    "STORIES",
-    "PassShape",
-    "Work",
-    "Workload",
-    "attainable",
-    "attention_work",
-    "batch_metrics",
-    "block_size_costs",
-    "decoding_paged",
-    "decoding_ragged",
-    "engine_fits",
-    "forward_cost",
-    "hugging_face_continuous",
-    "larger_model",
-    "largest_that_fits",
-    "least_padding",
-    "ledger",
-    "machine_rates",
-    "make_inputs",
-    "median_ms",
-    "microseconds",
-    "padding",
-    "pass_seconds",
-    "random_row",
-    "recorded_attention",
-    "recorded_engine",
-    "recorded_first_tokens",
-    "recorded_ladder",
-    "recorded_production",
-    "recorded_short_decodes",
-    "recorded_splits",
-    "recorded_swaps",
-    "recorded_victims",
-    "recorded_ways",
-    "recorded_workloads",
-    "request_times",
-    "skewed_workload",
-    "tokens_of_steps",
-    "tried_rule",
-    "ways_table",
-]

@@ -11,16 +11,12 @@ class OutOfMemory(MemoryError):
 
 
 class memory_limit(TorchDispatchMode):
-    """Context manager that limits the total bytes of live tensors created inside.
+    """Context manager that limits the total bytes of live tensors created inside; `peak`: their maximum.
 
     >>> with memory_limit(2**20) as memory:
     ...     torch.zeros(1000)
     >>> memory.peak
     4000
-
-    Attributes:
-        limit: maximum bytes.
-        peak: maximum bytes alive at any time.
     """
 
     def __init__(self, limit: float):

@@ -21,10 +21,7 @@ class PassShape:
 
 
 def pass_seconds(model: PreTrainedModel, shapes: Sequence[PassShape], repeat: int = 5) -> list[float]:
-    """Median seconds of a forward pass of each shape.
-
-    The shapes are timed in rounds, so that background load affects them all alike.
-    """
+    """Median seconds of a forward pass of each shape, timed in rounds: background load affects all alike."""
     passes = [_prepare(model, shape) for shape in shapes]
     return [statistics.median(times) for times in times_in_rounds(passes, repeat, model.device)]
 
@@ -45,10 +42,8 @@ def machine_rates(model: PreTrainedModel) -> tuple[float, float]:
 
 
 def larger_model(like: PreTrainedModel) -> PreTrainedModel:
-    """Build a Qwen2 model of a few hundred million equal weights. Its text is useless, but its timing is realistic.
-
-    Args:
-        like: model with the vocabulary, context, device and dtype to use.
+    """Build a Qwen2 model of a few hundred million equal weights, with the vocabulary, context, device and dtype of
+    another. Its text is useless, but its timing is realistic.
     """
     hidden_size = 1536
     config = Qwen2Config(

@@ -83,12 +83,7 @@ class BlockSizeCost:
 def block_size_costs(
     prompts: Sequence[Sequence[int]], answer_lengths: Sequence[int], block_sizes: Iterable[int]
 ) -> list[BlockSizeCost]:
-    """Count the cost of each block size on a workload.
-
-    Args:
-        prompts: token ids.
-        answer_lengths: new tokens of each request.
-    """
+    """Count the cost of each block size on a workload: prompts as token ids, and the new tokens of each request."""
     lengths = [len(prompt) + answer - 1 for prompt, answer in zip(prompts, answer_lengths)]
     costs = []
     for size in block_sizes:

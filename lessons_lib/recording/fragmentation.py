@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Region:
-    """Adjacent cache slots reserved for one request.
-
-    Attributes:
-        request: the owner.
-        start: the first cache slot.
-        size: number of cache slots.
-        tokens: slots that contain a token now, from the front.
-        final_tokens: slots that will contain a token when the request finishes.
-    """
+    """Adjacent cache slots of a request; `tokens` of them contain one now, `final_tokens` when it finishes."""
 
     request: str
     start: int
@@ -57,10 +49,7 @@ class MemoryUse:
 
 
 def tokens_held(trace: Trace) -> list[dict[str, int]]:
-    """For every step of a run: request -> its tokens in the cache after the step.
-
-    A request is listed from the step in which it is admitted to the last step before its memory is freed.
-    """
+    """For every step: request -> its tokens in the cache after it, from admission until its memory is freed."""
     held: list[dict[str, int]] = []
     total: dict[str, int] = {}
     for step in trace.steps:

@@ -1,4 +1,4 @@
-"""Lesson 05: one step of a packed batch as plain data, for pictures and for text."""
+"""Lesson 05: one step of a packed batch as plain data."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lessons_lib.attention.masks import Tags
-from lessons_lib.attention.packing import PackedBatch, copied_tokens, key_tags, packed_mask
+from lessons_lib.attention.packing import PackedBatch, copied_tokens
 from lessons_lib.batching.ragged_batching import RaggedBatch
 from lessons_lib.batching.request import RequestState
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.recording.mask_text import mask_text
 from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
@@ -40,11 +38,9 @@ class PackedStep:
 
 
 class PackedStepRecorder:
-    """Wrapper that records each step of a `RaggedBatch`: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
+    """Records each step of a `RaggedBatch`: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
 
-    Attributes:
-        trace: the trace of the steps, in the form of the earlier lessons.
-        steps: one PackedStep for each step.
+    `trace` has the steps in the form of the earlier lessons, `steps` as PackedSteps.
     """
 
     def __init__(self, step: Callable[[Any], None]):
@@ -118,22 +114,3 @@ def _watch_joined_passes(batch: RaggedBatch) -> Iterator[list[PackedBatch]]:
         yield passes
     finally:
         batch.packed_forward = packed_forward
-
-
-def packed_text(step: PackedStep) -> str:
-    """The packed batch and its mask in characters; `#` marks visible keys.
-
-    A `|` separates the cached keys from the new ones.
-    """
-    packed, count = step.packed, len(step.packed.input_ids)
-    parts = [
-        f"{name} {'prefill' if name in step.joined else 'decode'}: {new} new after {cached} cached"
-        for name, new, cached in zip(step.names, packed.new_lens, packed.cached_lens)
-    ]
-    labeled = (("left", step.left), ("in the next row", step.admitted), ("waiting", step.waiting))
-    events = [f"{word}: {', '.join(names)}" for word, names in labeled if names]
-    queries = Tags(packed.seq_ids, packed.positions)
-    mask = mask_text(packed_mask(packed), queries, key_tags(packed), step.names).split("\n")
-    if any(packed.cached_lens):
-        mask = [f"{line[:-count]}|{line[-count:]}" for line in mask]
-    return "\n".join([" · ".join(parts), *([" · ".join(events)] if events else []), *mask])

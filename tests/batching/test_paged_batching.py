@@ -19,7 +19,7 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.recording.paged_steps import watch_paged_passes
+from lessons_lib.recording.pool_states import watch_paged_passes
 from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
@@ -90,13 +90,11 @@ def checked_step(batch):
     for name, slots in access.written.items():
         request = requests[name]
         assert access.context_lens[name] == request.num_computed_tokens
-        assert slots == access.read(name)[-len(slots) :]
+        blocks, tokens = access.tables[name], request.num_computed_tokens
+        new = range(tokens - len(slots), tokens)
+        assert slots == tuple(slot_of(blocks, batch.pool.block_size, position) for position in new)
         if name in batch.caches:
-            blocks = batch.caches[name].blocks
-            assert access.tables[name] == tuple(blocks)
-            assert access.read(name) == tuple(
-                slot_of(blocks, batch.pool.block_size, n) for n in range(request.num_computed_tokens)
-            )
+            assert blocks == tuple(batch.caches[name].blocks)
     check_pool(batch)
     return access
 

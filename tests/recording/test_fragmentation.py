@@ -24,10 +24,8 @@ def trace_of(held):
     """A trace in which these requests hold so many tokens after each step."""
     before, steps = {}, []
     for now in held:
-        rows = [
-            RowWork(name, "decode", tokens - before.get(name, 0), tokens - before.get(name, 0))
-            for name, tokens in now.items()
-        ]
+        new = {name: tokens - before.get(name, 0) for name, tokens in now.items()}
+        rows = [RowWork(name, "decode", count, count) for name, count in new.items()]
         steps.append(Step(tuple(rows) or (RowWork(None, "idle", 0, 0),), 0.0, (), 1, cache_reserved=0, cache_used=0))
         before = now
     return Trace(steps)
@@ -87,13 +85,8 @@ def test_blocks_waste_less_than_one_block_a_request(held, block_size):
         assert use.never == sum(max(0, rest[name] - final[name]) for name in now)
 
 
-def test_waste_is_the_share_of_places_without_a_token():
-    uses = contiguous_use([{"A": 1}, {"A": 2}], {"A": 4})
-    assert waste(uses) == 1 - 3 / 8
-    assert waste([]) == 0
-
-
-def test_a_reservation_that_is_too_small_is_refused():
+def test_waste_is_the_share_of_places_without_a_token_and_a_reservation_that_is_too_small_is_refused():
+    assert waste(contiguous_use([{"A": 1}, {"A": 2}], {"A": 4})) == 1 - 3 / 8 and waste([]) == 0
     with pytest.raises(ValueError, match="request 'A' grows to 5 tokens; 4 cache slots are reserved"):
         contiguous_use([{"A": 1}, {"A": 5}], {"A": 4})
 
@@ -131,6 +124,6 @@ def test_a_replay_in_words():
         "Step 2: every new token fits into a block that its request has.",
         "Step 3: A, now 9 tokens, grows and takes block 2.",
         "Step 3: B, now 1 token, arrives and takes block 3.",
-        "Step 4: A has finished and frees blocks 0, 1, 2.",
+        "Step 4: A has finished and frees blocks 0 to 2.",
     ]
     assert states[-1].free_queue == (4, 5, 6, 7, 2, 1, 0)

@@ -23,19 +23,16 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.roofline import Machine, Work
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.cache_growth import CacheStep
-from lessons_lib.recording.drain import ClientRequest, DrainRun
 from lessons_lib.recording.engine_lanes import PoolUse
 from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.kernel_accesses import Recorder, record_kernel
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.packed_steps import PackedStep
-from lessons_lib.recording.paged_steps import PagedStep
-from lessons_lib.recording.pool_states import PoolState, TableState, pool_state
+from lessons_lib.recording.pool_states import PagedStep, PoolState, TableState, pool_state, queue_state
 from lessons_lib.recording.prefix_places import PrefixPlaces
-from lessons_lib.recording.queue_states import queue_state
 from lessons_lib.recording.replica_streams import StreamRecord
-from lessons_lib.recording.request_path import Message
-from lessons_lib.recording.request_path import Work as LaneWork
+from lessons_lib.recording.served_requests import ClientRequest, DrainRun, Message
+from lessons_lib.recording.served_requests import Work as LaneWork
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.scheduling.arrivals import Arrival, traffic

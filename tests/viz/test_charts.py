@@ -40,30 +40,29 @@ TIERED = waits((0, 0), (2, 1), (4, 8), (10, 4)), {"0": 0, "1": 0, "2": 1, "3": 1
         (lambda: draw_bars(BARS, "µs", title="Times", limit=("at least", 5.0)), [
             "Times. ours: 10 µs; a peer with a long name: 25 µs; nothing: 0 µs. at least: 5 µs."]),
         (lambda: draw_distributions({"latency": SECONDS}), [
-            "Share of requests by latency. hundred, 100 requests: half within 50 s, 99 % within 99 s, all within 100 s; ",
-            "three, 3 requests: half within 2 s, 99 % within 30 s", "half within 250 ms, 99 % within 250 ms"]),
+            "latency, hundred: half within 50 s, 99 % within 99 s.", "latency, three: half within 2 s, 99 % within 30 s",
+            "half within 250 ms, 99 % within 250 ms"]),
         (lambda: draw_programs([1, 64], [512, 8192], 8, 132, SPLITS), [
-            "1 sequence of 512 tokens, 1 split: 8 programs, 0.06 per processor, 124 without work.",
-            "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 per processor."]),
+            "1 sequence of 512 tokens, 1 split: 0.06 programs per processor.",
+            "64 sequences of 8,192 tokens, 16 splits: 62 programs per processor."]),
         (lambda: draw_roofline(MACHINE, TWO_POINTS), [
-            "they meet at the ridge, 100 FLOP/byte", "one, slow: 2 TFLOP/s at 4 FLOP/byte, bound by memory, 50 % of what",
-            "other, fast: 50 TFLOP/s at 1e+03 FLOP/byte, bound by operations, 50 % of what"]),
+            "they meet at the ridge, 100 FLOP/byte", "one, slow: 2 TFLOP/s at 4 FLOP/byte, 50 % of what",
+            "other, fast: 50 TFLOP/s at 1e+03 FLOP/byte, 50 % of what"]),
         (lambda: draw_step_parts(timed(0, schedule=0.001, forward=0.008, sample=0.001), "Six stories"), [
-            "Six stories. 1 step, 10 ms in all: forward 80 %, 8 ms; schedule 10 %, 1 ms; sample 10 %, 1 ms.",
-            "All but the model: 20 %."]),
+            "Six stories. 1 step, 10 ms in all: forward 80 %, 8 ms; schedule 10 %, 1 ms; sample 10 %, 1 ms."]),
         (lambda: draw_laps({"alone": QUICK, "beside a loop": SLOW}), [
             "beside a loop: 20 ms from one step to the next, of which forward 12 ms, update 4 ms, between two steps 4 ms"]),
         (lambda: draw_sweep(SWEEP, title="decode", chosen=SWEEP[0]), [
-            "The fastest has 16 rows, 32 keys, 4 warps, 3 stages: 20.0 µs. Chosen: 16 rows, 32 keys, 4 warps, 2 stages, 30",
-            "16 rows, 64 keys, 4 warps, 2 stages: does not fit."]),
+            "The fastest of 4 has 16 rows, 32 keys, 4 warps, 3 stages: 20.0 µs. Chosen: 16 rows, 32 keys, 4 warps, 2 stages, 30",
+            "1 don't fit; the slowest of the others takes 100.0 µs."]),
         (lambda: draw_token_bars(THREE_TOKENS, TOKENS, "After “The old dog”"), [
             "After “The old dog”. temperature 1: ·was 50 %, ·said 25 %, ·and 12 %, all others 12 %.",
             "top_k 2: ·was 75 %, ·said 25 %; 1 of 3 are never drawn."]),
         (lambda: draw_token_bars(["a", "b"], {"x": [0.6, 0.4 - 1e-7]}), ["x: a 60 %, b 40 %."]),
         (lambda: draw_waits({"strict": TIERED[0]}, TIERED[1]), [
-            "strict: tier 0, 2 served: mean wait 500 ms, of the first third 0 ms, of the last third 1 s, longest 1 s; tier 1"]),
+            "strict, tier 0: mean wait 500 ms, longest 1 s. strict, tier 1"]),
         (lambda: draw_load({"all are taken": LOAD}, target=0.5, knee=20, title="Load"), [
-            "at most 10.0 requests per second within the target, at a rate of 10.0; at 30.0 per second 2.0",
+            "at most 10.0 requests per second within the target; at 30.0 per second 2.0",
             "The target is 500 ms", "The knee is at 20.0"]),
     ],
 )  # fmt: skip

@@ -7,8 +7,7 @@ import pytest
 from picture_cases import DRAIN, LANES, MESSAGES, WORKS
 from svg_reading import elements, texts
 
-from lessons_lib.recording.drain import recorded_drain
-from lessons_lib.recording.request_path import recorded_path
+from lessons_lib.recording.served_requests import recorded_drain, recorded_path
 from lessons_lib.viz.drawing.palette import SERIES, color_of
 from lessons_lib.viz.serving import draw_drain, draw_path
 
@@ -22,7 +21,7 @@ def arrows(picture):
     ]
 
 
-def test_arrows_stand_at_their_times():
+def test_arrows_and_work_stand_at_their_times_and_labels_of_a_kind_once():
     picture = draw_path(LANES, MESSAGES, WORKS)
     found = arrows(picture)
     assert len(found) == len(MESSAGES)
@@ -32,31 +31,22 @@ def test_arrows_stand_at_their_times():
         assert (x1 - first[0]) / width == pytest.approx(message.sent / 0.1, abs=0.001)
         assert (x2 - first[0]) / width == pytest.approx(message.received / 0.1, abs=0.001)
         assert (y2 > y1) == (LANES.index(message.target) > LANES.index(message.source))
-
-
-def test_work_is_as_long_as_it_took_and_labels_of_a_kind_stand_once():
-    picture = draw_path(LANES, MESSAGES, WORKS)
     short, long = [float(rect.get("width")) for rect in elements(picture, "rect")][-2:]
     assert long / short == pytest.approx(1.5, abs=0.01)
     assert texts(picture).count("data") == 1 and texts(picture).count("NewTokens") == 1
     assert (
-        "After 10 ms, server has “POST” from client" in picture.alt and "step, 2 times, 50 ms together" in picture.alt
+        "server has “POST” from client after 10 ms." in picture.alt and "5 messages in all, in 100 ms." in picture.alt
     )
 
 
 def test_the_recording_is_a_whole_request():
     recording = recorded_path()
     kinds = [message.label for message in recording.messages]
-    assert [kinds.count(label) for label in ("POST /v1/completions", "AddRequest", "Accepted", "NewTokens")] == [
-        1,
-        1,
-        1,
-        8,
-    ]
+    labels = ("POST /v1/completions", "AddRequest", "Accepted", "NewTokens")
+    assert list(map(kinds.count, labels)) == [1, 1, 1, 8]
     assert all(0 <= message.sent <= message.received for message in recording.messages)
     steps = [work for work in recording.works if work.label == "step"]
     assert all(one.end <= other.start for one, other in pairwise(steps)), "one step at a time"
-    assert draw_path(recording.lanes, recording.messages, recording.works).alt
 
 
 def test_a_drain_is_drawn_to_scale_and_told_in_words():
@@ -64,9 +54,8 @@ def test_a_drain_is_drawn_to_scale_and_told_in_words():
     widths = {rect.get("fill"): float(rect.get("width")) for rect in elements(picture, "rect")}  # of a color, the last
     assert widths[color_of("B")] / widths[color_of("A")] == pytest.approx(8 / 6, abs=0.01)
     assert widths[SERIES[3]] / widths[SERIES[0]] == pytest.approx(6 / 4, abs=0.01), "drains, serves"
-    assert {"SIGTERM", "the process ends", "40 of 40 tokens", "refused: 503", "no connection", "exit status 0"} <= set(
-        texts(picture)
-    )
+    words = {"SIGTERM", "the process ends", "40 of 40 tokens", "refused: 503", "no connection", "exit status 0"}
+    assert words <= set(texts(picture))
     assert "SIGTERM comes after 4 s; the process ends after 10 s, with exit status 0." in picture.alt
     assert "C, sent after 5 s: refused: 503. D, sent after 10 s: no connection." in picture.alt
 

@@ -9,18 +9,3 @@ from lessons_lib.viz.charts.step_parts import draw_laps, draw_step_parts
 from lessons_lib.viz.charts.tile_sweep import draw_sweep
 from lessons_lib.viz.charts.token_bars import draw_token_bars
 from lessons_lib.viz.charts.waits import draw_waits
-
-__all__ = [
-    "RooflinePoint",
-    "bar_chart",
-    "draw_bars",
-    "draw_distributions",
-    "draw_laps",
-    "draw_programs",
-    "draw_roofline",
-    "draw_step_parts",
-    "draw_sweep",
-    "draw_token_bars",
-    "draw_waits",
-    "line_chart",
-]

@@ -57,10 +57,7 @@ def bar_chart(
     xlabel: str = "",
     value_format: str = "{:,.4g}",
 ) -> Picture:
-    """Bars side by side: a group for each name in `groups`, with one bar per series and its value on top.
-
-    series  name -> one value per group
-    """
+    """Bars in groups; `series`: name -> one value per group, on top of its bar."""
     _check_lengths(series, len(groups), "groups")
     fig, ax = new_figure(*_SIZE)
     width = 0.8 / max(len(series), 1)

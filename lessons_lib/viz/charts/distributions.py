@@ -17,11 +17,8 @@ _MARKED = (50, 99)
 
 @styled
 def draw_distributions(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> Picture:
-    """A panel per metric: the share of requests within a given time, one curve per name, with the median (p50) and the
-    99th percentile (p99) marked.
-
-    Args:
-        metrics: metric, such as "time to first token" -> name -> seconds, one for each request; at least one.
+    """The share of requests within a given time; marked are median (p50) and 99th percentile (p99). A panel per metric,
+    a curve per name. `metrics`: metric ("time to first token") -> name -> seconds of each request.
     """
     panels = {metric: {name: np.sort(list(values)) for name, values in own.items()} for metric, own in metrics.items()}
     rows = -(-len(panels) // 2)
@@ -37,7 +34,7 @@ def draw_distributions(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> 
             ranks = np.linspace(0, len(ordered) - 1, min(len(ordered), _POINTS)).round().astype(int)
             times, dashes = np.maximum(ordered, shortest), DASHES[index % len(DASHES)]
             ax.plot(times[ranks], 100 * (ranks + 1) / len(ordered), color=SERIES[index % len(SERIES)], linestyle=dashes)
-            marks = [max(_percentile(ordered, percent)[0], shortest) for percent in _MARKED]
+            marks = [max(_percentile(ordered, percent), shortest) for percent in _MARKED]
             ax.plot(marks, _MARKED, linestyle="", markersize=7, label=name, **look(index))
         log_scale(ax, "x")
         ax.set_yticks((0, 25, 50, 75, 99), ("0 %", "25 %", "50 %", "75 %", "99 %"))
@@ -45,19 +42,15 @@ def draw_distributions(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> 
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     fig.supxlabel("seconds (logarithmic axes); marked: median (p50) and 99th percentile (p99)", fontsize=10)
     fig.supylabel("share of requests", fontsize=10)
-    return Picture.from_figure(fig, described("Distributions", list(map(_describe, panels, panels.values()))))
-
-
-def _percentile(ordered: np.ndarray, percent: float) -> tuple[float, str]:
-    """The smallest value that at least `percent` percent of the values don't exceed, also in words."""
-    value = float(ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)])
-    return value, say_seconds(value)
-
-
-def _describe(metric: str, curves: dict[str, np.ndarray]) -> str:
     told = [
-        f"{name}, {len(ordered):,} requests: half within {_percentile(ordered, 50)[1]}, 99 % within "
-        f"{_percentile(ordered, 99)[1]}, all within {_percentile(ordered, 100)[1]}"
+        f"{metric}, {name}: half within {say_seconds(_percentile(ordered, 50))}, 99 % within "
+        f"{say_seconds(_percentile(ordered, 99))}."
+        for metric, curves in panels.items()
         for name, ordered in curves.items()
     ]
-    return f"Share of requests by {metric}. {'; '.join(told)}."
+    return Picture.from_figure(fig, described("Distributions", told))
+
+
+def _percentile(ordered: np.ndarray, percent: float) -> float:
+    """The smallest value that at least `percent` percent of the values don't exceed."""
+    return float(ordered[math.ceil(percent / 100 * len(ordered)) - 1])

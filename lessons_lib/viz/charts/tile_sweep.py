@@ -13,13 +13,10 @@ _DARKEST = 0.8
 
 @styled
 def draw_sweep(tiles: Sequence[dict], note: str = "", title: str = "", chosen: dict | None = None) -> Picture:
-    """A table of times: a tile's rows and keys down, warps and stages across; the darker, the faster. The fastest is
-    framed, and the chosen one is marked.
+    """A table of times: rows and keys of a tile down, warps and stages across; the darker, the faster.
 
-    Args:
-        tiles: "rows", "keys", "warps", "stages" and microseconds "us" of each combination; None where it can't run.
-        note: the source of the figures, written under the picture; for recorded ones, their provenance.
-        chosen: "rows", "keys", "warps" and "stages" of the combination in use.
+    tiles   "rows", "keys", "warps", "stages" and microseconds "us" of each combination; None where it can't run
+    chosen  the first four of the combination in use, which is marked
     """
     times = {tuple(tile[name] for name in _NAMES): tile["us"] for tile in tiles}
     ran = {tile: us for tile, us in times.items() if us is not None}
@@ -50,10 +47,10 @@ def draw_sweep(tiles: Sequence[dict], note: str = "", title: str = "", chosen: d
     title = title or f"{len(tiles)} combinations of tiles"
     write_title(fig, f"{title}: the fastest takes {_us(ran[best])} µs, the slowest {_us(max(ran.values()))} µs")
     write_note(fig, note)
-    told = [f"{_words(tile)}: {'does not fit' if us is None else f'{_us(us)} µs'}." for tile, us in times.items()]
     choice = f"Chosen: {_words(used)}, {_us(ran[used])} µs." if used else ""
-    fastest = f"The fastest has {_words(best)}: {_us(ran[best])} µs."
-    return Picture.from_figure(fig, described(title, [fastest, choice, *told], note))
+    fastest = f"The fastest of {len(times)} has {_words(best)}: {_us(ran[best])} µs."
+    slowest = f"{len(times) - len(ran)} don't fit; the slowest of the others takes {_us(max(ran.values()))} µs."
+    return Picture.from_figure(fig, described(title, [fastest, choice, slowest], note))
 
 
 def _words(values: Sequence[int], names: Sequence[str] = _NAMES) -> str:

@@ -10,19 +10,15 @@ from lessons_lib.viz.charts.time_axis import say_seconds
 from lessons_lib.viz.drawing.palette import SERIES
 from lessons_lib.viz.drawing.picture import Picture
 
-_BINS = 60
 _TITLE = "Queue time against time of arrival"
 
 
 @styled
 def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: str = _TITLE) -> Picture:
-    """Queue time against arrival time, per tier, with all panels on the same axes.
+    """Queue time against arrival time, per tier: the mean of the requests of a time as a line, to the longest a band.
 
-    Requests are binned by arrival time: a line for each bin's mean, and a pale band up to its longest wait.
-
-    Args:
-        runs: name -> run; at least one.
-        tiers: sequence id -> tier, for every sequence of the runs.
+    runs   name -> run; at least one
+    tiers  sequence id -> tier, for every sequence of the runs
     """
     waits = {name: waits_by_tier(run, tiers) for name, run in runs.items()}
     fig, axes = new_figure(WIDE, 3.4, 1, len(runs), squeeze=False, sharex=True, sharey=True)
@@ -38,7 +34,12 @@ def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: 
         ax.legend(loc="upper left", fontsize=9, reverse=True)
     write_title(fig, title)
     write_note(fig, "Line: mean of the requests that arrived at that time. Band: up to the longest wait.")
-    return Picture.from_figure(fig, described(title, list(map(_describe, waits, waits.values()))))
+    told = [
+        f"{name}, tier {tier}: mean wait {say_seconds(points[:, 1].mean())}, longest {say_seconds(points[:, 1].max())}."
+        for name, by_tier in waits.items()
+        for tier, points in by_tier.items()
+    ]
+    return Picture.from_figure(fig, described(title, told))
 
 
 def waits_by_tier(run: Simulation, tiers: Mapping[str, int]) -> dict[int, np.ndarray]:
@@ -49,24 +50,10 @@ def waits_by_tier(run: Simulation, tiers: Mapping[str, int]) -> dict[int, np.nda
     return {tier: np.array(sorted(own)) for tier, own in sorted(points.items())}
 
 
-def binned(points: np.ndarray, bins: int = _BINS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The points [sequences, 2] in equal bins of arrival time, without empty ones: the middles of the bins, and the
-    mean and the longest wait of each.
-    """
+def binned(points: np.ndarray, bins: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points [sequences, 2] in equal bins of arrival time: middles of full bins, mean and longest wait of each."""
     edges = np.linspace(points[0, 0], points[-1, 0], bins + 1)
     bin_of = np.clip(np.searchsorted(edges, points[:, 0], side="right") - 1, 0, bins - 1)
     full, starts = np.unique(bin_of, return_index=True)
     sums, longest = np.add.reduceat(points[:, 1], starts), np.maximum.reduceat(points[:, 1], starts)
     return (edges[full] + edges[full + 1]) / 2, sums / np.diff([*starts, len(points)]), longest
-
-
-def _describe(name: str, by_tier: dict[int, np.ndarray]) -> str:
-    parts = []
-    for tier, points in by_tier.items():
-        waits, third = points[:, 1], max(len(points) // 3, 1)
-        first, last = say_seconds(waits[:third].mean()), say_seconds(waits[-third:].mean())
-        parts.append(
-            f"tier {tier}, {len(points):,} served: mean wait {say_seconds(waits.mean())}, of the first third {first}, "
-            f"of the last third {last}, longest {say_seconds(waits.max())}"
-        )
-    return f"{name}: {'; '.join(parts)}."

@@ -3,5 +3,3 @@
 from lessons_lib.viz.serving.drain import draw_drain
 from lessons_lib.viz.serving.load import LoadPoint, draw_load
 from lessons_lib.viz.serving.path import draw_path
-
-__all__ = ["LoadPoint", "draw_drain", "draw_load", "draw_path"]

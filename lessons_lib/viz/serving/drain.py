@@ -1,13 +1,13 @@
 """A server that drains: one row for each client, the time from left to right, and the server's own process below."""
 
-from lessons_lib.recording.drain import ClientRequest, DrainRun
-from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
-from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, SOFT_INK, color_of
+from lessons_lib.recording.served_requests import ClientRequest, DrainRun
+from lessons_lib.viz.charts.time_axis import draw_time_axis, say_seconds
+from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
 
 _LEFT, _RIGHT, _ROW, _BAR = 100, 150, 36, 24
-_GRID = "#E6E6E6"
+
 _SERVING, _DRAINING = SERIES[0], SERIES[3]
 
 
@@ -24,10 +24,7 @@ def draw_drain(run: DrainRun, title: str = "") -> Picture:
     def x(seconds: float) -> float:
         return _LEFT + seconds / longest * (WIDTH - _LEFT - _RIGHT)
 
-    unit, factor = unit_of(longest)
-    for tick in round_ticks(longest, 8):
-        d.lines(f"M{number(x(tick))} {number(top)}V{number(bottom)}", _GRID)
-        d.text(x(tick), bottom + 14, f"{tick_words(tick, factor)} {unit}", 11, "middle", fill=SOFT_INK)
+    draw_time_axis(d, longest, x, bottom + 14, top, bottom)
     for when, words in ((run.signaled, "SIGTERM"), (run.exited, "the process ends")):
         d.lines(f"M{number(x(when))} {number(top - 12)}V{number(bottom)}", INK, 1.5)
         d.text(x(when), top - 24, words, 12, "middle", bold=True)
@@ -42,7 +39,9 @@ def draw_drain(run: DrainRun, title: str = "") -> Picture:
     _draw_span(d, x(run.signaled), x(run.exited), y, _DRAINING, "drains")
     d.text(x(run.exited) + 8, y, f"exit status {run.exit_status}", 12)
     d.height = bottom + 30
-    return d.picture(_describe(title, run))
+    told = [f"{one.name}, sent after {say_seconds(one.sent)}: {_outcome(one)}." for one in run.requests]
+    ends = f"SIGTERM comes after {say_seconds(run.signaled)}; the process ends after {say_seconds(run.exited)}"
+    return d.picture(f"{title}. {ends}, with exit status {run.exit_status}. {' '.join(told)}")
 
 
 def _draw_request(d: Drawing, request: ClientRequest, x, y: float) -> None:
@@ -73,15 +72,3 @@ def _outcome(request: ClientRequest) -> str:
     if request.status == 200:
         return f"{request.num_tokens} of {request.asked} tokens"
     return f"refused: {request.status}" if request.status else "no connection"
-
-
-def _describe(title: str, run: DrainRun) -> str:
-    told = [
-        f"{request.name}, sent after {say_seconds(request.sent)}: {_outcome(request)}"
-        + (f", the last after {say_seconds(request.ended)}." if request.status == 200 else ".")
-        for request in run.requests
-    ]
-    return (
-        f"{title}. SIGTERM comes after {say_seconds(run.signaled)}; the process ends after {say_seconds(run.exited)}, "
-        f"with exit status {run.exit_status}. " + " ".join(told)
-    )

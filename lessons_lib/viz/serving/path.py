@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from lessons_lib.recording.request_path import Message, Work
-from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK
+from lessons_lib.recording.served_requests import Message, Work
+from lessons_lib.viz.charts.time_axis import draw_time_axis, say_seconds
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
 
 _LEFT, _RIGHT, _LANE, _BAR = 136, 20, 84, 26
-_GRID = "#E6E6E6"
+
 _MOST_TOLD = 8
 
 
@@ -29,13 +29,17 @@ def draw_path(
     def x(seconds: float) -> float:
         return _LEFT + seconds / longest * (WIDTH - _LEFT - _RIGHT)
 
-    _axis(d, longest, x, 44, bottom)
+    draw_time_axis(d, longest, x, 44, 52, bottom)
     for lane, y in middle.items():
         d.text(16, y, lane, 13, bold=True)
         d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _RIGHT}", EDGE)
     colours = _colours(works)
     for work in works:
-        _draw_work(d, work, x, middle[work.lane], colours[work.label])
+        left, y, colour = x(work.start), middle[work.lane], colours[work.label]
+        width = max(x(work.end) - left, 1.5)
+        d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8)
+        if sans_width(work.label, 11) + 8 <= width:
+            d.text(left + width / 2, y, work.label, 11, "middle", on=colour)
     for message in messages:
         start, end = _ends(message, middle)
         path = f"M{number(x(message.sent))} {number(start)}L{number(x(message.received))} {number(end)}"
@@ -46,7 +50,12 @@ def draw_path(
         side, anchor = (-9, "end") if end > start else (9, "start")  # downwards on the left, upwards on the right
         d.text(at + side, (start + end) / 2, message.label, 11, anchor, halo=PAPER)
     d.height = bottom + 16
-    return d.picture(_describe(title, lanes, messages, works, longest))
+    told = [
+        f"{message.target} has “{message.label}” from {message.source} after {say_seconds(message.received)}."
+        for message in messages[:_MOST_TOLD]
+    ]
+    more = f"{len(messages)} messages in all, in {say_seconds(longest)}."
+    return d.picture(f"{title}. Lanes from top to bottom: {', '.join(lanes)}. {' '.join([*told, more])}")
 
 
 def _colours(works: Sequence[Work]) -> dict[str, str]:
@@ -56,20 +65,6 @@ def _colours(works: Sequence[Work]) -> dict[str, str]:
         sums[work.label] = sums.get(work.label, 0.0) + work.end - work.start
     longest_first = sorted(sums, key=lambda label: -sums[label])
     return {label: SERIES[index % len(SERIES)] for index, label in enumerate(longest_first)}
-
-
-def _axis(d: Drawing, longest: float, x, top: float, bottom: float) -> None:
-    unit, factor = unit_of(longest)
-    for tick in round_ticks(longest, 8):
-        d.lines(f"M{number(x(tick))} {number(top + 8)}V{number(bottom)}", _GRID)
-        d.text(x(tick), top, f"{tick_words(tick, factor)} {unit}", 11, "middle", fill=SOFT_INK)
-
-
-def _draw_work(d: Drawing, work: Work, x, y: float, colour: str) -> None:
-    left, width = x(work.start), max(x(work.end) - x(work.start), 1.5)
-    d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8)
-    if sans_width(work.label, 11) + 8 <= width:
-        d.text(left + width / 2, y, work.label, 11, "middle", on=colour)
 
 
 def _ends(message: Message, middle: dict[str, float]) -> tuple[float, float]:
@@ -88,23 +83,3 @@ def _first_of_each_kind(messages: Sequence[Message]) -> list[Message]:
             first.append(message)
         latest[way] = message.label
     return first
-
-
-def _describe(title, lanes, messages, works, longest: float) -> str:
-    told = [
-        f"After {say_seconds(message.received)}, {message.target} has “{message.label}” from {message.source}, sent "
-        f"{say_seconds(message.received - message.sent)} before."
-        for message in messages[:_MOST_TOLD]
-    ]
-    if len(messages) > _MOST_TOLD:
-        told.append(
-            f"{len(messages) - _MOST_TOLD} more messages follow; the last arrives after {say_seconds(longest)}."
-        )
-    sums: dict[tuple[str, str], list[float]] = {}
-    for work in works:
-        sums.setdefault((work.lane, work.label), []).append(work.end - work.start)
-    busy = [
-        f"{lane}: {label}, {len(spans)} time{'s' if len(spans) > 1 else ''}, {say_seconds(sum(spans))} together."
-        for (lane, label), spans in sums.items()
-    ]
-    return f"{title}. Lanes from top to bottom: {', '.join(lanes)}. " + " ".join([*told, *busy])
