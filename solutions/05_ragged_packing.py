@@ -48,8 +48,8 @@ from lessons_lib.batching.ragged_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_05.scoreboard import chunk_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
-from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
 from lessons_lib.measuring.operations import CountOperations
+from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
 from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_packed_step, watch_packing

@@ -5,9 +5,9 @@ import torch
 
 from lessons_lib.engine.fused_llama import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
 from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
