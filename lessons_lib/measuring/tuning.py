@@ -100,7 +100,7 @@ def _shareable(prompts: Sequence[Sequence[int]], size: int) -> int:
     for prompt in prompts:
         prefixes = [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
         known = next((count for count, prefix in enumerate(prefixes) if prefix not in seen), len(prefixes))
-        # The last token is always computed.
-        found += min(known * size, len(prompt) - 1)
+        # The last token is always computed, and with it its block.
+        found += min(known, (len(prompt) - 1) // size) * size
         seen.update(prefixes)
     return found
