@@ -23,10 +23,9 @@ from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.models.configuration import cache_bytes_per_token
-from lessons_lib.recording.fragmentation import counted_in_blocks
 from lessons_lib.recording.memory_steps import serve_recorded
 from lessons_lib.recording.scheduled_steps import record_schedule
-from lessons_lib.recording.serving import RecordedRun, record_run
+from lessons_lib.recording.serving import RecordedRun, counted_in_blocks, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Scheduler

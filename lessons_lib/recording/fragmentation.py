@@ -1,16 +1,10 @@
 """Lesson 03: the waste of a cache layout, counted on the steps of a recorded run."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.trace import Trace
-
-if TYPE_CHECKING:
-    from lessons_lib.recording.serving import RecordedRun
 
 
 @dataclass(frozen=True)
@@ -148,10 +142,3 @@ def waste(uses: list[MemoryUse]) -> float:
     """Share of the spanned cache slots without a token, averaged over the steps, 0 to 1."""
     num_slots = sum(use.slots for use in uses)
     return 1 - sum(use.tokens for use in uses) / num_slots if num_slots else 0.0
-
-
-def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
-    """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
-    uses = paged_use(tokens_held(run.trace), block_size)
-    steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
-    return replace(run, trace=Trace(steps))

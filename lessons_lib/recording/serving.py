@@ -19,6 +19,7 @@ from lessons_lib.batching.static_batching import generate_wave as padded_wave
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.forward_passes import Forward, watch_forwards
+from lessons_lib.recording.fragmentation import paged_use, tokens_held
 from lessons_lib.recording.packed_steps import PackedStep, PackedStepRecorder
 from lessons_lib.recording.pool_states import PagedStep, watch_paged_passes
 from lessons_lib.recording.slot_steps import record_slot_step
@@ -71,6 +72,13 @@ def record_run(
         known = ", ".join(function.__name__ for function in _RECORDERS)
         raise ValueError(f"record_run can't record {getattr(serve, '__name__', serve)!r}; it records {known}.")
     return _RECORDERS[serve](model, tokenizer, prompts, request_names(names, len(prompts)), **options)
+
+
+def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
+    """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
+    uses = paged_use(tokens_held(run.trace), block_size)
+    steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
+    return replace(run, trace=Trace(steps))
 
 
 def _record_one_by_one(

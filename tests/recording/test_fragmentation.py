@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.recording.fragmentation import (
     contiguous_use,
-    counted_in_blocks,
     final_tokens,
     paged_use,
     tokens_held,
     waste,
 )
 from lessons_lib.recording.pool_states import replay
-from lessons_lib.recording.serving import RecordedRun
+from lessons_lib.recording.serving import RecordedRun, counted_in_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
