@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from lessons_lib.recording.kernel_accesses import KernelRecording, ProgramRun
-from lessons_lib.recording.words import count, listed, run_words
+from lessons_lib.recording.words import count, listed, run_words, runs_of_numbers
 from lessons_lib.viz.programs.touched_cells import Run, Touched
 
 
@@ -52,13 +52,19 @@ def _what(of: Touched, name: str, verb: str) -> str:
     # As a learner would index them: "q[6 to 14, 2, 3]".
     alike: dict[tuple[str, ...], list[int]] = {}
     for (*leading, row), columns in rows.items():
-        alike.setdefault((*map(str, leading), spans(columns)), []).append(row)
+        alike.setdefault((*map(str, leading), _along(columns)), []).append(row)
     inner = {(run.first, run.last) for run in own}
     first, last = min(inner)
-    part = f", {spans(range(first, last + 1))}" if len(inner) == 1 and last + 1 - first < of.elements else ""
-    parts = [f"{name}[{', '.join([*leading, spans(rows), last])}{part}]" for (*leading, last), rows in alike.items()]
+    part = f", {_along(range(first, last + 1))}" if len(inner) == 1 and last + 1 - first < of.elements else ""
+    parts = [f"{name}[{', '.join([*leading, _along(rows), last])}{part}]" for (*leading, last), rows in alike.items()]
     total = sum((run.loaded if verb == "loads" else run.stored) * (run.end - run.start) for run in own)
     return f"{listed(parts, 3)}, {count(total, 'element')}"
+
+
+def _along(numbers: Iterable[int]) -> str:
+    """Indices of one axis, without the comma that would begin the next: "0 to 1 and 4"."""
+    words = [f"{first} to {last}" if last > first else str(first) for first, last in runs_of_numbers(numbers)]
+    return " and ".join(words[:6] + [f"{len(words) - 6} more"] * (len(words) > 6))
 
 
 def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
