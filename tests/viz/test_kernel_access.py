@@ -81,6 +81,7 @@ CACHE = [("load", range(16)), ("load", range(96, 112)), ("load", range(32, 48))]
           "It loads 24 bytes and stores 0 bytes."]),
         ([("load", [0, 1]), ("load", [0, 1])], {}, ["loads x[0, 0 to 1], 2 elements, each 2 times"]),
         ([("load", [0, 2, 3])], {}, ["loads x[0, 0 and 2 to 3], 3 elements"]),
+        ([("load", range(6, 18))], {}, ["loads x[1 to 2], 12 elements"]),
         ([("load", [2] * 40)], {"shape": (5,)}, ["loads element 2 of x, each 40 times"]),
         ([("load", [2]), ("store", [2])], {"shape": (5,)}, ["loads element 2 of x; stores element 2 of x"]),
         (CACHE, {"shape": (2, 3, 2, 16), "name": "k_cache"},

@@ -49,14 +49,18 @@ def _what(of: Touched, name: str, verb: str) -> str:
         rows.setdefault(run.row, []).extend(range(run.start, run.end))
     if of.kind == "vector":
         return f"element{'s' * (len(rows[()]) > 1)} {spans(rows[()])} of {name}"
-    # As a learner would index them: "q[6 to 14, 2, 3]".
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for (*leading, row), columns in rows.items():
-        alike.setdefault((*map(str, leading), _along(columns)), []).append(row)
     inner = {(run.first, run.last) for run in own}
     first, last = min(inner)
-    part = f", {_along(range(first, last + 1))}" if len(inner) == 1 and last + 1 - first < of.elements else ""
-    parts = [f"{name}[{', '.join([*leading, _along(rows), last])}{part}]" for (*leading, last), rows in alike.items()]
+    part = [_along(range(first, last + 1))] if len(inner) == 1 and last + 1 - first < of.elements else []
+    # As a learner would index them: "q[6 to 14, 2, 3]", and whole rows "x[0 to 6]".
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for (*leading, row), columns in rows.items():
+        is_whole = not part and len(set(columns)) == of.shape[-1]
+        alike.setdefault((*map(str, leading), "" if is_whole else _along(columns)), []).append(row)
+    parts = [
+        f"{name}[{', '.join(filter(None, [*leading, _along(rows), last, *part]))}]"
+        for (*leading, last), rows in alike.items()
+    ]
     total = sum((run.loaded if verb == "loads" else run.stored) * (run.end - run.start) for run in own)
     return f"{listed(parts, 3)}, {count(total, 'element')}"
 
