@@ -122,11 +122,7 @@ class Inputs:
 
 
 def make_inputs(case: Case, device="cuda", dtype=torch.bfloat16, rotations: int | None = None) -> Inputs:
-    """Random inputs of a case.
-
-    Args:
-        rotations: number of block tables; by default, enough to read four times the L2 cache between uses of a key.
-    """
+    """Random inputs; by default, so many block tables that four times the L2 cache is read between uses of a key."""
     generator = torch.Generator().manual_seed(0)
     counts = [-(-context // case.block_size) for context in case.context_lens]
     rotations = rotations or max(1, -(-4 * L2_BYTES // case.kv_bytes))

@@ -65,11 +65,7 @@ def imported_modules(source: str) -> set[str]:
 
 
 def closure(*entries: str) -> dict[str, int]:
-    """Map each module that the entries import, directly or not, to its lines of code.
-
-    Raises:
-        ValueError: there is no such module.
-    """
+    """Map each module that the entries import, directly or not, to its lines of code; ValueError if there is none."""
     sizes: dict[str, int] = {}
     found = list(entries)
     while found:

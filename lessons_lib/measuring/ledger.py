@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,10 +20,9 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.models.configuration import cache_bytes_per_token
-from lessons_lib.recording.fragmentation import counted_in_blocks
 from lessons_lib.recording.memory_steps import serve_recorded
 from lessons_lib.recording.scheduled_steps import record_schedule
-from lessons_lib.recording.serving import RecordedRun, record_run
+from lessons_lib.recording.serving import RecordedRun, counted_in_blocks, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.viz.notebook import with_progress
@@ -83,59 +81,15 @@ METHODS: tuple[tuple[str, str, Callable[..., RecordedRun]], ...] = (
     ("12", "engine, 6 requests", by_engine),
 )
 BASELINE = "alone, KV cache"
-
-
-@dataclass(frozen=True)
-class LedgerRow:
-    """Cost of one method of serving the six stories.
-
-    Attributes:
-        tokens_computed: token positions that went through the model.
-        tokens_useful: token positions that a request needed.
-        cache_reserved, cache_used: bytes, averaged over the steps.
-        bytes_copied: bytes copied to rearrange the cache, averaged over the steps.
-        new_tokens: tokens of all answers.
-    """
-
-    lesson: str
-    method: str
-    tokens_computed: int
-    tokens_useful: int
-    cache_reserved: float
-    cache_used: float
-    bytes_copied: float
-    forward_calls: int
-    new_tokens: int
-    seconds: float
-
-
-def ledger_rows(
-    model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00",
-    my_engine: Callable[..., LLMEngine] | None = None,
-) -> list[LedgerRow]:  # fmt: skip
-    """Serve the six stories with all methods of lessons `since` to `upto`, and count.
-
-    The baseline is always included. This takes many seconds; a notebook shows the current row.
-    """
-    every = [*METHODS]
-    if my_engine:
-        # With the reference's attention: the learner's computes one block at a time, several times slower, which says
-        # nothing about the engine.
-        own = partial(by_engine, new_engine=my_engine, backend=plan_torch)
-        every.append((upto, "yours, 6 requests", own))
-    methods = [
-        (lesson, method, serve)
-        for lesson, method, serve in every
-        if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
-    ]
-    return [_row(*each, model, tokenizer) for each in with_progress(methods, lambda each: f"{each[1]} ({each[0]})")]
+PER_STEP = ("cache_reserved", "cache_used", "bytes_copied")  # averaged over the steps
 
 
 def ledger(
     model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00",
     my_engine: Callable[..., LLMEngine] | None = None,
 ) -> Table:  # fmt: skip
-    """The ledger as a table. Speed is relative to one request at a time with a cache.
+    """Serve the six stories with all methods of lessons `since` to `upto`, and count. The baseline, one request at a
+    time with a cache, is always included. This takes many seconds; a notebook shows the current row.
 
     Args:
         upto: the last lesson to include, such as "01".
@@ -143,48 +97,33 @@ def ledger(
         since: omit earlier lessons, except for the baseline.
         my_engine: a function like LLMEngine, for a last row with the learner's engine, except its attention.
     """
-    rows = ledger_rows(model, tokenizer, upto, with_cache_only, since, my_engine)
-    base = next(row for row in rows if row.method == BASELINE)
+    methods = [
+        (lesson, method, serve)
+        for lesson, method, serve in METHODS
+        if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
+    ]
+    if my_engine:
+        # With the reference's attention: the learner's computes one block at a time, several times slower, which says
+        # nothing about the engine.
+        own = partial(by_engine, new_engine=my_engine, backend=plan_torch)
+        methods.append((upto, "yours, 6 requests", own))
+    per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
+    rows, rates, new_tokens = [], {}, 0
+    for lesson, method, serve in with_progress(methods, lambda each: f"{each[1]} ({each[0]})"):
+        started = time.perf_counter()
+        run = serve(model, tokenizer)
+        trace, tokens = run.trace, sum(map(len, run.outputs))
+        rates[method] = tokens / (time.perf_counter() - started)
+        new_tokens = tokens if method == BASELINE else new_tokens
+        mean = {name: sum(getattr(step, name) for step in trace.steps) / len(trace.steps) for name in PER_STEP}
+        reserved, used = per_token * mean["cache_reserved"], per_token * mean["cache_used"]
+        memory = [f"{count / 1024:,.0f} KiB" for count in (reserved, used, mean["bytes_copied"])]
+        useful = f"{trace.tokens_useful / trace.tokens_computed:.0%}"
+        rows.append([f"{method} ({lesson})", trace.tokens_computed, useful, *memory, trace.forward_calls])
     columns = "method, tokens computed, useful, cache reserved, used, copied per step, forward calls, speed"
     return Table(
         columns=columns.split(", "),
-        rows=[
-            [
-                f"{row.method} ({row.lesson})",
-                row.tokens_computed,
-                f"{row.tokens_useful / row.tokens_computed:.0%}",
-                _kib(row.cache_reserved),
-                _kib(row.cache_used),
-                _kib(row.bytes_copied),
-                row.forward_calls,
-                f"{(row.new_tokens / row.seconds) / (base.new_tokens / base.seconds):.2f} ×",
-            ]
-            for row in rows
-        ],
-        caption=f"The ledger: six stories, {base.new_tokens} new tokens. Cache and copies are averages over the steps; "
+        rows=[[*row, f"{rate / rates[BASELINE]:.2f} ×"] for row, rate in zip(rows, rates.values())],
+        caption=f"The ledger: six stories, {new_tokens} new tokens. Cache and copies are averages over the steps; "
         "the speed is that of one run.",
     )
-
-
-def _row(lesson: str, method: str, serve, model, tokenizer) -> LedgerRow:
-    started = time.perf_counter()
-    result: RecordedRun = serve(model, tokenizer)
-    seconds = time.perf_counter() - started
-    trace = result.trace
-    per_token, count = cache_bytes_per_token(model.config, model.dtype.itemsize), len(trace.steps)
-    return LedgerRow(
-        lesson=lesson,
-        method=method,
-        tokens_computed=trace.tokens_computed,
-        tokens_useful=trace.tokens_useful,
-        cache_reserved=per_token * sum(step.cache_reserved for step in trace.steps) / count,
-        cache_used=per_token * sum(step.cache_used for step in trace.steps) / count,
-        bytes_copied=trace.bytes_copied / count,
-        forward_calls=trace.forward_calls,
-        new_tokens=sum(len(answer) for answer in result.outputs),
-        seconds=seconds,
-    )
-
-
-def _kib(count: float) -> str:
-    return f"{count / 1024:,.0f} KiB"

@@ -6,11 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class CountOperations(TorchDispatchMode):
-    """Count operations while active. Views compute nothing and don't count; a custom operator counts as one.
-
-    Attributes:
-        count: operations so far.
-    """
+    """Context manager that counts operations. Views compute nothing and don't count; a custom operator is one."""
 
     count = 0
 

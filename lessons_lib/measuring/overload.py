@@ -38,11 +38,7 @@ Rule = Callable[[int, ServerState], bool]
 
 
 class RuledServer(SimulatedServer):
-    """A simulated server with an admission rule.
-
-    Attributes:
-        rule: function (prompt length, ServerState) -> True to admit the request.
-    """
+    """A simulated server with an admission rule: (prompt length, ServerState) -> True to admit the request."""
 
     def __init__(self, rule: Rule):
         super().__init__()

@@ -10,13 +10,7 @@ from lessons_lib.serving.router import RoutingPolicy, hash_prompt
 
 @dataclass(frozen=True)
 class PrefixPlaces:
-    """The caches at the end of a run.
-
-    Attributes:
-        policy: name of the policy.
-        cached: conversation -> number of its blocks in each replica's cache.
-        found: share of all prompt tokens found in a cache, 0 to 1.
-    """
+    """The caches after a run: conversation -> its blocks in each replica; share of prompt tokens found, 0 to 1."""
 
     policy: str
     cached: Mapping[str, Sequence[int]]

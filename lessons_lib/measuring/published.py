@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from lessons_lib.measuring.roofline import Machine
 
@@ -45,7 +44,7 @@ class Recording:
     Attributes:
         machine: the machine and its measured limits.
         processors: streaming multiprocessors of the GPU.
-        provenance: machine, versions, command and date, in one line.
+        provenance: machine, versions, command and date, in one line, as in all that follows.
     """
 
     machine: Machine
@@ -54,11 +53,7 @@ class Recording:
     cases: tuple[RecordedCase, ...]
 
     def case(self, beginning: str) -> RecordedCase:
-        """The case whose name starts with `beginning`.
-
-        Raises:
-            KeyError: no case or several cases match.
-        """
+        """The only case whose name starts with `beginning`; else KeyError."""
         found = [case for case in self.cases if case.name.startswith(beginning)]
         if len(found) != 1:
             raise KeyError(
@@ -70,28 +65,18 @@ class Recording:
 
 @cache
 def recorded_attention() -> Recording:
-    """Our kernels and PyTorch's on one H200, recorded by `python -m tools.gpu_bench --record FILE`."""
+    """Our kernels and PyTorch's on one H200: `python -m tools.gpu_bench`."""
     facts = _facts("h200_attention.json")
-    return Recording(
-        machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
-        processors=facts["processors"],
-        provenance=_provenance(facts),
-        cases=tuple(_case(**case) for case in facts["cases"]),
-    )
+    cases = [
+        RecordedCase(microseconds=_times(case.pop("peers")), without=_times(case.pop("without")), **case)
+        for case in facts["cases"]
+    ]
+    machine = Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"])
+    return Recording(machine, facts["processors"], _provenance(facts), tuple(cases))
 
 
-def _case(peers: dict, without: dict, **facts: Any) -> RecordedCase:
-    return RecordedCase(microseconds=_times(peers), without=_times(without), **facts)
-
-
-@cache
 def recorded_production() -> SimpleNamespace:
-    """FlashAttention-3, FlashInfer and vLLM's Triton kernel on the same cases, in another run on such a machine.
-
-    Attributes:
-        provenance: machine, versions and date, in one line.
-        microseconds: name of a case -> {kernel: time}.
-    """
+    """FlashAttention-3, FlashInfer and vLLM's Triton kernel in another run; `microseconds`: case -> {kernel: time}."""
     return SimpleNamespace(**_facts("h200_production.json"))
 
 
@@ -107,23 +92,19 @@ def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
     return _provenance(facts), facts["cases"]
 
 
-@cache
 def recorded_splits() -> tuple[str, dict[str, dict[str, float]]]:
-    """Lesson 08's kernel with sequences split into parts, on one H100: `python -m tools.gpu_bench.splits`.
+    """Lesson 08's kernel with sequences split, on one H100: `python -m tools.gpu_bench.splits`.
 
-    Returns:
-        (provenance; name of a case -> keys per part, or "not split" -> microseconds, the merge included).
+    Returns (provenance; name of a case -> keys per part, or "not split" -> microseconds, the merge included).
     """
     facts = _facts("h100_splits.json")
     return _provenance(facts), {case: _times(sizes) for case, sizes in facts["cases"].items()}
 
 
-@cache
 def recorded_engine() -> SimpleNamespace:
-    """The engine on one H200, one mode after another, recorded by `python -m tools.gpu_bench.engine --record FILE`.
+    """The engine on one H200, one mode after another: `python -m tools.gpu_bench.engine`.
 
     Attributes:
-        provenance: machine, versions, command and date, in one line.
         modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms", the
             milliseconds of a step's parts, medians over the steps with the most sequences.
         peers: other engine -> output tokens per second; with their own peers_provenance.
@@ -131,12 +112,10 @@ def recorded_engine() -> SimpleNamespace:
     return _with_peers("h200_engine.json", "h200_engine_peers.json")
 
 
-@cache
 def recorded_swaps() -> SimpleNamespace:
-    """Cost of resuming a preempted sequence on one H200: `python -m tools.gpu_bench.swapping --record FILE`.
+    """Cost of resuming a preempted sequence on one H200: `python -m tools.gpu_bench.swapping`.
 
     Attributes:
-        provenance: machine, versions, command and date, in one line.
         shape: shape of the model.
         others, context: number of decoding sequences, and tokens of each.
         step_s: seconds of a step that decodes them.
@@ -147,10 +126,8 @@ def recorded_swaps() -> SimpleNamespace:
     return _swaps(facts, facts)
 
 
-@cache
 def recorded_victims() -> tuple[SimpleNamespace, ...]:
-    """The same for other lengths, in three runs, on one H100: `python -m tools.gpu_bench.swapping --runs 3
-    --lengths 32 64 96 128 160 192 256 384 512 2048 8192 --record FILE`."""
+    """The same for other lengths, in three runs, on one H100."""
     facts = _facts("h100_victims.json")
     return tuple(_swaps(facts, run) for run in facts["runs"])
 
@@ -159,7 +136,6 @@ def _swaps(facts: dict, run: dict) -> SimpleNamespace:
     return _namespace({**facts, "step_s": run["step_s"], "rows": tuple(run["swapping"])})
 
 
-@cache
 def recorded_first_tokens() -> tuple[str, list[dict]]:
     """Time to first token of a prompt with a cached prefix, on one H100: `python -m tools.gpu_bench.shared_prefix`.
 
@@ -171,12 +147,10 @@ def recorded_first_tokens() -> tuple[str, list[dict]]:
     return _provenance(facts), facts["rows"]
 
 
-@cache
 def recorded_workloads() -> SimpleNamespace:
-    """The engine in its fastest mode on one H200, recorded by `python -m tools.gpu_bench.workloads --record FILE`.
+    """The engine in its fastest mode on one H200: `python -m tools.gpu_bench.workloads`.
 
     Attributes:
-        provenance: machine, versions, command and date, in one line.
         bytes_per_s: measured read bandwidth.
         workloads: per workload: "name", "best" and "median" tokens per second, "counts" (the tokens counted), "limit"
             (memory bound, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
@@ -189,14 +163,8 @@ def recorded_workloads() -> SimpleNamespace:
     return recorded
 
 
-@cache
 def recorded_ways() -> SimpleNamespace:
-    """Lesson 12's engine next to all other methods, recorded by `python -m tools.bench_engines --record FILE`.
-
-    Attributes:
-        provenance: machine, versions, command and date, in one line.
-        results: see `tools.bench_engines.measure_ways`.
-    """
+    """Lesson 12's engine next to all other methods; `results`: see `tools.bench_engines.measure_ways`."""
     facts = _facts("cpu_engines.json")
     return SimpleNamespace(provenance=_provenance(facts), results=facts)
 

@@ -32,11 +32,7 @@ def random_row(
     dtype: torch.dtype = torch.float32,
     scale: float = 0.8,
 ) -> RandomRow:
-    """Build a packed batch of sequences whose blocks are scattered over the pool.
-
-    Args:
-        lens: (cached, new) tokens of each sequence.
-    """
+    """Build a packed batch, (cached, new) tokens per sequence, whose blocks are scattered over the pool."""
     generator = torch.Generator().manual_seed(seed)
     counts = [blocks_for(cached + new, block_size) for cached, new in lens]
     order = torch.randperm(sum(counts) + 2, generator=generator)

@@ -23,13 +23,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine's measured limits.
-
-    Attributes:
-        name: name of the machine.
-        bytes_per_s: read bandwidth of the memory.
-        flop_per_s: rate of a large matrix product.
-    """
+    """A machine's measured limits: read bandwidth of the memory, and rate of a large matrix product."""
 
     name: str
     bytes_per_s: float

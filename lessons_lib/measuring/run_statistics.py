@@ -7,12 +7,8 @@ from lessons_lib.recording.trace import Trace
 
 @dataclass(frozen=True)
 class RequestTimes:
-    """The events of one request, in steps or seconds from the start of the run. All requests arrive at 0.
-
-    Attributes:
-        admitted: time at which it got its batch slot: its queue time.
-        done: time at which its last token was computed.
-        returned: time at which its slot was released and its answer returned: its latency.
+    """The events of a request that arrives at 0, in steps or seconds: it got its slot (its queue time), its last token
+    was computed, and its slot was released and its answer returned (its latency).
     """
 
     admitted: float
@@ -22,15 +18,7 @@ class RequestTimes:
 
 @dataclass(frozen=True)
 class BatchMetrics:
-    """A run in one row.
-
-    Attributes:
-        new_tokens: tokens of all answers.
-        seconds: length of the run.
-        steps: steps of the run.
-        mean_queue_time, mean_latency: in seconds, over the requests.
-        slot_utilization: share of slots x steps in which the slot did useful work, 0 to 1.
-    """
+    """A run in one row: mean times in seconds; `slot_utilization`: share of slots x steps with useful work, 0 to 1."""
 
     new_tokens: int
     seconds: float
@@ -46,11 +34,7 @@ class BatchMetrics:
 
 
 def request_times(trace: Trace, in_steps: bool = False) -> dict[str, RequestTimes]:
-    """Compute the times of every request from a trace.
-
-    Args:
-        in_steps: count steps, which are the same on every machine, instead of seconds.
-    """
+    """The times of every request in seconds, or in steps, which are the same on every machine."""
     lengths = [1 if in_steps else step.seconds for step in trace.steps]
     starts = [sum(lengths[:index]) for index in range(len(lengths) + 1)]
     present: dict[str, list[int]] = {}

@@ -5,13 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Story:
-    """One request of the course.
-
-    Attributes:
-        name: "A" to "F"; a story has the same color in every picture.
-        prompt: the beginning of the story.
-        max_new_tokens: maximum number of new tokens.
-    """
+    """One request of the course. A to F have the same color in every picture."""
 
     name: str
     prompt: str

@@ -16,12 +16,7 @@ Holds = tuple[frozenset[int], ...]  # of one worker: for each part, the workers 
 
 @dataclass(frozen=True)
 class ReduceStep:
-    """State of the workers after each has received once more.
-
-    Attributes:
-        holds: worker -> part -> the workers in that sum.
-        received: worker -> part -> the worker that just sent it.
-    """
+    """After each has received once more: worker -> part -> the workers in its sum, or the worker that just sent it."""
 
     holds: tuple[Holds, ...]
     received: tuple[dict[int, int], ...]

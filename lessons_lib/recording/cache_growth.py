@@ -38,10 +38,7 @@ def record_steps(
     max_new_tokens: int,
     greedy: Callable[..., list[int]] = greedy_with_cache,
 ) -> list[CacheStep]:
-    """Record a `CacheStep` for each forward pass of `greedy(model, prompt_ids, max_new_tokens, eos_token_id)`.
-
-    The steps show the actual inputs of the model.
-    """
+    """Record a `CacheStep` for each forward pass of `greedy(model, prompt_ids, max_new_tokens, eos_token_id)`."""
     with watch_forwards(model) as passes:
         answer = greedy(model, prompt_ids, max_new_tokens, tokenizer.eos_token_id)
     steps = []

@@ -32,10 +32,7 @@ class DecodeInputs(NamedTuple):
 def decode_inputs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], **settings: Any
 ) -> tuple[list[list[int]], list[DecodeInputs]]:
-    """Serve requests with `paged_generate` and PyTorch's attention.
-
-    Args:
-        settings: see `paged_generate`.
+    """Serve requests with `paged_generate` (see there for `settings`) and PyTorch's attention.
 
     Returns:
         (the new tokens of each request, the inputs of each layer in each decode-only step)

@@ -18,12 +18,7 @@ PREFILL, DECODE, STALLED = "prefill", "decode", "stalled"
 
 @dataclass(frozen=True)
 class Lane:
-    """A batch slot in one step.
-
-    Attributes:
-        name: name of the sequence in the slot.
-        work: PREFILL if prompt tokens were computed, else DECODE; STALLED if nothing was.
-    """
+    """A sequence in a batch slot in one step: PREFILL if prompt tokens were computed, STALLED if none, else DECODE."""
 
     name: str
     work: str
@@ -31,13 +26,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class PoolUse:
-    """The blocks of a pool.
-
-    Attributes:
-        num_blocks: size of the pool.
-        owners: block -> names of the sequences that use it.
-        cached: free blocks that prefix matching can still find.
-    """
+    """The blocks of a pool: who uses which (block -> sequences), and free ones that prefix matching can still find."""
 
     num_blocks: int
     owners: dict[int, tuple[str, ...]]
@@ -48,10 +37,7 @@ class LaneRecorder:
     """Observer of an engine: `engine.core.observers.append(LaneRecorder(engine))`.
 
     A sequence keeps its lane while it runs; a new one takes the first free lane. Requests that are admitted and
-    finished within one step are not recorded.
-
-    Attributes:
-        steps: the lanes of each of the last steps, oldest first; None where a lane was empty.
+    finished within one step are not recorded. `steps`: the lanes of each of the last steps; None: an empty lane.
     """
 
     def __init__(self, engine: LLMEngine, most_steps: int = 60):

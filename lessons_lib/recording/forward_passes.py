@@ -1,26 +1,21 @@
 """Record every forward pass of a model: its shape and its time."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward pass.
+    """One forward pass over `rows` sequences, each of `tokens` tokens with padding, after `cached` ones in the cache.
 
-    Attributes:
-        rows: sequences in the batch.
-        tokens: tokens of each row, padding included.
-        cached: cached tokens of each row before the pass.
-        keeps_cache: True if the pass had a cache to append its keys and values to.
-        seconds: duration.
-        input_ids: the input token ids, one list per row.
+    `keeps_cache`: whether it had a cache to append to; `input_ids`: one list per row.
     """
 
     rows: int
@@ -67,25 +62,14 @@ class watch_forwards:
         self.passes.append(Forward(rows, tokens, self.cached, keeps_cache, seconds, input_ids.tolist()))
 
 
-class count_operators(TorchDispatchMode):
-    """Context manager that counts the operators that compute or copy: on a GPU, about one launch each.
-
-    Views (a transposed or sliced tensor on the same memory) need no launch and aren't counted.
-
-    >>> with count_operators() as operators:
-    ...     model(input_ids)
-    >>> operators.count
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.count += not operator.is_view
-        return operator(*args, **(kwargs or {}))
+@contextmanager
+def before_each_pass(model: torch.nn.Module, note: Callable[[], None]) -> Iterator[None]:
+    """Context manager that calls `note` before each forward pass of a model."""
+    hook = model.register_forward_pre_hook(lambda module, args: note())
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @torch.inference_mode()

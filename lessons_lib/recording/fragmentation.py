@@ -1,29 +1,15 @@
 """Lesson 03: the waste of a cache layout, counted on the steps of a recorded run."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.recording.trace import Trace
 
-if TYPE_CHECKING:
-    from lessons_lib.recording.serving import RecordedRun
-
 
 @dataclass(frozen=True)
 class Region:
-    """Adjacent cache slots reserved for one request.
-
-    Attributes:
-        request: the owner.
-        start: the first cache slot.
-        size: number of cache slots.
-        tokens: slots that contain a token now, from the front.
-        final_tokens: slots that will contain a token when the request finishes.
-    """
+    """Adjacent cache slots of a request; `tokens` of them contain one now, `final_tokens` when it finishes."""
 
     request: str
     start: int
@@ -57,10 +43,7 @@ class MemoryUse:
 
 
 def tokens_held(trace: Trace) -> list[dict[str, int]]:
-    """For every step of a run: request -> its tokens in the cache after the step.
-
-    A request is listed from the step in which it is admitted to the last step before its memory is freed.
-    """
+    """For every step: request -> its tokens in the cache after it, from admission until its memory is freed."""
     held: list[dict[str, int]] = []
     total: dict[str, int] = {}
     for step in trace.steps:
@@ -153,10 +136,3 @@ def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
         )
         uses.append(MemoryUse(tokens, later, len(pool.used) * block_size - tokens - later, gaps=0))
     return uses
-
-
-def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
-    """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
-    uses = paged_use(tokens_held(run.trace), block_size)
-    steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
-    return replace(run, trace=Trace(steps))

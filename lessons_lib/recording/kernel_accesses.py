@@ -25,14 +25,12 @@ from lessons_lib.recording.moved_pointers import APART, UNNOTED, addresses_of, b
 
 
 class OutOfBounds(IndexError):
-    """A program accessed an element outside its tensor.
+    """A program (`ids`) accessed an element outside its tensor.
 
     Attributes:
-        ids: program ids.
         kind: "load", "store", or "update" for an atomic operation.
         tensor: name of the parameter that the address was computed from.
-        number: offset of the element in that tensor.
-        count: number of elements in the tensor.
+        number, count: offset of the element in that tensor, and its number of elements.
     """
 
     def __init__(self, ids: tuple[int, ...], kind: str, tensor: str, number: int, count: int):
@@ -45,13 +43,7 @@ class OutOfBounds(IndexError):
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """A tensor argument of a kernel.
-
-    Attributes:
-        name: name of the kernel's parameter.
-        shape, strides: shape of the tensor, and strides in elements.
-        itemsize: bytes of one element.
-    """
+    """A tensor given as the parameter `name` of a kernel; strides in elements, `itemsize` in bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -84,7 +76,6 @@ class Access:
     """One `tl.load` or `tl.store` of one program.
 
     Attributes:
-        kind: "load" or "store".
         tensor: name of the kernel's parameter.
         offsets: element offsets from the start of the tensor, without masked-out elements.
         moment: state of the program, if requested.
@@ -98,11 +89,7 @@ class Access:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """The accesses of one program, in order.
-
-    Attributes:
-        ids: program ids, one per axis of the grid.
-    """
+    """The accesses of one program, in order; `ids` along each axis of the grid."""
 
     ids: tuple[int, ...]
     accesses: tuple[Access, ...]
@@ -113,8 +100,6 @@ class KernelRecording:
     """A whole launch.
 
     Attributes:
-        kernel: name of the kernel.
-        grid: number of programs along each axis.
         tensors: parameter name -> the tensor passed for it.
         programs: in the interpreter's order; on a GPU they run in any order, many at a time.
         race: two accesses in undefined order on a GPU, so that results may be right only here; None if there are none.
@@ -143,13 +128,8 @@ class KernelRecording:
 
 
 class Recorder:
-    """Stand-in for a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
-
-    Args:
-        moments_of: see `record_kernel`.
-
-    Attributes:
-        recording: recording of the last launch.
+    """Stand-in for a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`. `recording` is then
+    that of the last launch; `moments_of`: see `record_kernel`.
     """
 
     def __init__(self, kernel, moments_of: tuple[int, ...] | None = None):

@@ -17,12 +17,7 @@ _MOST_ELEMENTS = 256  # for larger tiles, keep only the shape
 
 @dataclass(frozen=True)
 class Variable:
-    """The value of a local variable.
-
-    Attributes:
-        shape: shape of a tile; () for a scalar.
-        numbers: all elements, flat; None if there are too many, or NumPy lacks their type.
-    """
+    """A local variable: shape of a tile, or () for a scalar; all elements, or None if too many or of unknown type."""
 
     shape: tuple[int, ...]
     numbers: tuple[float, ...] | None

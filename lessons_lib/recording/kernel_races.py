@@ -18,13 +18,7 @@ VERBS = ("loads", "stores", "updates")
 
 @dataclass(frozen=True)
 class RacingAccess:
-    """One of two racing accesses.
-
-    Attributes:
-        ids: program ids.
-        verb: "loads", "stores", or "updates" for an atomic operation.
-        line: source line.
-    """
+    """One of two racing accesses: program ids; "loads", "stores", or "updates" for an atomic operation; source line."""
 
     ids: tuple[int, ...]
     verb: str
@@ -33,12 +27,9 @@ class RacingAccess:
 
 @dataclass(frozen=True)
 class Race:
-    """Two unordered accesses of one element, at least one of which changes it.
+    """Two unordered accesses of one element, in the interpreter's order, at least one of which changes it.
 
-    Attributes:
-        tensor: name of the kernel's parameter.
-        number: offset of the element; the smallest with such a pair.
-        first, second: in the interpreter's order.
+    `number`: offset of the element in the tensor; the smallest with such a pair.
     """
 
     tensor: str
@@ -181,10 +172,7 @@ class AccessOrder:
 
 
 def _suspects(keys: tuple[np.ndarray, ...], who: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Mark accesses with equal keys by several programs, or lanes, if at least one changes the element.
-
-    Atomic operations alone don't race.
-    """
+    """Mark accesses with equal keys by several programs, or lanes, of which one changes the element non-atomically."""
     order = np.lexsort(keys)
     is_new = np.any([np.diff(key[order], prepend=key[order][:1] - 1) != 0 for key in keys], axis=0)
     starts = np.flatnonzero(is_new)

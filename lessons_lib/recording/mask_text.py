@@ -1,11 +1,13 @@
 """Lesson 04: a mask in words and in characters, for terminals and screen readers."""
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
-from lessons_lib.recording.words import check_index
+from lessons_lib.recording.words import check_index, runs_of_numbers
 
 # rule name -> (words for an allowed pair, words for a forbidden pair), in sentence order. Keyed by name, so that a
 # learner's rule of the same name gets the same words.
@@ -43,12 +45,8 @@ def reason(rule: Callable) -> tuple[str, str]:
 def read_pairs(
     queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES, mask: torch.Tensor | None = None
 ) -> list[list[str]]:
-    """Every cell of a mask in words: one list per query, one sentence per key. See `read_pair`.
-
-    Args:
-        names: one for each sequence id; by default A, B, ...
-        rules: rules to give as reasons.
-        mask: bool [queries, keys], to describe instead of the rules; sentences mention deviations from them.
+    """Every cell of a mask in words: one list per query, one sentence per key, with the rules as reasons. With `mask`,
+    bool [queries, keys], sentences also say where it deviates from the rules.
     """
     names = names_for(queries, keys) if names is None else names
     order = list(REASONS)
@@ -71,14 +69,8 @@ def read_pairs(
 
 
 def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[str] | None = None, rules=RULES) -> str:
-    """One cell of the mask in words: may the query attend to the key, and why?
-
-    >>> from lessons_lib.attention.masks import tag_tokens
-    >>> tags = tag_tokens([3, 2])
-    >>> read_pair(tags, tags, 2, 0, ["A", "B"])
-    'A, position 2, may attend to A, position 0: same sequence, not in the future.'
-    >>> read_pair(tags, tags, 2, 4, ["A", "B"])
-    'A, position 2, may not attend to B, position 1: another sequence.'
+    """One cell of the mask in words: may the query attend to the key, and why? Such as "A, position 2, may attend to
+    A, position 0: same sequence, not in the future."
     """
     check_index("query", query, len(queries))
     check_index("key", key, len(keys))
@@ -87,13 +79,7 @@ def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[s
 
 
 def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: Sequence[str] | None = None) -> str:
-    """One row of the mask in words: the ranges of keys that a query attends to.
-
-    >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
-    >>> tags = tag_tokens([3, 2])
-    >>> read_row(block_diagonal_mask(tags, tags), tags, tags, 2, ["A", "B"])
-    'A, position 2, attends to A 0 to 2.'
-    """
+    """One row of the mask in words: "A, position 2, attends to A 0 to 2." """
     check_index("query", query, len(queries))
     names = names_for(queries, keys) if names is None else names
     seen = [token for token, may in zip(_pairs(keys), mask[query].tolist()) if may]
@@ -101,21 +87,13 @@ def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: S
 
 
 def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None) -> str:
-    """The mask as characters: `#` attends, `.` is blocked. A row is a query, a column a key; letters are sequences.
+    """The mask, bool [queries, keys], as characters: `#` attends, `.` is blocked. A row is a query, a column a key.
 
-    Args:
-        mask: bool [queries, keys].
-        names: one for each sequence id, of which the first letter is shown; by default A, B, ... Padding is `-`.
+    Letters are the first of the sequences' names (by default A, B, ...); padding is `-`:
 
-    >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
-    >>> tags = tag_tokens([3, 2])
-    >>> print(mask_text(block_diagonal_mask(tags, tags), tags, tags))
-        AAABB
-    A 0 #....
-    A 1 ##...
-    A 2 ###..
-    B 0 ...#.
-    B 1 ...##
+         AAABB
+     A 0 #....
+     A 1 ##...
     """
     names = names_for(queries, keys) if names is None else names
 
@@ -134,38 +112,23 @@ def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str
 def describe_mask(
     mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES
 ) -> str:
-    """The whole mask in a few sentences: its sequences, the attention between them, and deviations from the rules.
-
-    >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
-    >>> tags = tag_tokens([3, 2])
-    >>> print(*describe_mask(block_diagonal_mask(tags, tags), tags, tags).split(". "), sep="\\n")
-    Mask of 5 queries and 5 keys
-    Queries: A 0 to 2, B 0 to 1
-    To their own sequence only: A, B
-    9 of 25 cells may attend (36 %).
-    """
+    """The whole mask in a few sentences: its sequences, the attention between them, and deviations from the rules."""
     names = names_for(queries, keys) if names is None else names
     asking, asked = _pairs(queries), _pairs(keys)
-    sentences = [f"Mask of {len(asking)} queries and {len(asked)} keys. Queries: {ranges(asking, names)}."]
+    told = [f"Mask of {len(asking)} queries and {len(asked)} keys. Queries: {ranges(asking, names)}."]
     cached = cached_keys(queries, keys)
-    if any(cached):
-        old, new = ([token for token, is_cached in zip(asked, cached) if is_cached == which] for which in (True, False))
-        sentences.append(f"Keys in the cache: {ranges(old, names)}. New keys: {ranges(new, names)}.")
-    elif asked != asking:
-        sentences.append(f"Keys: {ranges(asked, names)}.")
+    if any(cached) or asked != asking:
+        old = ranges([token for token, is_cached in zip(asked, cached) if is_cached], names)
+        told.append(f"Keys in the cache: {old}." if old else f"Keys: {ranges(asked, names)}.")
     seen: dict[int, set[int]] = {seq_id: set() for seq_id, _ in asking}
     for (seq_id, _), flags in zip(asking, mask.tolist()):
         seen[seq_id].update(target for (target, _), may in zip(asked, flags) if may)
-    own = [sequence_name(seq_id, names) for seq_id, targets in seen.items() if targets == {seq_id}]
-    sentences += [f"To their own sequence only: {', '.join(own)}."] if own else []
     for seq_id, targets in seen.items():
-        if targets != {seq_id}:
-            attended = ", ".join(sequence_name(target, names) for target in sorted(targets))
-            sentences.append(f"{sequence_name(seq_id, names)} attends to {attended or 'nothing'}.")
-    sentences.append(f"{count_text(mask.tolist())}.")
+        attended = ", ".join(sequence_name(target, names) for target in sorted(targets)) or "nothing"
+        told.append(f"{sequence_name(seq_id, names)} attends to {attended}.")
+    told.append(f"{count_text(mask.tolist())}.")
     wrong = int((mask != combine(rules, queries, keys)).sum())
-    sentences += [f"In {wrong} of the cells, the mask differs from the rules."] if wrong else []
-    return " ".join(sentences)
+    return " ".join(told + [f"In {wrong} of the cells, the mask differs from the rules."] * (wrong > 0))
 
 
 def count_text(may: list[list[bool]]) -> str:
@@ -184,16 +147,12 @@ def _say(rules: Sequence[Callable], number: int) -> tuple[str, str]:
     """Verb and reasons for one set of verdicts: one bit per rule, and the highest for the mask."""
     forbidding = [reason(rule)[1] for bit, rule in enumerate(rules) if not number >> bit & 1]
     # "Not padding" is only worth mentioning if there is no other rule.
-    allowing = [reason(rule)[0] for rule in rules if rule_name(rule) != "not_padding"] or [
-        reason(rule)[0] for rule in rules
-    ]
+    telling = [rule for rule in rules if rule_name(rule) != "not_padding"] or rules
+    allowing = [reason(rule)[0] for rule in telling]
     may = bool(number >> len(rules) & 1)
-    verb = "may attend to" if may else "may not attend to"
-    if may and forbidding:
-        return verb, f", but should not: {', '.join(forbidding)}"
-    if not may and not forbidding:
-        return verb, f", but should: {', '.join(allowing) or 'no rule forbids it'}"
-    return verb, f": {', '.join(allowing if may else forbidding) or 'no rule forbids it'}"
+    should = "" if may != bool(forbidding) else ", but should not" if may else ", but should"
+    why = ", ".join(forbidding or allowing) or "no rule forbids it"
+    return "may attend to" if may else "may not attend to", f"{should}: {why}"
 
 
 def _only(tags: Tags, index: int) -> Tags:
@@ -212,13 +171,8 @@ def _pairs(tags: Tags) -> list[tuple[int, int]]:
 
 def ranges(tokens: list[tuple[int, int]], names: Sequence[str]) -> str:
     """Tokens (sequence id, position) in words, neighbors joined: "A 0 to 4, B 2"."""
-    runs: list[tuple[int, int, int]] = []  # sequence id, first and last position
-    for seq_id, position in tokens:
-        if runs and (runs[-1][0], runs[-1][2] + 1) == (seq_id, position):
-            runs[-1] = (seq_id, runs[-1][1], position)
-        else:
-            runs.append((seq_id, position, position))
-    return ", ".join(
-        f"{sequence_name(seq_id, names)} {first}" + (f" to {last}" if last > first else "")
-        for seq_id, first, last in runs
-    )
+    words = []
+    for seq_id, own in groupby(tokens, key=itemgetter(0)):
+        for first, last in runs_of_numbers(position for _, position in own):
+            words.append(f"{sequence_name(seq_id, names)} {first}" + (f" to {last}" if last > first else ""))
+    return ", ".join(words)

@@ -8,7 +8,6 @@ from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -17,13 +16,9 @@ class MemoryStep:
     """One step and the state of the pool after it. Sequences that finished in it no longer have blocks.
 
     Attributes:
-        index: index of the step, from 0.
-        num_blocks, block_size: sizes of the pool.
-        owners: block -> ids of the sequences that use it, for blocks in use.
-        filled: block -> number of computed tokens in it, for blocks in use.
+        owners, filled: block in use -> ids of the sequences that use it; number of computed tokens in it.
         cached: free blocks that can still be found by their hashes.
         swapped: id -> blocks in the swap space, for swapped-out sequences.
-        num_swap_blocks: size of the swap space; 0 if there is none.
         counts: id -> number of tokens computed in the step, in the order of the packed batch.
         admitted, preempted, finished: ids of the sequences admitted, preempted and finished in the step.
         swapped_out, swapped_in: ids of those whose blocks were copied out or in.
@@ -60,11 +55,10 @@ def serve_recorded(
     swap_cache: PagedKVCache | None = None,
     first_index: int = 0,
 ) -> list[MemoryStep]:
-    """Serve all sequences greedily, and audit the pool after every step.
+    """Serve all sequences greedily, and audit the pool after every step. Their answers are in `output_ids` afterwards.
 
     Args:
         runner: runner with as many cache blocks as the scheduler's pool.
-        sequences: sequences to add to the scheduler. Their answers are in `output_ids` afterwards.
         swap_cache: keys and values of the swap space; needed if a sequence may be swapped out.
         first_index: index of the first step, for a continued run.
 
@@ -84,24 +78,12 @@ def recorded_step(
     runner: ModelRunner, scheduler: PreemptiveScheduler, swap_cache: PagedKVCache | None = None, index: int = 0
 ) -> MemoryStep:
     """Run one step of `serve_recorded`. Between steps, sequences may be added, forked or removed."""
-    were_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
-    scheduler_output = scheduler.schedule()
-    are_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
-    copy_blocks(scheduler_output.block_copies, runner.cache, swap_cache)
-    finished = scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
+    pool, were_out = scheduler.pool, _ids(one for one in scheduler.waiting if one.swapped)
+    output = scheduler.schedule()
+    are_out = _ids(one for one in scheduler.waiting if one.swapped)
+    copy_blocks(output.block_copies, runner.cache, swap_cache)
+    finished = scheduler.update(output, runner.forward(output).argmax(dim=-1).tolist())
     audit(scheduler)
-    return _record(scheduler, scheduler_output, index, finished, were_out, are_out)
-
-
-def _record(
-    scheduler: PreemptiveScheduler,
-    scheduler_output: SchedulerOutput,
-    index: int,
-    finished: list[Sequence],
-    were_out: set[str],
-    are_out: set[str],
-) -> MemoryStep:
-    pool = scheduler.pool
     owners: dict[int, tuple[str, ...]] = {}
     filled: dict[int, int] = {}
     sequences = [*scheduler.running, *scheduler.waiting]
@@ -110,7 +92,7 @@ def _record(
             tokens = min(sequence.num_computed_tokens - index_in_table * pool.block_size, pool.block_size)
             owners[block] = (*owners.get(block, ()), sequence.id)
             filled[block] = max(filled.get(block, 0), tokens)
-    admitted, preempted = _ids(scheduler_output.admitted), _ids(scheduler_output.preempted)
+    admitted, preempted = _ids(output.admitted), _ids(output.preempted)
     return MemoryStep(
         index=index,
         num_blocks=pool.num_blocks,
@@ -120,15 +102,15 @@ def _record(
         cached=frozenset(block for block in pool.free_queue if block in pool.block_to_hash),
         swapped={sequence.id: tuple(sequence.swapped) for sequence in sequences if sequence.swapped},
         num_swap_blocks=scheduler.swap_space.num_blocks,
-        counts={sequence.id: count for sequence, count in scheduler_output.num_scheduled_tokens.items()},
+        counts={sequence.id: count for sequence, count in output.num_scheduled_tokens.items()},
         admitted=admitted,
         preempted=preempted,
         finished=_ids(finished),
         swapped_out=tuple(id for id in preempted if id in are_out),
         swapped_in=tuple(id for id in admitted if id in were_out),
         waiting=_ids(scheduler.waiting),
-        block_copies=tuple(scheduler_output.block_copies),
-        hits={sequence.id: tokens for sequence, tokens in scheduler_output.cached.items()},
+        block_copies=tuple(output.block_copies),
+        hits={sequence.id: tokens for sequence, tokens in output.cached.items()},
         evicted=pool.evicted,
     )
 

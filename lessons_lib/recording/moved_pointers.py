@@ -46,10 +46,7 @@ def addresses_of(pointer) -> np.ndarray | None:
 
 
 def left_by(addresses: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The addresses that a mask keeps, and their indices in the flattened tile.
-
-    Shapes that don't match return nothing: Triton rejects them itself.
-    """
+    """The addresses that a mask keeps, and their indices in the flat tile; nothing if the shapes do not match."""
     try:
         addresses, mask = np.broadcast_arrays(addresses, mask)
     except ValueError:

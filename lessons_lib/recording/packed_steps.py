@@ -38,11 +38,9 @@ class PackedStep:
 
 
 class PackedStepRecorder:
-    """Wrapper that records each step of a `RaggedBatch`: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
+    """Records each step of a `RaggedBatch`: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
 
-    Attributes:
-        trace: the trace of the steps, in the form of the earlier lessons.
-        steps: one PackedStep for each step.
+    `trace` has the steps in the form of the earlier lessons, `steps` as PackedSteps.
     """
 
     def __init__(self, step: Callable[[Any], None]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from lessons_lib.serving.failover import Chunk, ReplicaLost
 from lessons_lib.serving.router import Replica, hash_prompt
@@ -46,12 +46,7 @@ class StreamRecord:
 
 
 class ProcessReplica(Replica):
-    """A server process as a replica that streams events as chunks. It is lost if the connection breaks.
-
-    Attributes:
-        host: host and port, such as "127.0.0.1:8001".
-        num_chunks: number of chunks streamed.
-    """
+    """A server process at "127.0.0.1:8001", say, as a replica that counts its chunks; lost if the connection breaks."""
 
     def __init__(self, url: str, block_size: int = 16):
         super().__init__()
@@ -98,19 +93,14 @@ def compare_answers(answer: Sequence[int], expected: Sequence[int]) -> str:
     return f"no: {same} of {len(expected)} tokens are"
 
 
-class CountedReplica(Protocol):
-    """A replica that counts its streamed chunks."""
-
-    num_chunks: int
-
-
 def record_streams(
-    readers: Mapping[str, Iterator[Chunk]], replicas: Sequence[CountedReplica], lost_at: int, lose: Callable[[], None]
+    readers: Mapping[str, Iterator[Chunk]], replicas: Sequence[Any], lost_at: int, lose: Callable[[], None]
 ) -> list[StreamRecord]:
     """Read all streams, one chunk of each in turn, until they have ended.
 
     Args:
         readers: name -> the reader's stream.
+        replicas: such as `ProcessReplica`; each counts its streamed chunks in `num_chunks`.
         lost_at: number of rounds before `lose` is called, which ends a replica.
     """
     records = {name: StreamRecord(name) for name in readers}
@@ -125,7 +115,7 @@ def record_streams(
     return list(records.values())
 
 
-def _read_chunk(record: StreamRecord, reader: Iterator[Chunk], replicas: Sequence[CountedReplica], time: int) -> None:
+def _read_chunk(record: StreamRecord, reader: Iterator[Chunk], replicas: Sequence[Any], time: int) -> None:
     before, start = [replica.num_chunks for replica in replicas], perf_counter()
     chunk = next(reader)
     if time:

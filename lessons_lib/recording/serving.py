@@ -19,8 +19,9 @@ from lessons_lib.batching.static_batching import generate_wave as padded_wave
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.forward_passes import Forward, watch_forwards
+from lessons_lib.recording.fragmentation import paged_use, tokens_held
 from lessons_lib.recording.packed_steps import PackedStep, PackedStepRecorder
-from lessons_lib.recording.paged_steps import PagedStep, watch_paged_passes
+from lessons_lib.recording.pool_states import PagedStep, watch_paged_passes
 from lessons_lib.recording.slot_steps import record_slot_step
 from lessons_lib.recording.trace import RowWork, Step, Trace
 
@@ -73,42 +74,27 @@ def record_run(
     return _RECORDERS[serve](model, tokenizer, prompts, request_names(names, len(prompts)), **options)
 
 
+def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
+    """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
+    uses = paged_use(tokens_held(run.trace), block_size)
+    steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
+    return replace(run, trace=Trace(steps))
+
+
 def _record_one_by_one(
     model: Any, tokenizer: Any, prompts: Any, names: list[str], *, greedy: Any = greedy_with_cache, **options: Any
 ) -> RecordedRun:
     run, waiting = RecordedRun(), list(names)
 
-    def recorded(model: Any, *args: Any) -> list[int]:
+    def recorded(model: Any, prompt_ids: list[int], *args: Any) -> list[int]:
         name = waiting.pop(0)
         with watch_forwards(model) as passes:
-            answer: list[int] = greedy(model, *args)
-        run.trace.steps += _steps_alone(name, passes, tuple(waiting), _token_bytes(model))
+            answer: list[int] = greedy(model, prompt_ids, *args)
+        run.trace.steps += _steps_of_wave([name], [prompt_ids], [answer], passes, tuple(waiting), _token_bytes(model))
         return answer
 
     run.outputs = generate_one_by_one(model, tokenizer, prompts, greedy=recorded, **options)
     return run
-
-
-def _steps_alone(name: str, passes: list[Forward], waiting: tuple[str, ...], token_bytes: int) -> list[Step]:
-    """The steps of one request that runs alone."""
-    steps = []
-    for index, forward in enumerate(passes):
-        # Without a cache, every pass after the first computes the old tokens again; only the newest is needed.
-        needed = forward.tokens if index == 0 else 1
-        length = forward.cached + forward.tokens if forward.keeps_cache else 0
-        steps.append(
-            Step(
-                rows=(RowWork(name, "decode" if index else "prefill", forward.tokens, needed),),
-                seconds=forward.seconds,
-                waiting=waiting,
-                forward_calls=1,
-                cache_reserved=length,
-                cache_used=length,
-                # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
-                bytes_copied=forward.cached * token_bytes,
-            )
-        )
-    return steps
 
 
 def _record_static(
@@ -128,34 +114,25 @@ def _record_static(
 
 
 def _steps_of_wave(
-    names: list[str],
-    prompt_ids: list[list[int]],
-    answers: list[list[int]],
-    passes: list[Forward],
-    waiting: tuple[str, ...],
-    token_bytes: int,
-) -> list[Step]:
-    """The steps of a wave: the work of each row in each forward pass."""
+    names: list[str], prompts: list[list[int]], answers: list[list[int]], passes: list[Forward],
+    waiting: tuple[str, ...], token_bytes: int,
+) -> list[Step]:  # fmt: skip
+    """The steps of a wave, or of one request that runs alone: the work of each row in each forward pass."""
     steps = []
     for index, forward in enumerate(passes):
         running = [index < len(answer) for answer in answers]
         rows = []
-        for name, ids, is_running in zip(names, prompt_ids, running):
+        for name, ids, is_running in zip(names, prompts, running):
             phase = "prefill" if index == 0 else "decode" if is_running else "finished"
+            # Without a cache, every pass after the first computes the old tokens again; only the newest is needed.
             needed = len(ids) if index == 0 else int(is_running)
             rows.append(RowWork(name, phase, computed=forward.tokens, useful=needed))
-        steps.append(
-            Step(
-                rows=tuple(rows),
-                seconds=forward.seconds,
-                waiting=waiting,
-                forward_calls=1,
-                cache_reserved=forward.rows * (forward.cached + forward.tokens),
-                cache_used=sum(len(ids) + index for ids, is_running in zip(prompt_ids, running) if is_running),
-                # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
-                bytes_copied=forward.rows * forward.cached * token_bytes,
-            )
-        )
+        used = sum(len(ids) + index for ids, is_running in zip(prompts, running) if is_running)
+        reserved = forward.rows * (forward.cached + forward.tokens)
+        cache = (reserved, used) if forward.keeps_cache else (0, 0)
+        # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
+        copied = forward.rows * forward.cached * token_bytes
+        steps.append(Step(tuple(rows), forward.seconds, waiting, 1, *cache, copied))
     return steps
 
 

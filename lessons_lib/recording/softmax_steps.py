@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from lessons_lib.attention.online_softmax import Partial, add_block, nothing_seen
+from lessons_lib.recording.words import listed
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,10 @@ def _step(
 
 
 def _remarks(after: Partial) -> tuple[str, ...]:
-    remarks = []
-    for name, value in (("sum", after.total), ("output", after.output)):
-        if value.isinf().any():
-            remarks.append(f"The {name}: overflow: infinity.")
-        elif value.isnan().any():
-            remarks.append(f"The {name}: not a number.")
-    return tuple(remarks)
+    sums = {"sum": after.total, "output": after.output}
+    told = {name: "overflow: infinity" for name, value in sums.items() if value.isinf().any()}
+    told |= {name: "not a number" for name, value in sums.items() if name not in told and value.isnan().any()}
+    return tuple(f"The {name}: {what}." for name, what in told.items())
 
 
 def number_text(value: float) -> str:
@@ -142,50 +140,27 @@ def difference_text(one: float, other: float) -> str:
 
 def step_text(step: SoftmaxStep) -> str:
     """Describe a step in a sentence or two, with any errors."""
-    return " ".join([_event(step), *step.remarks])
-
-
-def _event(step: SoftmaxStep) -> str:
     if not step.block:
         return "Nothing has been added up yet: there is no maximum, and the sum and the output are 0."
-    new, start = number_text(step.maximum), f"Block {step.block}:"
-    if step.maximum == -math.inf:
-        if max(step.scores) == -math.inf:
-            return f"{start} the query may not attend to any of these keys, so nothing is added."
-        return (
-            f"{start} no maximum is kept, so the weights are the exponentials of the bare scores (0 is subtracted), "
+    new, factor = number_text(step.maximum), number_text(step.factor)
+    difference = difference_text(step.maximum_before, step.maximum)
+    if step.maximum == -math.inf and max(step.scores) == -math.inf:
+        event = "the query may not attend to any of these keys, so nothing is added."
+    elif step.maximum == -math.inf:
+        event = (
+            "no maximum is kept, so the weights are the exponentials of the bare scores (0 is subtracted), "
             "and nothing is rescaled."
         )
-    if math.isnan(step.maximum):
-        return f"{start} the maximum is not a number."
-    if step.maximum_before == -math.inf:
-        return f"{start} the first maximum is {new}; there was nothing before that could be rescaled."
-    if step.maximum == step.maximum_before:
-        return f"{start} the maximum stays {new}, so nothing is rescaled."
-    kind = "larger" if step.maximum > step.maximum_before else "smaller"
-    difference = difference_text(step.maximum_before, step.maximum)
-    factor = number_text(step.factor)
-    return f"{start} a {kind} score, {new}: what was added up is multiplied by exp({difference}) = {factor}."
+    elif step.maximum_before == -math.inf:
+        event = f"the first maximum is {new}; there was nothing before that could be rescaled."
+    elif step.maximum == step.maximum_before:
+        event = f"the maximum stays {new}, so nothing is rescaled."
+    else:
+        kind = "larger" if step.maximum > step.maximum_before else "smaller"
+        event = f"a {kind} score, {new}: what was added up is multiplied by exp({difference}) = {factor}."
+    return " ".join([f"Block {step.block}: {event}", *step.remarks])
 
 
-def positions_text(positions: Sequence[int]) -> str:
-    """Consecutive positions in words: "key 3", "keys 0 to 3"."""
-    return f"key {positions[0]}" if len(positions) == 1 else f"keys {positions[0]} to {positions[-1]}"
-
-
-def numbers_text(step: SoftmaxStep) -> str:
-    """The values of a step in words: scores, weights and sums."""
-    before, factor, added, total = map(number_text, (step.total_before, step.factor, step.added_total, step.total))
-    return (
-        f"Scores {listed(step.scores, score_text)}; "
-        f"weights exp(score − {bracketed(step.reference)}) {listed(step.weights)}. "
-        f"Sum: {before} × {factor} + {added} = {total}. "
-        f"Output before {listed(step.output_before)}, this block's part {listed(step.added_output)}, "
-        f"now {listed(step.output)}."
-    )
-
-
-def listed(values: Sequence[float], words: Callable[[float], str] = number_text, most: int = 8) -> str:
+def numbers(values: Sequence[float], most: int = 8) -> str:
     """The first values of a list, and the number of the others."""
-    shown = ", ".join(map(words, values[:most]))
-    return shown + (f" and {len(values) - most} more" if len(values) > most else "")
+    return listed([number_text(value) for value in values], most)

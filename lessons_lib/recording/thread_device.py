@@ -15,8 +15,7 @@ TOKEN = 7  # the token of every sequence in every step
 class ThreadDevice:
     """A runner without a model: `forward` keeps the CPU busy, then a thread is busy with the step.
 
-    Attributes:
-        spans: "CPU" or "device" -> start and end of its work on each step, in seconds.
+    `spans`: "CPU" or "device" -> start and end of its work on each step, in seconds.
     """
 
     def __init__(self, cpu_ms: float, device_ms: float):

@@ -1,17 +1,43 @@
-"""Indices in words: ranges of them, and the error for one that is out of range."""
+"""Numbers and lists in words, and the error for an index that is out of range."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def check_index(what: str, index: int, count: int) -> None:
-    """Refuse an index of something of which there are `count`.
-
-    Raises:
-        IndexError: it is out of range.
-    """
+    """Raise IndexError if there is no such index of something of which there are `count`."""
     if not 0 <= index < count:
         limits = f"it may be from 0 to {count - 1}" if count else "there are none"
         raise IndexError(f"there is no {what} {index}; {limits}.")
+
+
+def count(n: int, noun: str) -> str:
+    """ "1 token", "1,200 tokens"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def span(noun: str, first: int, length: int) -> str:
+    """ "step 3", "steps 3 to 5"."""
+    return f"{noun} {first:,}" if length == 1 else f"{noun}s {first:,} to {first + length - 1:,}"
+
+
+def listed(words: Sequence[str], most: int = 12) -> str:
+    """ "A, B and 3 more"; "none"."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more or "none"
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """ "block 7", "blocks 3, 0 to 8", "no block"; in the given order."""
+    words = run_words(numbers)
+    return f"{noun}{'s' if len(numbers) != 1 else ''} {', '.join(words)}" if words else f"no {noun}"
+
+
+def run_words(numbers: Iterable[int]) -> list[str]:
+    """Numbers in the given order, three and more neighbors together: ["3", "0 to 8"]."""
+    words: list[str] = []
+    for first, last in runs_of_numbers(numbers):
+        words += [f"{first} to {last}"] if last > first + 1 else map(str, range(first, last + 1))
+    return words
 
 
 def runs_of_numbers(numbers: Iterable[int]) -> list[tuple[int, int]]:

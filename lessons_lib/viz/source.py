@@ -21,13 +21,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Source:
-    """Code as text, and where it is.
-
-    Attributes:
-        name: such as "BlockPool.free".
-        code: its lines.
-        file: relative to the course, such as "lessons_lib/kv_cache/block_pool.py"; "" for code of a notebook.
-    """
+    """Code as text, its name ("BlockPool.free"), and its file relative to the course; "" for code of a notebook."""
 
     name: str
     code: str
@@ -50,11 +44,7 @@ class Source:
 
 
 def show_source(*things: Any) -> None:
-    """Show the source of functions, methods, classes or Triton kernels.
-
-    Raises:
-        TypeError: see `source_of`.
-    """
+    """Show the source of functions, methods, classes or Triton kernels; else TypeError."""
     from IPython.display import display
 
     for source in [source_of(thing) for thing in things]:
@@ -62,11 +52,7 @@ def show_source(*things: Any) -> None:
 
 
 def source_of(thing: Any) -> Source:
-    """The source of a function, method, class or Triton kernel.
-
-    Raises:
-        TypeError: it has no source, such as a number or a function written in C.
-    """
+    """The source of a function, method, class or Triton kernel; TypeError for a number, or a function written in C."""
     code = inspect.unwrap(getattr(thing, "fn", thing))  # Triton's and torch's decorators wrap functions
     try:
         lines, _ = inspect.getsourcelines(code)

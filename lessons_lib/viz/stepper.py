@@ -4,12 +4,12 @@ works without a kernel, too."""
 import base64
 import json
 import sys
-import textwrap
 import zlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.picture import Picture, still_bundle
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.player.frames import recording_of
@@ -35,12 +35,9 @@ class Stepper:
         self, draw: Callable[[int], Picture], count: int, label: str = "step", start: int = 0, still: int | None = None,
         name: Callable[[int], str] | None = None,
     ):  # fmt: skip
-        if count < 0:
-            raise ValueError(f"count is {count}; a stepper needs 0 or more steps.")
-        if count and not 0 <= start < count:
-            raise IndexError(f"start is {start}; it may be from 0 to {count - 1}.")
-        if still is not None and not 0 <= still < count:
-            raise IndexError(f"still is {still}; it may be from 0 to {count - 1}.")
+        for index in (start, still) if count else ():
+            if index is not None:
+                check_index("step", index, count)
         self.still = count - 1 if still is None else still
         self.start = start
         self.count = count
@@ -81,10 +78,8 @@ class Stepper:
 
 
 def _written(sentence: str) -> Picture:
-    lines = textwrap.wrap(sentence, 110)
-    drawing = Drawing(height=24 + 20 * len(lines))
-    for number, line in enumerate(lines):
-        drawing.text(12, 22 + 20 * number, line)
+    drawing = Drawing()
+    drawing.height = drawing.paragraph(12, 22, sentence, 110, 13, 20)
     return drawing.picture(sentence)
 
 

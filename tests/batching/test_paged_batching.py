@@ -19,7 +19,7 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.recording.paged_steps import watch_paged_passes
+from lessons_lib.recording.pool_states import watch_paged_passes
 from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]

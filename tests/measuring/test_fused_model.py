@@ -5,9 +5,9 @@ import torch
 
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.measuring.fused_llama import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
+from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.recording.forward_passes import count_operators
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -46,7 +46,7 @@ def test_it_takes_fewer_operations():
     model, _ = load_model(device="cpu")
     counts = []
     for runner in (ModelRunner(model, 6, 4), FusedRunner(model, 6, 4)):
-        with count_operators() as operators:
+        with CountOperations() as operators:
             runner.forward(a_plan())
         counts.append(operators.count)
     assert counts[1] < 0.9 * counts[0], counts

@@ -15,12 +15,11 @@ def recorded(**config):
 
 def test_each_step_has_as_many_lanes_at_work_as_it_had_sequences():
     engine, recorder = recorded(max_num_seqs=3, max_num_batched_tokens=16)
-    for length in (5, 30, 2, 9, 17):
-        engine.add_request(list(range(length)), greedy(3 + length, ignore_eos=True))
     counts = []
     engine.core.observers.append(lambda step, requests: counts.append(len(step.output.num_scheduled_tokens)))
-    while engine.has_unfinished():
-        engine.step()
+    engine.generate(
+        [list(range(n)) for n in (5, 30, 2, 9, 17)], [greedy(3 + n, ignore_eos=True) for n in (5, 30, 2, 9, 17)]
+    )
     at_work = [sum(lane is not None and lane.work != STALLED for lane in step) for step in recorder.steps]
     assert at_work == counts[-60:]
     assert max(len(step) for step in recorder.steps) == 3, "a lane is taken again"

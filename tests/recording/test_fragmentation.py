@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.recording.fragmentation import (
     contiguous_use,
-    counted_in_blocks,
     final_tokens,
     paged_use,
     tokens_held,
 )
 from lessons_lib.recording.pool_states import replay
-from lessons_lib.recording.serving import RecordedRun
+from lessons_lib.recording.serving import RecordedRun, counted_in_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
@@ -23,10 +22,8 @@ def trace_of(held):
     """A trace in which these requests hold so many tokens after each step."""
     before, steps = {}, []
     for now in held:
-        rows = [
-            RowWork(name, "decode", tokens - before.get(name, 0), tokens - before.get(name, 0))
-            for name, tokens in now.items()
-        ]
+        new = {name: tokens - before.get(name, 0) for name, tokens in now.items()}
+        rows = [RowWork(name, "decode", count, count) for name, count in new.items()]
         steps.append(Step(tuple(rows) or (RowWork(None, "idle", 0, 0),), 0.0, (), 1, cache_reserved=0, cache_used=0))
         before = now
     return Trace(steps)
@@ -124,6 +121,6 @@ def test_a_replay_in_words():
         "Step 2: every new token fits into a block that its request has.",
         "Step 3: A, now 9 tokens, grows and takes block 2.",
         "Step 3: B, now 1 token, arrives and takes block 3.",
-        "Step 4: A has finished and frees blocks 0, 1, 2.",
+        "Step 4: A has finished and frees blocks 0 to 2.",
     ]
     assert states[-1].free_queue == (4, 5, 6, 7, 2, 1, 0)

@@ -30,9 +30,6 @@ def told(recording):
     return {run.ids: [(a.kind, a.tensor, list(a.offsets)) for a in run.accesses] for run in recording.programs}
 
 
-# --- kernels of the library, against loops
-
-
 @pytest.mark.parametrize("length, block", [(10, 4), (8, 4), (1, 4), (3, 1)])
 def test_add(length, block):
     x, y, out = torch.arange(float(length)), torch.ones(length), torch.empty(length)
@@ -72,9 +69,6 @@ def test_all_heads_of_all_sequences_in_a_cache_that_is_a_view():
         own, first = tuple(range((seq * q_heads + head) * dims, (seq * q_heads + head + 1) * dims)), run.accesses[0]
         assert (first.tensor, found["context_lens"][0].offsets) == ("q", (seq,))
         assert [a.offsets for a in found["q"] + found["out"]] == [own, own] and run.accesses[-1].kind == "store"
-
-
-# --- kernels of our own
 
 
 @triton.jit
@@ -149,31 +143,24 @@ def test_programs_have_an_id_for_each_axis_and_stand_in_the_order_of_the_grid():
 
 
 @pytest.mark.parametrize(
-    "by_load, by_store, kind, tensor, number",
+    "by_load, by_store, program, kind, tensor, number, done",
     [
-        (-1, 0, "load", "x", -1),
-        (1, 0, "load", "x", 8),
-        (0, -1, "store", "out", -1),
-        (0, 3, "store", "out", 8),
-        (-(10**9), 0, "load", "x", -(10**9)),
+        # Stores of the programs before it are done; its own are not.
+        (-1, 0, 0, "load", "x", -1, [-1.0] * 8),
+        (1, 0, 1, "load", "x", 8, [1.0, 2.0, 3.0, 4.0, -1.0, -1.0, -1.0, -1.0]),
+        (0, -1, 0, "store", "out", -1, [-1.0] * 8),
+        (0, 3, 1, "store", "out", 8, [-1.0, -1.0, -1.0, 0.0, 1.0, 2.0, 3.0, -1.0]),
+        (-(10**9), 0, 0, "load", "x", -(10**9), [-1.0] * 8),
     ],
 )
-def test_a_wild_address_is_named_and_not_used(by_load, by_store, kind, tensor, number):
+def test_a_wild_address_is_named_and_not_used(by_load, by_store, program, kind, tensor, number, done):
     x, out = torch.arange(8.0), torch.full((8,), -1.0)
     with pytest.raises(OutOfBounds) as caught:
         record_kernel(shift_kernel, (2,), x, out, by_load, by_store, BLOCK=4)
-    error, program = caught.value, 1 if by_load == 1 or by_store == 3 else 0
+    error = caught.value
     assert (error.ids, error.kind, error.tensor, error.number, error.count) == ((program,), kind, tensor, number, 8)
-    assert str(error).startswith(
-        f"program {program} would {kind} element {number:,} of `{tensor}`, which has elements 0 to 7. "
-    )
-    # Stores of the programs before it are done; its own are not.
-    done = {
-        0: [-1.0] * 8,
-        1: [1.0, 2.0, 3.0, 4.0, -1.0, -1.0, -1.0, -1.0] if by_load else [-1.0, -1.0, -1.0, 0.0, 1.0, 2.0, 3.0, -1.0],
-    }
-    assert out.tolist() == done[program]
-    assert x.tolist() == list(range(8))
+    where = f"program {program} would {kind} element {number:,} of `{tensor}`, which has elements 0 to 7. "
+    assert str(error).startswith(where) and out.tolist() == done and x.tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("far", [2**58, -(2**58), 2**40, -(2**40)])
@@ -182,13 +169,24 @@ def test_an_address_beyond_all_tensors_is_not_used(far):
         record_kernel(shift_kernel, (1,), torch.arange(8.0), torch.empty(8), far, 0, BLOCK=4)
 
 
-def test_a_program_of_two_axes_and_an_empty_tensor_are_named():
-    with pytest.raises(OutOfBounds, match=r"program \(2, 0\) would load element 4 of `x`, which has elements 0 to 3\."):
-        record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(6))
-    with pytest.raises(OutOfBounds, match=r"program \(0, 0\) would store element 0 of `out`, which has no elements\."):
-        record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(0))
-    with pytest.raises(OutOfBounds, match="load element 0 of `x`, which has no elements"):
-        record_kernel(shift_kernel, (1,), torch.empty(0, 5), torch.empty(4), 0, 0, BLOCK=4)
+BOTH = torch.arange(8.0)
+
+
+@pytest.mark.parametrize(
+    "kernel, grid, arguments, words",
+    [
+        (grid_kernel, (3, 2), (torch.ones(4), torch.ones(6)), r"program \(2, 0\) would load element 4 of `x`, which has elements 0 to 3\."),
+        (grid_kernel, (3, 2), (torch.ones(4), torch.ones(0)), r"\(0, 0\) would store element 0 of `out`, which has no elements\."),
+        (shift_kernel, (1,), (torch.empty(0, 5), torch.empty(4), 0, 0), "load element 0 of `x`, which has no elements"),
+        # An address belongs to the tensor from which it was computed: one past the end of x is the first of out.
+        (shift_kernel, (1,), (BOTH[:4], BOTH[4:], 1, 0), "load element 4 of `x`, which has elements 0 to 3"),
+        (shift_kernel, (1,), (BOTH[:4], BOTH[4:], 0, -1), "store element -1 of `out`"),
+    ],
+)  # fmt: skip
+def test_a_program_of_two_axes_an_empty_tensor_and_a_neighbor_are_named(kernel, grid, arguments, words):
+    with pytest.raises(OutOfBounds, match=words):
+        record_kernel(kernel, grid, *arguments, **({"BLOCK": 4} if kernel is shift_kernel else {}))
+    assert BOTH.tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("load", [True, False])
@@ -228,18 +226,11 @@ def test_launch_options_and_constants_among_the_keywords():
 
 
 def test_a_function_that_is_no_kernel_is_refused():
-    with pytest.raises(TypeError, match=r"'plain' is not a kernel: put @triton\.jit above"):
-        record_kernel(a_plain_function(), (1,), torch.ones(1))
-
-
-def a_plain_function():
     def plain(x):
         pass
 
-    return plain
-
-
-# --- two tensors in one storage
+    with pytest.raises(TypeError, match=r"'plain' is not a kernel: put @triton\.jit above"):
+        record_kernel(plain, (1,), torch.ones(1))
 
 
 @triton.jit
@@ -248,14 +239,7 @@ def two_kernel(x, y, out, by_x, by_y, BLOCK: tl.constexpr):
     tl.store(out + place, tl.load(x + by_x + place) + tl.load(y + by_y + place))
 
 
-def test_an_address_belongs_to_the_tensor_from_which_it_was_reckoned():
-    """One past the end of x is the first number of out."""
-    both = torch.arange(8.0)
-    with pytest.raises(OutOfBounds, match="load element 4 of `x`, which has elements 0 to 3"):
-        record_kernel(shift_kernel, (1,), both[:4], both[4:], 1, 0, BLOCK=4)
-    with pytest.raises(OutOfBounds, match="store element -1 of `out`"):
-        record_kernel(shift_kernel, (1,), both[:4], both[4:], 0, -1, BLOCK=4)
-    assert both.tolist() == list(range(8))
+def test_one_tensor_given_twice_has_both_names():
     x = torch.arange(4.0)
     twice = record_kernel(two_kernel, (1,), x, x, torch.empty(4), 0, 0, BLOCK=4)
     assert [access.tensor for access in twice.programs[0].accesses] == ["x", "y", "out"]
@@ -274,9 +258,6 @@ def test_block_pointers_and_atomic_operations_work_and_are_not_written_down():
     recording = record_kernel(unnoted_kernel, (2,), torch.arange(4.0), out, number, BLOCK=4)
     assert out.tolist() == [1, 3, 5, 7] and number.item() == 8
     assert told(recording) == {(0,): [], (1,): []}
-
-
-# --- layouts
 
 
 @settings(max_examples=30)
@@ -298,9 +279,6 @@ def test_the_index_of_every_number_of_a_view(data):
         if is_own:
             assert int(tensor[tuple(layout.indices_of((offset,))[0].tolist())]) == first + offset
     assert not layout.has((-1, numbers[-1] - first + 1)).any()
-
-
-# --- Triton is left as it was
 
 
 def language():

@@ -49,11 +49,8 @@ def test_the_steps_add_up(limits):
     steps, sequences, scheduler = record(**limits)
     assert [step.index for step in steps] == list(range(len(steps)))
     assert sum(len(step.preempted) for step in steps) == scheduler.num_preempted > 1
-    assert (
-        sum(len(step.swapped_out) for step in steps)
-        == scheduler.num_swapped
-        == sum(len(step.swapped_in) for step in steps)
-    )
+    out, back = (sum(len(getattr(step, name)) for step in steps) for name in ("swapped_out", "swapped_in"))
+    assert out == scheduler.num_swapped == back
     assert sorted(name for step in steps for name in step.finished) == list("ABCDEF")
     computed, tokens = dict.fromkeys("ABCDEF", 0), {sequence.id: sequence.num_tokens - 1 for sequence in sequences}
     for step in steps:

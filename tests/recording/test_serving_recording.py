@@ -48,6 +48,13 @@ def test_a_recorded_run_has_the_outputs_of_the_loop_and_leaves_the_model_as_it_w
     assert trace.tokens_useful == sum(len(ids) + len(answer) - 1 for ids, answer in zip(prompts, run.outputs))
     assert all(0 <= step.cache_used <= step.cache_reserved for step in trace.steps)
     assert len(run.packed) == (len(trace.steps) if loop in ("ragged", "paged") else 0)
+    if loop == "ragged":
+        joins = [(step.joined, step.left, step.admitted) for step in run.packed]
+        assert joins[0][0] == ("0", "1", "2")
+        assert [name for joined, _, _ in joins[1:] for name in joined] == [
+            name for *_, admitted in joins for name in admitted
+        ]
+        assert sorted(name for _, left, _ in joins for name in left) == sorted(map(str, range(9)))
     assert len(run.accesses) == (len(trace.steps) if loop == "paged" else 0)
 
 

@@ -31,9 +31,7 @@ from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.kernel_accesses import Recorder, record_kernel
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.packed_steps import PackedStep
-from lessons_lib.recording.paged_steps import PagedStep
-from lessons_lib.recording.pool_states import PoolState, TableState, pool_state
-from lessons_lib.recording.queue_states import queue_state
+from lessons_lib.recording.pool_states import PagedStep, PoolState, TableState, pool_state, queue_state
 from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace

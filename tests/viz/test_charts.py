@@ -33,7 +33,7 @@ BARS = {"ours": 10.0, "a peer with a long name": 25.0, "nothing": 0.0}
             "top_k 2: ·was 75 %, ·said 25 %; 1 of 3 are never drawn."]),
         (lambda: draw_token_bars(["a", "b"], {"x": [0.6, 0.4 - 1e-7]}), ["x: a 60 %, b 40 %."]),
         (lambda: draw_load({"all are taken": LOAD}, target=0.5, knee=20, title="Load"), [
-            "at most 10.0 requests per second within the target, at a rate of 10.0; at 30.0 per second 2.0",
+            "at most 10.0 requests per second within the target; at 30.0 per second 2.0",
             "The target is 500 ms", "The knee is at 20.0"]),
     ],
 )  # fmt: skip

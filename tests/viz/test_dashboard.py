@@ -29,13 +29,18 @@ def test_gauges_show_the_last_step_and_the_mean():
         "32 of 32 in the last step; mean (│) 81 %",
         "30 of 60 after the last step; mean (│) 38 %",
     ]
-    widths = {
-        title.text: float(rect.get("width"))
-        for rect in elements(picture, "rect")
-        for title in rect
-        if "last step" in title.text
-    }
+    rects = elements(picture, "rect")
+    widths = {title.text: float(rect.get("width")) for rect in rects for title in rect if "last step" in title.text}
     assert widths["blocks: 30 of 60 after the last step"] == pytest.approx(widths["slots: 8 of 8 in the last step"] / 2)
+
+
+def test_blocks_have_the_colours_of_their_sequences_and_shared_ones_have_both():
+    use = PoolUse(8, {2: ("A",), 5: ("A", "B/1")}, frozenset({0}))
+    picture = draw_dashboard(*metrics_of(ENGINE_STEP), [], [], [], use)
+    assert "blocks: 2 in use, 1 free but cached, of 8" in texts(picture) and "no steps yet" in texts(picture)
+    rects = elements(picture, "rect")
+    fills = [rect.get("fill") for rect in rects for title in rect if title.text == "block 5: A, B/1"]
+    assert fills == [color_of("A"), color_of("B")]
 
 
 # The widget
@@ -53,10 +58,10 @@ class Words:
         return "".join(map(letter, token_ids))
 
 
-def a_dashboard(**config):
+@pytest.fixture
+def dashboard():
     sizes = dict(max_num_seqs=8, max_num_batched_tokens=32, block_size=4, num_blocks=60)
-    engine = LLMEngine(a_model(), Words(), EngineConfig(**sizes | config))
-    dashboard = Dashboard(engine, greedy(8, ignore_eos=True))
+    dashboard = Dashboard(LLMEngine(a_model(), Words(), EngineConfig(**sizes)), greedy(8, ignore_eos=True))
     dashboard.prompt.value = "Abc"
     return dashboard
 
@@ -73,8 +78,7 @@ def shown_texts(dashboard):
     return "".join(ET.fromstring(f"<div>{dashboard.texts.value}</div>").itertext())
 
 
-def test_a_request_is_added_and_stepped_by_buttons():
-    dashboard = a_dashboard()
+def test_a_request_is_added_and_stepped_by_buttons(dashboard):
     before = dashboard.picture.value
     dashboard.add_button.click()
     assert said(dashboard) == "Request 0 waits for the next step." and dashboard.picture.value != before
@@ -82,15 +86,16 @@ def test_a_request_is_added_and_stepped_by_buttons():
         dashboard.step_button.click()
         assert shown_texts(dashboard) == f"0 {expected_text()[:tokens]}"
         assert f"The engine after {tokens} step" in dashboard.picture.value
+    bundle = dashboard._repr_mimebundle_()
+    assert "image/svg+xml" in bundle and "The engine after 7 steps." in bundle["text/plain"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle
     dashboard.step_button.click()
-    assert (
-        said(dashboard) == "Request 0 finished: length." and shown_texts(dashboard) == f"0 {expected_text()} (length)"
-    )
+    assert said(dashboard) == "Request 0 finished: length."
+    assert shown_texts(dashboard) == f"0 {expected_text()} (length)"
     assert [output.text for output in dashboard.outputs] == [expected_text()]
 
 
-def test_run_goes_on_until_it_is_paused_and_lets_others_work():
-    dashboard = a_dashboard()
+def test_run_goes_on_until_it_is_paused_and_lets_others_work(dashboard):
     dashboard.params = greedy(200, ignore_eos=True)
     dashboard.add_button.click()
 
@@ -106,9 +111,8 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
         steps = dashboard.metrics.steps
         await asyncio.sleep(0.05)
         assert dashboard.metrics.steps == steps
-        dashboard.run_button.click()
-        dashboard.run_button.click()
-        dashboard.run_button.click()  # paused and run again at once
+        for _ in range(3):
+            dashboard.run_button.click()  # paused and run again at once
         await asyncio.sleep(0.02)
         assert len(asyncio.all_tasks()) == 2, "this one and a single one that steps"
         await dashboard._task
@@ -119,9 +123,8 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
     assert "The engine after 200 steps" in dashboard.picture.value
 
 
-def test_a_pause_from_another_thread_waits_for_the_step_under_way():
+def test_a_pause_from_another_thread_waits_for_the_step_under_way(dashboard):
     """JupyterLab sends clicks to a thread of their own, once a widget has answered from there."""
-    dashboard = a_dashboard()
     dashboard.add()
     pausing = threading.Thread(target=dashboard.pause)
     step, shown = dashboard.engine.step, []
@@ -145,12 +148,9 @@ def test_a_pause_from_another_thread_waits_for_the_step_under_way():
     assert f"The engine after {dashboard.metrics.steps} step" in shown[-1]
 
 
-def test_it_follows_the_steps_of_others_but_not_too_often(monkeypatch):
-    dashboard = a_dashboard()
-    redraws = []
-    redraw = dashboard.redraw
+def test_it_follows_the_steps_of_others_but_not_too_often(dashboard, monkeypatch):
+    redraws, redraw, now = [], dashboard.redraw, [0.0]
     monkeypatch.setattr(dashboard, "redraw", lambda: redraws.append(1) or redraw())
-    now = [0.0]
     monkeypatch.setattr("lessons_lib.viz.dashboard.live.time.monotonic", lambda: now[0])
     dashboard._drawn_at = 0.0
     dashboard.engine.core.observers.insert(0, lambda step, requests: now.__setitem__(0, now[0] + 0.05))
@@ -163,21 +163,15 @@ def test_it_follows_the_steps_of_others_but_not_too_often(monkeypatch):
     assert "The engine after 31 steps" in dashboard.picture.value
 
 
-def test_what_is_refused_is_said():
-    dashboard = a_dashboard()
+def test_what_is_refused_and_what_fails_is_said(dashboard):
     dashboard.prompt.value = ""
     dashboard.add_button.click()
-    assert said(dashboard).startswith("Refused. BadRequest: request '0' is empty")
-    assert not dashboard.engine.requests
-
-
-def test_an_error_of_the_model_is_said_and_one_of_the_scheduler_stops_it():
-    dashboard = a_dashboard()
+    assert said(dashboard).startswith("Refused. BadRequest: request '0' is empty") and not dashboard.engine.requests
+    dashboard.prompt.value = "Abc"
     dashboard.add()
-    forward = dashboard.engine.runner.forward
-    dashboard.engine.runner.forward = lambda plan: 1 / 0
+    forward, dashboard.engine.runner.forward = dashboard.engine.runner.forward, lambda plan: 1 / 0
     dashboard.run()
-    assert said(dashboard) == "Request 0 finished: ZeroDivisionError: division by zero." and not dashboard.is_running
+    assert said(dashboard).endswith("finished: ZeroDivisionError: division by zero.") and not dashboard.is_running
     dashboard.engine.runner.forward = forward
     dashboard.add()
     dashboard.engine.scheduler.schedule = lambda: [][0]
@@ -185,8 +179,7 @@ def test_an_error_of_the_model_is_said_and_one_of_the_scheduler_stops_it():
     assert said(dashboard).startswith("The step failed. IndexError") and not dashboard.is_running
 
 
-def test_a_picture_that_fails_stops_no_engine():
-    dashboard = a_dashboard()
+def test_a_picture_that_fails_stops_no_engine(dashboard):
     dashboard.metrics.recent.append("no step")
     dashboard.add()
     assert "could not be drawn" in dashboard.picture.value
@@ -194,27 +187,7 @@ def test_a_picture_that_fails_stops_no_engine():
     assert len(dashboard.outputs) == 1
 
 
-def test_a_still_picture_is_left_behind():
-    dashboard = a_dashboard()
-    dashboard.add()
-    dashboard.step()
-    assert "0: prefill" in dashboard.picture.value and "block " in dashboard.picture.value
-    bundle = dashboard._repr_mimebundle_()
-    assert "image/svg+xml" in bundle and "The engine after 1 step." in bundle["text/plain"]
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-
-
-# Lanes, pool and trouble
-
-
-def test_blocks_have_the_colours_of_their_sequences_and_shared_ones_have_both():
-    use = PoolUse(8, {2: ("A",), 5: ("A", "B/1")}, frozenset({0}))
-    picture = draw_dashboard(*metrics_of(ENGINE_STEP), [], [], [], use)
-    assert "blocks: 2 in use, 1 free but cached, of 8" in texts(picture) and "no steps yet" in texts(picture)
-    fills = [
-        rect.get("fill") for rect in elements(picture, "rect") for title in rect if title.text == "block 5: A, B/1"
-    ]
-    assert fills == [color_of("A"), color_of("B")]
+# Trouble
 
 
 def in_trouble(dashboard, which):
@@ -223,26 +196,18 @@ def in_trouble(dashboard, which):
     return said(dashboard)
 
 
-def test_a_crowd_comes_at_once_and_all_are_served():
-    dashboard = a_dashboard()
+def test_trouble_is_made_and_the_engine_serves_on(dashboard):
+    assert "no request" in in_trouble(dashboard, "leaves")
     assert in_trouble(dashboard, "at once").startswith("8 requests have come at once: 0, 1, 2")
     dashboard.run()
     assert [output.text for output in dashboard.outputs] == [expected_text()] * 8
-
-
-def test_a_reader_leaves_and_without_one_that_is_said():
-    dashboard = a_dashboard()
-    assert "no request" in in_trouble(dashboard, "leaves")
     dashboard.add()
-    assert "request 0 has left" in in_trouble(dashboard, "leaves") and not dashboard.engine.requests
-
-
-def test_the_model_fails_once_and_the_engine_serves_on():
-    dashboard = a_dashboard()
+    assert "request 8 has left" in in_trouble(dashboard, "leaves") and not dashboard.engine.requests
     dashboard.add()
     in_trouble(dashboard, "fails")
     dashboard.step()
-    assert said(dashboard) == "Request 0 finished: RuntimeError: the model has failed, as asked for."
+    assert said(dashboard).endswith("finished: RuntimeError: the model has failed, as asked for.")
+    assert "has a prompt of" in in_trouble(dashboard, "long prompt")
     dashboard.add()
     dashboard.run()
-    assert dashboard.outputs[-1].text == expected_text()
+    assert dashboard.outputs[-1].text == expected_text() or dashboard.outputs[-2].text == expected_text()

@@ -4,10 +4,7 @@ import xml.etree.ElementTree as ET
 
 from svg_reading import SVG
 
-from lessons_lib.kv_cache import BlockPool, BlockTable
-from lessons_lib.recording import pool_state
 from lessons_lib.viz.drawing.svg import Drawing
-from lessons_lib.viz.pool.grid import draw_pool
 
 
 def marks_of(d):
@@ -35,24 +32,3 @@ def test_names_have_parts_and_hold_no_signs_of_their_own():
     with d.marked([("my request", "1/3"), ('<"b">',)], hidden=True):
         d.lines("M0 0H9")
     assert marks_of(d) == [("path", 'my_request/1_3 <"b">', None, "0")]
-
-
-def shared():
-    pool = BlockPool(8, 4)
-    tables = {name: BlockTable(pool) for name in "AB"}
-    tables["A"].append(10)
-    tables["B"].append(3)
-    return pool, tables
-
-
-def elements(picture, kind):
-    return [element for element in ET.fromstring(picture.svg).iter(SVG + kind) if element.get("data-link")]
-
-
-def test_a_pool_links_a_block_with_its_table_entry_and_a_free_one_with_the_queue():
-    pool, tables = shared()
-    rects = elements(draw_pool(pool_state(pool, tables)), "rect")
-    for block, owner in ((tables["A"].blocks[1], "A"), (tables["B"].blocks[0], "B"), (pool.free_queue[0], "free")):
-        titled = [rect for rect in rects if rect.get("data-link") == f"{owner}/{block}"]
-        moving = [rect for rect in titled if rect.get("data-moves") == f"block {block}"]
-        assert len(moving) == 1 and len(titled) > 1, (block, owner)

@@ -10,15 +10,9 @@ from lessons_lib.attention.masks import PADDING, RULES, block_diagonal_mask, com
 from lessons_lib.recording.mask_text import mask_text, read_row
 from lessons_lib.viz.drawing.picture import live_html
 from lessons_lib.viz.masks import explorer as mask_explorer
-from lessons_lib.viz.masks.ends import ends_of
 from lessons_lib.viz.masks.explorer import MaskExplorer, row_tags
 from lessons_lib.viz.masks.grid import draw_mask
-
-
-@pytest.fixture(autouse=True)
-def no_loop(monkeypatch):
-    """As in a plain program. Browser tests before this one may have left an event loop running."""
-    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
+from lessons_lib.viz.masks.token_axis import ends_of
 
 
 def expected(lengths, cached, padding, rules, row, names="ABC"):
@@ -35,14 +29,6 @@ def message(explorer):
     return html.unescape(re.fullmatch(r"<p>(.*)</p>", explorer.picture.value)[1])
 
 
-def drag(explorer, end, count):
-    """What the browser tells when its reader drags this end."""
-    explorer.picture._handle_custom_msg({"end": end, "count": count}, [])
-
-
-# --- the row
-
-
 def test_keys_are_the_cached_tokens_of_all_and_then_the_queries():
     queries, keys = row_tags([2, 1], [1, 3], padding=2)
     assert queries.seq_ids.tolist() == [0, 0, 1, PADDING, PADDING]
@@ -51,51 +37,34 @@ def test_keys_are_the_cached_tokens_of_all_and_then_the_queries():
     assert keys.positions.tolist() == [0, 0, 1, 2, *queries.positions.tolist()]
 
 
-# --- what moves
-
-
-def test_it_starts_with_the_whole_mask():
+@pytest.mark.parametrize("is_dragged", [False, True])
+def test_every_slider_every_end_and_every_box_redraws(is_dragged):
     explorer = MaskExplorer()
-    assert explorer.picture.value == expected((4, 3, 2), (0, 0, 0), 0, RULES, 0)
+    sliders = {f"new {n}": slider for n, slider in enumerate(explorer.new_tokens)}
+    sliders |= {f"cached {n}": slider for n, slider in enumerate(explorer.cached_tokens)}
+    sliders["padding"] = explorer.padding_tokens
+    counts = {"new": [4, 3, 2], "cached": [0, 0, 0], "padding": [0]}
+
+    def shown(rules=RULES, row=0):
+        return expected(counts["new"], counts["cached"], counts["padding"][0], rules, row)
+
+    assert explorer.picture.value == shown() and explorer.rules == RULES
     assert reading(explorer) == "A, position 0, attends to A 0."
-    queries, keys = explorer.tags
-    assert len(queries) == len(keys) == 9 and explorer.rules == RULES
-
-
-def test_every_slider_and_box_redraws():
-    explorer = MaskExplorer()
-    lengths, cached, rules = [4, 3, 2], [0, 0, 0], list(RULES)
-    for n, (new, old) in enumerate(((5, 2), (0, 3), (1, 0))):
-        explorer.new_tokens[n].value = lengths[n] = new
-        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
-        explorer.cached_tokens[n].value = cached[n] = old
-        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
-    explorer.padding_tokens.value = 2
-    assert explorer.picture.value == expected(lengths, cached, 2, RULES, 0)
+    for name, count in zip(("new 0", "cached 0", "new 1", "cached 1", "new 2", "padding"), (5, 2, 0, 3, 1, 2)):
+        if is_dragged:
+            explorer.picture._handle_custom_msg({"end": name, "count": count}, [])
+        else:
+            sliders[name].value = count
+        kind, _, index = name.partition(" ")
+        counts[kind][int(index or 0)] = count
+        assert sliders[name].value == count and explorer.picture.value == shown()
+    rules = list(RULES)
     for box, rule in zip(explorer.rule_boxes, RULES):
         box.value = False
         rules.remove(rule)
-        assert explorer.rules == tuple(rules)
-        assert explorer.picture.value == expected(lengths, cached, 2, tuple(rules), 0)
+        assert explorer.rules == tuple(rules) and explorer.picture.value == shown(tuple(rules))
     explorer.reading_row.value = 5
-    assert explorer.picture.value == expected(lengths, cached, 2, (), 5)
-
-
-def test_every_end_can_be_dragged():
-    explorer = MaskExplorer()
-    lengths, cached = [4, 3, 2], [0, 0, 0]
-    for n, (new, old) in enumerate(((5, 2), (0, 3), (1, 0))):
-        drag(explorer, f"new {n}", new)
-        lengths[n] = new
-        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
-        drag(explorer, f"cached {n}", old)
-        cached[n] = old
-        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
-    drag(explorer, "padding", 2)
-    assert explorer.picture.value == expected(lengths, cached, 2, RULES, 0)
-    assert [slider.value for slider in explorer.new_tokens] == lengths
-    assert [slider.value for slider in explorer.cached_tokens] == cached
-    assert explorer.padding_tokens.value == 2
+    assert explorer.picture.value == shown((), 5)
 
 
 def test_ends_stand_where_the_colors_of_the_mask_change():
@@ -108,11 +77,8 @@ def test_ends_stand_where_the_colors_of_the_mask_change():
         for axis, tags, kinds in (("x", keys, 2), ("y", queries, 1)):
             places = [end for end in ends if end.axis == axis]
             assert len(places) == 3 * kinds + 1
-            ids = [
-                PADDING if end.name == "padding" else int(end.name.split()[1])
-                for end in places
-                for _ in range(end.count)
-            ]
+            owners = [PADDING if end.name == "padding" else int(end.name.split()[1]) for end in places]
+            ids = [owner for owner, end in zip(owners, places) for _ in range(end.count)]
             assert ids == tags.seq_ids.tolist()
             for end in places:
                 assert end.at == len(ids[: end.at]) and (not end.count or ids[end.at - 1] == ids[end.at - end.count])
@@ -157,23 +123,9 @@ def test_the_text_form():
     assert explorer.picture.value == picture
 
 
-# --- what cannot be drawn
-
-
-def test_no_new_tokens_no_mask():
-    explorer = MaskExplorer(lengths=(1, 0), cached=(2, 0))
-    explorer.new_tokens[0].value = 0
-    assert "no new tokens" in message(explorer) and reading(explorer) == ""
-    explorer.as_text.value = True
-    assert explorer.picture.value.startswith("<pre")
-    explorer.as_text.value = False
-    explorer.new_tokens[1].value = 1
-    assert explorer.picture.value.startswith("<div") and "<svg" in explorer.picture.value
-
-
-def test_a_mask_too_large_is_counted_not_drawn():
+def test_what_can_not_be_drawn_is_said():
     explorer = MaskExplorer(lengths=(50, 1), cached=(30, 19), longest=60)
-    assert explorer.picture.value.startswith("<div") and "<svg" in explorer.picture.value
+    assert "<svg" in explorer.picture.value and "<title>" not in explorer.picture.value, "too many for hover texts"
     explorer.cached_tokens[1].value = 20
     assert message(explorer).startswith("101 keys, of which 50 are cached; at most 100 can be drawn.")
     assert reading(explorer) == "A, position 30, attends to A 0 to 30."
@@ -181,7 +133,11 @@ def test_a_mask_too_large_is_counted_not_drawn():
     assert explorer.picture.value.count("\n") == 51
     explorer.as_text.value = False
     explorer.cached_tokens[1].value = 19
-    assert explorer.picture.value.startswith("<div") and "<svg" in explorer.picture.value
+    assert "<svg" in explorer.picture.value
+    explorer.new_tokens[0].value = explorer.new_tokens[1].value = 0
+    assert "no new tokens" in message(explorer) and reading(explorer) == ""
+    nothing = explorer._repr_mimebundle_()
+    assert "no new tokens" in nothing["text/plain"] and "image/svg+xml" not in nothing
 
 
 @pytest.mark.parametrize(
@@ -198,57 +154,6 @@ def test_it_names_its_limits(settings, words):
         MaskExplorer(**settings)
 
 
-# --- hover texts of large masks
-
-
-class Loop:
-    """An event loop in which time passes when it is told to."""
-
-    def __init__(self):
-        self.timers = []
-
-    def call_later(self, delay, act):
-        self.timers.append(Timer(act))
-        return self.timers[-1]
-
-    def rest(self):
-        for timer in self.timers:
-            if not timer.cancelled:
-                timer.act()
-
-
-class Timer:
-    def __init__(self, act):
-        self.act = act
-        self.cancelled = False
-
-    def cancel(self):
-        self.cancelled = True
-
-
-@pytest.fixture
-def loop(monkeypatch):
-    """The explorer finds an event loop, as it does in a kernel."""
-    loop = Loop()
-    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: loop)
-    return loop
-
-
-def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest(loop, monkeypatch):
-    explorer = MaskExplorer(lengths=(20, 12), cached=(0, 0))
-    explorer.new_tokens[1].value = 13
-    moving = explorer.picture.value
-    loop.rest()
-    rested = explorer.picture.value
-    assert "<title>" not in moving and rested.count("<title>") == 33 * 33
-    assert moving == re.sub(r'<g transform="matrix.*?</rect></g></g>', "", rested)
-    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
-    assert MaskExplorer(lengths=(20, 13), cached=(0, 0)).picture.value == rested  # without a loop, at once
-
-
-# --- what it leaves behind, and how it is found
-
-
 def test_it_leaves_a_still_picture():
     explorer = MaskExplorer()
     explorer.reading_row.value = 5
@@ -259,5 +164,3 @@ def test_it_leaves_a_still_picture():
     assert still._repr_mimebundle_().items() <= bundle.items()
     assert "B, position 1, attends to B 0 to 1." in bundle["image/svg+xml"]
     assert "application/vnd.jupyter.widget-view+json" in bundle
-    nothing = MaskExplorer(lengths=(0,), cached=(0,))._repr_mimebundle_()
-    assert "no new tokens" in nothing["text/plain"] and "image/svg+xml" not in nothing

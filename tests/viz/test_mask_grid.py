@@ -5,29 +5,13 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-import torch
+from picture_cases import mask_of, pass_of
 from svg_reading import SVG, assert_sound, elements, texts
 
-from lessons_lib.attention.masks import PADDING, RULES, Tags, additive_mask, block_diagonal_mask, combine, tag_tokens
-from lessons_lib.recording.mask_text import read_pair, read_row
+from lessons_lib.attention.masks import RULES, block_diagonal_mask, combine, tag_tokens
+from lessons_lib.recording.mask_text import read_pair, read_pairs, read_row
 from lessons_lib.viz.drawing.palette import INK
 from lessons_lib.viz.masks.grid import draw_mask
-
-
-def padding(count):
-    return Tags(torch.full((count,), PADDING), torch.arange(count))
-
-
-def pass_of(lengths, cached=None, padded=0):
-    """Tags of queries and keys: cached ones of all sequences first, then the new ones."""
-    cached = cached or [0] * len(lengths)
-    queries = tag_tokens(lengths, cached).followed_by(padding(padded))
-    return queries, tag_tokens(cached).followed_by(queries)
-
-
-def drawn(lengths, cached=None, padded=0, rules=RULES, **more):
-    queries, keys = pass_of(lengths, cached, padded)
-    return draw_mask(combine(rules, queries, keys), queries, keys, rules=rules, **more)
 
 
 def hover_layer(picture):
@@ -70,28 +54,12 @@ def random_passes(count):
 WIDE = [1] * 6, [16, 15, 14, 13, 12, 11], 0, RULES  # its cells are no squares
 
 
-# --- cells
-
-
-def test_a_cell_is_coloured_where_the_mask_is_true():
+def test_a_cell_is_coloured_where_the_mask_is_true_and_read_aloud():
     for lengths, cached, padded, rules in [*random_passes(25), WIDE]:
         queries, keys = pass_of(lengths, cached, padded)
-        picture = drawn(lengths, cached, padded, rules)
+        picture = mask_of(lengths, cached, padded, rules)
         assert set(filled_cells(picture)) == {tuple(cell) for cell in combine(rules, queries, keys).nonzero().tolist()}
-
-
-def test_every_cell_is_read_aloud():
-    for lengths, cached, padded, rules in random_passes(6):
-        queries, keys = pass_of(lengths, cached, padded)
-        names = list("ABCDE")
-        _, hovers = hover_layer(drawn(lengths, cached, padded, rules))
-        assert hovers == [
-            [read_pair(queries, keys, q, k, names, rules) for k in range(len(keys))] for q in range(len(queries))
-        ]
-    assert (
-        hover_layer(drawn([3]))[1][2][0]
-        == "A, position 2, may attend to A, position 0: same sequence, not in the future."
-    )
+        assert hover_layer(picture)[1] == read_pairs(queries, keys, rules=rules)
 
 
 def test_a_mask_that_differs_from_the_rules_is_crossed():
@@ -111,41 +79,35 @@ def test_a_mask_that_differs_from_the_rules_is_crossed():
     assert "m0-" not in right.svg and not any("rules" in text for text in texts(right))
 
 
-# --- a row read aloud
-
-
 def test_a_row_is_framed_and_read():
     queries, keys = pass_of([4, 3])
-    picture = drawn([4, 3], row=5)
+    picture = mask_of([4, 3], row=5)
     (wide, high, left, top), _ = hover_layer(picture)
     (frame,) = [e for e in elements(picture, "rect") if e.get("stroke") == INK]
     assert float(frame.get("y")) == top + 5 * high and float(frame.get("height")) == high
     sentence = read_row(block_diagonal_mask(queries, keys), queries, keys, 5)
     assert sentence in texts(picture) and picture.alt.endswith(sentence)
-    quiet = drawn([4, 3], row=5, sentence=False)
+    quiet = mask_of([4, 3], row=5, sentence=False)
     assert sentence not in texts(quiet) and quiet.alt == picture.alt
-    assert not [e for e in elements(drawn([4, 3]), "rect") if e.get("stroke") == INK]
+    assert not [e for e in elements(mask_of([4, 3]), "rect") if e.get("stroke") == INK]
 
 
-# --- any size
-
-
-SIZES = {
-    "one": ([1], None, 0),
-    "3 x 3": ([3], None, 0),
-    "9 x 9": ([4, 3, 2], None, 0),
-    "64 x 64": ([22, 21, 21], None, 0),
-    "99 x 99": ([40, 30, 29], None, 0),
-    "100 x 100 alone": ([1] * 100, None, 0),
-    "decodes": ([1] * 6, [16, 15, 14, 13, 12, 11], 0),
-    "mixed": ([1] * 20 + [9], [3] * 20 + [10], 0),
-    "padded": ([8, 7], [100 - 23, 0], 8),
-}
-
-
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize(
+    "size",
+    [
+        ([1],),
+        ([4, 3, 2],),
+        ([22, 21, 21],),
+        ([40, 30, 29],),
+        ([1] * 100,),
+        ([1] * 6, [16, 15, 14, 13, 12, 11]),
+        ([1] * 20 + [9], [3] * 20 + [10]),
+        ([8, 7], [100 - 23, 0], 8),
+    ],
+    ids=str,
+)
 def test_it_can_be_read_at_any_size(size):
-    picture = assert_sound(lambda: drawn(*size, row=0, title="a title"))
+    picture = assert_sound(lambda: mask_of(*size, row=0, title="a title"))
     width, height = map(float, ET.fromstring(picture.svg).get("viewBox").split()[2:])
     (wide, high, left, top), hovers = hover_layer(picture)
     assert width == 900 and height < 820 and wide >= 6 and high >= 6
@@ -153,38 +115,10 @@ def test_it_can_be_read_at_any_size(size):
     assert all(float(e.get("font-size")) >= 8 for e in elements(picture, "text"))
 
 
-# --- what it refuses
-
-
-def test_it_names_its_limits():
-    tags = tag_tokens([3, 2])
-    mask = block_diagonal_mask(tags, tags)
-    with pytest.raises(ValueError, match=r"shape \[5, 4\]; with 5 queries and 5 keys it must have \[5, 5\]"):
-        draw_mask(mask[:, :4], tags, tags)
-    with pytest.raises(ValueError, match="dtype torch.float32; it must be torch.bool"):
-        draw_mask(additive_mask(mask), tags, tags)
-    for row in (-1, 5):
-        with pytest.raises(IndexError, match=f"there is no row {row}; it may be from 0 to 4"):
-            draw_mask(mask, tags, tags, row=row)
-    many = tag_tokens([101])
-    with pytest.raises(ValueError, match="101 queries and 101 keys; at most 100 of each can be drawn"):
-        draw_mask(block_diagonal_mask(many, many), many, many)
-
-
-def test_a_mask_without_cells_says_so():
-    none, some = tag_tokens([]), tag_tokens([2])
-    picture = draw_mask(torch.ones(0, 2, dtype=torch.bool), none, some, title="Empty")
-    assert picture.alt == "Empty. A mask of 0 queries and 2 keys has no cells."
-    assert picture.alt in texts(picture)
-
-
-# --- in the browser
-
-
 @pytest.mark.browser
 def test_the_mouse_finds_the_cell_it_rests_on(chromium):
     queries, keys = pass_of([5, 4], [3, 2], 2)
-    picture = drawn([5, 4], [3, 2], 2, row=6)
+    picture = mask_of([5, 4], [3, 2], 2, row=6)
     page = chromium.new_page(viewport={"width": 700, "height": 700})  # narrower than the picture, which shrinks
     page.set_content(f"<!doctype html>{picture.svg}")
     (wide, high, left, top), hovers = hover_layer(picture)

@@ -1,10 +1,8 @@
 """The picture of one program's loads and stores in time."""
 
-import xml.etree.ElementTree as ET
-
 import pytest
 import torch
-from svg_reading import texts
+from svg_reading import elements, texts
 
 from lessons_lib.kernels.simple_paged import decode_heads_kernel
 from lessons_lib.recording import record_kernel
@@ -32,8 +30,10 @@ def stepper():
     return watch(recording_of([2, 10], [[1, 0, 0], [5, 0, 3]], (1, 1)), ["sequence", "query head"])
 
 
-def fills(picture, fill):
-    return [element for element in ET.fromstring(picture.svg).iter() if element.get("fill") == fill]
+def slots(picture, fill):
+    """How many slots of both caches, of each block, have the color: they are drawn as paths of boxes."""
+    paths = [path.get("d") for path in elements(picture, "path") if path.get("fill") == fill]
+    return [path.count("v10h-5z") for path in paths if "v10h-5z" in path]  # those of the small multiples differ
 
 
 def test_one_picture_for_each_access_of_the_program(stepper):
@@ -51,15 +51,11 @@ def test_the_next_line_is_marked_and_docstrings_are_left_out(stepper):
 
 
 def test_what_is_touched_now_is_dark_and_what_was_touched_stays_pale(stepper):
-    def slots(index, fill):
-        """How many slots of both caches, of each block, have the color: they are drawn as paths of boxes."""
-        paths = [path.get("d") for path in fills(stepper.pictures[index], fill) if path.get("d")]
-        return [path.count("v10h-5z") for path in paths if "v10h-5z" in path]  # those of the small multiples differ
-
-    assert slots(3, NOW) == [4] and slots(3, LOADED) == []  # block 5, the first keys
-    assert slots(4, NOW) == [4] and slots(4, LOADED) == [4]  # its values
-    assert slots(9, NOW) == [2] and slots(9, LOADED) == [4, 4, 4, 4]  # block 3 holds two tokens
-    assert slots(11, NOW) == [] and sum(slots(11, LOADED)) == 20
+    now, before = ([slots(picture, fill) for picture in stepper.pictures] for fill in (NOW, LOADED))
+    assert (now[3], before[3]) == ([4], [])  # block 5, the first keys
+    assert (now[4], before[4]) == ([4], [4])  # its values
+    assert (now[9], before[9]) == ([2], [4, 4, 4, 4])  # block 3 holds two tokens
+    assert now[11] == [] and sum(before[11]) == 20
 
 
 def test_bytes_are_those_of_the_recording_and_of_each_number_once(stepper):
@@ -73,4 +69,4 @@ def test_bytes_are_those_of_the_recording_and_of_each_number_once(stepper):
 
 def test_it_says_what_it_is_for_a_reader_who_does_not_see_it(stepper):
     alt = stepper.pictures[3].alt
-    assert "loads 1 block of k_cache: 5" in alt and "row_max -inf" in alt and "each number once" in alt
+    assert "loads 4 slots of k_cache, in block 5" in alt and "row_max -inf" in alt

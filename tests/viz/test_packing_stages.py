@@ -1,52 +1,57 @@
-"""The stages from a rectangle to a packed row."""
+"""The stages from a rectangle to a packed row, and from rows of cache slots to blocks of a pool."""
 
-import xml.etree.ElementTree as ET
-
-import pytest
-from svg_reading import SVG, texts
+from svg_reading import SVG, elements, texts
 
 from lessons_lib.viz.batches import watch_packing
 from lessons_lib.viz.batches.packing import STAGES
-
-NAMES, TOKENS = "AB", [["Once", " upon"], ["The", " old", " dog", " sat"]]
-
-
-@pytest.fixture(scope="module")
-def pictures():
-    return watch_packing(NAMES, TOKENS).pictures
+from lessons_lib.viz.pool import paging, watch_paging
 
 
 def boxes(picture):
-    """Where each token's cell is: name and position -> (x, y)."""
+    """Where each token's cell, or each block, is: request and index -> (x, y)."""
     return {
         rect.get("data-moves"): (float(rect.get("x")), float(rect.get("y")))
-        for rect in ET.fromstring(picture.svg).iter(f"{SVG}rect")
+        for rect in elements(picture, "rect")
         if len((rect.get("data-moves") or "").split()) == 2 and rect.find(f"{SVG}title") is not None
     }
 
 
-def test_every_token_is_in_every_stage(pictures):
-    wanted = {f"{name} {position}" for name, own in zip(NAMES, TOKENS) for position in range(len(own))}
-    assert len(pictures) == len(STAGES) and all(boxes(picture).keys() == wanted for picture in pictures)
-
-
-def test_the_padding_is_left_of_the_shorter_ones_and_falls_away(pictures):
-    padding = [svg.count("request A: padding") for svg in (picture.svg for picture in pictures)]
-    assert padding == [2, 0, 0, 0, 0]
+def test_the_padding_falls_away_and_one_row_holds_the_sequences_one_after_another():
+    pictures = watch_packing("AB", [["Once", " upon"], ["The", " old", " dog", " sat"]]).pictures
+    wanted = ["A 0", "A 1", "B 0", "B 1", "B 2", "B 3"]
+    assert len(pictures) == len(STAGES) and all(sorted(boxes(picture)) == wanted for picture in pictures)
+    assert [picture.svg.count("request A: padding") for picture in pictures] == [2, 0, 0, 0, 0]
     assert "8 token positions, 2 of them padding (25 %)" in texts(pictures[0])[0]
     first, second = (boxes(pictures[0])[name] for name in ("A 0", "B 2"))
     assert first[0] == second[0] and first[1] < second[1], "aligned at the right"
-
-
-def test_one_row_holds_the_sequences_one_after_another(pictures):
     for picture in pictures[2:]:
         found = boxes(picture)
-        assert len({y for _, y in found.values()}) == 1
-        assert sorted(found, key=found.get) == ["A 0", "A 1", "B 0", "B 1", "B 2", "B 3"]
-
-
-def test_indices_come_with_the_fourth_stage(pictures):
+        assert len({y for _, y in found.values()}) == 1 and sorted(found, key=found.get) == wanted
     assert "cu_seqlens_q" not in texts(pictures[2])
     shown = texts(pictures[3])
     assert shown[shown.index("cu_seqlens_q") :][1:4] == ["0", "2", "6"]
-    assert "Cumulative lengths 0, 2, 6; logits are kept at 1, 5." in pictures[3].alt
+    assert "Cumulative lengths 0, 2, 6." in pictures[3].alt
+
+
+PROMPTS, TOKENS = {"A": 5, "B": 1}, {"A": 9, "B": 2}
+
+
+def test_blocks_are_allocated_as_their_tokens_come():
+    # Prompts: A gets 0 and 1, B gets 2. A's ninth token needs another one, B's second doesn't.
+    assert paging.allocated(PROMPTS, TOKENS, 32, 4) == {"A": [0, 1, 3], "B": [2]}
+    assert paging.allocated({**PROMPTS, "C": 3}, {"A": 9}, 16, 4) == {"A": [0, 1, 2]}, "others are left out"
+
+
+def test_empty_blocks_fall_away_and_a_block_of_the_pool_is_where_its_number_says():
+    pictures = watch_paging(PROMPTS, TOKENS, row=16, block_size=4).pictures
+    every = {f"{name} {index}" for name in "AB" for index in range(4)}
+    held = {"A 0", "A 1", "A 2", "B 0"}
+    assert len(pictures) == len(paging.STAGES)
+    assert [set(boxes(picture)) for picture in pictures] == [set(), every, held, held]
+    rows, pool = boxes(pictures[1]), boxes(pictures[3])
+    # Four blocks a line: block 2 of the pool is where A's third block was, block 3 where its fourth was.
+    assert (pool["B 0"], pool["A 2"]) == (rows["A 2"], rows["A 3"])
+    assert "34 % of the 32 slots hold a token" in pictures[0].alt
+    assert "4 blocks hold all 11 tokens; 5 of their slots are empty" in pictures[2].alt
+    assert "A: 9 tokens, in blocks 0, 1, 3; B: 2 tokens, in blocks 2" in pictures[3].alt
+    assert "block table: 0, 1, 3" in pictures[3].svg and "block table" not in pictures[2].svg

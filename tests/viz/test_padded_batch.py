@@ -8,18 +8,16 @@ from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.viz.batches.padded_batch import draw_padded_batch
 
 
-def draw(names=("A", "B")):
+def test_the_picture_hatches_padding_and_shows_tokens_only():
     input_ids, mask = pad_left([[5], [6, 7, 8]], 9)
     tokens = [[f"t{token}" for token in line] for line in input_ids.tolist()]
-    return draw_padded_batch(names, tokens, mask.tolist(), positions_from_mask(mask).tolist())
-
-
-def test_the_picture_hatches_padding_and_shows_tokens_only():
-    picture = draw()
+    picture = draw_padded_batch("AB", tokens, mask.tolist(), positions_from_mask(mask).tolist())
     assert picture.svg.count('fill="url(#hatch-') == 2
     assert "t9" not in picture.svg
     assert all(f">{text}<" in picture.svg for text in ("t5", "t6", "t7", "t8", "0", "1", "2"))
-    assert "A has 2 cells of padding, then 1 tokens" in picture.alt and "2 of 6 cells are padding" in picture.alt
+    assert (
+        "A has 2 cells of padding, then 1 tokens" in picture.alt and "4 tokens in 6 cells, 2 of padding" in picture.alt
+    )
 
 
 def test_left_out_takes_arguments_away_and_gives_them_back():

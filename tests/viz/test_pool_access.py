@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from picture_cases import MIXED_ACCESS, paged_step
 from svg_reading import elements, texts, titles
 
-from lessons_lib.recording.paged_steps import PagedStep
+from lessons_lib.recording.pool_states import PagedStep
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.pool.access import draw_pool_access
 
@@ -31,9 +31,6 @@ def frames(picture):
     return sum(rect.get("fill") == "none" and rect.get("rx") is None for rect in lines)
 
 
-# --- the cells
-
-
 @settings(max_examples=40)
 @given(
     block_size=st.sampled_from([1, 3, 4, 8, 16]),
@@ -44,7 +41,14 @@ def test_every_cell_is_drawn_and_told_as_what_it_is(block_size, sizes, seed):
     used = sum(-(-(cached + new) // block_size) for cached, new in sizes)
     step = paged_step(used + 5, block_size, dict(zip("ABCDE", sizes)), seed)
     picture = draw_pool_access(step)
-    read = {slot for name in step.tables for slot in step.read(name)}
+    reads = {
+        name: [
+            table[position // block_size] * block_size + position % block_size
+            for position in range(step.context_lens[name])
+        ]
+        for name, table in step.tables.items()
+    }
+    read = {slot for slots in reads.values() for slot in slots}
     written = {slot for slots in step.written.values() for slot in slots}
     assert dots(picture) == len(read)
     assert frames(picture) == len(written)
@@ -52,30 +56,21 @@ def test_every_cell_is_drawn_and_told_as_what_it_is(block_size, sizes, seed):
     assert {slot for slot, text in cells.items() if "written by this row" in text} == written
     assert {slot for slot, text in cells.items() if re.search(r"(, | and )read$", text)} == read
     for name, blocks in step.tables.items():
-        for position, slot in enumerate(step.read(name)):
+        for position, slot in enumerate(reads[name]):
             assert cells[slot].startswith(f"{name}, position {position}, ")
         slots = {block * block_size + offset for block in blocks for offset in range(block_size)}
-        assert all(cells[slot].startswith(f"{name}, unused, kept for") for slot in slots - set(step.read(name)))
+        assert all(cells[slot].startswith(f"{name}, unused, kept for") for slot in slots - set(reads[name]))
     assert len(cells) == block_size * used
-
-
-# --- words
 
 
 def test_the_picture_in_words():
     assert draw_pool_access(MIXED_ACCESS).alt == (
         "5 slots are written and 16 are read. The 11 cached before stay where they are. Pool of 8 blocks with 4 slots "
         "each. "
-        "A: position 6 is written to slot 22; its last new token reads 7 tokens in blocks 2, 5, in this order. "
-        "B: position 5 is written to slot 5; its last new token reads 6 tokens in blocks 4, 1, in this order. "
-        "C: positions 0 to 2 are written to slots 28 to 30; its last new token reads 3 tokens in block 7."
+        "A writes position 6 to slot 22, and reads 7 tokens in blocks 2, 5. "
+        "B writes position 5 to slot 5, and reads 6 tokens in blocks 4, 1. "
+        "C writes positions 0 to 2 to slots 28 to 30, and reads 3 tokens in block 7."
     )
-
-
-def test_a_row_without_requests():
-    empty = PagedStep(8, 4, {}, {}, {})
-    assert (
-        draw_pool_access(empty).alt
-        == "The row is empty: nothing is written, nothing is read. Pool of 8 blocks with 4 slots each."
-    )
-    assert "no request in the row" in texts(draw_pool_access(empty))
+    empty = draw_pool_access(PagedStep(8, 4, {}, {}, {}))
+    assert empty.alt.startswith("The row is empty: nothing is written, nothing is read.")
+    assert "no request in the row" in texts(empty)

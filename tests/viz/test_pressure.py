@@ -4,28 +4,21 @@ import re
 from dataclasses import replace
 
 import pytest
-from picture_cases import BUSY, QUIET
+from picture_cases import BUSY, QUIET, queue_moments
 from svg_reading import SVG, elements, texts, titles
 
 from lessons_lib.viz.drawing import palette
-from lessons_lib.viz.pressure.steps import draw_pressure
+from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 
 
 def pool(num_blocks, owners, **changes):
     return replace(QUIET, num_blocks=num_blocks, owners=owners, filled=dict.fromkeys(owners, 4), **changes)
 
 
-def stripes(picture, block):
-    """(colour, width) of what fills a block, from left to right; the bay itself, which has round corners, left out."""
-    rects = [
-        e
-        for e in elements(picture, "rect")
-        if (e.findtext(SVG + "title") or "").startswith(f"block {block}:") and e.get("rx") is None
-    ]
-    return [(e.get("fill"), float(e.get("width"))) for e in rects]
-
-
-# --- the blocks
+def stripes(picture, kind, rounded=False):
+    """(colour, width) of what is drawn for a block or swap block, without the bay itself, which has round corners."""
+    rects = [rect for rect in elements(picture, "rect") if (rect.findtext(SVG + "title") or "").startswith(kind)]
+    return [(rect.get("fill"), float(rect.get("width"))) for rect in rects if rounded or rect.get("rx") is None]
 
 
 def test_the_mouse_reads_every_block():
@@ -33,7 +26,7 @@ def test_the_mouse_reads_every_block():
     for told in (
         "block 0: free, but its contents can still be found",
         "block 1: free",
-        "block 2: A and B, one block for 2; 4 of 4 tokens",
+        "block 2: A, B, one block for 2; 4 of 4 tokens",
         "block 3: A; 1 of 4 tokens",
         "swap block 1: D, swapped out",
         "swap block 0: free",
@@ -45,29 +38,19 @@ def test_the_mouse_reads_every_block():
 @pytest.mark.parametrize("num_blocks", [4, 12, 40, 120])
 def test_a_shared_block_has_a_stripe_and_a_letter_for_each_holder(num_blocks):
     picture = draw_pressure(pool(num_blocks, {3: tuple("ABCDEF"), 1: ("C",)}))
-    assert [colour for colour, _ in stripes(picture, 3)] == [palette.color_of(name) for name in "ABCDEF"]
-    assert len({width for _, width in stripes(picture, 3)}) == 1 and len(stripes(picture, 1)) == 1
+    shared = stripes(picture, "block 3:")
+    assert [colour for colour, _ in shared] == [palette.color_of(name) for name in "ABCDEF"]
+    assert len({width for _, width in shared}) == 1 and len(stripes(picture, "block 1:")) == 1
     shown = texts(picture)
     at = shown.index("A")
     assert shown[at : at + 6] == list("ABCDEF")
-    assert "block 3: A, B, C, D, E and F, one block for 6; 4 of 4 tokens" in titles(picture)
+    assert "block 3: A, B, C, D, E, F, one block for 6; 4 of 4 tokens" in titles(picture)
 
 
 def test_the_swap_space_shows_who_is_out():
-    def in_swap(step):
-        rects = [
-            e
-            for e in elements(draw_pressure(step), "rect")
-            if (e.findtext(SVG + "title") or "").startswith("swap block")
-        ]
-        return [e.get("fill") for e in rects]
-
-    colours = in_swap(BUSY)
+    colours = [colour for colour, _ in stripes(draw_pressure(BUSY), "swap block", rounded=True)]
     assert len(colours) == 6 and [n for n, colour in enumerate(colours) if colour == palette.color_of("D")] == [1, 2]
     assert "no swap space" in texts(draw_pressure(QUIET)) and "no swap space" not in texts(draw_pressure(BUSY))
-
-
-# --- the words
 
 
 def test_who_computes_and_who_waits_stands_on_top():
@@ -95,3 +78,17 @@ def test_the_events_of_a_step():
     crowd = texts(draw_pressure(replace(BUSY, admitted=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))))
     told = sum(text.startswith(("admitted", "preempted")) for text in crowd)
     assert 5 < told < 20 and f"and {26 + 2 + 3 + 1 - told} more" in crowd
+
+
+def test_the_free_queue_before_and_after():
+    picture = draw_free_queue(queue_moments())
+    assert picture.alt == (
+        "X has two full blocks: free queue 2, 3; in use 0 a × 1, 1 b × 1. "
+        "X has ended: free queue 2, 3, 1 b, 0 a; in use none. "
+        "Y uses block 0: free queue 2, 3, 1 b; in use 0 a × 1."
+    )
+    drawn = texts(picture)
+    times = {label: drawn.count(label) for label in ("2", "3", "1 b", "0 a", "0 a ×1", "1 b ×1", "none")}
+    assert times == {"2": 3, "3": 3, "1 b": 2, "0 a": 1, "0 a ×1": 2, "1 b ×1": 1, "none": 1}
+    framed = [rect for rect in elements(picture, "rect") if rect.get("stroke-width") == "3"]
+    assert len(framed) == 2 + 1 + 1  # both blocks in row 2, one in row 3, and the legend

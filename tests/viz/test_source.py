@@ -8,33 +8,20 @@ from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.viz.source import show_source, source_of
 
 
-def test_a_short_source_is_open_and_a_long_one_is_folded():
+def test_a_short_source_is_open_a_long_one_is_folded_and_both_lead_to_the_file(capsys):
     short, long = source_of(blocks_for), source_of(BlockPool)
     assert "<details" not in short._repr_html_() and "<details>" in long._repr_html_()
-    assert str(short).startswith("def blocks_for") and "<span" in short._repr_html_()
-    assert "white-space:pre;" in short._repr_html_()
-
-
-def test_the_link_leads_to_the_file():
-    source = source_of(BlockPool.free)
-    assert source.file == "lessons_lib/kv_cache/block_pool.py"
-    assert str(source).startswith("def free")
-    assert f'href="../{source.file}"' in source._repr_html_()
-
-
-def test_what_has_no_source_is_refused():
-    for thing in (3, len):
-        with pytest.raises(TypeError, match="has no source: give a function"):
-            show_source(BlockPool.free, thing)
-
-
-def test_all_are_shown(capsys):
+    assert "<span" in short._repr_html_() and "white-space:pre;" in short._repr_html_()
+    assert f'href="../{short.file}"' in short._repr_html_() and short.file == "lessons_lib/kv_cache/block_pool.py"
     show_source(blocks_for, BlockPool.free)
     shown = capsys.readouterr().out
     assert shown.startswith("def blocks_for") and "def free" in shown
 
 
-def test_what_a_decorator_wraps_is_shown():
+def test_what_a_decorator_wraps_is_shown_and_what_has_no_source_is_refused():
     source = source_of(prefill)
     assert source.file == "lessons_lib/batching/greedy.py" and "def prefill" in str(source)
     assert source_of(torch.no_grad).file == ""
+    for thing in (3, len):
+        with pytest.raises(TypeError, match="has no source: give a function"):
+            show_source(BlockPool.free, thing)

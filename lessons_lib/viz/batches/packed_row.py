@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 
 from lessons_lib.recording.packed_steps import PackedStep
+from lessons_lib.recording.words import count, listed
 from lessons_lib.viz.batches.token_cell import draw_bounds, draw_token
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK
+from lessons_lib.viz.drawing.palette import INK, PAPER, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, mono_width, number, shortened, show_token
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, shortened, show_token
 from lessons_lib.viz.masks.pass_mask import describe_pass_mask, draw_pass_mask
 
 _LEFT, _RIGHT = 100, 16
@@ -21,15 +22,7 @@ _OUTPUT, _TICKS = 28, 18  # heights of the bands above and below a line of cells
 
 
 def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
-    """The packed row of one step with its tags, the new tokens, and the mask of the pass.
-
-    Args:
-        step: one of `RecordedRun.packed`.
-        decode: token id -> its text.
-
-    Raises:
-        ValueError: the row has more than 160 tokens.
-    """
+    """The packed row of one step (of `RecordedRun.packed`, at most 160 tokens) with its tags, new tokens and mask."""
     length = len(step.packed.input_ids)
     if length > _MOST:
         raise ValueError(f"the row has {length} tokens; at most {_MOST} can be drawn. Record a smaller batch.")
@@ -37,7 +30,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
     d = Drawing()
     d.text(16, 20, f"{_title(step)}, no padding", 15, bold=True)
     y = _requests(d, step, 38)
-    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    d.rule(y)
     y = _cells(d, step, [decode(token) for token in step.packed.input_ids.tolist()], outputs, y + 8)
     lines = math.ceil(length / _columns(length)[0])
     sign = (f"one row, drawn in {lines} lines · " if lines > 1 else "") + "framed"
@@ -46,7 +39,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
     if length > _MOST_TAGS:
         y += 16
         d.text(16, y + 10, "between two tags, positions count on", 12, fill=SOFT_INK)
-    d.lines(f"M16 {number(y + 26)}H{WIDTH - 16}", EDGE)
+    d.rule(y + 26)
     d.height = draw_pass_mask(d, step.packed, step.names, _LEFT, y + 34) + 14
     return d.picture(f"{_title(step)}. {_describe(step, outputs)} {describe_pass_mask(step.packed)}")
 
@@ -70,26 +63,14 @@ def _requests(d: Drawing, step: PackedStep, y: float) -> float:
         d.text(text, top + 4, kind + (", then leaves" if leaves else ""), 12, bold=True)
         d.text(text, top + 19, f"{cached} cached + {new} new", 12, fill=SOFT_INK)
     y += height * math.ceil(len(step.names) / columns)
-    x = 16 + _named(d, "left", step.left, 16, y + 10)
-    if step.admitted:
-        x += _named(d, "in the next row", step.admitted, x, y + 10)
-    _named(d, "waiting", step.waiting, x, y + 10)
+    x = 16.0
+    for word, names in (("left", step.left), ("in the next row", step.admitted), ("waiting", step.waiting)):
+        if names or word != "in the next row":
+            text = f"{word}:" if names else f"{word}: none"
+            d.text(x, y + 10, text, 13, fill=SOFT_INK)
+            x += 6.4 * len(text) + 8
+            x = d.names(x, y, names, x + 240) + 24
     return y + 28
-
-
-def _named(d: Drawing, word: str, names: tuple[str, ...], x: float, y: float) -> float:
-    """A word and request chips after it, ten at most. Returns the width."""
-    start, most = x, 10
-    text = f"{word}:" if names else f"{word}: none"
-    d.text(x, y, text, 13, fill=SOFT_INK)
-    x += 6.4 * len(text) + 8
-    for name in names[:most]:
-        with d.marked([(name,)], moves=f"request {name}"):
-            x += d.request_chip(x, y - 10, name) + 4
-    if len(names) > most:
-        d.text(x + 2, y, f"and {len(names) - most} more", 12, fill=SOFT_INK)
-        x += 70
-    return x - start + 24
 
 
 def _columns(length: int) -> tuple[int, float]:
@@ -151,17 +132,11 @@ def _output_chip(d: Drawing, name: str, token: str, right: float, y: float, room
 
 def _describe(step: PackedStep, outputs: list[str]) -> str:
     packed = step.packed
-    told = []
-    for name, new, cached, start, output in zip(
-        step.names, packed.new_lens, packed.cached_lens, packed.cu_seqlens_q.tolist(), outputs
-    ):
-        where = f"index {start}" if new == 1 else f"indices {start} to {start + new - 1}"
-        kind = "prefill" if name in step.joined else "decode"
-        leaves = ", then it leaves" if name in step.left else ""
-        told.append(
-            f"{name}: {kind} of {count(new, 'token')} at {where}, after {cached} in the cache, gives "
-            f"'{output}'{leaves}."
-        )
+    told = [
+        f"{name}: {count(new, 'new token')} after {cached} in the cache, gives '{output}'"
+        + (", then it leaves." if name in step.left else ".")
+        for name, new, cached, output in zip(step.names, packed.new_lens, packed.cached_lens, outputs)
+    ]
+    admitted = f"In the next row: {listed(step.admitted)}. " if step.admitted else ""
     bounds = ", ".join(map(str, packed.cu_seqlens_q.tolist()))
-    admitted = f"In the next row: {', '.join(step.admitted)}. " if step.admitted else ""
-    return f"{' '.join(told)} Cumulative lengths {bounds}. {admitted}Waiting: {', '.join(step.waiting) or 'none'}."
+    return f"{' '.join(told)} Cumulative lengths {bounds}. {admitted}Waiting: {listed(step.waiting)}."

@@ -17,12 +17,7 @@ _WIDEST = 56.0
 
 
 def watch_packing(names: Sequence[str], tokens: Sequence[Sequence[str]]) -> Stepper:
-    """Step from prompts in a padded rectangle to one packed row.
-
-    Args:
-        names: of the sequences.
-        tokens: the texts of each sequence's tokens.
-    """
+    """Step from prompts, as texts of their tokens, in a padded rectangle to one packed row."""
     return Stepper(
         lambda stage: draw_packing(names, tokens, stage), count=len(STAGES), label="stage", name=lambda i: STAGES[i]
     )
@@ -34,10 +29,10 @@ def draw_packing(names: Sequence[str], tokens: Sequence[Sequence[str]], stage: i
     width = min(_WIDEST, (WIDTH - _LEFT - 16) / total)
     d = Drawing()
     d.text(16, 20, _title(tokens, stage), 15, bold=True)
-    start = 0
+    ends = list(accumulate(map(len, tokens), initial=0))
     for row, (name, own) in enumerate(zip(names, tokens)):
         top = _TOP + (row * _ROW if stage < 2 else 0)
-        first = longest - len(own) if stage < 2 else start
+        first = longest - len(own) if stage < 2 else ends[row]
         with d.marked([(name,)], moves=f"name {name}"):
             d.request_chip(_LEFT + first * width if stage >= 2 else 72, top + (-22 if stage >= 2 else 7), name)
         if not stage:
@@ -52,23 +47,18 @@ def draw_packing(names: Sequence[str], tokens: Sequence[Sequence[str]], stage: i
             x = _LEFT + (first + position) * width
             with d.marked([(name,)], moves=f"{name} {position}"):
                 draw_token(d, name, token, str(position), x, top, width - 1.5, _CELL, title, is_last)
-        start += len(own)
+
     if stage >= 3:
-        bounds = accumulate(map(len, tokens), initial=0)
-        draw_bounds(d, [(bound, _LEFT + bound * width - 0.75) for bound in bounds], _LEFT, _TOP + _CELL)
+        draw_bounds(d, [(end, _LEFT + end * width - 0.75) for end in ends], _LEFT, _TOP + _CELL)
         words = "framed: the token at a logits_index, its sequence's last"
         d.text(_LEFT, _TOP + _CELL + 30, words, 12, fill=SOFT_INK)
-    if stage == 4:
-        packed = pack([[0] * len(own) for own in tokens], [0] * len(tokens))
-        draw_pass_mask(d, packed, names, _LEFT, _TOP + _CELL + 44)
-    d.height = _height(names, tokens)
-    return d.picture(f"{_title(tokens, stage)}. {_told(names, tokens, stage)}")
 
-
-def _height(names: Sequence[str], tokens: Sequence[Sequence[str]]) -> float:
-    """Of the tallest stage, so that all have the same."""
-    packed = pack([[0] * len(own) for own in tokens], [0] * len(tokens))
-    return max(_TOP + len(names) * _ROW + 20, draw_pass_mask(Drawing(), packed, names, _LEFT, _TOP + _CELL + 44) + 8)
+    packed = pack([[0] * len(own) for own in tokens], [0] * len(tokens))  # the last stage is the tallest
+    below = draw_pass_mask(d if stage == 4 else Drawing(), packed, names, _LEFT, _TOP + _CELL + 44)
+    d.height = max(_TOP + len(names) * _ROW + 20, below + 8)
+    lengths = ", ".join(f"{name} has {len(own)}" for name, own in zip(names, tokens))
+    bounds = f" Cumulative lengths {', '.join(map(str, ends))}." if stage >= 3 else ""
+    return d.picture(f"{_title(tokens, stage)}. Of the tokens, {lengths}.{bounds}")
 
 
 def _title(tokens: Sequence[Sequence[str]], stage: int) -> str:
@@ -81,12 +71,3 @@ def _title(tokens: Sequence[Sequence[str]], stage: int) -> str:
         "Where each sequence begins and ends, and each token's position in its own sequence",
         "The mask keeps the sequences apart",
     )[stage]
-
-
-def _told(names: Sequence[str], tokens: Sequence[Sequence[str]], stage: int) -> str:
-    lengths = ", ".join(f"{name} has {len(own)}" for name, own in zip(names, tokens))
-    if stage < 3:
-        return f"Of the tokens, {lengths}."
-    bounds = list(accumulate(map(len, tokens), initial=0))
-    kept = ", ".join(str(bound - 1) for bound in bounds[1:])
-    return f"Of the tokens, {lengths}. Cumulative lengths {', '.join(map(str, bounds))}; logits are kept at {kept}."

@@ -1,6 +1,4 @@
-"""A wave before its prefill: prompts of unequal length in one rectangle, padding hatched, positions below the
-tokens.
-"""
+"""A wave before its prefill: unequal prompts in one rectangle, padding hatched, positions below the tokens."""
 
 from collections.abc import Sequence
 
@@ -18,13 +16,9 @@ def draw_padded_batch(
     attention_mask: Sequence[Sequence[int]],
     position_ids: Sequence[Sequence[int]],
 ) -> Picture:
-    """One row per request: each token's text above its position.
+    """One row per request: each token's text above its position, padding hatched.
 
-    names           of the requests
-    tokens          text of every cell, padding included
-    attention_mask  1 on tokens, 0 on padding, which is hatched
-    position_ids    position of every cell; shown on tokens only
-    All but `names` have one row per request, all of one length, such as a tensor's `.tolist()`.
+    tokens, attention_mask and position_ids have the shape of the batch, such as a tensor's `.tolist()`.
     """
     columns = len(tokens[0])
     width, y = min(64.0, (WIDTH - _LEFT - 12) / columns), 14.0
@@ -45,10 +39,7 @@ def draw_padded_batch(
     d.text(16, y + 12, "above: token (· is a space) · below: its position · hatched: padding", 12, fill=SOFT_INK)
     d.height = y + 28
     told = "; ".join(
-        f"{name} has {list(line).count(0)} cells of padding, then {sum(line)} tokens"
+        f"{name} has {columns - sum(line)} cells of padding, then {sum(line)} tokens"
         for name, line in zip(names, attention_mask)
     )
-    return d.picture(
-        f"Rectangle of {len(names)} rows and {columns} columns. {told}. Positions count from 0 at the first token "
-        f"of each row. {padding} of {total} cells are padding."
-    )
+    return d.picture(f"{told}. {words}.")

@@ -26,10 +26,7 @@ class SlotRow:
 
 
 def slot_rows(trace: Trace, i: int) -> list[SlotRow]:
-    """The contents of the rows after step index i, from the trace of a continuous run.
-
-    A request's tokens fill its row from column 0 on, so its useful tokens so far are the columns it has written.
-    """
+    """The rows after step index i of a continuous run: a request's useful tokens fill its row from column 0 on."""
     check_index("step", i, len(trace.steps))
     stays: list[dict[str, int]] = [{} for _ in range(trace.slots)]  # a slot's requests in order -> columns written
     for step in trace.steps[: i + 1]:
@@ -56,7 +53,8 @@ def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
     width = (WIDTH - _LEFT - _RIGHT) / max_seq_len
     used, reserved = sum(row.used for row in rows), len(rows) * max_seq_len
     in_use = f"{used:,} of {reserved:,} columns in use, {share_text(reserved - used, reserved)} not"
-    d.text(16, 20, f"KV cache after step {i + 1} of {len(trace.steps)}: {in_use}", 15, bold=True)
+    title = f"KV cache after step {i + 1} of {len(trace.steps)}: {in_use}"
+    d.text(16, 20, title, 15, bold=True)
     y = 42.0
     for slot, row in enumerate(rows):
         d.text(_LEFT - 10, y + _ROW / 2, f"slot {slot}", 12, "end", fill=SOFT_INK)
@@ -73,7 +71,12 @@ def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
         d.text(_LEFT + column * width, y + 4, str(column), 11, "middle", fill=SOFT_INK)
     d.text(_LEFT - 10, y + 4, "column", 11, "end", fill=SOFT_INK)
     d.height = _signs(d, y + 20)
-    return d.picture(_describe(rows, in_use, i, len(trace.steps), max_seq_len))
+    told = [
+        f"Slot {slot}: {f'{row.used} columns of {row.request}' if row.request is not None else 'no request'}"
+        + "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
+        for slot, row in enumerate(rows)
+    ]
+    return d.picture(". ".join([title, *told]))
 
 
 def _span(d: Drawing, start: int, end: int, y: float, width: float, name: str, stale: bool = False) -> None:
@@ -87,29 +90,17 @@ def _span(d: Drawing, start: int, end: int, y: float, width: float, name: str, s
 
 
 def _signs(d: Drawing, y: float) -> float:
-    d.lines(f"M16 {y}H{WIDTH - 16}", EDGE)
+    d.rule(y)
 
     def own(x: float, y: float) -> None:
         d.rect(x, y, 18, 16, color_of("A"))
         d.lines(f"M{x + 18} {y - 2}V{y + 18}", INK, 2)
 
+    left_over = dict(hatched=1.0, pale=tint(color_of("D")))
     signs = [
         ("its own keys: visible", own),
-        (
-            "left by an earlier request: hidden by the mask",
-            lambda x, y: d.cell(x, y, 18, 16, PAPER, hatched=1.0, pale=tint(color_of("D"))),
-        ),
+        ("left by an earlier request: hidden by the mask", lambda x, y: d.cell(x, y, 18, 16, PAPER, **left_over)),
         ("reserved, never written", lambda x, y: d.rect(x + 0.5, y + 0.5, 17, 15, "none", EDGE, dashed=True)),
     ]
     d.legend(16, y + 21, signs)
     return y + 42
-
-
-def _describe(rows: list[SlotRow], in_use: str, i: int, steps: int, max_seq_len: int) -> str:
-    told = []
-    for slot, row in enumerate(rows):
-        own = f"{row.used} columns of {row.request}" if row.request is not None else "no request"
-        old = "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
-        told.append(f"Slot {slot}: {own}{old}.")
-    head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
-    return f"{head} {' '.join(told)} {in_use}."

@@ -3,5 +3,3 @@
 from lessons_lib.viz.cache.attention import draw_attention
 from lessons_lib.viz.cache.growth import draw_cache_growth
 from lessons_lib.viz.cache.memory_map import draw_memory
-
-__all__ = ["draw_attention", "draw_cache_growth", "draw_memory"]

@@ -15,10 +15,7 @@ Matrix = Sequence[Sequence[float]]
 def draw_attention(names: Sequence[str], q: Matrix, k: Matrix, v: Matrix, weights: Matrix, output: Matrix) -> Picture:
     """One head: q times k transposed, softmax, times v. The last token is the newest; the others are in the cache.
 
-    Args:
-        names: the text of each token.
-        q, k, v, output: [tokens, head size].
-        weights: [tokens, tokens], after the softmax.
+    q, k, v, output: [tokens, head size]; weights: [tokens, tokens], after the softmax.
     """
     count, dims = len(names), len(q[0])
     shown = [show_token(name.strip()) for name in names]
@@ -56,33 +53,24 @@ def draw_attention(names: Sequence[str], q: Matrix, k: Matrix, v: Matrix, weight
         d.text(_LEFT - 8, _TOP + (index + 0.5) * _ROW, name, 12, "end", mono=True)
         for start, y in ((starts[1], middle - dims * _ROW / 2 - 12), (starts[2], _TOP - 12)):
             d.text(start + (index + 0.5) * _CELL, y, name, min(12, 60 / len(name)), "middle", fill=SOFT_INK, mono=True)
-    _legend(d, d.height - 24)
-    return d.picture(_words(shown, weights, output))
-
-
-def _cell(d: Drawing, x: float, y: float, text: str, fill: str) -> None:
-    d.rect(x, y, _CELL - 2, _ROW - 2, fill, EDGE)
-    d.text(x + _CELL / 2 - 1, y + _ROW / 2 - 1, text, 12, "middle", mono=True, on=fill)
-
-
-def _legend(d: Drawing, y: float) -> None:
     looks = {
         "computed for the newest token": _NEW,
         "computed before and needed again": _CACHED,
         "computed before, not needed again": _PAST,
     }
     signs = [(words, lambda x, y, fill=fill: d.rect(x, y, 18, 16, fill, EDGE)) for words, fill in looks.items()]
-    d.legend(_LEFT, y + 7, signs)
-
-
-def _words(names: Sequence[str], weights: Matrix, output: Matrix) -> str:
+    d.legend(_LEFT, d.height - 17, signs)
     rows = "; ".join(
-        f"{name} " + ", ".join(f"{float(value):.2f}" for value in values[: row + 1])
-        for row, (name, values) in enumerate(zip(names, weights))
+        f"{name} {', '.join(f'{float(value):.2f}' for value in values[: row + 1])}"
+        for row, (name, values) in enumerate(zip(shown, weights))
     )
-    last = ", ".join(f"{float(value):.1f}" for value in output[-1])
-    return (
-        f"Attention of one head over {len(names)} tokens: queries times keys, softmax, times values. Attention weights "
-        f"of each token for itself and the tokens before it: {rows}. Output of the newest token, {names[-1]}: {last}. "
-        "It needs its own query and the keys and values of all tokens, but no earlier query, weight or output."
+    return d.picture(
+        f"Attention of one head over {count} tokens: queries times keys, softmax, times values. Attention weights "
+        f"of each token for itself and the tokens before it: {rows}. The newest token needs its own query and the keys "
+        "and values of all tokens, but no earlier query, weight or output."
     )
+
+
+def _cell(d: Drawing, x: float, y: float, text: str, fill: str) -> None:
+    d.rect(x, y, _CELL - 2, _ROW - 2, fill, EDGE)
+    d.text(x + _CELL / 2 - 1, y + _ROW / 2 - 1, text, 12, "middle", mono=True, on=fill)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from lessons_lib.recording.cache_growth import CacheStep
-from lessons_lib.recording.words import check_index
+from lessons_lib.recording.words import check_index, count
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, count, flow, show_token
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, flow, show_token
 
 _MARGIN = 16
 _LINE = 28  # a line of chips
@@ -15,11 +15,7 @@ _INPUT_LINES = 3  # a longer input is cut, with a count of the rest
 
 
 def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Picture:
-    """Step index i (0 to len(steps) - 1, else IndexError) of request `name`.
-
-    All pictures have the same size, so that nothing moves while you step through. Where no step keeps anything, none is
-    called prefill or decode.
-    """
+    """Step index i of request `name`. All pictures have one size, so that nothing moves while you step through."""
     check_index("step", i, len(steps))
     step, keeps = steps[i], bool(_cached_texts(steps))
     colour = color_of(name)
@@ -58,9 +54,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
 
 
 def _computed_before(steps: Sequence[CacheStep], i: int) -> int:
-    """How many of step i's first input tokens the previous step already computed. With a cache, none are computed
-    twice.
-    """
+    """How many of step i's first input tokens the step before computed; with a cache, none."""
     if i == 0 or steps[i].cached_before:
         return 0
     now, before = steps[i].input_tokens, steps[i - 1].input_tokens
@@ -110,24 +104,17 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
 
 
 def _draw_signs(d: Drawing, y: float, colour: str, cached: bool) -> float:
-    d.lines(f"M{_MARGIN} {y}H{WIDTH - _MARGIN}", EDGE)
-    y += 12
-    looks = (
-        (
-            ("in the cache before", dict(fill=tint(colour))),
-            ("written in this step", dict(fill=colour, stroke=INK, stroke_width=2)),
-            ("still empty", dict(fill="none", stroke=EDGE, dashed=True)),
-        )
-        if cached
-        else (
-            ("computed before, and now again", dict(fill=tint(colour))),
-            ("computed for the first time", dict(fill=colour)),
-        )
-    )
-    signs = [(words, lambda x, y, look=look: d.rect(x, y, 18, 16, radius=3, **look)) for words, look in looks]
-    d.legend(_MARGIN, y + 10, signs)
-    d.text(WIDTH - _MARGIN, y + 10, "· is a space, \\n a line break", 12, "end", fill=SOFT_INK)
-    return y + 32
+    d.rule(y)
+    known, new = dict(fill=tint(colour)), dict(fill=colour)
+    looks = {"computed before, and now again": known, "computed for the first time": new}
+    if cached:
+        empty = dict(fill="none", stroke=EDGE, dashed=True)
+        framed = new | dict(stroke=INK, stroke_width=2)
+        looks = {"in the cache before": known, "written in this step": framed, "still empty": empty}
+    signs = [(words, lambda x, y, look=look: d.rect(x, y, 18, 16, radius=3, **look)) for words, look in looks.items()]
+    d.legend(_MARGIN, y + 22, signs)
+    d.text(WIDTH - _MARGIN, y + 22, "· is a space, \\n a line break", 12, "end", fill=SOFT_INK)
+    return y + 44
 
 
 def _cached_texts(steps: Sequence[CacheStep]) -> list[str]:
@@ -157,20 +144,10 @@ def _line_count(texts: Sequence[str]) -> int:
 
 
 def _describe(steps: Sequence[CacheStep], i: int, name: str) -> str:
-    step = steps[i]
+    step, again = steps[i], _computed_before(steps, i)
     fed = "".join(step.input_tokens)
-    fed = fed if len(fed) <= 200 else fed[:200] + "..."
-    new = step.cached_after - step.cached_before
-    again = _computed_before(steps, i)
-    keeps = bool(_cached_texts(steps))
-    cache = (
-        f"KV cache: {count(step.cached_before, 'position')} before, {step.cached_after} after, {new} new. "
-        if keeps
-        else ""
-    )
-    return (
-        f"Request {name}, step {step.step} of {steps[-1].step}{f', {step.phase}' if keeps else ''}. "
-        f'Input: {count(len(step.input_tokens), "token")}, "{fed}"'
-        f"{f', {again} of them computed before' if again else ''}. {cache}"
-        f'Output: the next token, "{step.output_token}".'
-    )
+    told = f'Request {name}, step {step.step} of {steps[-1].step}. Input: {count(len(step.input_tokens), "token")}, "'
+    told += (fed if len(fed) <= 200 else fed[:200] + "...") + '"' + (f", {again} computed before" if again else "")
+    if _cached_texts(steps):
+        told += f". KV cache: {count(step.cached_before, 'position')} before, {step.cached_after} after"
+    return f'{told}. Output: the next token, "{step.output_token}".'

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lessons_lib.recording.fragmentation import MemoryUse
-from lessons_lib.recording.words import check_index
+from lessons_lib.recording.words import check_index, span
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
@@ -21,10 +21,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Neighboring slots with the same use.
-
-    kind     "tokens", "later" or "never" of a request; "gaps": unowned, between two regions
-    """
+    """Neighboring slots with one use: "tokens", "later" or "never" of a request, or "gaps" between two regions."""
 
     kind: str
     request: str | None
@@ -35,13 +32,8 @@ class Part:
 def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", num_slots: int | None = None) -> Picture:
     """What each cache slot contains after step index i, for a layout with one contiguous region per request.
 
-    Args:
-        uses: see `contiguous_use`; all its steps are drawn on one scale.
-        num_slots: cache slots on the scale; if None, as many as the largest step takes up. To compare layouts, give
-            them all the same value.
-
-    Raises:
-        IndexError: there is no such step.
+    uses       see `contiguous_use`; all its steps are drawn on one scale
+    num_slots  cache slots on the scale, to compare layouts; if None, as many as the largest step takes up
     """
     check_index("step", i, len(uses))
     largest = max(use.slots for use in uses)
@@ -55,7 +47,9 @@ def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", num_slots: i
     d.text(WIDTH - _RIGHT, 20, total if use.slots else "no slot reserved", 13, "end", bold=True)
     bottom = _strip(d, use, max(scale, 1), 40)
     d.height = _legend(d, use, bottom + 8)
-    return d.picture(f"{head}. {_describe(use)}")
+    told = "; ".join(f"{words}: {_amount(use, kind)}" for kind, words in _WORDS.items())
+    regions = [f"{one.request}: {span('slot', one.start, one.size)}, {one.tokens} with a token" for one in use.regions]
+    return d.picture(f"{head}. {use.slots:,} slots taken up; {told}. {'; '.join(regions)}.")
 
 
 def parts(use: MemoryUse) -> Iterator[Part]:
@@ -118,19 +112,16 @@ def _draw_part(d: Drawing, part: Part, x: float, y: float, width: float) -> None
 
 def _frame(d: Drawing, request: str, x: float, y: float, width: float) -> None:
     """The outline of a reservation, with its letter."""
-    colour = color_of(request)
-    x, width = x + 0.5, max(width - 1, 0.5)
-    edge = f"M{number(x)} {number(y + 0.5)}h{number(width)}v{number(_LINE - 1)}h{number(-width)}z"
-    d.lines(edge, mix(colour, INK, 0.4))
-    letter = 8 * len(request) + 6
-    if letter + 2 <= width:
-        d.rect(x + 2, y + 2.5, letter, 15, colour, radius=2)
-        d.text(x + 2 + letter / 2, y + 10, request, 12, "middle", bold=True, on=colour)
+    colour, letter = color_of(request), 8 * len(request) + 6
+    d.boxes([(x + 0.5, y + 0.5)], max(width - 1, 0.5), _LINE - 1, stroke=mix(colour, INK, 0.4))
+    if letter + 2 <= max(width - 1, 0.5):
+        d.rect(x + 2.5, y + 2.5, letter, 15, colour, radius=2)
+        d.text(x + 2.5 + letter / 2, y + 10, request, 12, "middle", bold=True, on=colour)
 
 
 def _legend(d: Drawing, use: MemoryUse, y: float) -> float:
     """The legend, with the number of slots of each kind. Returns the y below it."""
-    d.lines(f"M16 {number(y)}H{WIDTH - _RIGHT}", EDGE)
+    d.rule(y)
     y += 14
     for n, (kind, words) in enumerate(_WORDS.items()):
         x = 16 + 219 * n
@@ -146,20 +137,3 @@ def _legend(d: Drawing, use: MemoryUse, y: float) -> float:
 
 def _amount(use: MemoryUse, kind: str) -> str:
     return f"{getattr(use, kind):,} ({share_text(getattr(use, kind), use.slots)})"
-
-
-def _range(start: int, end: int) -> str:
-    return f"slot {start:,}" if end == start + 1 else f"slots {start:,} to {end - 1:,}"
-
-
-def _describe(use: MemoryUse) -> str:
-    sums = "; ".join(f"{words}: {_amount(use, kind)}" for kind, words in _WORDS.items())
-    told = [f"{use.slots:,} slots taken up. {sums[0].upper()}{sums[1:]}."]
-    for region in use.regions:
-        later, never = region.final_tokens - region.tokens, region.size - region.final_tokens
-        told.append(
-            f"{region.request}: {_range(region.start, region.start + region.size)}, {region.tokens} with a token, "
-            f"{later} used later, {never} never."
-        )
-    told += [f"Gap: {_range(part.start, part.end)}." for part in parts(use) if part.kind == "gaps"]
-    return " ".join(told)

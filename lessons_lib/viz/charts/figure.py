@@ -65,9 +65,7 @@ def styled(draw: Draw) -> Draw:
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """An empty figure of so many inches, and its axes as `Figure.subplots` returns them. End with
-    `Picture.from_figure(fig, alt)`.
-    """
+    """An empty figure in inches, and its axes, see `Figure.subplots`. End with `Picture.from_figure(fig, alt)`."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(width, height), layout="constrained")

@@ -15,14 +15,7 @@ _BESIDE = 0.2  # share of the x axis in which labels would meet
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """Something that was timed.
-
-    Attributes:
-        name: of the case; points with one name are the same work done in different ways.
-        work: what had to be done.
-        seconds: what it took.
-        series: the way in which it was done; points of one series share a color and a sign.
-    """
+    """What had to be done, and what it took. Points with one name are the same work; a series is a way of doing it."""
 
     name: str
     work: Work
@@ -36,12 +29,8 @@ class RooflinePoint:
 
 @styled
 def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str = "", note: str = "") -> Picture:
-    """Operations per second against operations per byte, on logarithmic axes, below the machine's two limits.
-
-    Each point is labeled with its case and the share of the machine's limit that it reaches.
-
-    Args:
-        note: the source of the figures, written under the picture; for recorded ones, their provenance.
+    """Operations per second against operations per byte, below the machine's two limits, on logarithmic axes. A label
+    has the share of the limit that is reached; `note` is written under the picture: the source of the figures.
     """
     title = title or f"Roofline of the machine: {machine.name}"
     intensities = [machine.ridge / 2, 2 * machine.ridge, *(point.work.intensity for point in points)]
@@ -65,7 +54,16 @@ def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str 
         ax.legend(loc="center right", reverse=True, title=note_on_labels, alignment="left")
     write_title(fig, title)
     write_note(fig, note)
-    return Picture.from_figure(fig, _describe(title, machine, points, note))
+    limits = (
+        f"Limits of {machine.name}: {_tera(machine.bytes_per_s)} TB/s read from memory, {_tera(machine.flop_per_s)} "
+        f"TFLOP/s in matrix products; they meet at the ridge, {machine.ridge:,.0f} FLOP/byte."
+    )
+    told = [
+        f"{point.series}, {point.name}: {_tera(point.flop_per_s)} TFLOP/s at {point.work.intensity:.3g} FLOP/byte, "
+        f"{_percent(point, machine)} % of what the machine allows."
+        for point in points
+    ]
+    return Picture.from_figure(fig, described(title, [limits, *told], note))
 
 
 def _decades(low: float, high: float) -> tuple[float, float]:
@@ -78,17 +76,10 @@ def _draw_limits(ax, machine: Machine, left: float, right: float, bottom: float)
     ax.fill_between(xs, ys, bottom, color=mix(SERIES[0], PAPER, 0.94))
     ax.plot(xs, ys, color=INK, linewidth=2.5)
     ax.vlines(ridge, bottom, roof, color=SOFT_INK, linestyle=":", linewidth=1.5)
-    middle = left**0.38 * ridge**0.62
+    middle, reading = left**0.38 * ridge**0.62, f"reading memory: {_tera(machine.bytes_per_s)} TB/s"
     for words, x, y, move, where, weight in (
         (f"matrix products: {_tera(machine.flop_per_s)} TFLOP/s", right, roof, (-6, 5), "right", "bold"),
-        (
-            f"reading memory: {_tera(machine.bytes_per_s)} TB/s",
-            middle,
-            middle * roof / ridge,
-            (-14, 12),
-            "right",
-            "bold",
-        ),
+        (reading, middle, middle * roof / ridge, (-14, 12), "right", "bold"),
         (f"ridge: {ridge:,.0f} FLOP/byte", ridge, bottom, (8, 24), "left", "normal"),
         ("← bound by memory", ridge, bottom, (-8, 8), "right", "normal"),
         ("bound by operations →", ridge, bottom, (8, 8), "left", "normal"),
@@ -119,17 +110,3 @@ def _percent(point: RooflinePoint, machine: Machine) -> str:
 
 def _tera(rate: float) -> str:
     return f"{rate / 1e12:,.3g}"
-
-
-def _describe(title: str, machine: Machine, points: Sequence[RooflinePoint], note: str) -> str:
-    limits = (
-        f"Limits of {machine.name}: {_tera(machine.bytes_per_s)} TB/s read from memory, {_tera(machine.flop_per_s)} "
-        f"TFLOP/s in matrix products; they meet at the ridge, {machine.ridge:,.0f} FLOP/byte."
-    )
-    told = [
-        f"{point.series}, {point.name}: {_tera(point.flop_per_s)} TFLOP/s at {point.work.intensity:.3g} FLOP/byte, "
-        f"bound by {'memory' if point.work.intensity < machine.ridge else 'operations'}, "
-        f"{_percent(point, machine)} % of what the machine allows."
-        for point in points
-    ]
-    return described(title, [limits, *told], note)

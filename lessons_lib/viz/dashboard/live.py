@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from html import escape
 
 import ipywidgets as widgets
@@ -12,12 +13,12 @@ from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.outputs import RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.recording.engine_lanes import LaneRecorder, pool_use
+from lessons_lib.viz.controls import button, line_of, name_parts, said
 from lessons_lib.viz.dashboard.picture import draw_dashboard
 from lessons_lib.viz.drawing.palette import SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
 
-__all__ = ["Dashboard", "draw_dashboard"]
-
+_WIDE = "72px"  # of a button
 _REDRAW_SECONDS = 0.125
 _MOST_TEXTS = 8
 _CROWD = 8  # requests that come at once, if asked for
@@ -45,38 +46,28 @@ class Dashboard(widgets.VBox):
         # Jupyter may deliver one click to the kernel's main thread and the next one to another thread.
         self._one_at_a_time = threading.RLock()
         self._drawn_at = float("-inf")
-        self.step_button = _button("step", "run one step of the engine")
-        self.run_button = _button("run", "run steps until no request is left, or pause")
+        self.step_button = button("step", "run one step of the engine", _WIDE)
+        self.run_button = button("run", "run steps until no request is left, or pause", _WIDE)
         self.prompt = widgets.Text(
             value="The old dog", description="story", style={"description_width": "initial"},
             layout=widgets.Layout(flex="1 1 200px", margin="0 0 0 16px"),
             # else the text and a button click would be sent at the same time, and might arrive in the wrong order
             continuous_update=True,
         )  # fmt: skip
-        self.add_button = _button("add", "add a request that continues this story")
+        self.add_button = button("add", "add a request that continues this story", _WIDE)
         self.trouble = widgets.Dropdown(
             options=list(_TROUBLES), description="trouble", style={"description_width": "initial"},
             layout=widgets.Layout(width="260px"), tooltip="what the next button does to the engine",
         )  # fmt: skip
-        self.trouble_button = _button("make it", "make the trouble that is chosen")
+        self.trouble_button = button("make it", "make the trouble that is chosen", _WIDE)
         self.message = widgets.HTML(layout=widgets.Layout(min_height="24px", max_width="900px"))
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
         self.texts = widgets.HTML(layout=widgets.Layout(max_width="900px"))
-        controls = [self.step_button, self.run_button, self.prompt, self.add_button]
-        line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
-        bar = widgets.HBox([*controls, self.trouble, self.trouble_button], layout=line)
-        super().__init__([bar, self.message, self.picture, self.texts])
-        self.add_class("lessons-dashboard")
-        parts = [
-            *zip(("step", "run", "prompt", "add"), controls),
-            ("trouble", self.trouble),
-            ("make-trouble", self.trouble_button),
-            ("message", self.message),
-            ("picture", self.picture),
-            ("texts", self.texts),
-        ]
-        for part, widget in parts:
-            widget.add_class(f"lessons-dashboard-{part}")
+        names = ("step", "run", "prompt", "add", "trouble", "make_trouble")
+        controls = (self.step_button, self.run_button, self.prompt, self.add_button, self.trouble, self.trouble_button)
+        shown = {"message": self.message, "picture": self.picture, "texts": self.texts}
+        super().__init__([line_of(*controls), *shown.values()])
+        name_parts(self, "dashboard", **dict(zip(names, controls)), **shown)
         self.step_button.on_click(lambda _: self.step())
         self.run_button.on_click(lambda _: self.pause() if self.is_running else self.run())
         self.add_button.on_click(lambda _: self.add())
@@ -96,26 +87,24 @@ class Dashboard(widgets.VBox):
 
     def add(self) -> None:
         """Add a request with the story in the text field."""
+        self._attempt(
+            lambda: f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step."
+        )
+
+    def make_trouble(self) -> None:
+        """Do to the engine what the list says."""
+        self._attempt(lambda: _TROUBLES[self.trouble.value](self))
+
+    def _attempt(self, act: Callable[[], str]) -> None:
         with self._one_at_a_time:
             try:
-                self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
+                self._say(act())
             except Exception as error:  # show the learner what the engine refuses
                 self._say(f"Refused. {type(error).__name__}: {error}")
             self.redraw()
 
-    def make_trouble(self) -> None:
-        """Do to the engine what the list says."""
-        with self._one_at_a_time:
-            try:
-                self._say(_TROUBLES[self.trouble.value](self))
-            except Exception as error:
-                self._say(f"Refused. {type(error).__name__}: {error}")
-            self.redraw()
-
     def run(self) -> None:
-        """Run steps until no request is left, in between the kernel's other work. Without an event loop: all at
-        once.
-        """
+        """Run steps until no request is left, between the kernel's other work. Without an event loop: all at once."""
         with self._one_at_a_time:
             self._set_running(True)
             try:
@@ -204,7 +193,7 @@ class Dashboard(widgets.VBox):
         return self.engine.tokenizer.decode(completion.output_ids, skip_special_tokens=True).rstrip(HALF_A_CHARACTER)
 
     def _say(self, words: str) -> None:
-        self.message.value = f'<div role="status" style="line-height:20px">{escape(words)}</div>'
+        self.message.value = said(words)
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
@@ -260,16 +249,7 @@ def _reason(output: RequestOutput) -> str:
 def _line(name: str, text: str, reason: str) -> str:
     """An answer so far, after the name of its request."""
     text = f"…{text[-_MOST_CHARACTERS:]}" if len(text) > _MOST_CHARACTERS else text
-    chip = (
-        f"background:{color_of(name)};color:{text_on(color_of(name))};border-radius:3px;padding:1px "
-        "7px;font-weight:bold"
-    )
+    colors = f"background:{color_of(name)};color:{text_on(color_of(name))}"
+    chip = f'<span style="{colors};border-radius:3px;padding:1px 7px;font-weight:bold">{escape(name)}</span>'
     end = f' <span style="color:{SOFT_INK}">({escape(reason)})</span>' if reason else ""
-    return (
-        f'<div style="line-height:20px;margin:4px 0"><span style="{chip}">{escape(name)}</span> '
-        f"{escape(text)}{end}</div>"
-    )
-
-
-def _button(text: str, tooltip: str) -> widgets.Button:
-    return widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="72px"))
+    return f'<div style="line-height:20px;margin:4px 0">{chip} {escape(text)}{end}</div>'

@@ -1,19 +1,23 @@
 """An engine at work, in one picture: throughput, batch slots, blocks, utilization."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from lessons_lib.engine.metrics import BOUNDS, EngineStep
-from lessons_lib.recording.engine_lanes import Lane, PoolUse
+from lessons_lib.recording.engine_lanes import PREFILL, STALLED, Lane, PoolUse
+from lessons_lib.recording.words import count, listed
 from lessons_lib.viz.charts.time_axis import say_seconds
-from lessons_lib.viz.dashboard.lanes import color_of_sequence, draw_lanes, draw_pool_use
-from lessons_lib.viz.drawing.palette import EDGE, INK, SERIES, SOFT_INK
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, mono_width, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+from lessons_lib.viz.masks.token_axis import runs_of
+from lessons_lib.viz.pressure.grid import draw_cached
 
 _LEFT = 16
 _BEFORE = "The engine before its first step"
-_NAMES = 90  # where the names of requests begin
+_NAMES = 108  # where the names of requests begin
 _MOST_NAME = 12  # characters
+_TILES = (116, 204, 204, 106, 92, 146)  # widths: enough for the widest of the usual fonts
 _LANES, _POOL, _LANE_STEPS = 548, 292, 60  # widths of the two; steps that the lanes have room for
 
 
@@ -27,26 +31,29 @@ def draw_dashboard(
 ) -> Picture:
     """An engine's metrics, its last steps, and its current requests.
 
-    Args:
-        snapshot: `EngineMetrics.snapshot()`.
-        steps: `EngineMetrics.recent`, oldest first.
-        waiting, running: names of requests, in order.
-        lanes, pool: what has become of them, and which blocks they use.
+    snapshot, steps   `EngineMetrics.snapshot()` and `.recent`
+    waiting, running  names of requests, in order
+    lanes, pool       what has become of them, and which blocks they use
     """
     d = Drawing(height=404)
-    d.text(_LEFT, 20, _title(snapshot), 15, bold=True)
-    _tiles(d, 38, _figures(snapshot))
+    title = f"The engine after {count(snapshot['steps'], 'step')}" if snapshot["steps"] else _BEFORE
+    d.text(_LEFT, 20, title, 15, bold=True)
+    x = float(_LEFT)
+    for width, (what, value) in zip(_TILES, _figures(snapshot)):
+        d.text(x, 52, value, 16, bold=True)
+        d.text(x, 74, what, 11, fill=SOFT_INK)
+        x += width
     draw_lanes(d, lanes, _LANE_STEPS, _LEFT, 112, _LANES, 130)
     draw_pool_use(d, pool, WIDTH - _LEFT - _POOL, 112, _POOL, 124)
     for row, gauge in enumerate(_gauges(snapshot, steps)):
         _gauge(d, 274 + 24 * row, *gauge)
-    _names(d, 348, "running", running)
-    _names(d, 376, "waiting", waiting)
-    return d.picture(_describe(snapshot, steps, waiting, running))
-
-
-def _title(snapshot: Mapping) -> str:
-    return f"The engine after {count(snapshot['steps'], 'step')}" if snapshot["steps"] else _BEFORE
+    for y, what, names in ((348, "running", running), (376, "waiting", waiting)):
+        d.text(_LEFT, y + 10, f"{what} {len(names)}", 12, bold=True)
+        short = [name if len(name) <= _MOST_NAME else f"{name[:5]}…{name[6 - _MOST_NAME :]}" for name in names]
+        d.names(_NAMES, y, short, WIDTH - 100, moves=False)
+    told = [f"{what}: {value}" for what, value in _figures(snapshot)]
+    told += [f"{what}: {used:,} of {limit:,}" for what, used, limit, *_ in _gauges(snapshot, steps)]
+    return d.picture(f"{title}. {'; '.join(told)}. Running: {listed(running)}. Waiting: {listed(waiting)}.")
 
 
 def _figures(snapshot: Mapping) -> list[tuple[str, str]]:
@@ -64,37 +71,18 @@ def _figures(snapshot: Mapping) -> list[tuple[str, str]]:
 
 def _quantiles(histogram: Mapping) -> str:
     """Both are histogram bounds: the value itself is at most that."""
-    return " · ".join(_at_most(histogram[name]) for name in ("p50", "p99")) if histogram["count"] else "–"
-
-
-def _at_most(seconds: float | None) -> str:
-    return f"> {say_seconds(BOUNDS[-1])}" if seconds is None else f"≤ {say_seconds(seconds)}"
-
-
-def _tiles(d: Drawing, y: float, figures: Sequence[tuple[str, str]]) -> None:
-    widths = (116, 204, 204, 106, 92, 146)  # enough for the widest of the usual fonts
-    x = float(_LEFT)
-    for width, (what, value) in zip(widths, figures):
-        d.text(x, y + 14, value, 16, bold=True)
-        d.text(x, y + 36, what, 11, fill=SOFT_INK)
-        x += width
+    bounds = [histogram[name] for name in ("p50", "p99")] if histogram["count"] else []
+    told = [f"> {say_seconds(BOUNDS[-1])}" if bound is None else f"≤ {say_seconds(bound)}" for bound in bounds]
+    return " · ".join(told) or "–"
 
 
 def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, int, int, float, str]]:
-    """(what, used, limit, mean share over all steps, when it was counted) of each. Blocks are counted after the step
-    has freed some.
-    """
-    last = steps[-1] if steps else None
+    """(what, used, limit, mean share, when counted) of each. Blocks are counted after the step has freed some."""
+    slots, tokens, blocks = (steps[-1].running, steps[-1].tokens, steps[-1].used_blocks) if steps else (0, 0, 0)
     return [
-        ("slots", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilization"], "in"),
-        (
-            "token budget",
-            last.tokens if last else 0,
-            snapshot["max_num_batched_tokens"],
-            snapshot["token_utilization"],
-            "in",
-        ),
-        ("blocks", last.used_blocks if last else 0, snapshot["num_blocks"], snapshot["block_utilization"], "after"),
+        ("slots", slots, snapshot["max_num_seqs"], snapshot["slot_utilization"], "in"),
+        ("token budget", tokens, snapshot["max_num_batched_tokens"], snapshot["token_utilization"], "in"),
+        ("blocks", blocks, snapshot["num_blocks"], snapshot["block_utilization"], "after"),
     ]
 
 
@@ -109,34 +97,61 @@ def _gauge(d: Drawing, y: float, what: str, used: int, limit: int, mean: float, 
     d.text(left + width + 12, y, f"{used:,} of {limit:,} {when} the last step; mean (│) {100 * mean:.0f} %", 12)
 
 
-def _names(d: Drawing, y: float, what: str, names: Sequence[str]) -> None:
-    """Requests as chips, as many as fit on one line."""
-    d.text(_LEFT, y + 10, f"{what} {len(names)}", 12, bold=True)
-    x = float(_NAMES + 18)
-    for index, name in enumerate(names):
-        short = name if len(name) <= _MOST_NAME else f"{name[:5]}…{name[5 - _MOST_NAME + 1 :]}"
-        width = max(22.0, mono_width(short, 12) + 10)
-        left_over = len(names) - index
-        if x + width > WIDTH - _LEFT - (70 if left_over > 1 else 0):
-            d.text(x + 2, y + 10, f"+ {left_over:,} more", 12, fill=SOFT_INK)
-            return
-        colour = color_of_sequence(name)
-        d.rect(x, y, width, 20, colour, radius=3, title=name)
-        d.text(x + width / 2, y + 10, short, 12, "middle", on=colour, mono=True)
-        x += width + 4
+_TALLEST_LANE, _MOST_LANES, _GAP = 24.0, 16, 3
+_LARGEST, _SMALLEST = 32, 4  # of a block's square
 
 
-def _describe(snapshot: Mapping, steps: Sequence[EngineStep], waiting: Sequence[str], running: Sequence[str]) -> str:
-    figures = "; ".join(f"{what}: {value}" for what, value in _figures(snapshot))
-    ended = ", ".join(f"{requests} by {reason}" for reason, requests in snapshot["requests"].items())
-    gauges = _gauges(snapshot, steps)
-    full = "; ".join(
-        f"{what} {used:,} of {limit:,} {when} it, mean {100 * mean:.0f} %" for what, used, limit, mean, when in gauges
-    )
-    requests = f"Running {len(running)}{_listed(running)}; waiting {len(waiting)}{_listed(waiting)}."
-    return f"{_title(snapshot)}. {figures}{f' ({ended})' if ended else ''}. The last step: {full}. {requests}"
+Steps = Sequence[tuple[Lane | None, ...]]
 
 
-def _listed(names: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f": {', '.join(names[:most])}{more}" if names else ""
+def draw_lanes(d: Drawing, steps: Steps, most_steps: int, x: float, y: float, width: float, height: float) -> None:
+    """One row for each batch slot, one column for each step, the newest step last. Few steps get wider columns."""
+    count = max((len(step) for step in steps), default=0)
+    title = f"batch slots in the last {len(steps)} steps" if len(steps) > 1 else "batch slots"
+    d.text(x, y, title, 12, bold=True)
+    if not count:
+        d.text(x + width / 2, y + 20 + height / 2, "no steps yet", 12, "middle", fill=SOFT_INK)
+        return
+    shown = min(count, _MOST_LANES)
+    if count > shown:
+        d.text(x + width, y, f"{count - shown} more slots", 11, "end", fill=SOFT_INK)
+    row = min(_TALLEST_LANE, height / shown)
+    rooms = (most_steps // 4, most_steps // 2, most_steps)
+    cell = width / next((room for room in rooms if room >= len(steps)), len(steps))
+    for lane in range(shown):
+        top = y + 16 + lane * row
+        d.lines(f"M{number(x)} {number(top + row - 1.5)}H{number(x + len(steps) * cell)}", EDGE, 0.5)
+
+        for state, column, size in runs_of([step[lane] if lane < len(step) else None for step in steps]):
+            if state:
+                colour, wide, is_prefill = color_of(state.name), size * cell, state.work == PREFILL
+                fits = wide >= 8 * len(state.name) + 4 and row >= 15 and not is_prefill
+                d.cell(
+                    x + column * cell, top, wide, row - 3, tint(colour) if state.work == STALLED else colour,
+                    state.name if fits else "", f"{state.name}: {state.work}", framed=is_prefill, size=11,
+                )  # fmt: skip
+
+
+def draw_pool_use(d: Drawing, use: PoolUse, x: float, y: float, width: float, height: float) -> None:
+    """A square for each block in the color of its sequence; dots: free, and still to be found by its hash."""
+    used = len(use.owners)
+    d.text(x, y, f"blocks: {used:,} in use, {len(use.cached):,} free but cached, of {use.num_blocks:,}", 12, bold=True)
+    sizes = range(_LARGEST, _SMALLEST, -1)
+    fitting = (size for size in sizes if math.ceil(use.num_blocks / max(width // size, 1)) * size <= height)
+    size = next(fitting, _SMALLEST)
+    columns = max(int(width // size), 1)
+    rows = min(math.ceil(use.num_blocks / columns), int(height // size))
+    for block in range(min(use.num_blocks, rows * columns)):
+        row, column = divmod(block, columns)
+        left, top, side = x + column * size, y + 16 + row * size, size - 2
+        owners = use.owners.get(block, ())
+        if block in use.cached:
+            draw_cached(d, left, top, side, side)
+        elif not owners:
+            d.rect(left, top, side, side, PAPER, EDGE)
+        for place, owner in enumerate(owners):
+            each, label = side / len(owners), owner if len(owners) == 1 and 8 * len(owner) <= side - 4 else ""
+            title = f"block {block}: {', '.join(owners)}"
+            d.cell(left + place * each, top, each, side, color_of(owner), label, title, size=min(11, side - 3))
+    if rows * columns < use.num_blocks:
+        d.text(x + width, y + 8, f"the first {rows * columns:,} are drawn", 11, "end", fill=INK)

@@ -20,10 +20,8 @@ def colors_of(svg: str) -> list[str]:
 
 
 def night_rules(colors: Iterable[str], within: str = "") -> str:
-    """Style rules that follow the page's theme by the variable `--lessons-night`.
-
-    On a light page it is invalid, so the rule's own variable is, too, and the color itself is used. On a dark page it
-    is empty. Fill and stroke have a variable each, as an element may have both.
+    """Style rules that follow the page's theme by `--lessons-night`: invalid on a light page, where the color itself is
+    used, and empty on a dark one. Fill and stroke have a variable each, as an element may have both.
     """
     return "".join(
         f'{within}[{what}="{color}"]{{--{what}:var(--lessons-night) {in_the_dark(color)};{what}:var(--{what},{color})}}'

@@ -60,11 +60,12 @@ _COLOURS = _BASE + _FURTHER
 def color_of(request: str | None) -> str:
     """Colour of a request by its name: the same name has the same colour in every picture and every run.
 
-    "A" to "Z" and "0", "1", ... go through the palette in order; any other name gets a stable place in it.
-    None (no request) is neutral grey.
+    "A" to "Z" and "0", "1", ... go through the palette in order; any other name gets a stable place in it. Completions
+    "A/0" and "A/1" have the color of "A"; None (no request) is neutral grey.
     """
     if request is None:
         return NEUTRAL
+    request = request.split("/")[0]
     if len(request) == 1 and "A" <= request <= "Z":
         index = ord(request) - ord("A")
     elif request.isdecimal():
@@ -95,9 +96,7 @@ def text_on(colour: str) -> str:
 
 @cache
 def outline(colour: str) -> str:
-    """A darker shade of `colour`. Its contrast with the paper and with a tint of the color is 3 or more in both themes,
-    as shapes need (WCAG 2.1, 1.4.11).
-    """
+    """A darker shade: contrast 3 with paper and with its tint in both themes, as shapes need (WCAG 2.1, 1.4.11)."""
     if colour == _YELLOW:
         return _EDGE_OF_YELLOW
     grounds = (PAPER, NEUTRAL, colour) if contrast(colour, PAPER) < 1.75 else (PAPER, tint(colour))
@@ -116,10 +115,7 @@ def in_the_dark(colour: str) -> str:
 
 
 def inverted(colour: str) -> str:
-    """What the filter `invert(0.88) hue-rotate(180deg)` makes of a colour: another lightness, the same hue.
-
-    Source: CSS Filter Effects 1, "invert" and "hue-rotate".
-    """
+    """What `invert(0.88) hue-rotate(180deg)` (CSS Filter Effects 1) makes of a colour: other lightness, same hue."""
     red, green, blue = (0.88 - 0.76 * channel / 255 for channel in _rgb(colour))
     grey = 2 * (0.213 * red + 0.715 * green + 0.072 * blue)
     return "#" + "".join(f"{round(255 * min(max(grey - channel, 0), 1)):02X}" for channel in (red, green, blue))

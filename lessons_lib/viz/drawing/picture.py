@@ -90,9 +90,7 @@ class Picture:
 
 
 def live_html(content: Picture | str) -> str:
-    """What a widget shows: the picture with its hover texts, or the sentence that stands in its place. In a narrow
-    window the picture scrolls, as a player's does; smaller, its text couldn't be read.
-    """
+    """What a widget shows: the picture with hover texts, or a sentence. In a narrow window it scrolls."""
     if not isinstance(content, Picture):
         return f"<p>{escape(content)}</p>"
     style = f"<style>{night_rules(colors_of(content.svg), '.lessons-picture ')}</style>"

@@ -5,11 +5,13 @@ Just enough SVG for grids of cells. Coordinates are pixels from the top left cor
 """
 
 import re
+import textwrap
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
+from typing import Any
 
 from lessons_lib.viz.drawing.palette import (
     EDGE,
@@ -92,9 +94,7 @@ class Drawing:
         radius: float = 0,
         title: str | None = None,
     ) -> None:
-        """A rectangle; `title` is what one reads when the mouse rests on it. A fill without a stroke gets an outline;
-        `stroke="none"` leaves it out.
-        """
+        """A rectangle; `title` is its hover text. A fill without a stroke gets an outline; "none" leaves it out."""
         if stroke is None and min(width, height) >= 8 and len(fill) == 7 and fill != PAPER:
             stroke = outline(fill)
         extra = f' rx="{number(radius)}"' if radius else ""
@@ -154,6 +154,19 @@ class Drawing:
         self._add(
             f'<path d="{d}" stroke="{stroke}" stroke-width="{number(width)}" fill="{fill}"{end} pointer-events="none"/>'
         )
+
+    def rule(self, y: float) -> None:
+        """A line across the sheet, from margin to margin."""
+        self.lines(f"M16 {number(y)}H{number(self.width - 16)}")
+
+    def boxes(
+        self, corners: Iterable[tuple[float, float]], width: float, height: float, fill: str = "none",
+        stroke: str = "none",
+    ) -> None:  # fmt: skip
+        """Boxes of one size as one element, which costs a player less than many."""
+        box = f"h{number(width)}v{number(height)}h{number(-width)}z"
+        if path := "".join(f"M{number(x)} {number(y)}{box}" for x, y in corners):
+            self.lines(path, stroke, fill=fill)
 
     def hover_grid(self, x: float, y: float, width: float, height: float, titles: Sequence[Sequence[str]]) -> None:
         """Hover texts for a grid of cells so wide and so high, row by row; nothing is seen of it.
@@ -219,9 +232,7 @@ class Drawing:
             self.text(x + width / 2, y + height / 2, label, size, "middle", bold=True, halo=pale)
 
     def frame(self, x: float, y: float, width: float, height: float, on: str) -> None:
-        """A dark frame inside a box; on a strong color, with a pale line within, as letters have a rim. In a narrow box
-        it leaves half of the width to the color, since a dark page shows nothing else.
-        """
+        """A dark frame inside a box, with a pale line within on strong colors; in a narrow box, half stays color."""
         line = min(2.0, width / 4)
         ink = text_on(on)
         if ink == "#FFFFFF":
@@ -261,6 +272,25 @@ class Drawing:
             draw(x, y - 8)
             self.text(x + 25, y, words, 12, fill=SOFT_INK)
             x += 46 + 6.2 * len(words)
+        return x
+
+    def paragraph(
+        self, x: float, y: float, text: str, characters: int, size: float = 12, line: float = 16, **look: Any
+    ) -> float:
+        """Text in lines of so many characters, the middle of the first at y. Returns where the next line would be."""
+        for one in textwrap.wrap(text, characters):
+            self.text(x, y, one, size, **look)
+            y += line
+        return y
+
+    def names(self, x: float, y: float, names: Sequence[str], end: float, moves: bool = True) -> float:
+        """Requests as chips, as many as have room before `end`, and the number of others. Returns the x after them."""
+        for index, name in enumerate(names):
+            if x > end - 30:
+                self.text(x + 2, y + 10, f"and {len(names) - index} more", 12, fill=SOFT_INK)
+                return x + 70
+            with self.marked([(name,)], moves=f"request {name}" if moves else ""):
+                x += self.request_chip(x, y, name) + 4
         return x
 
     def request_chip(self, x: float, y: float, name: str, size: float = 20) -> float:
@@ -308,10 +338,6 @@ def flow(widths: list[float], room: float, gap: float = 4) -> list[tuple[int, fl
         places.append((line, x))
         x += width + gap
     return places
-
-
-def count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def shortened(text: str, room: float, size: float) -> str:

@@ -3,5 +3,3 @@
 from lessons_lib.viz.masks.explorer import MaskExplorer
 from lessons_lib.viz.masks.grid import draw_mask
 from lessons_lib.viz.masks.rule_layers import watch_rules
-
-__all__ = ["MaskExplorer", "draw_mask", "watch_rules"]

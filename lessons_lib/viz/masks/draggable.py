@@ -10,10 +10,7 @@ from traitlets import Unicode
 
 
 class DraggablePicture(anywidget.AnyWidget):
-    """Shows the HTML that is its `value`, and tells which end of the picture in it was dragged, and to which count.
-
-    The pointer is followed in the browser (draggable.js); the picture is drawn in Python only.
-    """
+    """Shows the HTML in `value`, and tells which end in it was dragged to which count (see draggable.js)."""
 
     _esm = Path(__file__).with_suffix(".js")
     _css = """

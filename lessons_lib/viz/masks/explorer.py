@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from html import escape
 
@@ -11,21 +10,19 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine, tag_tokens
 from lessons_lib.recording.mask_text import letters, mask_text, read_row, reason
+from lessons_lib.viz.controls import line_of
 from lessons_lib.viz.drawing.palette import color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
 from lessons_lib.viz.masks.draggable import DraggablePicture
-from lessons_lib.viz.masks.ends import ends_of
 from lessons_lib.viz.masks.grid import LARGEST, draw_mask
+from lessons_lib.viz.masks.token_axis import ends_of
 
 _MOST_PADDING = 8
-_AT_ONCE = 1000  # cells; with more, the hover texts would slow the picture down
-_AT_REST = 0.3  # seconds after the last move
+_HOVERED = 1000  # cells; with more, the hover texts would slow the picture down
 
 
 def row_tags(lengths: Sequence[int], cached: Sequence[int], padding: int = 0) -> tuple[Tags, Tags]:
-    """The tags of one pass. The queries are the new tokens of every sequence, then the padding; the keys are the cached
-    tokens of
-    every sequence, then those same queries."""
+    """The tags of one pass. Queries: all new tokens, then the padding; keys: all cached tokens, then the queries."""
     at_the_end = Tags(torch.full((padding,), PADDING), torch.arange(padding))
     queries = tag_tokens(lengths, starts=cached).followed_by(at_the_end)
     return queries, tag_tokens(cached).followed_by(queries)
@@ -63,12 +60,10 @@ class MaskExplorer(widgets.VBox):
                 raise ValueError(
                     f"a sequence has {count} tokens; the sliders go from 0 to {longest}. `longest` makes them longer."
                 )
-        self.new_tokens = [
-            _slider("new tokens", count, longest, f"new tokens of {name}") for name, count in zip(self.names, lengths)
-        ]
-        self.cached_tokens = [
-            _slider("cached", count, longest, f"cached tokens of {name}") for name, count in zip(self.names, cached)
-        ]
+        self.new_tokens, self.cached_tokens = (
+            [_slider(words, count, longest, f"{kind} tokens of {name}") for name, count in zip(self.names, counts)]
+            for words, kind, counts in (("new tokens", "new", lengths), ("cached", "cached", cached))
+        )
         self.padding_tokens = _slider("padding", 0, _MOST_PADDING, "padding tokens at the end of the row")
         self.rule_boxes = [_box(reason(rule)[0]) for rule in RULES]
         for box in self.rule_boxes:
@@ -82,15 +77,8 @@ class MaskExplorer(widgets.VBox):
         super().__init__([*self._controls(), self.picture])
         self._name_for_browsers()
         self._shown: tuple | None = None
-        self._waiting: asyncio.TimerHandle | None = None
-        self._moving = [
-            *self.new_tokens,
-            *self.cached_tokens,
-            self.padding_tokens,
-            *self.rule_boxes,
-            self.reading_row,
-            self.as_text,
-        ]
+        tokens = [*self.new_tokens, *self.cached_tokens, self.padding_tokens]
+        self._moving = [*tokens, *self.rule_boxes, self.reading_row, self.as_text]
         for control in self._moving:
             control.observe(lambda _: self._show(), names="value")
         self._show()
@@ -119,68 +107,50 @@ class MaskExplorer(widgets.VBox):
         slider.value = min(count, slider.max)
 
     def _controls(self) -> list[widgets.Widget]:
-        line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
         sequences = [
-            widgets.HBox([_chip(name), new, cached], layout=line)
+            line_of(_chip(name), new, cached)
             for name, new, cached in zip(self.names, self.new_tokens, self.cached_tokens)
         ]
-        padding = widgets.HBox([_chip(None), self.padding_tokens], layout=line)
-        may = widgets.HTML("a query may attend to a key that is:")
-        wrapped = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap", grid_gap="0 16px")
-        rules = widgets.HBox([may, *self.rule_boxes], layout=wrapped)
-        reading = widgets.HBox([self.reading_row, self.sentence, self.as_text], layout=line)
-        return [*sequences, padding, rules, reading]
+        rules = line_of(widgets.HTML("a query may attend to a key that is:"), *self.rule_boxes, gap="0 16px")
+        reading = line_of(self.reading_row, self.sentence, self.as_text)
+        return [*sequences, line_of(_chip(None), self.padding_tokens), rules, reading]
 
     def _name_for_browsers(self) -> None:
-        self.add_class("lessons-mask")
-        self.picture.add_class("lessons-mask-picture")
-        self.sentence.add_class("lessons-mask-reading")
-        self.reading_row.add_class("lessons-mask-row")
-        self.as_text.add_class("lessons-mask-as-text")
-        self.padding_tokens.add_class("lessons-mask-padding")
-        for kind, controls in (("new", self.new_tokens), ("cached", self.cached_tokens), ("rule", self.rule_boxes)):
+        parts: dict[str, Sequence[widgets.Widget]] = {
+            "": [self],
+            "-picture": [self.picture],
+            "-reading": [self.sentence],
+            "-row": [self.reading_row],
+            "-as-text": [self.as_text],
+            "-padding": [self.padding_tokens],
+            "-new": self.new_tokens,
+            "-cached": self.cached_tokens,
+            "-rule": self.rule_boxes,
+        }
+        for part, controls in parts.items():
             for control in controls:
-                control.add_class(f"lessons-mask-{kind}")
+                control.add_class(f"lessons-mask{part}")
 
     def _show(self) -> None:
         queries, keys = self.tags
-        self.reading_row.max = max(
-            len(queries) - 1, 0
-        )  # may move the slider, and so come back here before the next line
+        # May move the slider, and so come back here before the next line.
+        self.reading_row.max = max(len(queries) - 1, 0)
         self.reading_row.disabled = len(queries) < 2
         state = tuple(control.value for control in self._moving)
         if state == self._shown:
             return
         self._shown = state
-        read = (
-            read_row(combine(self.rules, queries, keys), queries, keys, self.reading_row.value, self.names)
-            if len(queries)
-            else ""
-        )
+        mask = combine(self.rules, queries, keys)
+        read = read_row(mask, queries, keys, self.reading_row.value, self.names) if len(queries) else ""
         self.sentence.value = f'<span role="status">{escape(read)}</span>'
-        if self._waiting:
-            self._waiting.cancel()
-            self._waiting = None
         if self.as_text.value:
-            self.picture.value = self._text()
-        elif len(queries) * len(keys) > _AT_ONCE and (loop := _running_loop()):
-            self.picture.value = self._html(hover=False)
-            self._waiting = loop.call_later(_AT_REST, lambda: self.picture.set_trait("value", self._html(hover=True)))
+            text = mask_text(mask, queries, keys, self.names)
+            self.picture.value = f'<pre style="line-height:1.25">{escape(text)}</pre>'
         else:
-            self.picture.value = self._html(hover=True)
+            self.picture.value = live_html(self._content(live=True))
 
-    def _text(self) -> str:
-        queries, keys = self.tags
-        text = mask_text(combine(self.rules, queries, keys), queries, keys, self.names)
-        return f'<pre style="line-height:1.25">{escape(text)}</pre>'
-
-    def _html(self, hover: bool) -> str:
-        return live_html(self._content(live=True, hover=hover))
-
-    def _content(self, live: bool = False, hover: bool = True) -> Picture | str:
-        """The picture, or a sentence saying why there is none. A live one has ends to drag; a still one says what its
-        sentence says, which a live one has beside its slider.
-        """
+    def _content(self, live: bool = False) -> Picture | str:
+        """The picture, or why there is none. A live one has ends to drag; a still one shows the sentence, too."""
         queries, keys = self.tags
         if not len(queries):
             return "There are no new tokens, so there are no queries and no mask. Give a sequence a new token."
@@ -189,29 +159,12 @@ class MaskExplorer(widgets.VBox):
                 f"{len(keys)} keys, of which {len(keys) - len(queries)} are cached; at most {LARGEST} can be drawn. "
                 "Move a slider back, or tick “as text”."
             )
-        mask = combine(self.rules, queries, keys)
-        return draw_mask(
-            mask,
-            queries,
-            keys,
-            self.names,
-            self.reading_row.value,
-            self.rules,
-            sentence=not live,
-            hover=hover,
-            ends=ends_of(*self._tokens) if live else (),
-        )
+        mask, ends = combine(self.rules, queries, keys), ends_of(*self._tokens) if live else ()
+        row, hover = self.reading_row.value, mask.numel() <= _HOVERED
+        return draw_mask(mask, queries, keys, self.names, row, self.rules, sentence=not live, hover=hover, ends=ends)
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The kernel's event loop; a plain program has none."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _slider(description: str, value: int, most: int, tooltip: str) -> widgets.IntSlider:
@@ -232,8 +185,5 @@ def _box(description: str) -> widgets.Checkbox:
 
 def _chip(name: str | None) -> widgets.HTML:
     label, colour = ("–" if name is None else name), color_of(name)
-    style = (
-        "display:inline-block;min-width:20px;padding:0 "
-        f"4px;border-radius:3px;text-align:center;background:{colour};color:{text_on(colour)}"
-    )
-    return widgets.HTML(f'<b style="{style}">{escape(label)}</b>')
+    box = "display:inline-block;min-width:20px;padding:0 4px;border-radius:3px;text-align:center"
+    return widgets.HTML(f'<b style="{box};background:{colour};color:{text_on(colour)}">{escape(label)}</b>')

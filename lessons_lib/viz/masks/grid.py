@@ -6,7 +6,6 @@ it. Fills are drawn in runs, because the picture must redraw while a slider move
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,12 +13,11 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 from lessons_lib.recording.mask_text import cached_keys, count_text, describe_mask, names_for, read_pairs, read_row
-from lessons_lib.recording.words import check_index
+from lessons_lib.recording.words import check_index, count
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.masks.ends import End
-from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
+from lessons_lib.viz.masks.token_axis import End, TokenAxis, runs_of
 
 LARGEST = 100  # queries, and keys; with more, cells would be too small to tell apart
 _MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the letters are in the band, the ticks are the positions
@@ -69,25 +67,15 @@ def draw_mask(
     """The mask as a grid of cells. Cells where the mask differs from the rules are crossed out.
 
     Args:
-        mask: bool [queries, keys], True where the query may attend.
-        queries: Tags of the rows.
-        keys: Tags of the columns. Those that are not among the queries are in the cache.
+        mask: bool [queries, keys], True where the query may attend; 1 to 100 of each, else ValueError.
+        queries, keys: Tags of the rows and columns. Keys that are not among the queries are in the cache.
         names: one for each sequence id; A, B, ... if not given.
-        row: index of a query whose row is framed and described.
+        row: index of a query whose row is framed and described; below the grid only with `sentence`.
         rules: the rules of the mask; they give the reasons in the hover texts.
-        title: a heading.
-        sentence: whether the row's description is also shown below the grid; the alternative text always has it.
-        hover: whether the cells have hover texts. At 64 x 64, they make up most of the picture's size: 40 times the
-            rest.
+        hover: whether cells have hover texts, which make up most of a large picture's size.
         ends: where sequences end, to be dragged; each gets a grip at the letters.
-
-    Raises:
-        ValueError: the mask is not bool, has another shape than the tags, or has more than 100 queries or keys.
-        IndexError: there is no such row.
     """
     _check(mask, queries, keys, row)
-    if not len(queries) or not len(keys):
-        return _empty(title, len(queries), len(keys))
     names = names_for(queries, keys) if names is None else names
     sheet = _lay_out(mask, queries, keys, names, rules)
     read = read_row(mask, queries, keys, row, names) if row is not None else ""
@@ -107,13 +95,11 @@ def draw_mask(
         d.hover_grid(sheet.left, y, sheet.columns.cell, sheet.rows.cell, read_pairs(queries, keys, names, rules, mask))
     _grips(d, sheet, y, ends)
     y += sheet.rows.length + 10
-    for line in textwrap.wrap(read, 115) if sentence else []:
-        d.text(16, y + 10, line, 14, bold=True)
-        y += 20
+    if sentence:
+        y = d.paragraph(16, y + 10, read, 115, 14, 20, bold=True) - 10
     d.height = _legend(d, sheet, y)
-    return d.picture(
-        " ".join(filter(None, [f"{title}." if title else "", describe_mask(mask, queries, keys, names, rules), read]))
-    )
+    told = [f"{title}." if title else "", describe_mask(mask, queries, keys, names, rules), read]
+    return d.picture(" ".join(filter(None, told)))
 
 
 def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> None:
@@ -128,20 +114,13 @@ def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> No
             f"the mask is of dtype {mask.dtype}; it must be torch.bool, True where attending is allowed. For an "
             "additive mask, draw `mask == 0`."
         )
-    if max(shape) > LARGEST:
+    if max(shape) > LARGEST or not min(shape):
         raise ValueError(
-            f"{shape[0]} queries and {shape[1]} keys; at most {LARGEST} of each can be drawn. Draw a part of the "
+            f"{shape[0]} queries and {shape[1]} keys; 1 to {LARGEST} of each can be drawn. Draw a part of the "
             "mask, or print `mask_text`."
         )
     if row is not None:
         check_index("row", row, len(queries))
-
-
-def _empty(title: str, queries: int, keys: int) -> Picture:
-    words = (f"{title}. " if title else "") + f"A mask of {queries} queries and {keys} keys has no cells."
-    d = Drawing(height=44)
-    d.text(16, 22, words, 14)
-    return d.picture(words)
 
 
 def _lay_out(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str], rules) -> _Sheet:
@@ -167,15 +146,8 @@ def _column_labels(d: Drawing, sheet: _Sheet, y: float) -> float:
     for seq_id, start, size in columns.runs():
         d.rect(sheet.left + start * columns.cell + 0.5, y, size * columns.cell - 1, _BAND, columns.colour(seq_id))
     for seq_id, middle, size in columns.letters(upright=False):
-        d.text(
-            sheet.left + middle,
-            y + _BAND / 2,
-            columns.label(seq_id),
-            size,
-            "middle",
-            bold=True,
-            on=columns.colour(seq_id),
-        )
+        label, ground = columns.label(seq_id), columns.colour(seq_id)
+        d.text(sheet.left + middle, y + _BAND / 2, label, size, "middle", bold=True, on=ground)
     for index, position in columns.ticks(upright=False):
         d.text(sheet.left + (index + 0.5) * columns.cell, y + _BAND + 8, position, 11, "middle", fill=SOFT_INK)
     return y + _BAND + 18
@@ -242,9 +214,8 @@ def _lines(d: Drawing, sheet: _Sheet, y: float) -> None:
     def bounds(axis: TokenAxis) -> list[int]:
         return [*(start for _, start, _ in axis.runs()), len(axis)]
 
-    d.lines(
-        lines(range(1, len(sheet.rows)), range(1, len(sheet.columns))), _GRID, 1 if sheet.columns.cell >= 10 else 0.5
-    )
+    thin = 1 if sheet.columns.cell >= 10 else 0.5
+    d.lines(lines(range(1, len(sheet.rows)), range(1, len(sheet.columns))), _GRID, thin)
     d.lines(lines(bounds(sheet.rows), bounds(sheet.columns)), _BLOCK_EDGE)
     top, height = number(y - _BAND - 34), number(sheet.rows.length + _BAND + 34)
     edges = [start for _, start, _ in runs_of(sheet.cached)[1:]]
@@ -290,10 +261,8 @@ def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
     wrong = sum(map(sum, sheet.differs))
     example = next((sheet.rows.colour(seq_id) for seq_id, _ in sheet.rows.tokens if seq_id != PADDING), color_of("A"))
     signs = [("may attend (color of the query)", example), ("blocked", PAPER)]
-    signs += (
-        [("padding", _PADDED)] if PADDING in (seq_id for seq_id, _ in sheet.rows.tokens + sheet.columns.tokens) else []
-    )
-    signs += [(f"not as the rules say: {wrong} {'cell' if wrong == 1 else 'cells'}", PAPER)] if wrong else []
+    signs += [("padding", _PADDED)] * (PADDING in dict(sheet.rows.tokens + sheet.columns.tokens))
+    signs += [(f"not as the rules say: {count(wrong, 'cell')}", PAPER)] * (wrong > 0)
     for words, fill in signs:
         d.rect(x + 0.5, y + 0.5, 17, 17, fill, _BLOCK_EDGE)
         if words.startswith("may"):

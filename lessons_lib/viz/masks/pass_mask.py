@@ -18,6 +18,7 @@ from lessons_lib.attention.packing import PackedBatch, key_tags, packed_mask
 from lessons_lib.recording.mask_text import ranges, reason
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
+from lessons_lib.viz.masks.token_axis import runs_of
 
 _GAP, _RIGHT, _BAND = 16, 16, 18
 _HEAD = 60.0  # the minimum width for the words above the columns
@@ -29,10 +30,7 @@ _MOST_NAMED = 3  # sequences that one hover text names
 
 @dataclass(frozen=True)
 class _Grid:
-    """What is drawn, and where.
-
-    `cached` narrow columns, a gap, then the new columns, which are as wide as a row is high.
-    """
+    """What is drawn, and where: `cached` narrow columns, a gap, then new columns, as wide as a row is high."""
 
     packed: PackedBatch
     names: Sequence[str]
@@ -75,7 +73,8 @@ def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: 
     if not count:
         d.text(16, y + 10, "The row is empty: no mask.", 12, fill=SOFT_INK)
         return y + 24
-    height = _row_height(count)
+    height = min(_TALLEST, _MOST_HEIGHT / count)
+    height = float(int(height)) if height >= 2 else height  # fractions leave hairlines between the rows
     room = WIDTH - left - _RIGHT - _GAP - count * height
     narrow = min(max(_TALLEST, _HEAD / cached), room / cached) if cached else 0.0
     grid = _Grid(packed, names, packed_mask(packed), left, y + 40 + _BAND, cached, narrow, height)
@@ -86,20 +85,9 @@ def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: 
     _fills(d, grid)
     _lines(d, grid)
     _row_labels(d, grid)
-    d.text(
-        left,
-        grid.y(count) + 14,
-        "a row: a new token as query · a column: a key · colored: it may attend",
-        12,
-        fill=SOFT_INK,
-    )
+    words = "a row: a new token as query · a column: a key · colored: it may attend"
+    d.text(left, grid.y(count) + 14, words, 12, fill=SOFT_INK)
     return grid.y(count) + 20
-
-
-def _row_height(count: int) -> float:
-    """Whole pixels as long as there are enough: fractions leave hairlines between the rows."""
-    height = min(_TALLEST, _MOST_HEIGHT / count)
-    return float(int(height)) if height >= 2 else height
 
 
 def describe_pass_mask(packed: PackedBatch) -> str:
@@ -110,10 +98,8 @@ def describe_pass_mask(packed: PackedBatch) -> str:
 
 def _sums(mask: torch.Tensor, cached: int) -> str:
     seen, cells, (queries, keys) = int(mask.sum()), mask.numel(), mask.shape
-    size = (
-        f"{'1 query' if queries == 1 else f'{queries:,} queries'} × {keys:,} keys, {cached:,} cached and "
-        f"{keys - cached:,} new"
-    )
+    asking = "1 query" if queries == 1 else f"{queries:,} queries"
+    size = f"{asking} × {keys:,} keys, {cached:,} cached and {keys - cached:,} new"
     return f"Mask: {size}; {seen:,} of {cells:,} cells may attend ({share_text(seen, cells)})"
 
 
@@ -150,9 +136,7 @@ def _row_labels(d: Drawing, grid: _Grid) -> None:
 
 
 def _hovers(d: Drawing, grid: _Grid) -> None:
-    """Invisible hover areas: one for each row, whose text tells all of it. One for each run of cells would be several
-    times as many elements, more than a player can exchange in a frame.
-    """
+    """Invisible hover areas, one for each row; one for each run of cells would be too many for a player."""
     packed, keys = grid.packed, grid.keys
     own = same_sequence(Tags(packed.seq_ids, packed.positions), key_tags(packed))
     x, width = grid.span(len(keys) - 1, len(keys))
@@ -161,21 +145,8 @@ def _hovers(d: Drawing, grid: _Grid) -> None:
             _say(kind // 2, kind % 2, [key for key, its in zip(keys, kinds) if its == kind], grid.names)
             for kind in sorted({*kinds}, reverse=True)
         ]
-        asker = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}"
-        d.rect(
-            grid.left, grid.y(query), x + width - grid.left, grid.square, PAPER, title=f"{asker}, {'; '.join(told)}."
-        )
-
-
-def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
-    """For each row of a grid, where its runs of equal values begin, then its width. A run also ends at the divider."""
-    changes = kinds[:, 1:] != kinds[:, :-1]
-    if divider:
-        changes[:, divider - 1] = True
-    bounds = [[0] for _ in kinds]
-    for row, column in changes.nonzero().tolist():
-        bounds[row].append(column + 1)
-    return [[*row, kinds.shape[1]] for row in bounds]
+        title = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}, {'; '.join(told)}."
+        d.rect(grid.left, grid.y(query), x + width - grid.left, grid.square, PAPER, title=title)
 
 
 def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str]) -> str:
@@ -189,21 +160,21 @@ def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str
 
 def _fills(d: Drawing, grid: _Grid) -> None:
     """The allowed cells, one shape per sequence, with an edge at the end of every run."""
-    rows, cells = _run_bounds(grid.mask.int(), grid.cached), grid.mask.tolist()
+    cells = grid.mask.tolist()
     for name, (first, last) in zip(grid.names, pairwise(grid.packed.cu_seqlens_q.tolist())):
-        shape, edges = [], []
+        shape, edges, high = "", "", number(grid.square)
         for query in range(first, last):
-            for start, end in pairwise(rows[query]):
-                if cells[query][start]:
-                    x, width = grid.span(start, end)
-                    shape.append(
-                        f"M{number(x)} {number(grid.y(query))}h{number(width)}v{number(grid.square)}h{number(-width)}z"
-                    )
-                    edges.append(f"M{number(x + width)} {number(grid.y(query))}v{number(grid.square)}")
+            for part in (range(grid.cached), range(grid.cached, len(cells[query]))):
+                for may, start, size in runs_of([cells[query][key] for key in part]):
+                    if may:
+                        x, width = grid.span(part.start + start, part.start + start + size)
+                        top = number(grid.y(query))
+                        shape += f"M{number(x)} {top}h{number(width)}v{high}h{number(-width)}z"
+                        edges += f"M{number(x + width)} {top}v{high}"
         with d.marked([(name,)]):
-            d.lines("".join(shape), "none", fill=color_of(name))
+            d.lines(shape, "none", fill=color_of(name))
         if grid.square >= 2:
-            d.lines("".join(edges), mix(color_of(name), INK, 0.5))
+            d.lines(edges, mix(color_of(name), INK, 0.5))
 
 
 def _lines(d: Drawing, grid: _Grid) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
@@ -12,7 +11,7 @@ from lessons_lib.attention.masks import Rule, combine, not_in_the_future, same_s
 from lessons_lib.recording.mask_text import read_row
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show_token
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, shortened, show_token
 from lessons_lib.viz.stepper import Stepper
 
 RULES = {"same sequence": same_sequence, "not in the future": not_in_the_future}
@@ -26,16 +25,10 @@ _SIZE, _LINE = 12.0, 20
 def watch_rules(
     names: Sequence[str], tokens: Sequence[Sequence[str]], answers_with: Callable[[Rule], Sequence[str]]
 ) -> Stepper:
-    """Step through a row without rules, with one of them, and with both.
+    """Step through a row of 1 to 24 tokens (else ValueError) without rules, with one of them, and with both.
 
-    Args:
-        names: of the sequences in the row.
-        tokens: the texts of each sequence's tokens.
-        answers_with: a mask, as a function of queries and keys -> the text with which a model goes on after each
-            sequence, under that mask.
-
-    Raises:
-        ValueError: as many names are needed as sequences, and 1 to 24 tokens in all.
+    names, tokens  of the sequences in the row; the tokens' texts
+    answers_with   a mask, as a function of queries and keys -> how a model goes on after each sequence, under that mask
     """
     total = sum(map(len, tokens))
     if len(names) != len(tokens) or not 1 <= total <= MOST:
@@ -79,16 +72,21 @@ def draw_layer(
     reading = read_row(mask, tags, tags, len(tags) - 1, names)
     bottom = _TOP + _ROW + len(labels) * _ROW
     d.rect(_LEFT + _LABELS, bottom - _ROW, _GRID, _ROW, "none", INK, 2)
-    for line in textwrap.wrap(reading, 64):
-        d.text(_LEFT, bottom + 16, line, 12.5, bold=True)
-        bottom += 18
+    bottom = d.paragraph(_LEFT, bottom + 16, reading, 64, 12.5, 18, bold=True) - 16
     if bool((mask & ~wanted).any()):
         words = "Colored: attends. ✕: attends, and a rule that is off would forbid it."
         d.text(_LEFT, bottom + 16, words, 12, fill=SOFT_INK)
         bottom += 18
     low = _texts(d, names, tokens, answers, right)
     d.height = max(bottom, low) + 14
-    return d.picture(_describe(mask, wanted, names, layer, answers, right, reading))
+    wrong = int((mask & ~wanted).sum())
+    cells = f"{int(mask.sum())} of {mask.numel()} cells may attend, {wrong} of them wrongly."
+    told = [f"Rules: {' and '.join(layer) or 'none'}. {cells} {reading}"]
+    told += [
+        f"{name} goes on with {answer!r}" + ("." if answer == expected else f" instead of {expected!r}.")
+        for name, answer, expected in zip(names, answers, right)
+    ]
+    return d.picture(" ".join(told))
 
 
 def _box(d: Drawing, rule: str, is_on: bool, x: float) -> float:
@@ -107,9 +105,7 @@ def _labels(d: Drawing, labels: list[str], owners: list[str], width: float) -> N
             (_LEFT, _TOP + _ROW + place * _ROW, _LABELS - 6),
         ):
             d.rect(left, top, room, _ROW - 1, color_of(owner))
-            text = label
-            while len(text) > 1 and mono_width(text, 11) > room - 2:
-                text = text[:-2] + "…"
+            text = shortened(label, room - 2, 11)
             d.text(left + room / 2, top + _ROW / 2, text, 11, "middle", on=color_of(owner), mono=True)
 
 
@@ -156,23 +152,3 @@ def _texts(
         d.text(indent, y + _LINE + 12, verdict, 12, fill=SOFT_INK)
         y += 2 * _LINE + 30
     return y
-
-
-def _describe(
-    mask: torch.Tensor,
-    wanted: torch.Tensor,
-    names: Sequence[str],
-    layer: Sequence[str],
-    answers: Sequence[str],
-    right: Sequence[str],
-    reading: str,
-) -> str:
-    wrong = int((mask & ~wanted).sum())
-    told = [
-        f"Rules: {' and '.join(layer) or 'none'}. {int(mask.sum())} of {mask.numel()} cells may attend, {wrong} of "
-        "them wrongly."
-    ]
-    told.append(reading)
-    for name, answer, expected in zip(names, answers, right):
-        told.append(f"{name} goes on with {answer!r}" + ("." if answer == expected else f" instead of {expected!r}."))
-    return " ".join(told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from lessons_lib.attention.masks import PADDING, Tags
 from lessons_lib.viz.drawing.palette import NEUTRAL, color_of
@@ -25,12 +25,7 @@ def runs_of(values: Sequence) -> list[tuple]:
 
 @dataclass(frozen=True)
 class TokenAxis:
-    """Tokens side by side.
-
-    tokens  (sequence id, position) of each
-    names   one for each sequence id
-    cell    pixels along the axis that a token has
-    """
+    """Tokens side by side: (sequence id, position) of each, names by sequence id, pixels of a token along the axis."""
 
     tokens: list[tuple[int, int]]
     names: Sequence[str]
@@ -73,9 +68,7 @@ class TokenAxis:
         return found
 
     def ticks(self, upright: bool) -> list[tuple[int, str]]:
-        """(index, position) of the tokens whose positions are shown: the first of a run, then those at round
-        positions.
-        """
+        """(index, position) of the tokens whose positions are shown: the first of a run, and round positions."""
         digits = max((len(str(position)) for _, position in self.tokens), default=1)
         gap = 11 if upright else 6.2 * digits + 6
         step = next(step for step in (1, 2, 5, 10, 20) if step * self.cell >= gap)
@@ -85,3 +78,30 @@ class TokenAxis:
             if all(abs(index - other) * self.cell >= gap for other in shown):
                 shown.append(index)
         return [(index, str(self.tokens[index][1])) for index in sorted(shown)]
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a sequence's tokens end on an axis of a mask.
+
+    name   what dragging it changes: "cached 0" and "new 0" for the sequence with the id 0, and so on, or "padding"
+    axis   "x", among the keys, or "y", among the queries
+    at     how many tokens stand before it on its axis
+    count  how many tokens of this kind the sequence has
+    """
+
+    name: str
+    axis: str
+    at: int
+    count: int
+
+
+def ends_of(lengths: Sequence[int], cached: Sequence[int], padding: int) -> list[End]:
+    """All ends on both axes of one pass. Keys: cached tokens, new tokens, padding; queries: without the cached."""
+    old = [(f"cached {index}", count) for index, count in enumerate(cached)]
+    new = [*((f"new {index}", count) for index, count in enumerate(lengths)), ("padding", padding)]
+    return [
+        End(name, axis, at, count)
+        for axis, tokens in (("x", old + new), ("y", new))
+        for (name, count), at in zip(tokens, accumulate(count for _, count in tokens))
+    ]

@@ -20,13 +20,7 @@ _ID = re.compile(r"\b(hatch|arrow)-[0-9a-f]{8}\b")
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture, taken apart.
-
-    Attributes:
-        width, height: of the sheet, in pixels at full size.
-        defs: patterns and markers that the elements refer to.
-        elements: what is drawn, in this order, without the paper.
-    """
+    """One picture, taken apart: its size in pixels; patterns and markers; what is drawn, in order, without paper."""
 
     width: float
     height: float
@@ -35,11 +29,7 @@ class Frame:
 
 
 def frame_of(picture: Picture) -> Frame:
-    """The parts of a picture that `Drawing.picture` has made.
-
-    Raises:
-        ValueError: it was made otherwise.
-    """
+    """The parts of a picture; ValueError if `Drawing.picture` hasn't made it."""
     drawn = _DRAWN.fullmatch(picture.svg)
     if not drawn:
         raise ValueError(

@@ -16,11 +16,8 @@ _GAP = 3  # between blocks
 def watch_paging(prompts: Mapping[str, int], tokens: Mapping[str, int], row: int, block_size: int) -> Stepper:
     """Step from rows of cache slots to blocks of a pool.
 
-    Args:
-        prompts: request -> tokens of its prompt.
-        tokens: request -> its tokens in the cache now.
-        row: slots of each request's row.
-        block_size: slots of a block.
+    prompts, tokens  request -> tokens of its prompt; its tokens in the cache now
+    row, block_size  slots of each request's row, and of a block
     """
     tables = allocated(prompts, tokens, row * len(tokens), block_size)
     return Stepper(

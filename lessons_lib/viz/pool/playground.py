@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from html import escape
 
 import ipywidgets as widgets
 
 from lessons_lib.kv_cache.block_table import BlockTable
-from lessons_lib.recording.pool_states import named_blocks, pool_state
+from lessons_lib.recording.pool_states import pool_state
+from lessons_lib.recording.words import count, numbered
+from lessons_lib.viz.controls import button, line_of, name_parts, said
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
-from lessons_lib.viz.drawing.svg import count
 from lessons_lib.viz.pool.grid import draw_pool
 
 Outcome = tuple[str, tuple[int, ...]]  # what happened, in words, and which blocks were allocated or freed
@@ -39,27 +39,16 @@ class PoolPlayground(widgets.VBox):
             # else the value and a button click would be sent at the same time, and might arrive in the wrong order
             continuous_update=True,
         )  # fmt: skip
-        self.append_button = _button("append", "append this many tokens to the request; its first tokens create it")
-        self.free_button = _button("free", "free all blocks of the request")
-        self.again_button = _button("start again", "start again with the original pool")
-        self.message = widgets.HTML(
-            layout=widgets.Layout(min_height="48px", max_width="900px")
-        )  # two lines, so that the picture doesn't move
+        self.append_button = button("append", "append this many tokens to the request; its first tokens create it")
+        self.free_button = button("free", "free all blocks of the request")
+        self.again_button = button("start again", "start again with the original pool")
+        # Two lines, so that the picture doesn't move.
+        self.message = widgets.HTML(layout=widgets.Layout(min_height="48px", max_width="900px"))
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
         controls = [self.request, self.tokens, self.append_button, self.free_button, self.again_button]
-        bar = widgets.HBox(
-            [widgets.Label("request"), *controls],
-            layout=widgets.Layout(align_items="center", flex_flow="row wrap", max_width="900px"),
-        )
-        super().__init__([bar, self.message, self.picture])
-        self.add_class("lessons-pool")
-        parts = [
-            *zip(("request", "tokens", "append", "free", "again"), controls),
-            ("message", self.message),
-            ("picture", self.picture),
-        ]
-        for part, widget in parts:
-            widget.add_class(f"lessons-pool-{part}")
+        super().__init__([line_of(widgets.Label("request"), *controls), self.message, self.picture])
+        parts = dict(zip(("request", "tokens", "append", "free", "again"), controls))
+        name_parts(self, "pool", **parts, message=self.message, picture=self.picture)
         self.append_button.on_click(lambda _: self._attempt(self._append))
         self.free_button.on_click(lambda _: self._attempt(self._free))
         self.again_button.on_click(lambda _: self._attempt(self._start))
@@ -76,8 +65,8 @@ class PoolPlayground(widgets.VBox):
         table.append(self.tokens.value)
         self.tables[name] = table  # only now: a request refused on its first call has no table
         taken = tuple(table.blocks[had:])
-        doing = f"{'grows' if known else 'arrives'} and takes {named_blocks(taken)}" if taken else "needs no new block"
-        return f"{name}, now {count(table.num_tokens, 'token')}, {doing}.", taken
+        takes = f"{'grows' if known else 'arrives'} and takes {numbered('block', taken)}"
+        return f"{name}, now {count(table.num_tokens, 'token')}, {takes if taken else 'needs no new block'}.", taken
 
     def _free(self) -> Outcome:
         name = self.request.value
@@ -86,7 +75,7 @@ class PoolPlayground(widgets.VBox):
         blocks = tuple(self.tables[name].blocks)
         self.tables[name].release()
         del self.tables[name]
-        return f"{name} frees {named_blocks(blocks)}.", blocks
+        return f"{name} frees {numbered('block', blocks)}.", blocks
 
     def _attempt(self, act: Callable[[], Outcome]) -> None:
         """Do it, or say why it was refused; then show the result."""
@@ -94,7 +83,7 @@ class PoolPlayground(widgets.VBox):
             self._event, self._changed = act()
         except Exception as error:  # refusals are expected, and so are mistakes in a learner's pool
             self._event, self._changed = f"Refused. {type(error).__name__}: {error}", ()
-        self.message.value = f'<div role="status" style="line-height:20px">{escape(self._event)}</div>'
+        self.message.value = said(self._event)
         self.picture.value = live_html(self._content())
 
     def _content(self, event: str = "") -> Picture | str:
@@ -105,7 +94,3 @@ class PoolPlayground(widgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content(self._event))}
-
-
-def _button(text: str, tooltip: str) -> widgets.Button:
-    return widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="auto"))

@@ -2,5 +2,3 @@
 
 from lessons_lib.viz.pressure.queue_rows import draw_free_queue
 from lessons_lib.viz.pressure.steps import draw_pressure
-
-__all__ = ["draw_free_queue", "draw_pressure"]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from lessons_lib.kv_cache.block_copies import SWAP_OUT
 from lessons_lib.recording.memory_steps import MemoryStep
+from lessons_lib.recording.words import count
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, tint
 from lessons_lib.viz.drawing.svg import Drawing, number
-from lessons_lib.viz.pressure.words import block_title, swap_title
 
 GRID_WIDTH = 588
 _GAP = 5
@@ -19,21 +19,17 @@ CACHED = mix(NEUTRAL, PAPER, 0.6)
 
 
 def bay_size(num_blocks: int) -> tuple[int, int, int]:
-    """The largest bays with which a pool fits, in rows of equal length if that costs little: columns, width, height of
-    a bay.
-    """
-    sizes = [_fitted(columns, num_blocks) for columns in range(1, max(num_blocks, 1) + 1)]
+    """Columns, width and height of the largest bays that fit, in even rows if that costs little."""
+    sizes = []
+    for columns in range(1, max(num_blocks, 1) + 1):
+        width = max(4, min(_WIDEST, (GRID_WIDTH + _GAP) // columns - _GAP))
+        sizes.append((columns, width, width // 2 + (_HEAD if width >= _HEADED else 6)))
     fitting = [size for size in sizes if math.ceil(num_blocks / size[0]) * (size[2] + _GAP) <= _TALLEST] or [
         sizes[min(65, len(sizes)) - 1]
     ]
     best = max(fitting, key=lambda size: (size[1], size[0]))
     even = [size for size in fitting if num_blocks % size[0] == 0 and size[1] >= 0.75 * best[1]]
     return max(even, key=lambda size: (size[1], size[0])) if even else best
-
-
-def _fitted(columns: int, num_blocks: int) -> tuple[int, int, int]:
-    width = max(4, min(_WIDEST, (GRID_WIDTH + _GAP) // columns - _GAP))
-    return columns, width, width // 2 + (_HEAD if width >= _HEADED else 6)
 
 
 def draw_bays(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
@@ -87,7 +83,7 @@ def _stripes(
 
 def draw_cached(d: Drawing, x: float, y: float, width: float, height: float) -> None:
     """Rows of dots on pale gray: what was here is still here."""
-    d.lines(f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z", "none", fill=CACHED)
+    d.boxes([(x, y)], width, height, CACHED)
     step = 7 if width >= 12 else 4
     rows, columns = max(1, int(height // step)), max(1, int(width // step))
     left, top = x + (width - (columns - 1) * step) / 2, y + (height - (rows - 1) * step) / 2
@@ -109,10 +105,20 @@ def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
         fill = color_of(name) if name else PAPER
         stroke, line = (INK, 2.5) if block in targets else (EDGE, 1)
         with d.marked([(name,)] if name else []):
-            d.rect(left, top, width - 3, height, fill, stroke, line, radius=2, title=swap_title(block, name))
+            title = f"swap block {block}: {f'{name}, swapped out' if name else 'free'}"
+            d.rect(left, top, width - 3, height, fill, stroke, line, radius=2, title=title)
         if width == 38:
             d.text(left + 4, top + height / 2, str(block), 9.5, on=fill, mono=True)
         if name and 8 * len(name) + 2 <= (width if width < 38 else 20):
             middle = left + (width - 3) * (0.68 if width == 38 else 0.5)
             d.text(middle, top + height / 2, name, 12, "middle", bold=True, on=fill)
     return math.ceil(step.num_swap_blocks / a_line) * (height + 4) - 4
+
+
+def block_title(step: MemoryStep, block: int) -> str:
+    """The hover text of a block."""
+    if owners := step.owners.get(block, ()):
+        shared = f", one block for {len(owners)}" if len(owners) > 1 else ""
+        filled = f"{step.filled.get(block, 0)} of {count(step.block_size, 'token')}"
+        return f"block {block}: {', '.join(owners)}{shared}; {filled}"
+    return f"block {block}: free" + (", but its contents can still be found" if block in step.cached else "")

@@ -1,14 +1,13 @@
-"""The free queue of a shared pool before and after each event: one row per moment, the queue on the left, the blocks in
-use on the right.
-"""
+"""The free queue of a shared pool before and after each event, and the blocks in use: a row for each moment."""
 
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 
-from lessons_lib.recording.queue_states import QueueState
+from lessons_lib.recording.pool_states import QueueState
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow
 from lessons_lib.viz.pressure.grid import CACHED
 
 _LEFT, _QUEUE, _USED = 16, 250, 620  # x of the three columns
@@ -17,27 +16,23 @@ _EVENT_CHARS = 32
 
 
 def draw_free_queue(states: Sequence[QueueState]) -> Picture:
-    """The states from top to bottom. A dark frame marks blocks that the event has moved, or whose count it has
-    changed.
-    """
+    """The states from top to bottom; a dark frame marks blocks that moved or whose count changed."""
     d = Drawing()
     d.text(_QUEUE, 16, "free queue; the leftmost block is allocated next", 12, fill=SOFT_INK)
     d.text(_USED, 16, "in use × number of sequences", 12, fill=SOFT_INK)
-    y, before = 30.0, None
+    y = 30.0
+    for before, state in pairwise([states[0], *states]):
+        d.rule(y)
+        blocks = {*before.ref_count, *state.ref_count}
+        changed = {block for block in blocks if before.ref_count.get(block) != state.ref_count.get(block)}
+        y = _row(d, state, changed, y + 8) + 8
+    told = []
     for state in states:
-        d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
-        y = _row(d, state, _changed(before, state), y + 8) + 8
-        before = state
+        queue = ", ".join(_label(state, block) for block in state.free_queue) or "empty"
+        used = ", ".join(f"{_label(state, block)} × {count}" for block, count in state.ref_count.items()) or "none"
+        told.append(f"{state.event}: free queue {queue}; in use {used}.")
     d.height = _legend(d, y)
-    return d.picture(" ".join(map(_told, states)))
-
-
-def _changed(before: QueueState | None, state: QueueState) -> set[int]:
-    """Blocks whose count differs from the row above."""
-    if before is None:
-        return set()
-    blocks = {*before.ref_count, *state.ref_count}
-    return {block for block in blocks if before.ref_count.get(block) != state.ref_count.get(block)}
+    return d.picture(" ".join(told))
 
 
 def _row(d: Drawing, state: QueueState, changed: set[int], y: float) -> float:
@@ -84,7 +79,7 @@ def _chips(
 
 
 def _legend(d: Drawing, y: float) -> float:
-    d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
+    d.rule(y)
     signs = [
         ("free", lambda x, y: d.rect(x, y, 18, 16, PAPER, EDGE, radius=3)),
         ("free, can be found by its hash", lambda x, y: d.rect(x, y, 18, 16, CACHED, SOFT_INK, dashed=True, radius=3)),
@@ -93,10 +88,3 @@ def _legend(d: Drawing, y: float) -> float:
     ]
     d.legend(_LEFT, y + 18, signs)
     return y + 36
-
-
-def _told(state: QueueState) -> str:
-    """One moment in words."""
-    queue = ", ".join(_label(state, block) for block in state.free_queue) or "empty"
-    used = ", ".join(f"{_label(state, block)} × {count}" for block, count in state.ref_count.items()) or "none"
-    return f"{state.event}: free queue {queue}; in use {used}."

@@ -7,13 +7,15 @@ still be found by their hashes. A dark frame marks the target of a copy in this 
 
 import textwrap
 
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT
 from lessons_lib.recording.memory_steps import MemoryStep
+from lessons_lib.recording.words import count, listed, numbered
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, number, sans_width
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, sans_width
 from lessons_lib.viz.pressure.grid import draw_bays, draw_cached, draw_swap_space
-from lessons_lib.viz.pressure.words import describe, events, lost, sums, title
 
+Event = tuple[str | None, str]  # the sequence that it concerns, if it is one, and what happened
 _LEFT, _PANEL = 16, 262  # margin, width of the list of events
 _LINE, _CHARS = 18, 34  # of the list
 _FEWEST_LINES = 9
@@ -21,11 +23,7 @@ _CHIPS_LEFT = 92
 
 
 def draw_pressure(step: MemoryStep) -> Picture:
-    """One step of a run. Pools of one size, with swap spaces of one size, make pictures of one height.
-
-    Args:
-        step: one of `serve_recorded`.
-    """
+    """One step of `serve_recorded`. Pools and swap spaces of one size make pictures of one height."""
     d = Drawing()
     d.text(_LEFT, 20, title(step), 15, bold=True)
     _names(d, "computed:", {name: str(tokens) for name, tokens in step.counts.items()}, 36)
@@ -86,7 +84,7 @@ def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
 
 def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
     """Sums and the legend. Returns the y below it."""
-    d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
+    d.rule(y)
     y += 16
     d.text(_LEFT, y, sums(step), 13, bold=True)
     d.text(WIDTH - _LEFT, y, lost(step), 13, "end", bold=True)
@@ -107,3 +105,49 @@ def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
     ]
     d.legend(_LEFT, y, signs)
     return y + 16
+
+
+def title(step: MemoryStep) -> str:
+    tokens, sequences = sum(step.counts.values()), len(step.counts)
+    return f"Step {step.index + 1} computes {count(tokens, 'token')} of {count(sequences, 'sequence')}"
+
+
+def events(step: MemoryStep) -> list[Event]:
+    """What happened, in order: blocks are taken and copied before the forward pass; sequences finish after it."""
+    told: list[Event] = []
+    for name in step.preempted:
+        told.append((name, "preempted, " + ("swapped out" if name in step.swapped_out else "cache dropped")))
+    for name in step.admitted:
+        found = f", {count(step.hits[name], 'token')} found in the cache" if name in step.hits else ""
+        told.append((name, "admitted" + (", swapped in" if name in step.swapped_in else found)))
+    moves = step.block_copies
+    told += [(None, f"block {one.source} is copied to block {one.target}") for one in moves if one.kind == COPY]
+    for kind in dict.fromkeys(move.kind for move in moves if move.kind != COPY):
+        sources, targets = zip(*((move.source, move.target) for move in moves if move.kind == kind))
+        ends = (numbered("block", sources), targets) if kind == SWAP_OUT else (sources, numbered("block", targets))
+        source, target = (end if isinstance(end, str) else f"swap {', '.join(map(str, end))}" for end in ends)
+        told.append((None, f"{source} to {target}"))
+    return told + [(name, "finished") for name in step.finished]
+
+
+def sums(step: MemoryStep) -> str:
+    """How many blocks are in use, and of these shared; free, and of these cached."""
+    used, cached = len(step.owners), len(step.cached)
+    shared = sum(len(owners) > 1 for owners in step.owners.values())
+    told = [f"{used:,} of {count(step.num_blocks, 'block')} in use" + (f" ({shared:,} shared)" if shared else "")]
+    told.append(f"{step.num_blocks - used:,} free ({cached:,} cached)")
+    if step.num_swap_blocks:
+        told.append(f"{sum(map(len, step.swapped.values())):,} of {count(step.num_swap_blocks, 'swap block')} in use")
+    return "; ".join(told)
+
+
+def lost(step: MemoryStep) -> str:
+    return f"{count(step.evicted, 'cached block')} evicted so far"
+
+
+def describe(step: MemoryStep) -> str:
+    """The whole picture in words."""
+    happened = "; ".join(f"{name} {what}" if name else what for name, what in events(step)) or "no changes"
+    computed = listed([f"{name} {tokens}" for name, tokens in step.counts.items()])
+    waiting = listed(step.waiting)
+    return f"{title(step)}: {computed}. Events: {happened}. After it, {sums(step)}; {lost(step)}. Waiting: {waiting}."

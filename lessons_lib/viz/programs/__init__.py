@@ -2,5 +2,3 @@
 
 from lessons_lib.viz.programs.access import draw_program
 from lessons_lib.viz.programs.moments import watch
-
-__all__ = ["draw_program", "watch"]

@@ -4,10 +4,10 @@ import textwrap
 from collections.abc import Sequence
 
 from lessons_lib.recording.kernel_accesses import KernelRecording, ProgramRun
-from lessons_lib.recording.words import check_index
-from lessons_lib.viz.drawing.palette import EDGE, INK, SOFT_INK
+from lessons_lib.recording.words import check_index, count
+from lessons_lib.viz.drawing.palette import INK, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing
 from lessons_lib.viz.programs.cells import PALE, draw_cache, draw_cell, draw_lines
 from lessons_lib.viz.programs.touched_cells import Run, Touched, touched
 from lessons_lib.viz.programs.words import bytes_text, ids_text, program_name, sentences
@@ -18,19 +18,11 @@ _GRID_WIDTH, _GRID_HEIGHT = 250.0, 66.0
 
 
 def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None = None) -> Picture:
-    """Program i of a recording: all tensors that the kernel touches, coloured where this program loads and stores.
+    """Program i of `record_kernel`: all tensors that the kernel touches, coloured where this program loads and stores.
 
-    Tensors that no program touches are named at the end. Caches of which the program touches the same cells, such as
-    keys and values, are drawn once. A tensor counts as a cache if its parameter's name contains "cache" and it has the
-    shape [blocks, slots, KV heads, elements] or [blocks, slots, elements].
-
-    Args:
-        recording: from `record_kernel`.
-        i: which program, in the order of `recording.programs`.
-        names: what each axis of the grid counts, e.g. ["sequence", "query head"].
-
-    Raises:
-        IndexError: there is no program i.
+    Caches of which the program touches the same cells, such as keys and values, are drawn once. A tensor is a cache if
+    its parameter's name contains "cache" and its shape is [blocks, slots, KV heads, elements] or [blocks, slots,
+    elements]. `names`: what each axis of the grid counts, such as ["sequence", "query head"].
     """
     check_index("program", i, len(recording.programs))
     program = recording.programs[i]
@@ -49,11 +41,14 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
     for tensors, of in groups:
         y = _tensor(d, recording, program, tensors, of, y)
     if untouched:
-        d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+        d.rule(y)
         d.text(16, y + 14, f"touched by no program: {', '.join(untouched)}", 12, fill=SOFT_INK)
         y += 28
     d.height = _legend(d, [of for _, of in groups], y)
-    return d.picture(_describe(recording, program, ids, groups, untouched))
+    told = [sentence for names, of in groups for sentence in sentences(of, names)]
+    told += [f"touches nothing of {', '.join(names)}" for names, of in groups if not len(of.index)]
+    told += [f"no program touches {', '.join(untouched)}"] * bool(untouched)
+    return d.picture(f"{title}{f': {ids}' if ids else ''}. {bytes_text(recording, program)} It {'; '.join(told)}.")
 
 
 def _groups(found: dict[str, Touched]) -> list[tuple[list[str], Touched]]:
@@ -72,7 +67,7 @@ def _tensor(
 ) -> float:
     """A tensor: its name, what the program does with it in words, and its cells. Returns the y below it."""
     layout = recording.tensors[names[0]]
-    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    d.rule(y)
     y += 13
     told = _lines(of, names)
     lines = told or ["not touched by this program"]
@@ -89,7 +84,13 @@ def _tensor(
     for name in names:
         d.text(16, label, name, 13 if len(name) <= 14 else 11, bold=True, mono=True)
         label += 16
-    for words in [str(list(layout.shape)), *_shape_words(of)]:
+    shape = [str(list(layout.shape))]
+    if of.kind == "cache":
+        blocks, slots, heads = of.shape
+        shape += [f"{count(blocks, 'block')} of {count(slots, 'slot')}", *[f"with {heads} KV heads each"] * (heads > 1)]
+    elif of.kind == "rows":
+        shape.append(f"a cell: {count(of.elements, 'element')}")
+    for words in shape:
         d.text(16, label, words, 11, fill=SOFT_INK)
         label += 14
     y += 16 * len(lines) - 4
@@ -104,13 +105,6 @@ def _lines(of: Touched, names: list[str]) -> list[str]:
     return textwrap.wrap("; ".join(sentences(of, names)), 112)
 
 
-def _shape_words(of: Touched) -> list[str]:
-    if of.kind == "cache":
-        blocks, slots, heads = of.shape
-        return [f"{count(blocks, 'block')} of {count(slots, 'slot')}"] + [f"with {heads} KV heads each"] * (heads > 1)
-    return [f"a cell: {count(of.elements, 'element')}"] if of.kind == "rows" else []
-
-
 def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[str] | None) -> float:
     """All programs as a small grid in the upper right corner, this one dark. Returns the y below it."""
     total, grid = len(recording.programs), recording.grid
@@ -120,8 +114,7 @@ def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[st
     cell = min(14.0, _GRID_WIDTH / columns, _GRID_HEIGHT / lines)
     size, left = max(cell - 1, 0.5), WIDTH - 16 - columns * cell
     corners = [(left + index % columns * cell, 32 + index // columns * cell) for index in range(total)]
-    box = f"h{number(size)}v{number(size)}h{number(-size)}z"
-    d.lines("".join(f"M{number(x)} {number(y)}{box}" for x, y in corners), "none", fill=PALE)
+    d.boxes(corners, size, size, PALE)
     d.rect(*corners[i], size, size, INK)
     y = 40 + lines * cell
     if len(grid) > 1:
@@ -133,7 +126,7 @@ def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[st
 
 def _legend(d: Drawing, of: list[Touched], y: float) -> float:
     """The legend. Returns the y below it."""
-    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    d.rule(y)
     y += 16
     runs = {"loaded": Run((), 0, 1, 1, 0, 1), "stored": Run((), 0, 1, 0, 1, 0)}
     if any((one.times > 1).any() for one in of):
@@ -147,23 +140,3 @@ def _legend(d: Drawing, of: list[Touched], y: float) -> float:
         heads = "; in a slot KV head 0 on top" if caches[0].shape[2] > 1 else ""
         d.text(x + 20, y, f"iteration in which a block is loaded{heads}", 12, fill=SOFT_INK)
     return y + 18
-
-
-def _describe(
-    recording: KernelRecording,
-    program: ProgramRun,
-    ids: str,
-    groups: list[tuple[list[str], Touched]],
-    untouched: list[str],
-) -> str:
-    grid = " × ".join(map(str, recording.grid))
-    kernel_and_program = f"{recording.kernel}, grid of {grid}, {program_name(program)}" + (f": {ids}" if ids else "")
-    told = [f"{kernel_and_program}. {bytes_text(recording, program)}"]
-    for names, of in groups:
-        told += [f"{program_name(program).capitalize()}: {sentence}." for sentence in sentences(of, names)]
-    idle = [name for names, of in groups if not len(of.index) for name in names]
-    if idle:
-        told.append(f"It touches nothing of {', '.join(idle)}.")
-    if untouched:
-        told.append(f"No program touches any of {', '.join(untouched)}.")
-    return " ".join(told)

@@ -20,9 +20,7 @@ _HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two blocks
 
 
 def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, elements: int = 1) -> None:
-    """A cell, or neighbors drawn as one: loaded, stored, or both, side by side. In a partly touched cell, only that
-    part is colored.
-    """
+    """A cell, or equal neighbors: loaded, stored, or both side by side; if partly touched, colored in part."""
     size = width / 2 if run.loaded and run.stored else width
     begin, size = run.first / elements * size, (run.last + 1 - run.first) / elements * size
     if run.loaded:
@@ -39,9 +37,7 @@ def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: 
 
 
 def draw_lines(d: Drawing, of: Touched, x: float, y: float, room: float) -> float:
-    """A line per row; a vector is one. With more than two axes, a cell holds the whole last axis, and lines run over
-    all axes but the last two.
-    """
+    """A line per row; a vector is one. With more than two axes, a cell is the whole last axis."""
     columns, rows = of.shape[-1], list(np.ndindex(*of.shape[:-1]))
     if not rows or not columns:
         d.text(x, y + 9, "no elements", 12, fill=SOFT_INK)
@@ -60,7 +56,10 @@ def draw_lines(d: Drawing, of: Touched, x: float, y: float, room: float) -> floa
     y += 13
     for row, label in zip(shown, labels):
         d.text(left - 5, y + height / 2, label, 10, "end", fill=INK if row in own else SOFT_INK)
-        _pale_row(d, left, y, width, columns, height)
+        if width < 4:
+            d.rect(left, y, width * columns, height, PALE)
+        else:
+            d.boxes([(left + index * width, y) for index in range(columns)], width - 1, height, PALE)
         for run in own.get(row, []):
             cells = range(run.start, run.end) if width >= 4 else (run.start,)
             size = width - 1 if width >= 4 else width * (run.end - run.start)
@@ -74,9 +73,7 @@ def draw_lines(d: Drawing, of: Touched, x: float, y: float, room: float) -> floa
 
 
 def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
-    """A bay for each block with its slots, a mark in each slot for each KV head, and the iterations that load the
-    block.
-    """
+    """A bay for each block, in its slots a mark for each KV head, and the iterations that load the block."""
     blocks, slots, heads = of.shape
     mark = 8.0 if heads <= 2 else 5.0 if heads <= 4 else 3.0
     cell = _slot_width(blocks, slots, heads * mark, room)
@@ -90,29 +87,26 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
     inset = (width - per_line * cell + 1) / 2
     corners = [(inset + slot % per_line * cell, _HEAD + slot // per_line * line_height) for slot in range(slots)]
     marks = [(corner_x, corner_y + head * mark) for corner_x, corner_y in corners for head in range(heads)]
-    pale = _boxes(marks, cell - 1, mark - 1)
     for block in range(blocks):
         left, top = x + block % columns * (width + _GAP), y + block // columns * (height + _GAP)
         is_touched = block in own
-        d.rect(left, top, width, height, PAPER, EDGE, radius=3, title=_block_title(of, name, block))
+        loads, stored = of.iterations["load"].get(block, []), ["stored"] * (block in of.iterations["store"])
+        loaded = [f"loaded in iteration{'s' * (len(loads) > 1)} {', '.join(map(str, loads))}"] * bool(loads)
+        title = f"{name}: block {block}, {', '.join(loaded + stored) or 'not touched'}"
+        d.rect(left, top, width, height, PAPER, EDGE, radius=3, title=title)
         ink = INK if is_touched else SOFT_INK
         d.text(left + 5, top + _HEAD / 2 + 0.5, str(block), 11, fill=ink, mono=True, bold=is_touched)
-        _iteration_chip(d, of.iterations["load"].get(block, []), left + width, top)
-        d.lines(f"M{number(left)} {number(top)}{pale}", "none", fill=PALE)
+        if loads:
+            text = ", ".join(map(str, loads)) if len(loads) <= 2 else f"{loads[0]} … {loads[-1]}"
+            chip = max(14.0, 6.2 * len(text) + 6)
+            d.rect(left + width - chip - 2, top + 2, chip, 13, INK, radius=6.5)
+            d.text(left + width - 2 - chip / 2, top + 8.5, text, 10, "middle", bold=True, fill=PAPER)
+        d.boxes([(left + mark_x, top + mark_y) for mark_x, mark_y in marks], cell - 1, mark - 1, PALE)
         for run in own.get(block, []):
             slot_x, slot_y = corners[run.row[1]]
             for head in range(run.start, run.end):
                 draw_cell(d, left + slot_x, top + slot_y + head * mark, cell - 1, mark - 1, run, of.elements)
     return y + math.ceil(blocks / columns) * (height + _GAP) - _GAP
-
-
-def _boxes(corners: list[tuple[float, float]], width: float, height: float) -> str:
-    """A path of boxes, each relative to the end of the previous one, so that it can be drawn anywhere."""
-    path, last = "", (0.0, 0.0)
-    for x, y in corners:
-        path += f"m{number(x - last[0])} {number(y - last[1])}h{number(width)}v{number(height)}h{number(-width)}z"
-        last = (x, y)
-    return path
 
 
 def _slot_width(blocks: int, slots: int, slot_height: float, room: float) -> float:
@@ -125,29 +119,3 @@ def _slot_width(blocks: int, slots: int, slot_height: float, room: float) -> flo
         if math.ceil(blocks / columns) * height <= (_MOST_CACHE / 2 if cell > 8 else _MOST_CACHE):
             return cell
     return 4.0
-
-
-def _iteration_chip(d: Drawing, iterations: list[int], right: float, y: float) -> None:
-    """The iterations in which a block is loaded, at the right end of its head."""
-    if not iterations:
-        return
-    text = ", ".join(map(str, iterations)) if len(iterations) <= 2 else f"{iterations[0]} … {iterations[-1]}"
-    width = max(14.0, 6.2 * len(text) + 6)
-    d.rect(right - width - 2, y + 2, width, 13, INK, radius=6.5)
-    d.text(right - 2 - width / 2, y + 8.5, text, 10, "middle", bold=True, fill=PAPER)
-
-
-def _block_title(of: Touched, name: str, block: int) -> str:
-    iterations = of.iterations["load"].get(block, [])
-    told = [f"loaded in iteration{'s' * (len(iterations) > 1)} {', '.join(map(str, iterations))}"] * bool(iterations)
-    told += ["stored"] * (block in of.iterations["store"])
-    return f"{name}: block {block}, {', '.join(told) or 'not touched'}"
-
-
-def _pale_row(d: Drawing, x: float, y: float, width: float, count: int, height: float) -> None:
-    """A row of untouched cells, with gaps between them where they are wide enough."""
-    if width < 4:
-        d.rect(x, y, width * count, height, PALE)
-        return
-    box = f"h{number(width - 1)}v{number(height)}h{number(1 - width)}z"
-    d.lines("".join(f"M{number(x + index * width)} {number(y)}{box}" for index in range(count)), "none", fill=PALE)

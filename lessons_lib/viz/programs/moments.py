@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lessons_lib.recording.kernel_accesses import Access, KernelRecording, ProgramRun
+from lessons_lib.recording.kernel_accesses import KernelRecording, ProgramRun
 from lessons_lib.recording.kernel_moments import Moment, Variable
+from lessons_lib.recording.words import count, listed
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, outline
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, flow, mono_width, number
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, mono_width, number
 from lessons_lib.viz.programs.cells import LOADED, PALE
 from lessons_lib.viz.programs.touched_cells import Touched, touched
 from lessons_lib.viz.programs.words import ids_text, program_name, sentences
@@ -22,17 +23,13 @@ _CODE, _LINE, _MOST_LINES = 10.5, 14.5, 25
 _LABEL, _ROW = 92, 20  # width of a tensor's name; height of its strip
 _MOST_CELLS, _MOST_BLOCKS, _MOST_ARROWS = 64, 96, 8
 _MOST_PROGRAMS = 32
+Point = tuple[float, float]
 
 
 def watch(recording: KernelRecording, names: Sequence[str] | None = None) -> Stepper:
-    """Step through the loads and stores of the program whose moments have been recorded.
+    """Step through the loads and stores of the program in `record_kernel(..., moments_of=...)`, else ValueError.
 
-    Args:
-        recording: from `record_kernel(..., moments_of=...)`.
-        names: what each axis of the grid counts, such as ["sequence", "query head"].
-
-    Raises:
-        ValueError: no moments were recorded.
+    names: what each axis of the grid counts, such as ["sequence", "query head"].
     """
     program = next((run for run in recording.programs if any(access.moment for access in run.accesses)), None)
     if program is None:
@@ -55,7 +52,8 @@ def draw_moment(recording: KernelRecording, program: ProgramRun, t: int, names: 
     d = Drawing()
     ids = ids_text(program, names)
     d.text(_LEFT, 20, f"{recording.kernel}, {program_name(program)}" + (f": {ids}" if ids else ""), 15, bold=True)
-    sentence = _sentence(recording, program, access)
+    of = touched(recording, ProgramRun(program.ids, (access,)), access.tensor)
+    sentence = "; ".join(sentences(of, [access.tensor])) + "."
     d.text(_LEFT, 42, sentence[0].upper() + sentence[1:], 13)
     _code(d, access.moment)
     memory = _memory(d, recording, program, t)
@@ -64,12 +62,13 @@ def draw_moment(recording: KernelRecording, program: ProgramRun, t: int, names: 
     longest = max(len(_lines_of(other.moment)[0]) for other in program.accesses)
     y = max([*below, _TOP + 18 + min(longest, _MOST_LINES) * _LINE]) + 6
     d.height = _costs(d, recording, program, t, y)
-    return d.picture(_describe(recording, program, t, sentence))
-
-
-def _sentence(recording: KernelRecording, program: ProgramRun, access: Access) -> str:
-    of = touched(recording, ProgramRun(program.ids, (access,)), access.tensor)
-    return "; ".join(sentences(of, [access.tensor])) + "."
+    told = [f"{recording.kernel}, {program_name(program)}, access {t + 1} of {len(program.accesses)}: it {sentence}"]
+    if access.moment:
+        lines, current = _lines_of(access.moment)
+        short, bars = _sorted(access.moment)
+        told.append(f"The line of {access.moment.function}: {lines[current].strip()}")
+        told.append(f"Variables: {listed([*map(_words, short, short.values()), *bars])}.")
+    return d.picture(" ".join(told))
 
 
 def _before(program: ProgramRun, t: int) -> Moment | None:
@@ -80,9 +79,7 @@ def _before(program: ProgramRun, t: int) -> Moment | None:
 
 
 def _lines_of(moment: Moment | None) -> tuple[list[str], int]:
-    """The function's code without decorators, docstring and nbgrader's marks, and which of these lines is the current
-    one.
-    """
+    """The function's code without decorators, docstring and nbgrader's marks, and the index of the current line."""
     if moment is None:
         return [], 0
     text = textwrap.dedent("".join(moment.source))
@@ -146,13 +143,9 @@ def _cells_of(recording: KernelRecording, program: ProgramRun, name: str, start:
     return set(map(tuple, of.index[:, :width].tolist()))
 
 
-def _fill(cell: tuple, earlier: set[tuple], now: set[tuple]) -> str:
-    return NOW if cell in now else LOADED if cell in earlier else PALE
-
-
 def _strip(
     d: Drawing, name: str, of: Touched, earlier: set[tuple], now: set[tuple], y: float
-) -> tuple[float, dict[int, tuple[float, float]]]:
+) -> tuple[float, dict[int, Point]]:
     """A small tensor as a line of cells, a gap after each row. Returns the y below it, and where its cells are."""
     d.text(_MIDDLE, y + 8, name, 11, bold=bool(now), mono=True)
     cells = list(np.ndindex(*of.shape))
@@ -163,8 +156,7 @@ def _strip(
     rows = max(len(cells) // max(of.shape[-1], 1), 1)
     width = min(16.0, (WIDTH - 16 - _MIDDLE - _LABEL - 5 * (rows - 1)) / max(len(cells), 1))
     lefts = [_MIDDLE + _LABEL + place * width + 5 * (place // of.shape[-1]) for place in range(len(cells))]
-    box = f"h{number(width - 1)}v13h{number(1 - width)}z"
-    d.lines("".join(f"M{number(x)} {number(y + 1)}{box}" for x in lefts), "none", fill=PALE)
+    d.boxes([(x, y + 1) for x in lefts], width - 1, 13, PALE)
     for x, cell in zip(lefts, cells):
         if cell in now or cell in earlier:
             d.rect(x, y + 1, width - 1, 13, NOW if cell in now else LOADED)
@@ -174,7 +166,7 @@ def _strip(
 
 def _blocks(
     d: Drawing, name: str, of: Touched, earlier: set[tuple], now: set[tuple], y: float
-) -> tuple[float, dict[int, tuple[float, float]]]:
+) -> tuple[float, dict[int, Point]]:
     """A cache, block after block, a cell for each slot. Returns the y below it, and where each block begins."""
     blocks, slots = of.shape[:2]
     d.text(_MIDDLE, y + 8, name, 11, bold=bool(now), mono=True)
@@ -191,44 +183,31 @@ def _blocks(
         x, line = _MIDDLE + block % a_line * (width + 4), top + block // a_line * 30
         d.rect(x, line, width, 26, PAPER, EDGE, radius=2)
         d.text(x + 3, line + 7, str(block), 9, fill=SOFT_INK, mono=True)
-        for fill in (PALE, LOADED, NOW):
-            own = [slot for slot in range(slots) if _fill((block, slot), earlier, now) == fill]
-            path = "".join(
-                f"M{number(x + 2 + slot * cell)} {number(line + 13)}h{cell - 1}v10h{1 - cell}z" for slot in own
-            )
-            if path:
-                d.lines(path, "none", fill=fill)
+        cells = {(block, slot) for slot in range(slots)}
+        for fill, own in ((PALE, cells - now - earlier), (LOADED, cells & earlier - now), (NOW, cells & now)):
+            d.boxes([(x + 2 + slot * cell, line + 13) for _, slot in sorted(own)], cell - 1, 10, fill)
         centers[block] = (x + width / 2, line)
     return top + -(-blocks // a_line) * 30 + 2, centers
 
 
 def _arrows(
-    d: Drawing,
-    recording: KernelRecording,
-    program: ProgramRun,
-    t: int,
-    centers: dict[str, dict[int, tuple[float, float]]],
+    d: Drawing, recording: KernelRecording, program: ProgramRun, t: int, centers: dict[str, dict[int, Point]]
 ) -> None:
     """From the table entries read last to the blocks that are touched now."""
     access = program.accesses[t]
-    if "cache" not in access.tensor:
-        return
     read = next((one for one in reversed(program.accesses[:t]) if "table" in one.tensor), None)
-    blocks = list(dict.fromkeys(block for (block,) in recording.indices(access, 1)))
-    if read is None or len(blocks) > _MOST_ARROWS:
+    if "cache" not in access.tensor or read is None:
         return
-    entries = list(dict.fromkeys(read.offsets))
-    for entry, block in zip(entries, blocks):
+    blocks = list(dict.fromkeys(block for (block,) in recording.indices(access, 1)))
+    if len(blocks) > _MOST_ARROWS:
+        return
+    for entry, block in zip(dict.fromkeys(read.offsets), blocks):
         start, end = centers[read.tensor].get(entry), centers[access.tensor].get(block)
         if start and end:
             middle = (start[1] + end[1]) / 2
             curve = f"{number(start[0])} {number(middle)} {number(end[0])} {number(middle)}"
-            d.lines(
-                f"M{number(start[0])} {number(start[1])}C{curve} {number(end[0])} {number(end[1] - 1)}",
-                INK,
-                1.5,
-                arrow=True,
-            )
+            path = f"M{number(start[0])} {number(start[1])}C{curve} {number(end[0])} {number(end[1] - 1)}"
+            d.lines(path, INK, 1.5, arrow=True)
 
 
 def _sorted(moment: Moment | None) -> tuple[dict[str, Variable], dict[str, Variable]]:
@@ -289,10 +268,16 @@ def _bars(d: Drawing, numbers: Sequence[float], x: float, y: float, room: float)
 
 def _costs(d: Drawing, recording: KernelRecording, program: ProgramRun, t: int, y: float) -> float:
     """What it has loaded, all that is loaded, and what would be enough. Returns the y below it."""
-    d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
+    d.rule(y)
     so_far = recording.bytes_of(ProgramRun(program.ids, program.accesses[: t + 1]), "load")
     own = recording.bytes_of(program, "load")
-    total, least = _loaded(recording)
+    total, once = 0, {}
+    for run in recording.programs:
+        total += recording.bytes_of(run, "load")
+        for access in run.accesses:
+            if access.kind == "load":
+                once.setdefault(access.tensor, set()).update(access.offsets)
+    least = sum(len(offsets) * recording.tensors[name].itemsize for name, offsets in once.items())
     words = (
         ("after this line", so_far, own),
         ("this program", own, total),
@@ -305,23 +290,11 @@ def _costs(d: Drawing, recording: KernelRecording, program: ProgramRun, t: int, 
     for place, (label, part, whole) in enumerate(words):
         top = y + 14 + 19 * place
         d.text(left - 10, top, label, 12, "end")
-        d.rect(left, top - 6, bar * part / max(total, 1), 12, LOADED if place else NOW)
-        d.text(
-            left + bar * part / max(total, 1) + 6, top, f"{part:,} bytes" + (f" of {whole:,}" if not place else ""), 11
-        )
+        length = bar * part / max(total, 1)
+        d.rect(left, top - 6, length, 12, LOADED if place else NOW)
+        d.text(left + length + 6, top, f"{part:,} bytes" + (f" of {whole:,}" if not place else ""), 11)
     _programs(d, recording, program, y + 8)
     return y + 14 + 19 * len(words)
-
-
-def _loaded(recording: KernelRecording) -> tuple[int, int]:
-    """Bytes that all programs load, and those if each number were loaded once."""
-    total = sum(recording.bytes_of(run, "load") for run in recording.programs)
-    once: dict[str, set[int]] = {}
-    for run in recording.programs:
-        for access in run.accesses:
-            if access.kind == "load":
-                once.setdefault(access.tensor, set()).update(access.offsets)
-    return total, sum(len(own) * recording.tensors[name].itemsize for name, own in once.items())
 
 
 def _programs(d: Drawing, recording: KernelRecording, program: ProgramRun, y: float) -> None:
@@ -335,34 +308,15 @@ def _programs(d: Drawing, recording: KernelRecording, program: ProgramRun, y: fl
     cell = min(5.0, (WIDTH - 16 - _MIDDLE - 40) / columns / (blocks + 2), 400.0)
     if cell < 1 or lines > 6:
         return
-    d.text(
-        _MIDDLE + 40, y + 6, f"the blocks of {cache} that each program loads; framed: this program", 11, fill=SOFT_INK
-    )
+    words = f"the blocks of {cache} that each program loads; framed: this program"
+    d.text(_MIDDLE + 40, y + 6, words, 11, fill=SOFT_INK)
     height = min(14.0, 58 / lines)
     for place, run in enumerate(recording.programs):
         row, column = divmod(place, columns)
         x, top = _MIDDLE + 40 + column * (blocks + 2) * cell, y + 18 + row * height
         own = {block for a in run.accesses if a.tensor == cache for (block,) in recording.indices(a, 1)}
         for fill, wanted in ((PALE, False), (LOADED, True)):
-            corners = [x + block * cell for block in range(blocks) if (block in own) == wanted]
-            box = f"h{number(cell - 0.6)}v{number(height - 4)}h{number(0.6 - cell)}z"
-            if corners:
-                d.lines("".join(f"M{number(left)} {number(top)}{box}" for left in corners), "none", fill=fill)
+            corners = [(x + block * cell, top) for block in range(blocks) if (block in own) == wanted]
+            d.boxes(corners, cell - 0.6, height - 4, fill)
         if run is program:
             d.rect(x - 1.5, top - 1.5, blocks * cell + 2, height - 1, "none", INK, 1.5)
-
-
-def _describe(recording: KernelRecording, program: ProgramRun, t: int, sentence: str) -> str:
-    access = program.accesses[t]
-    told = [f"{recording.kernel}, {program_name(program)}, access {t + 1} of {len(program.accesses)}: it {sentence}"]
-    if access.moment:
-        lines, current = _lines_of(access.moment)
-        told.append(f"The line of {access.moment.function}: {lines[current].strip()}")
-        short, bars = _sorted(access.moment)
-        values = [_words(*item) for item in short.items()] + [
-            f"{name} [{value.shape[0]}]" for name, value in bars.items()
-        ]
-        told.append(f"Variables: {', '.join(values) or 'none yet'}.")
-    total, least = _loaded(recording)
-    told.append(f"All programs load {total:,} bytes; each number once would be {least:,}.")
-    return " ".join(told)

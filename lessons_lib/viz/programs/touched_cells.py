@@ -24,7 +24,6 @@ class Touched:
         loaded, stored: int [P], how many distinct elements of each cell.
         times: int [P], how often the cell's most loaded element is loaded.
         inner: int [P, 2], the first and the last touched element of the cell.
-        loads, stores: how many elements in all, repeats included.
         iterations: of a cache, "load" or "store" -> block -> which of the program's loads (stores) of this tensor touch
             it, from 1, blocks in the order in which they are touched first.
         astray: how many accessed elements are between those of the tensor, which then is a view of a larger one.
@@ -38,17 +37,13 @@ class Touched:
     stored: np.ndarray
     times: np.ndarray
     inner: np.ndarray
-    loads: int
-    stores: int
     iterations: dict[str, dict[int, list[int]]]
     astray: int
 
     def same_as(self, other: Touched) -> bool:
-        arrays = ("index", "loaded", "stored", "times", "inner")
-        plain = ("kind", "shape", "elements", "loads", "stores", "iterations", "astray")
-        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays
-        )
+        """Whether the same cells are accessed alike."""
+        mine, theirs = ((each.kind, each.shape, each.runs, each.iterations, each.astray) for each in (self, other))
+        return mine == theirs
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -69,13 +64,10 @@ class Touched:
 
 @dataclass(frozen=True)
 class Run:
-    """Neighboring cells along the last axis that the program accesses alike.
+    """Neighboring cells along the last axis, in one `row` of the others, that the program accesses alike.
 
-    Attributes:
-        row: their index along the other axes.
-        start, end: the first cell, and the one after the last.
-        loaded, stored: elements of each cell; times: how often each of them is loaded at most.
-        first, last: the touched elements of each cell are between these.
+    loaded, stored  elements of each cell; times: how often each of them is loaded at most
+    first, last     the touched elements of each cell are between these
     """
 
     row: tuple[int, ...]
@@ -96,13 +88,12 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
     order = np.array([math.prod(layout.shape[axis + 1 :]) for axis in range(len(layout.shape))], np.int64)
     counts: list[np.ndarray] = []  # loads, then stores of each element: int [*shape, elements]
     iterations: dict[str, dict[int, list[int]]] = {}
-    totals, astray = [], 0
+    astray = 0
     for what in ("load", "store"):
         accesses = [access.offsets for access in program.accesses if access.tensor == name and access.kind == what]
         offsets = np.concatenate([np.zeros(0, np.int64), *accesses]).astype(np.int64)
         iteration = np.repeat(np.arange(1, len(accesses) + 1), [len(own) for own in accesses])
         own = layout.has(offsets)
-        totals.append(len(offsets))
         astray += int((~own).sum())
         index = layout.indices_of(offsets[own])
         size = (*shape, max(elements, 1))
@@ -113,7 +104,7 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
     used = loads + stores > 0
     inner = np.stack([used.argmax(axis=1), used.shape[1] - 1 - used[:, ::-1].argmax(axis=1)], axis=1)
     loaded, stored = (loads > 0).sum(axis=1), (stores > 0).sum(axis=1)
-    return Touched(kind, shape, elements, index, loaded, stored, loads.max(axis=1), inner, *totals, iterations, astray)
+    return Touched(kind, shape, elements, index, loaded, stored, loads.max(axis=1), inner, iterations, astray)
 
 
 def _cell_layout(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:

@@ -6,13 +6,3 @@ from lessons_lib.viz.replicas.prefix_places import PrefixPlaces, draw_prefix_pla
 from lessons_lib.viz.replicas.ring import draw_all_reduce
 from lessons_lib.viz.replicas.streams import draw_streams
 from lessons_lib.viz.replicas.two_gpus import decode_ratio, two_gpus_table
-
-__all__ = [
-    "PrefixPlaces",
-    "decode_ratio",
-    "draw_all_reduce",
-    "draw_cut_matrices",
-    "draw_prefix_places",
-    "draw_streams",
-    "two_gpus_table",
-]

@@ -10,11 +10,8 @@ _TOP, _LABEL, _GAP = 62, 92, 44
 
 
 def draw_cut_matrices(num_tokens: int, inputs: int, inner: int, outputs: int) -> Picture:
-    """x @ W1 -> elementwise -> @ W2 = y, in two processes: what each of them has, and the sum at the end.
-
-    Args:
-        num_tokens, inputs, inner, outputs: sizes of the matrices: x [tokens, inputs], W1 [inputs, inner], W2 [inner,
-            outputs].
+    """x [tokens, inputs] @ W1 [inputs, inner] -> elementwise -> @ W2 [inner, outputs] = y, in two processes: what each
+    has, and the sum at the end.
     """
     part = inner // 2
     unit = min((WIDTH - _LABEL - 100 - 4 * _GAP) / (inputs + inner + part + 3 * outputs), 9.0)

@@ -11,12 +11,7 @@ _LEFT, _TOP, _ROW, _GAP, _SPACE = 46, 78, 30, 4, 26
 
 
 def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]) -> Picture:
-    """A grid for each policy: a row for each conversation, a column for each replica. A cell is filled as far as the
-    replica's cache holds the conversation.
-
-    Args:
-        blocks: conversation -> its number of full blocks.
-    """
+    """A grid for each policy, filled as far as a replica's cache holds a conversation; `blocks`: its full blocks."""
     d = Drawing()
     num_replicas = len(next(iter(places[0].cached.values())))
     panel = (WIDTH - _LEFT - 16 - _SPACE * (len(places) - 1)) / len(places)
@@ -35,7 +30,11 @@ def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]
     d.height = _TOP + len(blocks) * (_ROW + _GAP) + 26
     words = "Filled: the blocks of a conversation that this cache holds at the end. What is in both takes memory twice."
     d.text(_LEFT, d.height - 14, words, 12, fill=SOFT_INK)
-    return d.picture(_describe(places, blocks))
+    told = []
+    for each in places:
+        held = "; ".join(f"{name} {' and '.join(map(str, counts))}" for name, counts in each.cached.items())
+        told.append(f"{each.policy}, {each.found:.0%} of the prompt tokens found: {held}.")
+    return d.picture(f"Blocks of each conversation in the cache of each replica. {' '.join(told)}")
 
 
 def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, total: int) -> None:
@@ -47,16 +46,3 @@ def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, t
     middle = x + filled / 2 if is_in_filled else x + (filled + width) / 2  # the text doesn't cross the edge
     ink, on = INK if count else SOFT_INK, color_of(name) if is_in_filled else None
     d.text(middle, y + _ROW / 2, f"{count}/{total}", 12, "middle", bold=bool(count), fill=ink, on=on)
-
-
-def _describe(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]) -> str:
-    told = []
-    for each in places:
-        held = "; ".join(f"{name} {_where(counts)}" for name, counts in each.cached.items())
-        told.append(f"{each.policy}, {each.found:.0%} of the prompt tokens found: {held}.")
-    sizes = ", ".join(f"{name} {count}" for name, count in blocks.items())
-    return f"Blocks of each conversation in the caches of the replicas. All blocks: {sizes}. {' '.join(told)}"
-
-
-def _where(counts: Sequence[int]) -> str:
-    return " and ".join(f"{count} in replica {index}" for index, count in enumerate(counts) if count) or "in none"

@@ -13,11 +13,8 @@ _STRIPE = 13
 
 
 def draw_all_reduce(steps: Sequence[ReduceStep]) -> Picture:
-    """A column for each step, a row for each worker, a cell for each part. A cell has a stripe for each worker whose
-    tensor is in its sum. An arrow leads from the sender to what has just arrived.
-
-    Args:
-        steps: of `record_all_reduce`.
+    """Steps of `record_all_reduce`: a column for each step, a row for each worker, a cell for each part, in it a stripe
+    for each worker whose tensor is in its sum. An arrow leads from the sender to what has just arrived.
     """
     world_size = len(steps[0].holds)
     panel = (WIDTH - _LEFT - 16 - _GAP * (len(steps) - 1)) / len(steps)
@@ -62,26 +59,15 @@ def _cell(d: Drawing, x: float, y: float, width: float, height: float, rank: int
         d.text(x + width / 2, y + height + 9, "✓", 12, "middle", bold=True)
 
 
-def _workers(contains: frozenset[int]) -> str:
-    names = [str(worker) for worker in sorted(contains)]
-    if len(names) == 1:
-        return f"worker {names[0]}"
-    return f"workers {', '.join(names[:-1])} and {names[-1]}"
-
-
 def _describe(steps: Sequence[ReduceStep]) -> str:
-    world_size = len(steps[0].holds)
-    told = []
+    world_size, told = len(steps[0].holds), []
     for index, step in enumerate(steps[1:], 1):
         arrived = [
-            f"part {part} from worker {source} to worker {rank}, then of {_workers(step.holds[rank][part])}"
+            f"part {part} from worker {source} to worker {rank}, then of {len(step.holds[rank][part])}"
             for rank, received in enumerate(step.received)
             for part, source in received.items()
         ]
         told.append(f"Step {index}: {'; '.join(arrived)}.")
     complete = [sum(len(part) == world_size for part in holds) for holds in steps[-1].holds]
     ends = f"At the end, the workers have {', '.join(map(str, complete))} of {world_size} parts complete."
-    return (
-        f"An all-reduce of {world_size} workers in {len(steps) - 1} steps. Before it, each worker has only its "
-        f"own tensor. {' '.join(told)} {ends}"
-    )
+    return f"An all-reduce of {world_size} workers in {len(steps) - 1} steps. {' '.join(told)} {ends}"

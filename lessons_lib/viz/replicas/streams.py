@@ -1,9 +1,10 @@
 """Streams on a time axis, while one of the replicas that serve them is lost."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from lessons_lib.recording.replica_streams import StreamRecord
+from lessons_lib.recording.words import count
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
@@ -12,11 +13,7 @@ _LEFT, _TOP, _ROW, _BAND_GAP = 118, 46, 24, 34
 
 
 def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple[int, int] | None = None) -> Picture:
-    """A band for each replica, with a row for each stream; a token is in the band of the replica that computed it.
-
-    Args:
-        lost: (replica, time) of the loss, or None.
-    """
+    """A row for each stream in a band for each replica, with the tokens that it computed; `lost`: (replica, time)."""
     times = [time for stream in streams for time, _ in stream.tokens] + [each.end[0] for each in streams if each.end]
     length = max(times) + 1
     per, band = (WIDTH - _LEFT - 30) / length, len(streams) * _ROW
@@ -32,20 +29,14 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
     for row, stream in enumerate(streams):
         _draw_stream(d, stream, row, tops, per)
     _draw_moves(d, streams, tops, per, band)
-    words = ["Rounds →, a box for each chunk that a reader gets. ✓: the stream is complete."]
-    if _has_moved(streams):
-        words.append("Arrow: these streams go on in another replica.")
-    if lost:
-        words.append("In the hatched part: already on their way.")
-    lines = [words[0], " ".join(words[1:])] if len(words) > 1 else words
+    lines = ["Rounds →, a box for each chunk that a reader gets. ✓: the stream is complete."]
+    more = ["Arrow: these streams go on in another replica."] * any(stream.has_moved for stream in streams)
+    more += ["In the hatched part: already on their way."] * bool(lost)
+    lines += [" ".join(more)] * bool(more)
     d.height = tops[-1] + band + 18 + 16 * len(lines)
     for row, line in enumerate(lines):
         d.text(_LEFT, tops[-1] + band + 20 + 16 * row, line, 12, fill=SOFT_INK)
     return d.picture(_describe(streams, lost))
-
-
-def _has_moved(streams: Sequence[StreamRecord]) -> bool:
-    return any(len({replica for _, replica in stream.tokens}) > 1 for stream in streams)
 
 
 def _draw_loss(d: Drawing, lost: tuple[int, int], tops: Sequence[float], per: float, band: float, length: int) -> None:
@@ -90,16 +81,9 @@ def _draw_moves(d: Drawing, streams: Sequence[StreamRecord], tops: Sequence[floa
 
 
 def _describe(streams: Sequence[StreamRecord], lost: tuple[int, int] | None) -> str:
-    told = []
+    told = [f"Replica {lost[0]} is lost at time {lost[1]}."] if lost else []
     for stream in streams:
-        runs: list[list[int]] = []
-        for _, replica in stream.tokens:
-            if runs and runs[-1][0] == replica:
-                runs[-1][1] += 1
-            else:
-                runs.append([replica, 1])
-        parts = ", then ".join(f"{count} tokens by replica {replica}" for replica, count in runs) or "no token"
-        ends = f", ends with {stream.end[1]!r}" if stream.end else ", without an end"
-        told.append(f"{stream.name}: {parts}{ends}.")
-    loss = f" Replica {lost[0]} is lost at time {lost[1]}." if lost else ""
-    return f"Streams and the replicas that computed their tokens.{loss} {' '.join(told)}"
+        runs = [(replica, len(list(group))) for replica, group in groupby(replica for _, replica in stream.tokens)]
+        parts = ", then ".join(f"{count(size, 'token')} by replica {replica}" for replica, size in runs) or "no token"
+        told.append(f"{stream.name}: {parts}" + (f", ends with {stream.end[1]!r}." if stream.end else "."))
+    return f"Streams and the replicas that computed their tokens. {' '.join(told)}"

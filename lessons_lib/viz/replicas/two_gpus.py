@@ -13,11 +13,7 @@ def decode_ratio(recorded: Mapping[str, Any], num_requests: int = 64) -> float:
 
 
 def two_gpus_table(recorded: Mapping[str, Any], models: Mapping[str, str]) -> Table:
-    """The decode steps of each model, and the tokens per second of the whole run.
-
-    Args:
-        models: what the table calls a model -> its name in the recording.
-    """
+    """The decode steps and tokens per second of each model; `models`: its name in the table -> in the recording."""
     rows = []
     for name, shape in models.items():
         for way, found in recorded[shape].items():

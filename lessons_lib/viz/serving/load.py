@@ -11,13 +11,7 @@ from lessons_lib.viz.drawing.picture import Picture
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One run at one rate.
-
-    Attributes:
-        rate: arrivals per second.
-        goodput: requests per second that met the target.
-        ttft: seconds to the first token, a high quantile of the requests that were served.
-    """
+    """One run: arrivals and requests within the target per second, and a high quantile of the TTFT in seconds."""
 
     rate: float
     goodput: float
@@ -28,12 +22,10 @@ class LoadPoint:
 def draw_load(
     runs: Mapping[str, Sequence[LoadPoint]], *, target: float, knee: float, title: str = "More and more load"
 ) -> Picture:
-    """Left: goodput over the rate. Right: time to first token over the rate, on a logarithmic scale.
+    """Goodput and, on a logarithmic scale, time to first token over the rate of arrivals.
 
-    Args:
-        runs: what a run is called -> its points, by rising rate.
-        target: seconds to the first token that a request may take; a line on the right.
-        knee: the rate beyond which the target is missed; a line on both sides.
+    runs          what a run is called -> its points, by rising rate
+    target, knee  seconds to the first token that a request may take; the rate beyond which it does: lines
     """
     fig, (left, right) = new_figure(8.2, 3.7, 1, 2)
     for index, (name, points) in enumerate(runs.items()):
@@ -58,13 +50,10 @@ def draw_load(
     right.annotate("target", (0.01, target), (0, 3), ("axes fraction", "data"), **beside)
     fig.legend(loc="outside lower center", ncols=len(runs))
     write_title(fig, title)
-    told = []
-    for name, points in runs.items():
-        best, last = max(points, key=lambda point: point.goodput), points[-1]
-        told.append(
-            f"{name}: at most {best.goodput:,.1f} requests per second within the target, at a rate of "
-            f"{best.rate:,.1f}; at {last.rate:,.1f} per second {last.goodput:,.1f}, with a p99 of "
-            f"{say_seconds(last.ttft)} to the first token."
-        )
+    told = [
+        f"{name}: at most {max(point.goodput for point in points):,.1f} requests per second within the target; at "
+        f"{points[-1].rate:,.1f} per second {points[-1].goodput:,.1f}, with a p99 of {say_seconds(points[-1].ttft)}."
+        for name, points in runs.items()
+    ]
     limits = f"The target is {say_seconds(target)} to the first token. The knee is at {knee:,.1f} requests per second."
     return Picture.from_figure(fig, described(title, [*told, limits]))

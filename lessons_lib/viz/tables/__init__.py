@@ -1,5 +1,3 @@
 """Tables that work in a notebook, in print and in a screen reader."""
 
 from lessons_lib.viz.tables.table import Table
-
-__all__ = ["Table"]

@@ -2,5 +2,3 @@
 
 from lessons_lib.viz.timelines.gantt import draw_gantts
 from lessons_lib.viz.timelines.timeline import draw_compare, draw_timeline
-
-__all__ = ["draw_compare", "draw_gantts", "draw_timeline"]

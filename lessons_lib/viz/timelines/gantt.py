@@ -9,18 +9,12 @@ from dataclasses import dataclass
 
 from lessons_lib.measuring.arrivals import Arrival
 from lessons_lib.measuring.simulator import Simulation
-from lessons_lib.viz.charts.time_axis import round_ticks, tick_words, unit_of
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SERIES, SOFT_INK, color_of, tint
+from lessons_lib.recording.words import count, listed
+from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
+from lessons_lib.viz.drawing.palette import INK, NEUTRAL, SERIES, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number, sans_width
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
-from lessons_lib.viz.timelines.gantt_words import (
-    describe_moment,
-    describe_requests,
-    latency_words,
-    say_request,
-    say_span,
-)
 from lessons_lib.viz.timelines.samples import sample_colors
 
 _MARGIN, _GUTTER = 16, 26
@@ -56,10 +50,9 @@ class _Frame:
 def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, requests: Iterable[Arrival] = ()) -> Picture:
     """Several runs on one time axis, each with its name and its mean latency. Three or more are in two columns.
 
-    Args:
-        runs: name -> run, simulated with `keep_steps=True`.
-        upto: seconds; nothing later is drawn, and the axes don't change.
-        requests: the served requests; if given, their tiers are shown next to the names, with a dot if interactive.
+    runs      name -> run, simulated with `keep_steps=True`
+    upto      seconds; nothing later is drawn, and the axes don't change
+    requests  if given, their tiers are shown next to the names, with a dot if interactive
     """
     asked = {request.id: request for request in requests}
     charts = {name: gantt_rows(run) for name, run in runs.items()}
@@ -67,6 +60,7 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, reque
     columns = 2 if len(runs) > 2 else 1
     width = (WIDTH - 2 * _MARGIN - (columns - 1) * _GUTTER) / columns
     most = max(map(len, charts.values()), default=0) * -(-len(runs) // columns)
+    row = min(max(_TALLEST / max(most, 1) - _GAP, _LOWEST_ROW), _HIGHEST_ROW)  # as high as fits for so many
     d = Drawing()
     y = 14.0
     names = list(charts)
@@ -74,15 +68,17 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, reque
         bottoms = []
         for column, name in enumerate(names[first : first + columns]):
             rows, left = charts[name], _MARGIN + column * (width + _GUTTER)
+            frame = _Frame(left, left + width, _LABEL + (_TIER_ROOM if asked else 0), row, seconds)
             d.text(left, y + 6, _fitting(_heading(name, rows, upto), width, 13.5), 13.5, bold=True)
-            bottoms.append(_block(d, rows, _frame(left, left + width, most, seconds, asked), y + 22, upto, asked))
+            bottoms.append(_block(d, rows, frame, y + 22, upto, asked))
         y = max(bottoms) + 10
     d.height = _legend(d, charts, y - 4, asked)
     told = [
         f"{_heading(name, rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}"
         for name, rows in charts.items()
     ]
-    return d.picture(" ".join(["Gantt charts on one time axis.", *describe_requests(asked.values()), *told]))
+    known = [f"Requests: {'; '.join(map(say_request, asked.values()))}."] if asked else []
+    return d.picture(" ".join(["Gantt charts on one time axis.", *known, *told]))
 
 
 def _end(run: Simulation) -> float:
@@ -91,12 +87,6 @@ def _end(run: Simulation) -> float:
 
 def _heading(name: str, rows: list[Row], upto: float | None) -> str:
     return f"{name}: {latency_words(rows, upto)}"
-
-
-def _frame(left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]) -> _Frame:
-    """Rows as high as fit for `most_rows` rows."""
-    row = min(max(_TALLEST / max(most_rows, 1) - _GAP, _LOWEST_ROW), _HIGHEST_ROW)
-    return _Frame(left, right, _LABEL + (_TIER_ROOM if asked else 0), row, seconds)
 
 
 def _fitting(text: str, width: float, size: float) -> str:
@@ -119,14 +109,11 @@ def _block(
         _bar(d, row, frame, y, frame.seconds if upto is None else upto)
         y += frame.row + _GAP
     if upto is not None and 0 <= upto < frame.seconds:
-        _now(d, frame.x(upto), bottom - len(rows) * (frame.row + _GAP) - 3, bottom + 2)
+        # A line with a head: the marks of finished requests have none.
+        x, top = number(frame.x(upto)), bottom - len(rows) * (frame.row + _GAP) - 3
+        d.lines(f"M{x} {number(top)}V{number(bottom + 2)}", SERIES[0], 2)
+        d.lines(f"M{x} {number(top + 1)}l-5 -7h10z", "none", fill=SERIES[0])
     return bottom + 24
-
-
-def _now(d: Drawing, x: float, top: float, bottom: float) -> None:
-    """A line with a head: the marks of finished requests have none."""
-    d.lines(f"M{number(x)} {number(top)}V{number(bottom)}", SERIES[0], 2)
-    d.lines(f"M{number(x)} {number(top + 1)}l-5 -7h10z", "none", fill=SERIES[0])
 
 
 def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
@@ -141,19 +128,15 @@ def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
 
 
 def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | None) -> None:
-    room, colour = _LABEL - 6, color_of(row.name)
+    room, colour, middle = _LABEL - 6, color_of(row.name), y + frame.row / 2
     d.rect(frame.left, y, room, frame.row, colour, radius=2, title=say_request(request) if request else row.name)
     size = min(12.0, frame.row)
     if request:
-        _beside(d, request, frame.left + room, y + frame.row / 2, size)
+        d.text(frame.left + room + 9, middle, str(request.tier), size, "middle")
+        if request.is_interactive:
+            d.rect(frame.left + room + 17, middle - 3, 6, 6, INK, radius=3)
     name = _fitting(row.name, room - 4, 1.1 * size)
-    d.text(frame.left + room / 2, y + frame.row / 2, name, size, "middle", bold=True, on=colour)
-
-
-def _beside(d: Drawing, request: Arrival, x: float, y: float, size: float) -> None:
-    d.text(x + 9, y, str(request.tier), size, "middle")
-    if request.is_interactive:
-        d.rect(x + 17, y - 3, 6, 6, INK, radius=3)
+    d.text(frame.left + room / 2, middle, name, size, "middle", bold=True, on=colour)
 
 
 def _bar(d: Drawing, row: Row, frame: _Frame, y: float, upto: float) -> None:
@@ -182,7 +165,7 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
     """The legend of the signs that occur. Returns the height of the finished sheet."""
     seen = {span.state for rows in charts.values() for row in rows for span in row.spans}
     states = [state for state in _SIGNS if state in seen or state in (WAITING, PREFILL, DECODE)]
-    d.lines(f"M{_MARGIN} {number(y)}H{WIDTH - _MARGIN}", EDGE)
+    d.rule(y)
     y += 10
     words = [*(_SIGNS[state] for state in states), "finished"]
     samples = sample_colors(row.name for rows in charts.values() for row in rows)
@@ -213,3 +196,46 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
         d.text(_MARGIN + 30 * interactive, y + 9, meaning, 12, fill=SOFT_INK)
         y += 24
     return y + 6
+
+
+_DOES = {
+    "finished": "finished",
+    DECODE: "decoding",
+    PREFILL: "in prefill",
+    HELD: "running without a token",
+    STALLED: "stalled",
+    WAITING: "waiting",
+}
+
+
+def latency_words(rows: list[Row], upto: float | None) -> str:
+    """The mean latency, or how many have finished if not all have."""
+    done = [row for row in rows if row.finished is not None and (upto is None or row.finished <= upto)]
+    if not rows or len(done) < len(rows):
+        return f"{len(done)} of {len(rows)} finished"
+    return f"mean latency {say_seconds(sum(row.finished - row.arrival for row in done) / len(done))}"
+
+
+def say_request(request: Arrival) -> str:
+    """What a policy knows of a request."""
+    return f"{request.id}, tier {request.tier}{', interactive' if request.is_interactive else ''}"
+
+
+def describe_moment(rows: list[Row], seconds: float, upto: float | None) -> str:
+    """What each request does at a time; at the end, the order in which they finished."""
+    if upto is None or upto >= seconds:
+        order = sorted((row for row in rows if row.finished is not None), key=lambda row: row.finished)
+        rest = [row.name for row in rows if row.finished is None]
+        missing = f" Not finished: {listed(rest, 20)}." if rest else ""
+        return f"Finished in this order: {listed([row.name for row in order], 20)}.{missing}"
+    doing = {state: [row.name for row in rows if row.state_at(upto) == state] for state in _DOES}
+    told = [f"{words}: {listed(doing[state], 20)}" for state, words in _DOES.items() if doing[state]]
+    return f"At {say_seconds(upto)}: {'; '.join(told) or 'no request is in the system'}."
+
+
+def say_span(span: Span) -> str:
+    """What a stretch of time was spent on."""
+    steps = f" in {count(span.steps, 'step')}" if span.steps else ""
+    tokens = f" of {count(span.tokens, 'token')}" if span.tokens else ""
+    what = span.state if span.state in (PREFILL, DECODE) else _DOES[span.state]
+    return f"{what}{tokens}{steps}, {say_seconds(span.start)} to {say_seconds(span.end)}"

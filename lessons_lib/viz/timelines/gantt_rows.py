@@ -27,13 +27,7 @@ class Span:
 
 @dataclass
 class Row:
-    """One sequence.
-
-    Attributes:
-        name: its id.
-        arrival, finished: seconds from the start; `finished` is None if the recording ends before.
-        spans: in the order of time. Each chunk of a prefill is a span of its own.
-    """
+    """One sequence; each chunk of a prefill is a span. `finished` is None if the recording ends before."""
 
     name: str
     arrival: float
@@ -56,11 +50,7 @@ class Row:
 
 
 def gantt_rows(run: Simulation) -> list[Row]:
-    """A row for each sequence, in the order of arrival.
-
-    A run without steps (static batching has none) still says when each sequence was admitted and had its first and last
-    token.
-    """
+    """A row for each sequence, in the order of arrival; of a run without steps (static batching), from its times."""
     rows = {name: Row(name, times.arrival, times.finished) for name, times in run.times.items()}
     if run.steps:
         _read_steps(run, rows)

@@ -8,10 +8,10 @@ anyway.
 from itertools import groupby
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.recording.words import check_index
+from lessons_lib.recording.words import check_index, count, listed, span
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
-from lessons_lib.viz.drawing.svg import WIDTH, Drawing, count, number, share_text
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 from lessons_lib.viz.timelines.samples import sample_colors
 
 _LEFT = 72  # room for "slot 0"
@@ -26,7 +26,9 @@ def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = Non
     upto   index of the last step shown, 0 to len(trace.steps) - 1; None shows all. Later steps stay blank, so that the
            picture doesn't move while you step through it. Other values raise IndexError.
     """
-    shown = _steps_shown(trace, upto)
+    if upto is not None:
+        check_index("step", upto, len(trace.steps))
+    shown = len(trace.steps) if upto is None else upto + 1
     d = Drawing()
     y = 16.0
     if title:
@@ -34,8 +36,7 @@ def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = Non
         y += 24
     y = _block(d, trace, shown, len(trace.steps), y)
     d.height = _legend(d, trace.requests, y + 10)
-    head = f"{title}. " if title else ""
-    return d.picture(head + _describe(trace, shown))
+    return d.picture((f"{title}. " if title else "") + _describe(trace, shown))
 
 
 def draw_compare(
@@ -44,16 +45,10 @@ def draw_compare(
     i: int | None = None,
     names: tuple[str, str] = ("Static batching", "Continuous batching"),
 ) -> Picture:
-    """Two traces on the same steps, static above continuous batching if not named otherwise, up to step index i
-    (None: to the end).
-
-    i may be as large as the longer trace allows; a shorter trace is then shown whole.
-    """
+    """Two traces on the same steps up to index i (None: to the end); a shorter trace is then shown whole."""
     columns = max(len(above.steps), len(below.steps))
-    if i is None:
-        i = columns - 1
-    else:
-        check_index("step", i, columns)
+    i = columns - 1 if i is None else i
+    check_index("step", i, columns)
     d = Drawing()
     y = 16.0
     words = []
@@ -66,13 +61,6 @@ def draw_compare(
     requests = dict.fromkeys(above.requests + below.requests)
     d.height = _legend(d, tuple(requests), y - 10)
     return d.picture(" ".join(words))
-
-
-def _steps_shown(trace: Trace, upto: int | None) -> int:
-    if upto is None:
-        return len(trace.steps)
-    check_index("step", upto, len(trace.steps))
-    return upto + 1
 
 
 def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> float:
@@ -115,8 +103,9 @@ def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: fl
 def _cell(
     d: Drawing, work: RowWork, slot: int, start: int, length: int, x: float, y: float, width: float, height: float
 ) -> None:
-    steps = f"step {start + 1}" if length == 1 else f"steps {start + 1} to {start + length}"
-    hover = f"slot {slot}, {steps}: {_say(work)}" + (" in each" if length > 1 else "")
+    owner = f"request {work.request}" if work.request is not None else "no request"
+    hover = f"slot {slot}, {span('step', start + 1, length)}: {owner}, {work.phase}, {work.computed} computed, "
+    hover += f"{work.useful} useful" + (" in each" if length > 1 else "")
     if work.computed == 0:  # no forward pass touched the row: empty, or waiting
         fill = PAPER if work.request is None else tint(color_of(work.request))
         d.rect(x, y, width * length, height, fill, title=hover)
@@ -153,11 +142,6 @@ def _stretches(steps: list[Step], slot: int) -> list[tuple[str, str, int, int]]:
     return stretches
 
 
-def _say(work: RowWork) -> str:
-    owner = f"request {work.request}" if work.request is not None else "no request"
-    return f"{owner}, {work.phase}, {work.computed} computed, {work.useful} useful"
-
-
 def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
     # Never every second step: 1, 4, 6, 8 isn't evenly spaced, and 1, 3, 5 has no round values.
     every = next(n for n in (1, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if n * width >= 26)
@@ -169,53 +153,38 @@ def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
 
 def _summary(d: Drawing, trace: Trace, shown: int, y: float) -> None:
     """Left: the waiting requests. Right: the sums so far."""
-    computed, useful = _sums(trace, shown)
-    share = share_text(computed - useful, computed)
-    sums = f"{useful:,} useful of {computed:,} computed, {computed - useful:,} wasted ({share})"
-    d.text(WIDTH - _RIGHT, y, sums, 13, "end", bold=True)
+    d.text(WIDTH - _RIGHT, y, _sums(trace, shown), 13, "end", bold=True)
     waiting = trace.steps[shown - 1].waiting
-    d.text(16, y, f"waiting in step {shown}:" if waiting else f"waiting in step {shown}: none", 13, fill=SOFT_INK)
-    x, end = 150.0, 470.0
-    for n, name in enumerate(waiting):
-        if x > end - 30:
-            d.text(x + 2, y, f"and {len(waiting) - n} more", 12, fill=SOFT_INK)
-            break
-        with d.marked([(name,)], moves=f"request {name}"):
-            x += d.request_chip(x, y - 10, name) + 4
+    d.text(16, y, f"waiting in step {shown}:" + ("" if waiting else " none"), 13, fill=SOFT_INK)
+    d.names(150, y - 10, waiting, 470)
 
 
-def _sums(trace: Trace, shown: int) -> tuple[int, int]:
+def _sums(trace: Trace, shown: int) -> str:
     steps = trace.steps[:shown]
-    return sum(step.tokens_computed for step in steps), sum(step.tokens_useful for step in steps)
+    computed, useful = sum(step.tokens_computed for step in steps), sum(step.tokens_useful for step in steps)
+    wasted = f"{computed - useful:,} wasted ({share_text(computed - useful, computed)})"
+    return f"{useful:,} useful of {computed:,} computed, {wasted}"
 
 
 def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
     """The legend. Returns the height of the finished sheet."""
-    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    d.rule(y)
     y += 14
-    x = 16.0
+    d.text(16, y + 10, "requests", 12, fill=SOFT_INK)
+    d.names(78, y, requests, 340, moves=False)
     samples = sample_colors(requests)
     signs = (
         ("prefill", samples, dict(framed=True)),
         ("decode", samples[:1], dict()),
         ("computed, not needed", [NEUTRAL], dict(hatched=1.0, pale=PAPER)),
     )
-    d.text(x, y + 10, "requests", 12, fill=SOFT_INK)
-    x += 62
-    for n, name in enumerate(requests):
-        if x > 310:
-            d.text(x + 2, y + 10, f"and {len(requests) - n} more", 12, fill=SOFT_INK)
-            break
-        with d.marked([(name,)]):
-            x += d.request_chip(x, y, name) + 4
     x = 440.0 - 22 * (len(samples) - 1)
     for text, fills, style in signs:
         for fill in fills:
             d.cell(x, y, 20, 20, fill, **style)
             x += 22
-        x -= 22
-        d.text(x + 26, y + 10, text, 12, fill=SOFT_INK)
-        x += 40 + 6.6 * len(text)
+        d.text(x + 4, y + 10, text, 12, fill=SOFT_INK)
+        x += 18 + 6.6 * len(text)
     d.rect(x + 0.5, y + 0.5, 19, 19, "none", EDGE, dashed=True)
     d.text(x + 26, y + 10, "not computed", 12, fill=SOFT_INK)
     return y + 34
@@ -225,31 +194,12 @@ def _describe(trace: Trace, shown: int) -> str:
     """The timeline in words."""
     if not trace.steps:
         return "Timeline without steps: nothing has run yet."
-    computed, useful = _sums(trace, shown)
-    total = len(trace.steps)
-    span = f"all {total} steps" if shown == total else f"steps 1 to {shown} of {total}"
-    slots = f"Timeline of {count(trace.slots, 'slot')}, {count(1, 'step') if total == 1 else span}."
-    share = share_text(computed - useful, computed)
-    waste = f"{computed:,} token positions computed, {useful:,} useful, {computed - useful:,} wasted ({share})."
-    waiting = trace.steps[shown - 1].waiting
-    queue = f"Waiting in step {shown}: {_some(waiting)}."
-    return " ".join([slots, *(_describe_slot(trace.steps[:shown], slot) for slot in range(trace.slots)), waste, queue])
-
-
-def _describe_slot(steps: list[Step], slot: int) -> str:
-    spans: list[list] = []  # prefill and decode of one stay are one span
-    for name, _, start, length in _stretches(steps, slot):
-        if spans and spans[-1][0] == name and spans[-1][2] == start:
-            spans[-1][2] += length
-        else:
-            spans.append([name, start, start + length])
-    told = [
-        f"{n} in step {end}" if end - first == 1 else f"{n} in steps {first + 1} to {end}" for n, first, end in spans
-    ]
-    wasted = sum(work.wasted for work in _works(steps, slot) if work)
-    return f"Slot {slot}: {_some(told)}; {count(wasted, 'position')} wasted."
-
-
-def _some(words: list[str] | tuple[str, ...], most: int = 12) -> str:
-    more = [f"and {len(words) - most} more"] if len(words) > most else []
-    return ", ".join([*words[:most], *more]) or "none"
+    slots = []
+    for slot in range(trace.slots):
+        first: dict[str, int] = {}
+        for name, _, start, _ in _stretches(trace.steps[:shown], slot):
+            first.setdefault(name, start + 1)
+        slots.append(f"Slot {slot}: {listed([f'{name} from step {start}' for name, start in first.items()])}.")
+    waiting = listed(trace.steps[shown - 1].waiting)
+    head = f"Timeline of {count(trace.slots, 'slot')}, steps 1 to {shown} of {len(trace.steps)}."
+    return " ".join([head, *slots, f"{_sums(trace, shown)}. Waiting in step {shown}: {waiting}."])

@@ -1,23 +1,18 @@
-"""One step of a softmax computed block by block: all scores with the running maximum, and the sums before and after a
-block.
-"""
+"""One step of a softmax computed block by block: all scores, the running maximum, and the sums before and after."""
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from lessons_lib.recording.softmax_steps import (
     SoftmaxStep,
     bracketed,
     difference_text,
-    listed,
     number_text,
-    numbers_text,
-    positions_text,
+    numbers,
     score_text,
     step_text,
 )
-from lessons_lib.recording.words import check_index
+from lessons_lib.recording.words import check_index, span
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, shortened, show_token
@@ -30,43 +25,32 @@ _MOST_VALUES = 6  # of the output; the rest isn't drawn
 
 
 def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]) -> Picture:
-    """Step i of a recording: the strip of all keys, the weights of the block, and the sums before and after it.
+    """Step i of `record_blocks`, 0 before the first block: all keys, the block's weights, the sums before and after it.
 
-    Args:
-        steps: from `record_blocks`, of about twenty keys in small blocks.
-        i: which step, from 0 (before the first block).
-        names: the text of each key's token, by position.
-
-    Raises:
-        IndexError: there is no step i.
+    names: the text of each key's token; about twenty, in small blocks.
     """
     check_index("step", i, len(steps))
     shown = [show_token(name) for name in names]
     step, last = steps[i], i == len(steps) - 1
-    title = _title(steps, i)
+    where = span("key", step.positions[0], len(step.positions)) if i else ""
+    title = f"Block {step.block} of {len(steps) - 1}, {where}" if i else "Before the first block"
     sentence = step_text(step)
     if last and any(map(math.isnan, step.attention)):
         sentence += " Output / sum, the attention, is not a number."
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
-    y = 42.0
-    for line in textwrap.wrap(sentence, 116):
-        d.text(16, y, line, 14)
-        y += 19
+    y = d.paragraph(16, 42, sentence, 116, 14, 19)
     y = _strip(d, steps, i, shown, y + 4)
     if step.block:
         y = _weights(d, step, shown, y)
     d.height = _sums(d, step, last, y) + 6
-    told = [f"{title}. {sentence}"] + ([numbers_text(step)] if step.block else [])
-    if coming := [score for later in steps[i + 1 :] for score in later.scores]:
-        told.append(f"Scores to come: {listed(coming)}.")
-    return d.picture(" ".join(told + ([f"Output / sum = attention: {listed(step.attention)}."] if last else [])))
-
-
-def _title(steps: Sequence[SoftmaxStep], i: int) -> str:
-    if not i:
-        return "Before the first block"
-    return f"Block {steps[i].block} of {len(steps) - 1}, {positions_text(steps[i].positions)}"
+    told = [f"{title}. {sentence}"]
+    if step.block:
+        told.append(f"Scores {numbers(step.scores)}; weights {numbers(step.weights)}.")
+    told.append(f"Sum {number_text(step.total)}, output {numbers(step.output)}.")
+    if last:
+        told.append(f"Output / sum = attention: {numbers(step.attention)}.")
+    return d.picture(" ".join(told))
 
 
 def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str], y: float) -> float:
@@ -100,14 +84,11 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str], y
     for step in blocks:
         colour = _NOW if step.block == i else _SEEN if step.block < i else _COMING
         start, size = _LEFT + step.positions[0] * width, len(step.positions) * width
-        path = ""
+        path, zero = "", number(height_of(0))
         for position, score in zip(step.positions, step.scores):
-            left, right = _LEFT + position * width + width * 0.12, _LEFT + (position + 1) * width - width * 0.12
+            left, right = number(_LEFT + (position + 0.12) * width), number(_LEFT + (position + 0.88) * width)
             if math.isfinite(score):
-                path += (
-                    f"M{number(left)} "
-                    f"{number(height_of(0))}V{number(height_of(score))}H{number(right)}V{number(height_of(0))}Z"
-                )
+                path += f"M{left} {zero}V{number(height_of(score))}H{right}V{zero}Z"
         if path:
             d.lines(path, "none", fill=colour)
         _block_bracket(d, step, start, size, under, now=step.block == i)
@@ -120,25 +101,26 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str], y
         x = _LEFT + (position + 0.5) * width
         _fitted(d, x, scores_at, score_text(score), width - 3, 11)
         _fitted(d, x, names_at, names[position], width - 3, 11, SOFT_INK, cut=True)
-    hovers = [_hover(step, p, s, names) for step in blocks for p, s in zip(step.positions, step.scores)]
+    hovers = [
+        f"key {position} '{names[position]}', block {step.block}: score {score_text(score)}"
+        for step in blocks
+        for position, score in zip(step.positions, step.scores)
+    ]
     d.hover_grid(_LEFT, y, width, _BARS, [hovers])
     return under + 30
 
 
 def _block_bracket(d: Drawing, step: SoftmaxStep, x: float, width: float, y: float, now: bool) -> None:
     """A line below the keys of a block, and the block's index where it fits."""
-    d.lines(
-        f"M{number(x + min(2, width / 8))} {number(y)}h{number(max(width - 4, width * 0.75))}",
-        INK if now else EDGE,
-        3 if now else 2,
-    )
+    line = f"M{number(x + min(2, width / 8))} {number(y)}h{number(max(width - 4, width * 0.75))}"
+    d.lines(line, INK if now else EDGE, 3 if now else 2)
     text = f"block {step.block}" if width >= 52 else str(step.block)
     d.text(x + width / 2, y + 12, text, 12, "middle", bold=now, fill=INK if now else SOFT_INK)
 
 
 def _weights(d: Drawing, step: SoftmaxStep, names: list[str], y: float) -> float:
     """The block's keys: score, score minus the maximum, and weight. Returns the y below it."""
-    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    d.rule(y)
     y += 16
     width = min(_ROOM / len(step.scores), 96)
     finite = [weight for weight in step.weights if math.isfinite(weight)]
@@ -163,7 +145,7 @@ def _weights(d: Drawing, step: SoftmaxStep, names: list[str], y: float) -> float
 def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
     """Old sum and output x factor + the block's part = new sum and output, as a table. Returns the y below it."""
     dims = min(len(step.output), _MOST_VALUES)
-    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    d.rule(y)
     width = _ROOM / (_MOST_VALUES + 1)
     y += 16
     d.text(_LEFT + width / 2, y, "sum", 12, "middle", bold=True)
@@ -199,10 +181,9 @@ def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
         d.text(16, y, "attention", 13, bold=True)
         d.text(16, y + 14, "output / sum", 10.5, fill=SOFT_INK)
         _fitted(d, _LEFT + width / 2, y, f"/ {number_text(step.total)}", width - 8, 12)
+        most = _largest(attention[:dims])
         for column, value in enumerate(attention[:dims], start=1):
-            _signed(
-                d, value, _largest(attention[:dims]), _LEFT + (column + 0.5) * width, y, width, SERIES[4], bold=True
-            )
+            _signed(d, value, most, _LEFT + (column + 0.5) * width, y, width, SERIES[4], bold=True)
         y += 38
     return y - 10
 
@@ -246,7 +227,3 @@ def _maximum_words(steps: Sequence[SoftmaxStep], i: int) -> str:
         kept = all(score == -math.inf for seen in steps[: i + 1] for score in seen.scores)
         return "largest score so far: none yet" if kept else "no maximum is kept: 0 is used instead"
     return f"largest score so far: {number_text(step.maximum)}"
-
-
-def _hover(step: SoftmaxStep, position: int, score: float, names: list[str]) -> str:
-    return f"key {position} '{names[position]}', block {step.block}: score {score_text(score)}"
