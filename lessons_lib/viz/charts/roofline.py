@@ -60,6 +60,7 @@ def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str 
     )
     told = [
         f"{point.series}, {point.name}: {_tera(point.flop_per_s)} TFLOP/s at {point.work.intensity:.3g} FLOP/byte, "
+        f"bound by {'memory' if point.work.intensity < machine.ridge else 'operations'}, "
         f"{_percent(point, machine)} % of what the machine allows."
         for point in points
     ]
