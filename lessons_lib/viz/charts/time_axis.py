@@ -1,10 +1,6 @@
 """Seconds in words and along an axis."""
 
 import math
-from collections.abc import Callable
-
-from lessons_lib.viz.drawing.palette import SOFT_INK
-from lessons_lib.viz.drawing.svg import Drawing, number
 
 _STEPS = (1, 2, 5, 10)
 
@@ -31,16 +27,6 @@ def round_ticks(longest: float, most: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in _STEPS if factor * power >= least)
     return [n * step for n in range(math.floor(longest / step * (1 + 1e-9)) + 1)]
-
-
-def draw_time_axis(
-    d: Drawing, longest: float, x: Callable[[float], float], words_at: float, top: float, bottom: float
-) -> None:
-    """Grid lines from top to bottom at round times up to `longest` seconds, which `x` places, and their words."""
-    unit, factor = unit_of(longest)
-    for tick in round_ticks(longest, 8):
-        d.lines(f"M{number(x(tick))} {number(top)}V{number(bottom)}", "#E6E6E6")
-        d.text(x(tick), words_at, f"{tick_words(tick, factor)} {unit}", 11, "middle", fill=SOFT_INK)
 
 
 def tick_words(seconds: float, unit: float) -> str:
