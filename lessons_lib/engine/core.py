@@ -317,6 +317,7 @@ class EngineCore:
             return self.end(request.group, "error", error)
         if is_stopped:
             self.scheduler.remove(request)
+            request.finish_reason = "stop"
 
     def host_must_see_tokens(self) -> bool:
         """True if the steps in flight must be processed before the next one is launched, for the requests in them."""

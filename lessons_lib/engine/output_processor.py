@@ -36,10 +36,11 @@ class OutputProcessor:
             )  # fmt: skip
         if params.logprobs is not None:
             request.logprobs = (request.logprobs or [])[: len(request.output_ids)]
-        request.finish_reason = request.stop_reason = None
+        request.finish_reason = None
         for place, token in enumerate(request.output_ids, 1):
             request.finish_reason = request.reason_to_finish() if place == len(request.output_ids) else None
-            self.add_text(request, token)
+            if self.add_text(request, token):
+                request.finish_reason = "stop"
 
     def note_admitted(self, output: SchedulerOutput, now: float) -> None:
         """Note when requests were admitted, and how many tokens of their prompts were in the cache."""
@@ -51,10 +52,11 @@ class OutputProcessor:
                 group.num_cached_tokens, group.admitted_at = cached, now
 
     def add_text(self, request: Request, token: int) -> bool:
-        """Append a new token to the text. A stop string in it ends the completion.
+        """Append a new token to the text.
 
         Returns:
-            True if one ends a completion that had not finished.
+            True if a stop string in it ends a completion that had not finished. Its `finish_reason` is the caller's to
+            set, together with what else follows.
         """
         detokenizer, texts = request.detokenizer, request.texts
         if detokenizer is None or texts is None:
@@ -64,9 +66,9 @@ class OutputProcessor:
         text = detokenizer.add(token) if is_shown else ""
         if request.finish_reason:
             text += detokenizer.finish()
-        if detokenizer.stopped:
-            request.finish_reason, request.stop_reason = "stop", detokenizer.stop_string
         texts.append(text)
+        if detokenizer.stopped and not is_running:
+            request.finish_reason = "stop"
         return is_running and detokenizer.stopped
 
     def add_logprobs(self, output: SchedulerOutput, logits: torch.Tensor, tokens: list[int]) -> None:
@@ -147,10 +149,11 @@ class OutputProcessor:
 
     def _stop_reason(self, request: Request) -> str | int | None:
         """The stop string, or the one of `stop_token_ids`, that ended it."""
+        if request.detokenizer and request.detokenizer.stopped:
+            return request.detokenizer.stop_string
         last = request.output_ids[-1] if request.output_ids else None
-        if request.stop_reason is None and request.finish_reason == "stop" and last in request.params.stop_token_ids:
-            return last if request.params.ignore_eos or last != self.tokenizer.eos_token_id else None
-        return request.stop_reason
+        is_named = request.finish_reason == "stop" and last in request.params.stop_token_ids
+        return last if is_named and (request.params.ignore_eos or last != self.tokenizer.eos_token_id) else None
 
     def _decode_options(self, params: SamplingParams) -> dict[str, bool]:
         return decode_options(self.tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
@@ -197,6 +200,5 @@ def drop_frames(error: BaseException) -> None:
     """Replace the traceback of an error by its text, in `error.__notes__`."""
     if error.__traceback__ is not None:
         text = "".join(traceback.format_exception(error))
-        notes: list[str] = getattr(error, "__notes__", [])
-        error.__dict__["__notes__"] = [*notes, text]
+        error.add_note(text)
     error.__traceback__ = error.__cause__ = error.__context__ = None

@@ -28,7 +28,6 @@ class Request(Sequence):
         detokenizer: makes its text; None if the text isn't streamed and there are no stop strings.
         texts: what each token added to the text that can be shown; None without a detokenizer.
         logprobs: of each token, if they were asked for.
-        stop_reason: see CompletionOutput.
         token_times: when each of the tokens that this engine computed arrived, in seconds on its clock.
     """
 
@@ -41,7 +40,6 @@ class Request(Sequence):
     detokenizer: IncrementalDetokenizer | None = field(default=None, repr=False)
     texts: list[str] | None = field(default=None, repr=False)
     logprobs: list[TokenLogprobs] | None = None
-    stop_reason: str | int | None = None
     token_times: list[float] = field(default_factory=list, repr=False)
 
     @property
