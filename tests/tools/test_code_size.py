@@ -1,9 +1,13 @@
 """Lines of code, counted."""
 
+from pathlib import Path
+
 import pytest
 
 from lessons_lib.measuring.code_lines import closure, code_lines, imported_modules
 from tools.code_size import ENTRIES, table
+
+ROOT = Path(__file__).parents[2]
 
 SOURCE = '''"""A docstring.
 
@@ -50,6 +54,21 @@ def test_the_engine_stays_small():
     assert sum(found[f"lessons_lib.{module}"] for module in STEP_ON_A_CPU.split()) <= 1050
     assert not [each for each in found if each.startswith("lessons_lib.compat.")]
     assert "lessons_lib.engine.gpu_model_runner" in table()
+
+
+FOLDERS = ["models", "attention", "kv_cache", "kernels", "batching", "scheduling", "engine", "compat", "serving"]
+
+
+def lines_below(*folders, without=()):
+    files = {file for folder in folders for file in (ROOT / folder).rglob("*.py")}
+    hidden = {ROOT / folder for folder in (*without, ".venv", "work", "build")}
+    return sum(len(file.read_text().splitlines()) for file in files if not hidden & {*file.parents})
+
+
+def test_the_course_stays_light():
+    assert lines_below(*(f"lessons_lib/{folder}" for folder in FOLDERS)) <= 17_500
+    everything = ("lessons_lib", "tests", "solutions", "tools", "examples")
+    assert lines_below(*everything, without=("lessons_lib/checks", "tests/answers")) <= 85_000
 
 
 def test_a_module_that_does_not_exist_is_refused():
