@@ -160,7 +160,7 @@ def random_prompts(model: PreTrainedModel) -> list[list[int]]:
 
 
 def references_of(model: PreTrainedModel) -> list[Reference]:
-    """What Hugging Face's `generate` computes for each of the random prompts."""
+    """Compute what Hugging Face's `generate` returns for each of the random prompts."""
     return [generated(model, prompt) for prompt in random_prompts(model)]
 
 

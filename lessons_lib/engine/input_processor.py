@@ -119,15 +119,14 @@ class InputProcessor:
         """
         request = group.completions[0]
         if group.params.n > 1:
-            raise BadRequest(
-                f"output_ids is given, and n is {group.params.n}; one completion can go on, so n must be 1."
-            )
+            raise BadRequest(f"output_ids is given, and n is {group.params.n}; one completion can go on: set n to 1.")
         outputs = OutputProcessor(self.tokenizer)
         outputs.restart(request)
         for token in token_ids_of(self.tokenizer, "output_ids", output_ids, self.vocab_size, context=None):
             if not request.finish_reason:
                 request.append_token(token)
-                outputs.add_text(request, token)
+                if outputs.add_text(request, token):
+                    request.finish_reason = "stop"
         if group.params.logprobs is not None:
             request.logprobs = [TokenLogprobs(token, NOT_KNOWN, ()) for token in request.output_ids]
         if request.finish_reason:

@@ -42,7 +42,8 @@ def choose_tokens(
 
     Args:
         logits: [N, vocabulary].
-        params, seeds, positions: of each sequence; see `random_numbers`. Any seed does.
+        params, seeds: of each sequence. Any seed does.
+        positions: of each sequence, tokens of its completion, those in flight included.
         processors: of each sequence, None for those without rules; or () if none has any.
 
     Returns:

@@ -125,7 +125,7 @@ def test_interrupts_after_that_lose_and_repeat_nothing():
 @pytest.mark.parametrize(
     "options, output_ids, message",
     [
-        (dict(n=2), [1], "output_ids is given, and n is 2; one completion can go on, so n must be 1."),
+        (dict(n=2), [1], "output_ids is given, and n is 2; one completion can go on: set n to 1."),
         (
             dict(max_tokens=3),
             [1, 2, 3],
