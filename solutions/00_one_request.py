@@ -731,8 +731,8 @@ Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this coun
 
 # %% [markdown]
 """
-A pass takes at least about the longer of the two times, and the last column says which one that is. **Guess first:** at
-which length does a pass stop being nearly free? Both axes of the chart are logarithmic.
+A pass can't take much less than the longer of the two times, and the last column says which one that is. **Guess
+first:** at which length do further tokens stop being nearly free? Both axes of the chart are logarithmic.
 """
 
 # %% tags=["measured"]

@@ -498,8 +498,8 @@ Nothing here is needed for the lesson, and its 85 minutes don't include it.
 ### Stretch: which requests share a wave?
 
 Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write
-`my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list
-of indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
+`my_waves(requests, batch_size)`. A request is a pair (number of prompt tokens, `max_tokens`). Return a list of waves,
+each a list of indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
 
 The scoreboard counts, on requests that you haven't seen, the cells of all batch slots: `batch_size` × (longest prompt +
 longest answer - 1) for each wave. A batch slot without a request is wasted, too. The columns:

@@ -100,7 +100,7 @@ requests that are decoding, covers both rows, including one without a request.
 
 **Predict 02.a.** Now the six stories, with four slots and chunks of 64 tokens: every prompt fits in one chunk. Assume
 that every answer reaches its limit: 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Static batching took 180
-steps. How many does it take now?
+steps. How many does continuous batching take?
 """
 
 # %%

@@ -210,7 +210,7 @@ and an empty table:
 
 - a negative `count`: raise `ValueError`;
 - more than `max_blocks` blocks needed: raise `TableFull`;
-- too few free blocks: `OutOfBlocks` leaves `append`.
+- too few free blocks: don't catch the pool's `OutOfBlocks`.
 
 In all three cases nothing changes, neither the table nor the pool. If several apply, raise any of their exceptions.
 """
@@ -425,8 +425,9 @@ A server can be safe instead. Each request names a *limit*, the most tokens that
 (`max_new_tokens`). A request is admitted only if it and all running requests have room up to their limits. Nothing ever
 starts over. But most answers end early, and the room kept for them stays empty.
 
-Let a restart cost as much as ten steps. The check serves 300 requests that you can't see. With the bold rule of the
-step, that takes 3,387 steps and 622 restarts, and costs 9,607. The safe rule costs 6,072, all of it steps.
+Let a restart cost as much as ten steps. The check serves 300 requests that you can't see. With rule 3 of the step,
+which admits a request as soon as its prompt fits (the *bold* rule), that takes 3,387 steps and 622 restarts, and costs
+9,607. The safe rule costs 6,072, all of it steps.
 
 **Exercise 03.7.** Write `may_admit(request, running, num_free, block_size)`. It returns whether the first request of
 the queue is admitted now. After each admission, it is asked about the next one.

@@ -461,13 +461,14 @@ finally:
 
 # %% [markdown]
 """
-No mask was made in any layer, and not a token has changed. This is what an engine gives FlashAttention: a list of
-lengths, and the positions for the rotation.
+No mask was made in any layer, and not a token has changed. This is what a serving system gives FlashAttention: lengths
+instead of a mask. The positions go to the model, which rotates queries and keys first.
 
 ## The ledger
 
-This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison. It times every row
-again, which may take a minute or two.
+This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison. The row (03) is new,
+too: it is the run of lesson 02 with only the blocks in use reserved, as in lesson 03. It times every row again, which
+may take a minute or two.
 """
 
 # %% tags=["measured"]
@@ -697,8 +698,8 @@ in such a row all sums round to the same value, and equal scores give equal weig
 whose lowest finite value is -65504, the same -1e9 *is* minus infinity.
 
 Does NaN in the row of a padding token do any harm? It does. In the next layer, the padding's key and value are NaN, and
-no mask can hide them: a NaN score plus minus infinity is NaN, and a NaN value times a weight of 0 is NaN. So our packed
-rows **have no such rows**: there's no padding, and every query attends at least to itself.
+no mask can hide them: a NaN score plus minus infinity is NaN, and a NaN value times a weight of 0 is NaN. So our masks
+**have no such rows**: there's no padding, and every query attends at least to itself.
 
 What is low enough in every dtype, and still finite?
 

@@ -476,7 +476,7 @@ Attention computes the scores of all of them.
 scheduler of lesson 09, with its token budget.
 
 **Nothing tracks memory.** `admit` checks whether the batch has room for one more request, not whether the request's
-keys will fit in memory. With the block pool of lesson 03, it can.
+keys will fit in memory. With the block pool of lesson 03, it could check that too.
 
 ## What production does
 

@@ -95,7 +95,7 @@ Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses)
 # %% [markdown]
 """
 Each new token is written to one slot. Each request reads the slots of its own tokens, block by block in the order of
-its table. C finishes after step 3. In step 4 the last token of A's prompt goes into one of C's two blocks; in step 5 E
+its table. C finishes in step 3. In step 4 the last token of A's prompt goes into one of C's two blocks; in step 5 E
 gets the other.
 
 You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block
@@ -396,7 +396,7 @@ for how_many in (full_blocks, blocks_for):
 
 # %% [markdown]
 """
-Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key's position was added
+Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key carries its position from
 before it was stored, and a decode hides no keys. So any order of full blocks gives the same result, up to rounding. But
 `num_tokens` says how far the *last* block of the list is filled. If that isn't the block being filled, tokens are left
 out, and slots without a token are read. (Other logits needn't change an answer: one of the six survives.)

@@ -225,10 +225,10 @@ predict("07.a", ...)
 
 # %% [markdown]
 """
-## One block: strides, reductions, masks
+## One block: strides, sums, masks
 
 C fits into one block, so its scores need no table and no loop. For one KV head, that block is a rectangle: 8 slots of
-64 elements, with the other head's keys in between. A column of slots and a row of elements combine to a rectangle of
+64 elements, with the other head's keys in between. A column of slots and a row of elements combine into a rectangle of
 offsets:
 """
 
@@ -296,7 +296,8 @@ returns its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describ
 
 - The last block may be partly full. Don't load its other slots: they may hold anything, even NaN.
 - Don't read table entries past the blocks in use: there may be none.
-- The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`.
+- The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`. The elements of
+  one head are adjacent.
 - Scores may be near 200 or near −100,000.
 - `query` is the query itself, a tile of float32, not a pointer. Compute in float32 throughout, whatever the cache's
   dtype.
@@ -521,7 +522,7 @@ Nothing here is needed for the lesson, and its 90 minutes don't include it.
 
 ### Exercise: attention over one block
 
-`scores_kernel` above, with its softmax and its values.
+Extend `scores_kernel` above by the softmax and the values.
 
 **Exercise 07.2 (optional): `one_block_kernel`.** One program computes attention of one query over the first
 `num_tokens` slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and
@@ -553,7 +554,7 @@ loads fewer bytes of keys and values. No element of the result may be off by mor
 
 The scoreboard runs it on four query heads that you haven't seen, with values near ±1. They differ in which keys have
 the largest scores. What is loaded twice counts twice. The last row loads every key, and as few values as suffice if all
-weights are known before. The cell starts out with your own function.
+weights are known beforehand. The cell starts out with your own function.
 """
 
 # %%

@@ -141,7 +141,8 @@ multiplied by `scale` anyway, so the function that launches the kernel passes sc
 maxima are in base 2, and the weights come out the same.
 
 **Exercise 08.1: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
-`@triton.jit`, as in the stub. Its docstring has the shapes. Weights are powers of 2.
+`@triton.jit`, as in the stub. Its docstring has the shapes. Weights are powers of 2: `tl.exp2(a)` is 2ᵃ, elementwise,
+also on scalars.
 
 Return four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new
 sum, [rows]; and `acc`, **rescaled** to the new maximum. Do *not* add the values of these keys. The kernel does that
@@ -365,9 +366,9 @@ run the table's cell. How many `mma` are left, and what has replaced them? Then 
 
 ## Which idea makes it fast?
 
-Here is a *ladder* of kernels, with one idea more on each rung, timed on the three decodes from the beginning. The
-rungs with Idea 3 are your kernel; its reference solution was timed. The three rungs between lesson 07's kernel and
-yours run the first kernel of the table above.
+Here is a *ladder* of kernels, with one idea more on each rung, timed on the three decodes from the beginning, in
+another run. The rungs with Idea 3 are your kernel; its reference solution was timed. The three rungs between lesson
+07's kernel and yours run the first kernel of the table above.
 
 What a thread is working on is in its *registers*, of 4 bytes each. It has 255 at most. What doesn't fit is *spilled*:
 written to memory, and read back. Without Idea 3, all products of a tile, rows × keys × head size, exist at once before
@@ -446,8 +447,9 @@ print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel
 
 # %% [markdown]
 """
-`with_functions` makes a copy of it that calls your softmax. First the three stories in splits of 16 keys, so that D and
-B are split even though they're short. Then all four ideas in the recorded times, each on top of those above it.
+`with_functions` makes a copy of `decode_splits_kernel` that calls your softmax. First the three stories in splits of 16
+keys, so that D and B are split even though they're short. Then all four ideas in the recorded times, each on top of
+those above it.
 """
 
 # %%
@@ -472,7 +474,8 @@ programs with 4 iterations each, and takes 18 µs instead of 132. If its iterati
 would make 8 µs. The other 10 are slower iterations, starting, storing and merging: the recording doesn't separate them.
 
 Compare with the order that you wrote down. For one sequence Idea 4 pays most, for many Idea 3. And an idea's gain
-depends on what is there already: Idea 2, worth 1.5 to 4.4 times here, brought little or nothing before Idea 3.
+depends on what is there already: Idea 2, worth 1.5 to 4.4 times here, brought little or nothing before Idea 3, and made
+64 sequences slower.
 
 So why not smaller parts? Choose a size for a server that gets both batches, one sequence and 64. Write it down before
 you run the next cell: your kernel in parts of several sizes, timed on another GPU, an H100.
@@ -740,9 +743,10 @@ draw_roofline(machine, points, "Attention of one layer under the roof of an H200
 """
 The keys and values stay the same, and each new token uses them once more: the intensity grows by about 4 per token,
 until queries and outputs begin to matter. In the chart, "1 × 8,192" is the decode of one sequence, "64 × 2,048" that of
-64. They're on the far left, below the slope. The prefill is right of the ridge, and the mixed batch is between them. A
-single kernel would have to be near the slope in one case, and near the roof in the other. That's why the library has
-two. ("gather + SDPA" copies the blocks, then runs PyTorch's own attention.)
+64. They're on the far left, below the slope. The prefill (four prompts of 4,096 tokens) is right of the ridge, and the
+mixed batch (8 prefills and 120 decodes) is between them. A single kernel would have to be near the slope in one case,
+and near the roof in the other. That's why the library has two. ("gather + SDPA" copies the blocks, then runs PyTorch's
+own attention.)
 
 ### Build 5 (optional): find the sequence of a tile
 

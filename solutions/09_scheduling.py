@@ -232,7 +232,7 @@ all_steps(conservative)
 # %% [markdown]
 """
 Neither does. P may need 3 blocks for 6 + 6 − 1 = 11 tokens, and Q 4 blocks for 13: that's 7 of 6. So P runs alone, and
-at least half of the pool stays free until it finishes. R may need a single block, but Q is the next. If R could pass
+at least half of the pool stays free until it finishes. R may need a single block, but Q is next. If R could pass
 it, so could every small request after R, and Q might wait forever.
 
 **Guess again:** under the optimistic rule, in which step does R join? And which sequence stalls first?
@@ -273,7 +273,7 @@ tokens, admits waiting sequences, and schedules their first tokens. The rest is 
 
 | you have | what it is |
 |---|---|
-| `self.waiting` | the queue; true if it isn't empty. `self.waiting.next(self.running)` returns the sequence that the policy puts next, not always the first, and leaves it in the queue |
+| `self.waiting` | the queue; true if it isn't empty. `self.waiting.next(self.running)` returns the sequence to admit next (with some policies not the first in the queue), and leaves it in the queue |
 | `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `self.running` and `scheduler_output.admitted` |
 | `self.admission(self, sequence)` | whether there is memory for a sequence that waits, given those in `self.running` |
 | `self.max_num_seqs`, `self.max_num_batched_tokens` | at most so many running sequences, and so many tokens in a step |
@@ -465,7 +465,7 @@ for name, run in large.items():
 
 # %% [markdown]
 """
-Shortest job first has less than half of the mean latency. The longest answers pay: the p99 is worse, and one request
+Shortest job first has less than half the mean latency. The longest answers pay: the p99 is worse, and one request
 took almost a minute.
 """
 
@@ -477,9 +477,9 @@ Can a policy keep most of what shortest job first gains, and still let no reques
 the answer the right measure? A token of a prompt takes 20 µs. A token of an answer takes 20 µs, too, plus its share of
 a step's 5 ms: 156 µs with 32 in a batch. So it costs as much as eight to nine prompt tokens.
 
-**Exercise 09.5.** Write `rank` of `ShortestWithAgeing`, from a sequence's `arrival_time`, `expected_tokens` and
-`len(sequence.prompt_ids)`. Both lengths are from 1 to 512 (`expected_tokens` is never None here), and `self.patience`,
-in seconds, is above 0. It must keep three promises, whatever else differs:
+**Exercise 09.5.** (09.4 is optional, in "Further".) Write `rank` of `ShortestWithAgeing`, from a sequence's
+`arrival_time`, `expected_tokens` and `len(sequence.prompt_ids)`. Both lengths are from 1 to 512 (`expected_tokens` is
+never None here), and `self.patience`, in seconds, is above 0. It must keep three promises, whatever else differs:
 
 - Of two that arrive at the same time, one whose prompt and expected answer are both shorter goes first.
 - None is overtaken by one that arrived more than `self.patience` seconds after it.
@@ -702,9 +702,9 @@ sits in front of a screen. So an interactive request gets a head start: it ranks
 interactivity are all in the same unit: seconds of waiting. All waiting requests age at the same rate, so the order of
 two never changes, and one rank is enough.
 
-**Exercise 09.4.** Write `rank` of `PriorityWithAgeing`. `self.patience` and `self.head_start` are in seconds, 0 or
-more. Return the rank of a sequence from its `arrival_time` (in seconds), `tier` (0 is the best, then 1, 2, ...) and
-`is_interactive` (True or False). The smallest rank goes first.
+**Exercise 09.4** (optional). Write `rank` of `PriorityWithAgeing`. `self.patience` and `self.head_start` are in
+seconds, 0 or more. Return the rank of a sequence from its `arrival_time` (in seconds), `tier` (0 is the best, then 1,
+2, ...) and `is_interactive` (True or False). The smallest rank goes first.
 
 Some examples with patience 10 and head start 4:
 
@@ -720,9 +720,9 @@ Some examples with patience 10 and head start 4:
 If both patience and head start are 0, only the arrival time counts. Ranks are only compared with each other, so ranks
 that are all larger or smaller by the same number are right too.
 
-Then the next cell serves 20,000 requests, one in five of tier 0, under your policy and under others. It also makes the
-estimates of shortest job first wrong: each is off by a random factor, or the longest answer is even expected to be the
-shortest. **Guess first:** how wrong may they be until first come, first served is better?
+The cell after the check serves 20,000 requests, one in five of tier 0, under your policy and under others. It also
+makes the estimates of shortest job first wrong: each is off by a random factor, or the longest answer is even expected
+to be the shortest. **Guess first:** how wrong may they be until first come, first served is better?
 """
 
 # %% exercise="09.4" given="__init__"

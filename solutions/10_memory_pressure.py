@@ -407,8 +407,8 @@ Extrapolate the table to 0 tokens: a swap would still take about 1.5 ms, and eve
 such a base as well: all weights are read, however few tokens it computes. That needn't be paid if a victim comes back
 in a step that runs anyway, for the other sequences.
 
-**Predict 10.d** From about how many tokens on does swapping pay on this GPU? Assume straight lines through the first
-and the last row.
+**Predict 10.d** From about how many tokens on does swapping pay on this GPU? The victim comes back in a step that runs
+anyway. Assume straight lines through the first and the last row.
 """
 
 # %%
@@ -496,11 +496,12 @@ Table(
 # %% [markdown]
 """
 It's wrong for one of the five: it swaps the victim of 96 tokens, although recomputing it adds less time in all three
-runs. A few more tokens hardly make a decode step longer, because it reads all weights anyway. The function takes what a
-token adds from prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs overlap, so the table doesn't decide.
+runs. A few more tokens hardly make a decode step longer, because it reads all weights anyway. The function still
+has the lines of the first GPU, through prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs overlap, so
+the table doesn't decide.
 
-**Choose two other lengths** for the lines, from the table or 2048 or 8192. Find two with which your function makes no
-wrong choice, whichever run it gets.
+**Choose two other lengths** for the lines, now fitted to each of the runs, from the table or 2048 or 8192. Find two
+with which your function makes no wrong choice, whichever run it gets.
 """
 
 # %%

@@ -345,7 +345,7 @@ story goes on as his did. In a server, another user's prompt would have changed 
 
 ## Build 4: copy before a write
 
-A prompt that is entirely in the cache needs a copy. So does a request for several samples of one prompt.
+A prompt that is entirely in the cache needs a copy. So does a request for several answers to one prompt.
 
 > **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the
 > last one, which may not be full.
@@ -362,9 +362,9 @@ write to the block `sequence.blocks[index]`, and `pool.is_writable` says that it
 - The pool counts each block exactly as often as tables contain it.
 
 Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the
-sequence writes. (`copy_blocks` does that, as in lesson 10, before the forward pass; you copy nothing yourself. By then,
-`source` may be free, or even belong to another sequence: copies are made in order, and all of them before any new key
-is written.) If no block is free, raise `OutOfBlocks` and change nothing at all.
+sequence writes. (That happens before the forward pass, as with lesson 10's `BlockCopy`s; you copy nothing yourself. By
+then, `source` may be free, or even belong to another sequence: copies are made in order, and all of them before any new
+key is written.) If no block is free, raise `OutOfBlocks` and change nothing at all.
 
 Example with four blocks. X and its fork Y have blocks 0 and 1, each with a count of 2, and the free queue is 2, 3. Then
 `copy_before_write(pool, y, 1)` returns `BlockCopy(COPY, 1, 2)`. Now Y has 0 and 2, blocks 1 and 2 have a count of 1,

@@ -100,7 +100,7 @@ predict("12.a", ...)
                     │
  step               ▼
    schedule      which sequences, how many tokens, which blocks                   lessons 09 to 11
-   copy blocks   swap-out, swap-in, copy-on-write                                 lessons 10 and 11
+   copy blocks   swap-out, swap-in                                                lesson 10
    compute       forward pass: one row of logits for each sequence                lessons 05 to 08
                  sample: a token from each row, by its request's parameters       this lesson
    update        tokens to their sequences, blocks to the pool                    lesson 09
@@ -461,7 +461,7 @@ need these calls, here in alphabetical order:
 | `count_launched(scheduler_output, in_flight, logits)` | counts the computed tokens; returns the step, and so does your function |
 | `forward(scheduler_output)` | forward pass; returns logits: a row for each scheduled request, in order, even in the middle of a prompt. Below them may be others, of prompts whose log-probabilities are wanted |
 | `keep_tokens(scheduler_output, tokens)` | sends the tokens to the host; returns them as `in_flight` |
-| `sampler(logits, params, seeds, positions, processors)` | returns a token for each row; the others are lists with an entry for each row |
+| `sampler(logits, params, seeds, positions, processors)` | returns a token for each row of `logits`; the other arguments are lists with an entry for each row |
 
 **The whole step.** The picture in "The idea" has the order.
 
@@ -719,11 +719,11 @@ tokens, and a byte of it, decoded alone, gives "�".
 ### Interrupted anywhere
 
 Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code.
-Its core notes when a change begins, and that it is whole only once it has finished. A call that finds a change
+Its core makes a note when a change begins, and deletes it only once the change is complete. A call that finds a change
 unfinished calls `EngineCore.rebuild`: it empties the queues, the pool and the block tables, and adds every unfinished
 sequence to the queue again, with its tokens and nothing computed.
 
-Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
+Does that work at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
 engine, the scheduler and the cache. Let's interrupt each of 20 runs at one of them, drawn at random. (`rebuild` itself
 runs only after an interrupt, so none of its lines is drawn.)
 """
@@ -821,8 +821,8 @@ the race is run again among those before it, with the same times. (With logarith
 > **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to
 > that of the whole answer.
 
-`SamplingParams` has most of vLLM's settings, with the same names and in the same order: first those that can change
-which token is likeliest, then temperature, `min_p`, `top_k` and `top_p`. One prompt, with some of them:
+`SamplingParams` has most of vLLM's settings, with the same names, applied in the same order: first those that can
+change which token is likeliest, then temperature, `min_p`, `top_k` and `top_p`. One prompt, with some of them:
 """
 
 # %%
@@ -890,9 +890,9 @@ deadline_scoreboard(give_up)
 """
 ### What production does
 
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is also ours: `schedule`, `execute_model`, `sample_tokens`,
-  `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate
-  processes, so that turning tokens into text doesn't hold up the GPU.
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` has the same parts as ours: `schedule`, `execute_model`,
+  `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
+  run in separate processes, so that turning tokens into text doesn't hold up the GPU.
 - `vllm/v1/sample/sampler.py` documents the order of all sampling settings. Its penalties work on tensors of counts for
   the whole batch; ours handle one sequence after another. A request with a seed has its own `torch.Generator`, a state
   that must be kept. It draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).

@@ -478,7 +478,7 @@ print("tokens of each story:", {story.name: len(tokens) for story, tokens in zip
 # %% [markdown]
 """
 Every step of the six stories was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64
-tokens, and two for decodes only. ("Further" counts the launches that this saves.)
+tokens, and two for decodes only. ("Further" counts, for an example, how many launches your store saves.)
 
 Here each token was an `argmax`, which the GPU can compute. A token that is *drawn* has to be drawn there as well.
 "Further" has that draw as an exercise, then an engine of all your parts.
@@ -519,7 +519,7 @@ on from the wrong word, mostly fluently. A test whose requests all start and end
 **Overlap has exceptions.** Where the CPU must see the logits or the last token (log-probabilities are asked for, or a
 penalty), or where a sequence is preempted, the engine waits for its tokens.
 
-**One GPU.** If it fails, all requests are lost. Lesson 15 adds others.
+**One GPU.** If it fails, all requests are lost. Lesson 15 adds replicas on other GPUs.
 
 ## Quiz
 """

@@ -397,8 +397,8 @@ and the blocks are free.
 ## Your server
 
 `SmallApp` is a small web application around an engine (`lessons_lib/serving/http/small_app.py`). Its `front` sorts
-events into mailboxes, like `deliver` above. These are its other parts. Two of them are optional exercises, in
-"Further".
+events into mailboxes, like `deliver` above. These are its other parts, and `AdmissionControl`, which
+"Too many" uses. Two of the five are optional exercises, in "Further".
 """
 
 # %%
@@ -650,12 +650,14 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 
 **Exercise 14.4: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when,
 for one chat. `ChatChunks(head, prompt_tokens)` writes the events: its methods are `role()`, `text(text, reason)`,
-`usage(number)` and `error(exception)`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`,
-but in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
+`usage(number)`, where `number` counts all tokens of the answer, and `error(exception)`. `batches` yields lists of
+`NewToken`, like those of a stream of `AsyncEngine`, but in a plain loop: each token has `.text` and `.finish_reason`,
+which is None for all but the very last token.
 
 - No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as
   it is there.
-- If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
+- If `prompt_tokens` is given, the usage event (how many tokens prompt and answer have) follows the last text. `DONE` is
+  the last event.
 - `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can
   get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without
   usage. (Clients also see this if the engine's process dies.)
@@ -832,8 +834,8 @@ version 0.11):
 
 Why a process, when the owner already has a thread? One Python process runs Python in one thread at a time (the *GIL*),
 so the engine would wait whenever the event loop is busy. vLLM can also have several HTTP processes for one engine
-(`--api-server-count`). **SGLang** has three: a tokenizer manager (with the HTTP server), a scheduler with the model,
-and a detokenizer.
+(`--api-server-count`). **SGLang** uses three kinds of process: a tokenizer manager (with the HTTP server), a scheduler
+with the model, and a detokenizer.
 
 ### A slow reader
 

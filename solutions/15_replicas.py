@@ -203,8 +203,8 @@ Two choices looks at loads only, so it finds hardly more than round robin.
 
 ### Does your load need it?
 
-Affinity has a price: the load is uneven, and the router has to hash every prompt. Take 900 questions, each about one of
-n texts. A prompt is a text of 512 tokens and a short question. There are four replicas, with 400 blocks of 16 tokens
+Affinity has a price: the load is uneven, and the balancer has to hash every prompt. Take 900 questions, each about one
+of n texts. A prompt is a text of 512 tokens and a short question. There are four replicas, with 400 blocks of 16 tokens
 each.
 
 **Decide first:** for which n would you pay that price? Find three with a pencil: one n for which affinity finds hardly
@@ -478,7 +478,7 @@ for its health every two seconds, and so notices one that *hangs*.
 
 ## What is still wrong
 
-**The router guesses.** It doesn't know what a replica has evicted. vLLM can publish *KV events* whenever it stores or
+**The balancer guesses.** It doesn't know what a replica has evicted. vLLM can publish *KV events* whenever it stores or
 drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.

@@ -337,7 +337,7 @@ answers, workers, halves = generate_in_halves(all_reduce)
 without_sums, _, _ = generate_in_halves(lambda tensor, worker: tensor)
 print("the same tokens as the whole model, in each worker:", [each == alone for each in answers])
 for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_sums[0], "no sums, worker 1": without_sums[1]}.items():
-    print(f"{what:17}  {PROMPTS[2]} »{tokenizer.decode(third)}«")
+    print(f"{what:17}  {PROMPTS[2]} “{tokenizer.decode(third)}”")
 
 # %% [markdown]
 """

@@ -404,8 +404,9 @@ this with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
 
 Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own
 code, and ask: what does it have to handle that yours doesn't? To begin with one: `_prepare_inputs` in vLLM's
-`vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the map of vLLM. "Further" has more maps, and ten
-kinds of a first issue in such a project.
+`vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the map of vLLM. "Here" is the name in
+`lessons_lib`, "there" the one in vLLM; yours may differ. "Further" has more maps, and ten kinds of first issues in such
+a project.
 """
 
 # %%
@@ -490,8 +491,9 @@ prefix that isn't one. You don't get to see them.
 > that passes all tests *survives*, and shows what they don't look at.
 
 A test is a function that takes `make_engine` and raises if the engine is wrong. The right engine must pass it. The cell
-prints what a test may call, besides the methods of the contract. Then it tries a first test: one request alone. How
-many mutants does that kill? The last column is all that you get: what can be seen from outside.
+prints what a test may call, besides the methods of the contract and `engine.num_free_blocks()`, the number of blocks
+that no request holds. Then it tries a first test: one request alone. How many mutants does that kill? The last column
+is all that you get: what can be seen from outside.
 """
 
 # %%
