@@ -29,7 +29,7 @@ def test_double(attempt):
         raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every element is doubled.")
 
 HINTS = ("idea", "outline", "nearly")
-EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=0.3)]
+EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=1)]
 """
 QUIZ = """
 from lessons_lib.checks.exercise import Choice, Question
