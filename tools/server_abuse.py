@@ -1,7 +1,7 @@
 """Treat a server badly, and see what others notice.
 
     python -m tools.server_abuse --times 3         a list of hostile requests beside an ordinary stream, three times
-    python -m tools.server_abuse --requests 20000  so many, at random, beside 8 streams
+    python -m tools.server_abuse --requests 20000  random requests next to 8 streams
 
 Of the list, the stream's longest gap between two tokens is printed, as a multiple of the 99th percentile of its gaps
 when it is alone, and the slowest answer of /health. Whatever a client sends, an answer is never 5xx, a token of an

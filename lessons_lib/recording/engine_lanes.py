@@ -26,7 +26,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class PoolUse:
-    """The blocks of a pool: who uses which (block -> sequences), and free ones that prefix matching can still find."""
+    """The blocks of a pool: which sequences use each block, and free ones that prefix matching can still find."""
 
     num_blocks: int
     owners: dict[int, tuple[str, ...]]

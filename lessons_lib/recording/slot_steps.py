@@ -14,7 +14,7 @@ def record_slot_step(batch: SlotBatch, step: Callable[[SlotBatch], None]) -> Ste
     """Run one step and record the work of every batch slot."""
     known = [*batch.waiting, *batch.running.values()]
     before = {request.id: (request.num_computed_tokens, request.state) for request in known}
-    passes: list[tuple[range, int, dict[int, Request]]] = []  # slots computed, positions of each, who is in them
+    passes: list[tuple[range, int, dict[int, Request]]] = []  # slots computed, positions of each, requests in them
 
     def note() -> None:
         layer: Any = batch.cache.layers[0]

@@ -49,7 +49,7 @@ def break_forward(engine, k):
 
 
 def check_answers(engine, outputs, failed, kind=Broken, expected=PROMPTS.keys()):
-    """Those who failed have the error and a right beginning; all others are answered in full. Nothing is left."""
+    """Failed requests have the error and a right beginning; all others are complete. Nothing is left."""
     assert outputs.keys() == expected, "a request was lost"
     for name, output in outputs.items():
         answer = alone("qwen2", PROMPTS[name], CAP, ignore_eos=True)

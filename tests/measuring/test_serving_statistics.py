@@ -1,4 +1,4 @@
-"""What a run was like for those who were served."""
+"""How long requests waited, and how they were served."""
 
 from lessons_lib.measuring.simulator import SequenceTimes, Simulation, spread, times_of
 

@@ -37,7 +37,7 @@ def queue_of(policy, sequences):
 
 
 def sorted_by(sequences, *reasons):
-    """Sorted by insertion: the first of the reasons in which two differ decides, otherwise who was there first."""
+    """Sorted by insertion: the first of the reasons in which two differ decides, otherwise the one added first."""
     order = []
     for sequence in sequences:
         own = [reason(sequence) for reason in reasons]

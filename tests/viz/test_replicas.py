@@ -45,7 +45,7 @@ def test_the_ring_shows_who_holds_which_sum_after_each_step(world_size):
     assert len(steps) == 1 + 2 * (world_size - 1)
     for number, step in enumerate(steps[:world_size]):
         for rank, part in itertools.product(range(world_size), repeat=2):
-            # Part p starts at worker p, and has passed `number` workers after so many steps.
+            # Part p starts at worker p, and has passed `number` workers after step `number`.
             distance = (rank - part) % world_size
             come = range(distance + 1) if 0 < distance <= number else range(1)
             assert step.holds[rank][part] == {(rank - back) % world_size for back in come}, (number, rank, part)

@@ -277,7 +277,7 @@ class Drawing:
     def paragraph(
         self, x: float, y: float, text: str, characters: int, size: float = 12, line: float = 16, **look: Any
     ) -> float:
-        """Text in lines of so many characters, the middle of the first at y. Returns where the next line would be."""
+        """Text in lines of `characters` at most, the middle of the first at y. Returns where the next line would be."""
         for one in textwrap.wrap(text, characters):
             self.text(x, y, one, size, **look)
             y += line

@@ -60,7 +60,7 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, reque
     columns = 2 if len(runs) > 2 else 1
     width = (WIDTH - 2 * _MARGIN - (columns - 1) * _GUTTER) / columns
     most = max(map(len, charts.values()), default=0) * -(-len(runs) // columns)
-    row = min(max(_TALLEST / max(most, 1) - _GAP, _LOWEST_ROW), _HIGHEST_ROW)  # as high as fits for so many
+    row = min(max(_TALLEST / max(most, 1) - _GAP, _LOWEST_ROW), _HIGHEST_ROW)  # as high as fits
     d = Drawing()
     y = 14.0
     names = list(charts)
