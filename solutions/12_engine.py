@@ -893,9 +893,10 @@ deadline_scoreboard(give_up)
 - **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` has the same parts as ours: `schedule`, `execute_model`,
   `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
   run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings. Its penalties work on tensors of counts for
-  the whole batch; ours handle one sequence after another. A request with a seed has its own `torch.Generator`, a state
-  that must be kept. It draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings. Its penalties count tokens on the device,
+  for the whole batch, as `lessons_lib/engine/rules_state.py` does. A request with a seed has its own `torch.Generator`,
+  a state that must be kept. It draws by the race as well (`random_sample` in
+  `vllm/v1/sample/ops/topk_topp_sampler.py`).
 - **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it.
 - `vllm/v1/engine/detokenizer.py` always holds back the length of the longest stop string minus one. That is simpler
   than `releasable`, and shows everything a little later.

@@ -328,7 +328,6 @@ processes those that were in flight. It returns nothing. `loop` has:
 | `loop.schedule()` | returns the scheduler output of the next step. `preempted` lists the sequences that have lost their blocks for it |
 | `loop.launch(scheduler_output)` | starts the step, without waiting for it. Its tokens count as computed, and each sequence that gets a token has one more placeholder. Returns the step, or None if there is nothing to compute |
 | `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and gives them to their sequences, in place of the placeholders |
-| `loop.host_must_see_tokens()` | whether the next step can't be scheduled before all tokens are known |
 
 - The device must never wait for the CPU to read tokens, unless they must be known.
 - Tokens that are processed after the next step was scheduled may end sequences in it. Then
@@ -516,8 +515,9 @@ on from the wrong word, mostly fluently. A test whose requests all start and end
 
 **No server.** Requests come only from this Python process. Lesson 14 puts an HTTP server in front.
 
-**Overlap has exceptions.** Where the CPU must see the logits or the last token (log-probabilities are asked for, or a
-penalty), or where a sequence is preempted, the engine waits for its tokens.
+**Overlap has exceptions.** Penalties and log-probabilities are computed on the GPU. But a grammar's parser runs on the
+CPU: the engine launches the forward pass, and then waits for the last token before it can choose the next one. It also
+waits when a sequence with a token in flight is preempted.
 
 **One GPU.** If it fails, all requests are lost. Lesson 15 adds replicas on other GPUs.
 

@@ -15,6 +15,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.rules_state import RulesState
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.support import check_context, checked_context
 
@@ -36,7 +37,8 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
     num_blocks = checked_num_blocks(replace(config, layer_shapes=measured.get("layer_shapes")), model)
     context = checked_context(model, config.max_model_len)
     defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
-    make_rules = partial(rules_of, tokenizer=tokenizer, vocab_size=text_config(model.config).vocab_size)
+    vocab_size = text_config(model.config).vocab_size
+    make_rules = partial(rules_of, tokenizer=tokenizer, vocab_size=vocab_size, memory=RulesState())
     return ModelFit(defaults, num_blocks, make_rules, context, **measured)
 
 

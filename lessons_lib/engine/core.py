@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.model_runner import InFlight, ModelRunner
 from lessons_lib.engine.output_processor import OutputProcessor, TokenReader
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.reentrancy import refuse_inside
@@ -34,16 +34,13 @@ class InFlightStep:
 
     Attributes:
         tokens: `tokens.wait()` returns one for each scheduled request.
-        logits: after each scheduled request, and those of prompts behind them; None if no request looks at them. Valid
-            until the next step is launched.
-        needs_host: whether the host must see its tokens or logits before the next step is launched.
+        logprobs: see `OutputProcessor.launch_logprobs`.
         start: when it was scheduled, in seconds on the engine's clock.
     """
 
     output: SchedulerOutput
-    tokens: InFlightTokens
-    logits: torch.Tensor | None
-    needs_host: bool
+    tokens: InFlight
+    logprobs: list[Any]
     start: float
 
 
@@ -87,8 +84,6 @@ def overlapped_step(loop: "EngineCore") -> None:
     Args:
         loop: an EngineCore, or a GreedyLoop, which has the same methods.
     """
-    if loop.host_must_see_tokens():
-        loop.process(0)
     scheduler_output = loop.schedule()
     if any(victim.num_placeholders for victim in scheduler_output.preempted):
         loop.process(0)  # a victim is computed again from its tokens, so all of them must be known
@@ -246,27 +241,33 @@ class EngineCore:
         self.lap("move")
 
     def forward(self, output: SchedulerOutput) -> torch.Tensor:
-        """Start the forward pass; see `ModelRunner.forward`."""
+        """Start the forward pass; see `ModelRunner.forward`. If rules look at tokens on the host, wait for those in
+        flight: the device computes meanwhile."""
         logits = self.runner.forward(output)
         self.lap("forward")
+        requests: list[Any] = list(output.num_scheduled_tokens)
+        if any(each.processor and each.processor.needs_host for each in requests):
+            self.process(0)
         return logits
 
-    def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+    def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """Keep the tokens for the next step, if it may be launched before the host has them; see
         `GPUModelRunner.keep_tokens`."""
         in_flight = self.runner.keep_tokens(output, tokens)
         self.lap("sample")
         return in_flight
 
-    def count_launched(self, output: SchedulerOutput, tokens: InFlightTokens, logits: torch.Tensor) -> InFlightStep:
+    def count_launched(self, output: SchedulerOutput, tokens: InFlight, logits: torch.Tensor) -> InFlightStep:
         """Count a launched step's tokens as computed, and give each request that gets a token a placeholder."""
         self.outputs.note_admitted(output, self.start)
         self.scheduler.update_after_launch(output)
-        scheduled: list[Any] = list(output.num_scheduled_tokens)
-        needs_host = any(each.params.needs_host for each in scheduled)
-        kept = logits if needs_host and any(each.params.needs_logits for each in scheduled) else None
+        try:
+            logprobs = self.outputs.launch_logprobs(output, logits, tokens)
+        except Exception as error:
+            requests: list[Any] = list(output.num_scheduled_tokens)
+            raise StepFailed(each for each in requests if each.params.needs_logits) from error
         self.lap("update")
-        return InFlightStep(output, tokens, kept, needs_host, self.start)
+        return InFlightStep(output, tokens, logprobs, self.start)
 
     def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
@@ -281,11 +282,7 @@ class EngineCore:
             for request, token, gets in zip(scheduled, tokens, step.output.gets_token):
                 if token < 0 and gets and not request.finish_reason:
                     self.end(request.group, "error", why_no_token(token, request.processor))
-            if step.logits is not None:
-                try:
-                    self.outputs.add_logprobs(step.output, step.logits, tokens)
-                except Exception as error:
-                    raise StepFailed(each for each in scheduled if each.params.needs_logits) from error
+            self.outputs.add_logprobs(step.logprobs)
             new = [each for each, gets in zip(scheduled, step.output.gets_token) if gets and not each.finish_reason]
             self.scheduler.update_from_output(step.output, tokens)
             self.take_in(new)
@@ -318,10 +315,6 @@ class EngineCore:
         if is_stopped:
             self.scheduler.remove(request)
             request.finish_reason = "stop"
-
-    def host_must_see_tokens(self) -> bool:
-        """True if the steps in flight must be processed before the next one is launched, for the requests in them."""
-        return any(step.needs_host for step in self.in_flight)
 
     def take_commands(self) -> None:
         """Begin to serve what was added, and end what was cancelled."""

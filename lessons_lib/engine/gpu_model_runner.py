@@ -24,7 +24,7 @@ from lessons_lib.engine.cuda_graphs import (
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.joined_projections import join_projections
-from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.model_runner import InFlight, ModelRunner
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -124,17 +124,11 @@ class GPUModelRunner(ModelRunner):
         return forward_batch(scheduler_output, self.tables, self.cache.block_size, self._previous_rows, *padded)
 
     @torch.inference_mode()
-    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """See `ModelRunner.keep_tokens`. The host doesn't wait for them."""
         torch.clamp(tokens, min=0, out=self.previous_tokens[: len(tokens)])
         self._previous_rows = {sequence: row for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
-        if tokens.device.type != "cuda":
-            return InFlightTokens(tokens)
-        on_host = torch.empty(len(tokens), dtype=torch.int64, pin_memory=True)
-        on_host.copy_(tokens, non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
-        return InFlightTokens(on_host, arrived)
+        return InFlight.of(tokens)
 
     def compute(self, batch: ForwardBatch) -> torch.Tensor:
         """The logits of a batch on the device of the model."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lessons_lib.engine.core import overlapped_step
-from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.model_runner import InFlight, ModelRunner
 from lessons_lib.scheduling.scheduler import SchedulerBase
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -18,22 +18,19 @@ class GreedyLoop:
     Attributes:
         depth: how many steps may be in flight while the next one is scheduled (lesson 13).
         copy_blocks: function (scheduler_output): carries out its block copies; None if there are none.
-        in_flight: (scheduler output, InFlightTokens) of each step that was launched and not processed, oldest first.
+        in_flight: (scheduler output, InFlight) of each step that was launched and not processed, oldest first.
     """
 
     scheduler: SchedulerBase
     runner: ModelRunner
     depth: int = 0
     copy_blocks: Callable[[Any], None] | None = None
-    in_flight: deque[tuple[Any, InFlightTokens]] = field(default_factory=deque)
-
-    def host_must_see_tokens(self) -> bool:
-        return False
+    in_flight: deque[tuple[Any, InFlight]] = field(default_factory=deque)
 
     def schedule(self) -> Any:
         return self.scheduler.schedule()
 
-    def launch(self, scheduler_output: Any) -> tuple[Any, InFlightTokens] | None:
+    def launch(self, scheduler_output: Any) -> tuple[Any, InFlight] | None:
         """Start a step. None if there is nothing to compute."""
         if self.copy_blocks:
             self.copy_blocks(scheduler_output)

@@ -101,7 +101,7 @@ class GrammarState:
         self._seen: tuple[Any, int] | None = None
         self._seconds = 0.0
 
-    def allowed(self, output_ids: ListOf[int], size: int) -> torch.Tensor:
+    def allowed(self, output_ids: ListOf[int], size: int) -> "np.ndarray[Any, Any]":
         """Find the tokens that can follow a completion.
 
         Args:
@@ -109,22 +109,26 @@ class GrammarState:
             size: of the vocabulary.
 
         Returns:
-            bool tensor [size], on the CPU. If the text is complete, the end token is among them. None is left if the
-            completion doesn't match, or if the parser has reached one of its limits or takes too long.
+            a bit for each, int32 [size / 32 rounded up]. If the text is complete, the end token is among them. None is
+            left if the completion doesn't match, or if the parser has reached one of its limits or takes too long.
         """
         start = time.thread_time()
         parser, count = self._seen or (self.grammar.first.deep_copy(), 0)
         self._seen = None
         parser.consume_tokens(list(output_ids[count:]))
-        bits = np.frombuffer(parser.compute_bitmask(), dtype=np.uint8)
+        bits = np.frombuffer(parser.compute_bitmask(), dtype=np.int32)
         self._seconds += time.thread_time() - start
-        allowed = torch.zeros(size, dtype=torch.bool)
+        allowed = np.zeros(-(-size // 32), dtype=np.int32)
         self._seen = parser, len(output_ids)
         if parser.is_error() or self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(output_ids):
             return allowed
-        known = np.unpackbits(bits, bitorder="little")[:size]
-        allowed[: len(known)] = torch.from_numpy(known.astype(np.bool_))
+        allowed[: len(bits)] = bits[: len(allowed)]
         return allowed
+
+
+def unpacked(bits: "np.ndarray[Any, Any]", size: int) -> torch.Tensor:
+    """Bits, int32, as a mask: bool tensor [size]."""
+    return torch.from_numpy(np.unpackbits(bits.view(np.uint8), bitorder="little", count=size).astype(np.bool_))
 
 
 def text_only(tokenizer: "PreTrainedTokenizerBase") -> str:

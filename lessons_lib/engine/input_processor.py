@@ -128,7 +128,7 @@ class InputProcessor:
                 if outputs.add_text(request, token):
                     request.finish_reason = "stop"
         if group.params.logprobs is not None:
-            request.logprobs = [TokenLogprobs(token, NOT_KNOWN, ()) for token in request.output_ids]
+            request.logprobs = [TokenLogprobs(token, NOT_KNOWN, 0, ()) for token in request.output_ids]
         if request.finish_reason:
             raise BadRequest(
                 f"output_ids has {len(output_ids)} tokens, and the completion ends with number "

@@ -1,19 +1,16 @@
-"""Lesson 12: what changes the logits of one sequence before its next token is chosen.
+"""Lesson 12: the rules of a request, what changes logits before a token is chosen. `rules_state` applies them."""
 
-Each rule looks at the tokens that the sequence has, and keeps nothing between two steps. So a sequence that was
-preempted, or is one of several completions of a prompt, needs nothing special.
-"""
-
-from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, to_device
+from lessons_lib.engine.guided import unpacked
+from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, RulesMemory
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.scheduling.sequence import Sequence
@@ -22,41 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lessons_lib.engine.guided import Grammar, GrammarState
-
-
-def penalize_repetition(logits: torch.Tensor, token_ids: ListOf[int], penalty: float) -> None:
-    """Make tokens that the prompt or the completion contains less likely: divide what is positive, multiply what is
-    negative (Keskar et al. 2019)."""
-    index = to_device(sorted(set(token_ids)), logits)
-    own = logits[index]
-    logits[index] = torch.where(own > 0, own / penalty, own * penalty)
-
-
-def penalize_presence(logits: torch.Tensor, output_ids: ListOf[int], presence: float, frequency: float) -> None:
-    """OpenAI's penalties: for each token of the completion, subtract `presence` once and `frequency` each time that it
-    occurs."""
-    counts = Counter(output_ids)
-    amounts = [presence + frequency * count for count in counts.values()]
-    logits[to_device([*counts], logits)] -= to_device(amounts, logits).to(logits.dtype)
-
-
-def add_bias(logits: torch.Tensor, bias: dict[int, float]) -> None:
-    """Add a bias to the logit of each token of the dict."""
-    logits[to_device([*bias], logits)] += to_device([*bias.values()], logits).to(logits.dtype)
-
-
-def ban(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
-    """Exclude tokens from the draw."""
-    if token_ids:
-        logits.index_fill_(0, to_device([*token_ids], logits), NEVER)
-
-
-def allow_only(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
-    """Exclude all other tokens from the draw."""
-    index = token_ids.to(logits.device, non_blocking=True)
-    own = logits[index]
-    logits.fill_(NEVER)
-    logits[index] = own
 
 
 def last_tokens_of_bad_words(output_ids: ListOf[int], bad_words: ListOf[ListOf[int]]) -> list[int]:
@@ -69,21 +31,39 @@ class LogitsRules:
     """The rules of a request in tokens, checked once, when it is added.
 
     Attributes:
+        memory: shared by the completions of an engine, see `rules_state`.
         bad_words: each a list of tokens.
         grammar: the form that the text must have, or None.
         end_token: ends a completion whose rules leave no other token; None if the tokenizer has none.
     """
 
     params: SamplingParams
+    memory: RulesMemory
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: "Grammar | None" = None
     end_token: int | None = None
 
+    @property
+    def penalties(self) -> tuple[float, float, float]:
+        """The repetition, presence and frequency penalty."""
+        params = self.params
+        return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+
     @cached_property
-    def allowed_token_ids(self) -> torch.Tensor:
-        """Those of `params`, made a tensor once: there may be as many as the vocabulary has, in each step."""
-        ids = torch.tensor(self.params.allowed_token_ids)
-        return ids.pin_memory() if torch.cuda.is_available() else ids
+    def has_penalties(self) -> bool:
+        """True if tokens are counted."""
+        return self.penalties != (1, 0, 0)
+
+    @cached_property
+    def has_biases(self) -> bool:
+        """True if something is added to logits in each step."""
+        bans = any(len(word) == 1 for word in self.bad_words)
+        return bool(self.params.logit_bias or self.params.allowed_token_ids or bans)
+
+    @cached_property
+    def looks_at_tokens(self) -> bool:
+        """True if the tokens that can follow are found on the host."""
+        return self.grammar is not None or any(len(word) > 1 for word in self.bad_words)
 
     def processor(self, sequence: Sequence) -> "LogitsProcessor":
         """The rules, for a completion that grows with a sequence."""
@@ -91,8 +71,9 @@ class LogitsRules:
 
 
 def rules_of(
-    params: SamplingParams, stop_token_ids: Collection[int], *, tokenizer: "PreTrainedTokenizerBase", vocab_size: int
-) -> LogitsRules | None:
+    params: SamplingParams, stop_token_ids: Collection[int], *,
+    tokenizer: "PreTrainedTokenizerBase", vocab_size: int, memory: RulesMemory,
+) -> LogitsRules | None:  # fmt: skip
     """The rules of a request; None if it has none.
 
     Args:
@@ -131,12 +112,12 @@ def rules_of(
         name = "min_tokens and stop_token_ids" if params.stop_token_ids else "min_tokens"
         begin[name] = ~mask_of(stop_token_ids, vocab_size)
     if grammar:
-        texts = begin["structured_outputs"] = grammar.begin().allowed((), vocab_size)
+        texts = begin["structured_outputs"] = unpacked(grammar.begin().allowed((), vocab_size), vocab_size)
         if not (texts & ~mask_of([] if end_token is None else [end_token], vocab_size)).any():
             raise BadRequest("structured_outputs matches no text, or only the empty one; correct the rule.")
     if fields := guilty(begin):
         raise BadRequest(f"{' and '.join(fields)} leave no token to begin with; loosen one of them.")
-    return LogitsRules(params, bad_words, grammar, end_token)
+    return LogitsRules(params, memory, bad_words, grammar, end_token)
 
 
 def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
@@ -172,7 +153,7 @@ def tokens_of_bad_words(words: ListOf[str], tokenizer: "PreTrainedTokenizerBase"
     return tuple(dict.fromkeys(filter(None, encoded)))
 
 
-@dataclass
+@dataclass(eq=False)
 class LogitsProcessor:
     """The rules of a request, applied to one of its completions.
 
@@ -211,33 +192,60 @@ class LogitsProcessor:
         if self.grammar_state and not self.grammar_state.allowed(output_ids, vocab_size).any():
             raise BadRequest("output_ids don't match the request's structured_outputs; leave out one of them.")
 
-    def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
-        """Apply the rules, in vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,
-        penalties. The grammar comes last, so that nothing overrules it. Temperature and cuts follow in
-        `choose_tokens`.
+    @property
+    def memory(self) -> RulesMemory:
+        """See LogitsRules."""
+        return self.rules.memory
 
-        Args:
-            logits: float32 [vocabulary]; may be changed in place.
-            position: number of tokens of the completion. Some of them may be in flight, if no rule needs their ids.
-        """
-        params, prompt_ids, output_ids = self.rules.params, self.sequence.prompt_ids, self.sequence.output_ids
-        for function in params.logits_processors:
-            logits = _checked(function(list(prompt_ids), list(output_ids), logits), logits)
+    @property
+    def needs_host(self) -> bool:
+        """See Processor."""
+        return self.looks_at_tokens or bool(self.rules.params.logits_processors)
+
+    @property
+    def looks_at_tokens(self) -> bool:
+        """See LogitsRules."""
+        return self.rules.looks_at_tokens
+
+    def is_beginning(self, position: int) -> bool:
+        """True if `min_tokens` excludes the end of a completion with `position` tokens."""
+        return position < self.rules.params.min_tokens
+
+    def has_biases(self, position: int) -> bool:
+        """True if something is added to the logits of a completion with `position` tokens."""
+        return self.rules.has_biases or self.is_beginning(position)
+
+    def biases(self, is_beginning: bool, vocab_size: int) -> tuple[float, dict[int, float]]:
+        """What is added to logits: to those of some tokens, by their ids, and in front of it, to all others."""
+        params, others = self.rules.params, 0.0
+        added = dict(params.logit_bias or {})
         if params.allowed_token_ids is not None:
-            allow_only(logits, self.rules.allowed_token_ids)
-        ban(logits, last_tokens_of_bad_words(output_ids, self.rules.bad_words))
-        if position < params.min_tokens:
-            ban(logits, [*self.sequence.stop_token_ids])
-        if params.logit_bias:
-            add_bias(logits, params.logit_bias)
-        if params.repetition_penalty != 1:
-            penalize_repetition(logits, [*prompt_ids, *output_ids], params.repetition_penalty)
-        if output_ids and (params.presence_penalty or params.frequency_penalty):
-            penalize_presence(logits, output_ids, params.presence_penalty, params.frequency_penalty)
-        if self.grammar_state:
-            allowed = self.grammar_state.allowed(output_ids, len(logits))
-            logits.masked_fill_(~allowed.to(logits.device), NEVER)
+            others, added = NEVER, {token: added.get(token, 0.0) for token in params.allowed_token_ids}
+        banned = {word[0] for word in self.rules.bad_words if len(word) == 1}
+        banned |= self.sequence.stop_token_ids if is_beginning else set()
+        return others, added | dict.fromkeys((token for token in banned if token < vocab_size), NEVER)
+
+    def after_functions(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits, float32 [vocabulary], after the user's functions. They may be changed in place.
+
+        Raises:
+            TypeError: a function doesn't return logits.
+        """
+        sequence = self.sequence
+        for function in self.rules.params.logits_processors:
+            logits = _checked(function(list(sequence.prompt_ids), list(sequence.output_ids), logits), logits)
         return logits
+
+    def mask(self, vocab_size: int) -> "np.ndarray[Any, Any]":
+        """The tokens that the grammar and bad words of several tokens allow: a bit for each, int32 [words]."""
+        output_ids = self.sequence.output_ids
+        if self.grammar_state:
+            allowed = self.grammar_state.allowed(output_ids, vocab_size)
+        else:
+            allowed = np.full(-(-vocab_size // 32), -1, np.int32)
+        banned = np.array(last_tokens_of_bad_words(output_ids, self.rules.bad_words), np.int64)
+        np.bitwise_and.at(allowed, banned // 32, ~(1 << banned % 32).astype(np.int32))
+        return allowed
 
 
 def _checked(result: object, logits: torch.Tensor) -> torch.Tensor:

@@ -15,22 +15,35 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 
 @dataclass(frozen=True)
-class InFlightTokens:
-    """The tokens of a step that was launched.
+class InFlight:
+    """A tensor of a step that was launched, on its way to the host.
 
     Attributes:
-        tokens: int64 [N], valid once `arrived` has happened.
+        on_device: the tensor. Later work on the device may read it at once.
+        on_host: a copy, valid once `arrived` has happened.
         arrived: torch.cuda.Event, or None if there is nothing to wait for.
     """
 
-    tokens: torch.Tensor
+    on_device: torch.Tensor
+    on_host: torch.Tensor
     arrived: Any = None
 
-    def wait(self) -> list[int]:
-        """Wait for the step, and return a token for each of its sequences."""
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "InFlight":
+        """Start to send a tensor to the host, without waiting for it."""
+        if tensor.device.type != "cuda":
+            return cls(tensor, tensor)
+        on_host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        on_host.copy_(tensor, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        return cls(tensor, on_host, arrived)
+
+    def wait(self) -> list[Any]:
+        """Wait for the step, and return the tensor as a list. Of tokens, that is one for each of its sequences."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        return self.tokens.tolist()
+        return self.on_host.tolist()
 
 
 class ModelRunner:
@@ -67,14 +80,14 @@ class ModelRunner:
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)
 
-    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """Start to send the tokens that were chosen for a step to the host. A runner that can overlap also keeps them
         on the device, where the next step reads them.
 
         Args:
             tokens: int64 [N], on the device of the logits. A negative one is no token.
         """
-        return InFlightTokens(tokens)
+        return InFlight.of(tokens)
 
     def reset(self) -> None:
         """Clean up after an interrupted pass: forget the block tables, and give the model its own attention back."""

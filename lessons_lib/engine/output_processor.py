@@ -10,11 +10,16 @@ from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.logprobs import rows_of_logprobs
+from lessons_lib.engine.logprobs import TokenLogprobs, logprobs_table
+from lessons_lib.engine.model_runner import InFlight
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.request import Request, RequestGroup
+from lessons_lib.engine.rules import to_device
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.scheduler import SchedulerOutput
+
+# Of a request: a position of its prompt, or None for the next token of its completion.
+LogprobsPlace = tuple[Request, int | None]
 
 
 class OutputProcessor:
@@ -71,38 +76,54 @@ class OutputProcessor:
             request.finish_reason = "stop"
         return is_running and detokenizer.stopped
 
-    def add_logprobs(self, output: SchedulerOutput, logits: torch.Tensor, tokens: list[int]) -> None:
-        """Note log-probabilities for the requests that asked for them.
+    def launch_logprobs(
+        self, output: SchedulerOutput, logits: torch.Tensor, tokens: InFlight
+    ) -> list[tuple[list[LogprobsPlace], InFlight]]:
+        """Start to compute log-probabilities for the requests that asked for them.
 
         Args:
             output: of the step, once it is launched.
             logits: [requests + extra, vocabulary]: after the last token of each request, then after others of prompts.
+            tokens: that were chosen, one for each request.
         """
         scheduled: dict[Request, int] = output.num_scheduled_tokens  # type: ignore[assignment]
-        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
+        if not any(each.params.needs_logits for each in scheduled):
+            return []
+        # How many of the likeliest are wanted -> (row, token, place) of each; -1 for a token chosen from the row.
+        wanted: dict[int, list[tuple[int, int, LogprobsPlace]]] = {}
+        extra = len(scheduled)
         for row, ((request, count), end) in enumerate(zip(scheduled.items(), output.ends)):
-            extra = num_prompt_logits(request, end - count, count)
-            if request.prompt_logits and not request.finish_reason:
-                of_prompt = torch.cat([others[:extra], own[row : row + 1]])
-                self._add_prompt_logprobs(request.group, end - count, of_prompt)
-            wanted = request.params.logprobs
-            gets_token = output.gets_token[row] and tokens[row] >= 0 and not request.finish_reason
-            if gets_token and wanted is not None and request.logprobs is not None:
-                request.logprobs += rows_of_logprobs(own[row : row + 1], tokens[row : row + 1], wanted)
-            others = others[extra:]
+            params, start = request.params, end - count
+            num_others = num_prompt_logits(request, start, count)
+            if request.prompt_logits and params.prompt_logprobs is not None:
+                rows = [*range(extra, extra + num_others), row]
+                positions = range(start + 1, min(end + 1, len(request.prompt_ids)))
+                found = [(row, request.prompt_ids[place], (request, place)) for row, place in zip(rows, positions)]
+                wanted.setdefault(params.prompt_logprobs, []).extend(found)
+            if params.logprobs is not None and output.gets_token[row]:
+                wanted.setdefault(params.logprobs, []).append((row, -1, (request, None)))
+            extra += num_others
+        in_flight = []
+        for count, entries in wanted.items():
+            rows = to_device([row for row, _, _ in entries], logits.device)
+            own = to_device([token for _, token, _ in entries], logits.device)
+            chosen = tokens.on_device[rows.clamp(max=len(scheduled) - 1)]
+            own = torch.where(own < 0, chosen, own)
+            in_flight.append(([place for *_, place in entries], InFlight.of(logprobs_table(logits, rows, own, count))))
+        return in_flight
 
-    def _add_prompt_logprobs(self, group: RequestGroup, start: int, logits: torch.Tensor) -> None:
-        """Note the log-probabilities of tokens of the prompt. After a preemption they may be there already, and are the
-        same.
-
-        Args:
-            start: position of the first token that was computed.
-            logits: [count, vocabulary], after each token that was computed.
-        """
-        if group.prompt_logprobs is not None and group.params.prompt_logprobs is not None:
-            tokens = group.prompt_ids[start + 1 : start + 1 + len(logits)]
-            found = rows_of_logprobs(logits[: len(tokens)], tokens, group.params.prompt_logprobs)
-            group.prompt_logprobs[start + 1 : start + 1 + len(tokens)] = found
+    @staticmethod
+    def add_logprobs(launched: list[tuple[list[LogprobsPlace], InFlight]]) -> None:
+        """Wait for log-probabilities, and note them. After a preemption, those of a prompt may be there already, and
+        are the same."""
+        for places, table in launched:
+            for (request, position), row in zip(places, table.wait()):
+                if request.finish_reason or row[0] < 0:
+                    continue
+                if position is None and request.logprobs is not None:
+                    request.logprobs.append(TokenLogprobs.of(row))
+                elif position is not None and request.group.prompt_logprobs:
+                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row)
 
     def new_token(self, request: Request, place: int) -> NewToken:
         """Make a NewToken.

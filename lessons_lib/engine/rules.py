@@ -16,24 +16,47 @@ class NoTokenAllowed(RuntimeError):
     """The rules of a request leave no token that could be drawn."""
 
 
+class RulesMemory(Protocol):
+    """What the rules of a step need on the device, such as a RulesState."""
+
+    def process(self, logits: torch.Tensor, processors: ListOf[Any], positions: ListOf[int]) -> torch.Tensor:
+        """The logits of a step after the rules of each sequence, float32 [N, vocabulary]; the argument stays as it is.
+
+        A rule that raises leaves its own sequence without a token, and says why in `processor.error`.
+
+        Args:
+            logits: [N, vocabulary].
+            processors: a Processor of each, None for sequences without rules.
+            positions: see `choose_tokens`.
+        """
+
+    def count(self, tokens: torch.Tensor) -> None:
+        """Note the tokens that were chosen for the rows of the last `process`, int64 [N], on the device."""
+
+
 class Processor(Protocol):
     """The rules of a completion that change its logits, such as a LogitsProcessor.
 
     Attributes:
+        memory: what all completions of an engine share.
         error: the reason why no token could be chosen.
         end_token: the token to choose where the rules leave none; NO_TOKEN_ALLOWED if there is none.
+        needs_host: whether the host must know all tokens of the completion before it can choose the next.
     """
 
     error: Exception | None
 
     @property
+    def memory(self) -> RulesMemory: ...
+
+    @property
     def end_token(self) -> int: ...
+
+    @property
+    def needs_host(self) -> bool: ...
 
     def check(self, vocab_size: int) -> None:
         """Refuse a completion that another engine began, and that the rules don't allow."""
-
-    def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
-        """The logits of the next token, float32 [vocabulary], of a completion that has `position` tokens."""
 
 
 class Rules(Protocol):
@@ -43,31 +66,11 @@ class Rules(Protocol):
         """Apply the rules to a completion that grows with a sequence."""
 
 
-def to_device(values: list[Any], logits: torch.Tensor) -> torch.Tensor:
-    """A tensor on the device of the logits. The host doesn't wait for the copy: it comes from page-locked memory."""
-    tensor = torch.tensor(values, dtype=torch.float64 if values and isinstance(values[0], float) else torch.int64)
-    return tensor.pin_memory().to(logits.device, non_blocking=True) if logits.is_cuda else tensor
-
-
-def process_logits(logits: torch.Tensor, processors: ListOf[Processor | None], positions: ListOf[int]) -> torch.Tensor:
-    """The logits of a step after the rules of each sequence; the argument stays as it is.
-
-    A rule that raises leaves its own sequence without a token, and says why in `processor.error`.
-
-    Args:
-        logits: [N, vocabulary].
-        processors: None for sequences without rules.
-        positions: see `choose_tokens`.
-    """
-    logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
-    for row, processor in enumerate(processors):
-        if processor is not None:
-            try:
-                logits[row] = processor(logits[row], positions[row])
-            except Exception as error:
-                processor.error = error
-                logits[row] = NEVER
-    return logits
+def to_device(values: torch.Tensor | list[int], device: torch.device) -> torch.Tensor:
+    """Integers, or a tensor on the host, on a device. The host doesn't wait for the copy: it comes from page-locked
+    memory."""
+    tensor = values if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=torch.int64)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def why_no_token(token: int, processor: Processor | None) -> Exception:

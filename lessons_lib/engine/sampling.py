@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, Processor, process_logits, to_device
+from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, Processor, to_device
 from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers
 
@@ -50,23 +50,22 @@ def choose_tokens(
         int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers. Where the rules
         of a sequence leave nothing, its end token; NO_TOKEN_ALLOWED where it has none, or a rule has failed.
     """
-    has_rules = any(processors)
+    memory = next((each.memory for each in processors if each), None)
     highest, tokens = logits.max(dim=-1)
     # NaN fails every comparison; `isfinite` would launch twice as many kernels.
     is_finite = highest.abs() < float("inf")
-    if has_rules:
-        logits = process_logits(logits, processors, positions)
+    if memory:
+        logits = memory.process(logits, processors, positions)
         highest, tokens = logits.max(dim=-1)
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
-        table = settings_table(rows, params, seeds, positions, logits.shape[-1])
-        # A copy from page-locked memory doesn't wait.
-        table = (table.pin_memory() if logits.is_cuda else table).to(logits.device, non_blocking=True)
+        table = to_device(settings_table(rows, params, seeds, positions, logits.shape[-1]), logits.device)
         race_on(logits.device)(logits, highest, table, tokens)
-    if has_rules:
+    if memory:
         tokens.masked_fill_(~(highest.abs() < float("inf")), NO_TOKEN_ALLOWED)
-        ends = to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], logits)
+        ends = to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], logits.device)
         torch.where(highest == NEVER, ends, tokens, out=tokens)
+        memory.count(tokens)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)
 
 

@@ -167,24 +167,14 @@ class SamplingParams:
                 "end token. Leave out one of them."
             )
 
-    @property
-    def needs_last_token(self) -> bool:
-        """True if a token can only be chosen once the ids of all tokens before it are known: penalties, bad words,
-        logits processors and grammars look at them. A bias, allowed tokens and `min_tokens` don't."""
-        penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
-        return bool(penalties or self.bad_words or self.logits_processors or self.structured_outputs)
-
     @cached_property
     def needs_logits(self) -> bool:
         """True if log-probabilities are wanted."""
         return self.logprobs is not None or self.prompt_logprobs is not None
 
-    @cached_property
-    def needs_host(self) -> bool:
-        """True if the host must have the logits or the token of one step before it launches the next."""
-        return self.needs_logits or self.needs_last_token
-
     @property
     def changes_logits(self) -> bool:
         """True if a rule changes logits before the temperature does."""
-        return bool(self.needs_last_token or self.logit_bias or self.allowed_token_ids or self.min_tokens)
+        penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
+        tokens = self.logit_bias or self.allowed_token_ids or self.bad_words or self.min_tokens
+        return bool(penalties or tokens or self.logits_processors or self.structured_outputs)

@@ -197,7 +197,7 @@ class SchedulerBase:
         """
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens = sequence.num_computed_tokens + count
-            gets_token = end == len(sequence.prompt_ids) + len(sequence.output_ids) + sequence.num_placeholders
+            gets_token = end == sequence.num_tokens and not sequence.finish_reason
             scheduler_output.ends.append(end)
             scheduler_output.gets_token.append(gets_token)
             if gets_token:

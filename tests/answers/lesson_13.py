@@ -1070,7 +1070,6 @@ def with_safe_temperature(logits, temperature, seeds, positions):
 
 
 def loop_with(
-    looks=lambda loop: loop.host_must_see_tokens() and loop.process(0),
     loses=lambda loop, output: any(victim.num_placeholders for victim in output.preempted),
     drops=lambda output: output.drop_finished(),
     keeps=lambda loop, launched: launched and loop.in_flight.append(launched),
@@ -1079,7 +1078,6 @@ def loop_with(
     """The reference with one part made another way."""
 
     def overlapped_step(loop):
-        looks(loop)
         output = loop.schedule()
         if loses(loop, output):
             loop.process(0)
@@ -1107,8 +1105,6 @@ def launches_nothing(loop):
 
 
 def with_counts(loop):
-    if loop.host_must_see_tokens() and len(loop.in_flight) > 0:
-        loop.process(0)
     scheduler_output = loop.schedule()
     lost = [victim for victim in scheduler_output.preempted if victim.num_placeholders > 0]
     if lost:
@@ -1124,8 +1120,6 @@ def with_counts(loop):
 
 
 def processes_before_it_appends(loop):
-    if loop.host_must_see_tokens():
-        loop.process(0)
     output = loop.schedule()
     if any(victim.num_placeholders for victim in output.preempted):
         loop.process(0)
@@ -1139,8 +1133,6 @@ def processes_before_it_appends(loop):
 
 
 def drops_always(loop):
-    if loop.host_must_see_tokens():
-        loop.process(0)
     output = loop.schedule()
     for victim in output.preempted:
         if victim.num_placeholders:
@@ -1157,7 +1149,6 @@ WRONG = {
         Wrong("reads first", reads_first, "Launch the next step first"),
         Wrong("never waits for victims", loop_with(loses=lambda *_: False), "one of its tokens was in flight"),
         Wrong("keeps what has finished", loop_with(drops=lambda output: None), "although it has finished"),
-        Wrong("never lets the host look", loop_with(looks=lambda loop: None), "`loop.host_must_see_tokens()` is true"),
         Wrong("keeps None", loop_with(keeps=lambda loop, step: loop.in_flight.append(step)), "contains None"),
         Wrong("keeps nothing", loop_with(keeps=lambda *_: None), "Append each step that you launch"),
         Wrong("a depth of 1", loop_with(ends=lambda loop, step: loop.process(1 if step else 0)), "If it is 0, none"),

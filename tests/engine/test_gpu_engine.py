@@ -12,6 +12,7 @@ from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.greedy_loop import serve_greedily
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model
@@ -151,6 +152,15 @@ def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runner
     assert len(runner.store.graphs) == len(runner.sizes) + len(runner.token_counts)
 
 
+RULES = [
+    dict(repetition_penalty=1.3),
+    dict(presence_penalty=1.0, frequency_penalty=-0.5, logit_bias={5: 3.0}),
+    dict(allowed_token_ids=range(200), min_tokens=9, repetition_penalty=0.8),
+    dict(bad_words=["the", "once upon"]),
+    dict(structured_outputs=StructuredOutputsParams(regex="[a-z ]{5,200}")),
+]
+
+
 def engine_workload(model):
     """Prompts and rules, of which some are drawn, some stop early, and a few have to be looked at."""
     prompts = [request.prompt_ids for request in requests(model)]
@@ -161,8 +171,10 @@ def engine_workload(model):
             top_k=(0, 40)[number % 3 == 0],
             seed=number,
             stop=("the",) if number % 5 == 0 else (),
-            logprobs=1 if number == 17 else None,
+            logprobs=1 if number % 6 == 5 else None,
+            prompt_logprobs=2 if number == 17 else None,
             n=2 if number == 23 else 1,
+            **(RULES[number % len(RULES)] if number % 4 == 3 else {}),
         )
         for number in range(len(prompts))
     ]
@@ -196,8 +208,12 @@ def test_engines_answer_alike(model, runners, expected_of_engine, overlap, num_b
 
 @pytest.mark.parametrize(
     "rules",
-    [{}, dict(logit_bias={5: 2.0}, allowed_token_ids=range(900), min_tokens=30, min_p=0.01)],
-    ids=["plain", "rules"],
+    [
+        {},
+        dict(logit_bias={5: 2.0}, allowed_token_ids=range(900), min_tokens=5, min_p=0.01, bad_words=["!"]),
+        dict(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5, top_k=9, top_p=0.9, logprobs=5),
+    ],
+    ids=["plain", "biases", "penalties and log-probabilities"],
 )
 def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners, rules):
     engine = engine_on(runners("compiled, graphs"), model)

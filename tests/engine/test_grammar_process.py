@@ -154,7 +154,9 @@ def test_a_grammar_whose_masks_take_too_long_ends_its_request(grammar_of, monkey
 
 def test_no_more_tokens_can_be_allowed_than_there_are(tokenizer):
     def rules(count):
-        return rules_of(SamplingParams(allowed_token_ids=[5] * count), (), tokenizer=tokenizer, vocab_size=SIZE)
+        return rules_of(
+            SamplingParams(allowed_token_ids=[5] * count), (), tokenizer=tokenizer, vocab_size=SIZE, memory=None
+        )
 
     assert rules(SIZE)
     with pytest.raises(BadRequest, match=f"allowed_token_ids has {SIZE + 1} values; the vocabulary has {SIZE} tokens"):

@@ -12,7 +12,7 @@ import torch
 from engine_cases import KINDS, engine_of_kind, run_out
 from jsonschema import validate
 
-from lessons_lib.engine.guided import GrammarState
+from lessons_lib.engine.guided import GrammarState, unpacked
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.loading import load_model
@@ -139,8 +139,8 @@ def test_a_state_follows_whatever_it_is_shown(loaded):
     grammar = StructuredOutputsParams(regex=REGEX).compiled(tokenizer, len(tokenizer))
     state, rng, tokens = GrammarState(grammar), random.Random(0), []
     for _ in range(12):
-        expected = GrammarState(grammar).allowed(tokens, len(tokenizer))
-        assert torch.equal(state.allowed(tokens, len(tokenizer)), expected)
+        expected = unpacked(GrammarState(grammar).allowed(tokens, len(tokenizer)), len(tokenizer))
+        assert torch.equal(unpacked(state.allowed(tokens, len(tokenizer)), len(tokenizer)), expected)
         state._seen = rng.choice([state._seen, None])
         if rng.random() < 0.3 and len(tokens) > 2:
             state = GrammarState(grammar)
@@ -149,7 +149,7 @@ def test_a_state_follows_whatever_it_is_shown(loaded):
         if tokens[-1] == tokenizer.eos_token_id:
             break
     padded = StructuredOutputsParams(regex=REGEX).compiled(tokenizer, len(tokenizer) + 60)
-    allowed = GrammarState(padded).allowed([], len(tokenizer) + 60)
+    allowed = unpacked(GrammarState(padded).allowed([], len(tokenizer) + 60), len(tokenizer) + 60)
     assert allowed.any() and not allowed[len(tokenizer) :].any()
 
 

@@ -21,7 +21,8 @@ from lessons_lib.engine.logits_processors import (
     last_tokens_of_bad_words,
     tokens_of_bad_words,
 )
-from lessons_lib.engine.rules import NO_TOKEN_ALLOWED, NoTokenAllowed, process_logits, why_no_token
+from lessons_lib.engine.rules import NO_TOKEN_ALLOWED, NoTokenAllowed, why_no_token
+from lessons_lib.engine.rules_state import RulesState
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import load_model
@@ -41,12 +42,13 @@ def a_case(seed):
 
 
 def processor_of(params, prompt=(1,), output=(), stop_token_ids=(), bad_words=()):
-    rules = LogitsRules(params, tuple(bad_words))
+    rules = LogitsRules(params, RulesState(), tuple(bad_words))
     return LogitsProcessor(rules, Sequence("s", list(prompt), 99, frozenset(stop_token_ids), output_ids=list(output)))
 
 
 def processed(logits, params, prompt=(1,), output=(), **kwargs):
-    return process_logits(logits[None], [processor_of(params, prompt, output, **kwargs)], [len(output)])[0]
+    processor = processor_of(params, prompt, output, **kwargs)
+    return processor.memory.process(logits[None], [processor], [len(output)])[0]
 
 
 def repetition(rng, prompt, output):
@@ -105,7 +107,7 @@ def test_rows_without_rules_and_the_argument_stay_as_they_are():
     logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
     rules = processor_of(SamplingParams(repetition_penalty=2.0, logit_bias={4: 9}, allowed_token_ids=(4, 5)), [1, 2])
-    found = process_logits(logits, [None, rules, None], [0, 0, 0])
+    found = rules.memory.process(logits, [None, rules, None], [0, 0, 0])
     assert torch.equal(logits, before) and torch.equal(found[[0, 2]], before[[0, 2]])
     assert (found[1] > float("-inf")).nonzero().flatten().tolist() == [4, 5]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lessons_lib.engine import sampling as race
-from lessons_lib.engine.logprobs import rows_of_logprobs
+from lessons_lib.engine.logprobs import TokenLogprobs, logprobs_table
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import STEP, mixed, random_numbers
@@ -223,10 +223,23 @@ def test_no_rows_and_rows_of_one_token():
 def test_logprobs_are_the_models_own():
     logits = torch.tensor([1.0, 3.0, 2.0, 0.0])
     logprobs = logits.log_softmax(-1).tolist()
-    (found,) = rows_of_logprobs(logits[None], [3], 2)
-    assert found.token == 3 and found.logprob == pytest.approx(logprobs[3])
+
+    def found_of(token, count):
+        (row,) = logprobs_table(logits[None], torch.tensor([0]), torch.tensor([token]), count).tolist()
+        return TokenLogprobs.of(row)
+
+    found = found_of(3, 2)
+    assert (found.token, found.rank, found.logprob) == (3, 4, pytest.approx(logprobs[3]))
     assert found.top == tuple((token, pytest.approx(logprobs[token])) for token in (1, 2))
-    assert [len(rows_of_logprobs(logits[None], [0], count)[0].top) for count in (0, 99)] == [0, 4]
+    assert [len(found_of(0, count).top) for count in (0, 99, -1)] == [0, 4, 4]
+
+
+def test_logprobs_of_many_rows_are_those_of_each(monkeypatch):
+    monkeypatch.setattr("lessons_lib.engine.logprobs.NUM_LOGITS_AT_ONCE", 30)
+    logits = torch.randn(9, 10, generator=torch.Generator().manual_seed(0))
+    rows, tokens = torch.tensor([8, 1, 2, 2, 5, 0, 7]), torch.arange(7)
+    for found, row, token in zip(logprobs_table(logits, rows, tokens, 3), rows, tokens):
+        assert torch.equal(found, logprobs_table(logits, row[None], token[None], 3)[0])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

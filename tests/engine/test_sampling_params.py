@@ -2,6 +2,7 @@
 
 import dataclasses
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.models.validate import BadRequest
+from lessons_lib.scheduling.sequence import Sequence
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400
 FIELDS = [field.name for field in dataclasses.fields(SamplingParams)]
@@ -76,7 +78,7 @@ def test_any_value_is_taken_or_refused(name, value):
         params = SamplingParams(**{name: value})
     except BadRequest:
         return
-    assert isinstance(params.needs_last_token, bool) and isinstance(params.changes_logits, bool)
+    assert isinstance(params.changes_logits, bool)
     again = {name: getattr(params, name)}  # what was taken can be given again
     assert SamplingParams(**again) == params
 
@@ -129,15 +131,24 @@ def test_structured_outputs_have_one_rule(rules):
 )
 def test_tokens_outside_the_vocabulary_are_refused(name, value):
     with pytest.raises(BadRequest, match=rf"^{name} contains token id .* the vocabulary has ids 0 to 96\."):
-        rules_of(SamplingParams(**{name: value}), (), tokenizer=None, vocab_size=97)
+        rules_of(SamplingParams(**{name: value}), (), tokenizer=None, vocab_size=97, memory=None)
 
 
-def test_only_rules_that_look_back_make_a_step_wait():
-    static = SamplingParams(logit_bias={1: 2}, allowed_token_ids=(1, 2), min_tokens=3, min_p=0.2, top_k=5, stop="a")
-    assert static.changes_logits and not static.needs_last_token
-    plain = SamplingParams(temperature=1.0, top_k=5, min_p=0.1, seed=3, stop="a", logprobs=2)
-    assert not plain.changes_logits and rules_of(plain, (), tokenizer=None, vocab_size=97) is None
-    looking_back = dict(presence_penalty=1, repetition_penalty=1.1, bad_words=["a"], logits_processors=[max])
-    for name, value in looking_back.items():
-        params = SamplingParams(**{name: value})
-        assert params.needs_last_token and params.changes_logits
+def test_which_rules_change_logits_and_look_at_tokens_on_the_host():
+    tokenizer = SimpleNamespace(eos_token_id=0, encode=lambda text, **_: [ord(char) - 32 for char in text.strip()])
+
+    def rules(**fields):
+        params = SamplingParams(**fields)
+        found = rules_of(params, (), tokenizer=tokenizer, vocab_size=97, memory=None)
+        assert (found is not None) == params.changes_logits
+        return found and found.processor(Sequence("s", [1], 9))
+
+    assert rules(temperature=1.0, top_k=5, min_p=0.1, seed=3, stop="a", logprobs=2) is None
+    on_device = dict(
+        logit_bias={1: 2}, allowed_token_ids=(1, 2), min_tokens=3, presence_penalty=1, frequency_penalty=1,
+        repetition_penalty=1.1, bad_words=["a"],
+    )  # fmt: skip
+    for name, value in on_device.items():
+        assert not rules(**{name: value}).needs_host
+    for fields in (dict(bad_words=["ab"]), dict(logits_processors=[max])):
+        assert rules(**fields).needs_host

@@ -125,15 +125,23 @@ def test_tokens_are_those_of_a_loop_alone(seed, config, engine_kind):
     assert bool(engine.scheduler.num_preempted) == (config != "roomy")
 
 
-def test_rules_that_need_no_history_dont_make_steps_wait():
-    engine = an_engine("overlaps")
-    rules = dict(logit_bias={3: 5}, allowed_token_ids=range(50), min_tokens=6, min_p=0.01, stop_token_ids=range(9))
+def waits_of(engine, **fields):
+    """How often the host waited for tokens in flight before it chose the next ones."""
+    process, depths = engine.core.process, []
+    engine.core.process = lambda depth: (depths.append(depth), process(depth))[1]
     for seed in range(4):
-        engine.add_request([seed + 1, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=seed, **rules))
-    assert not any(group.params.needs_host for group in engine.requests.values())
+        engine.add_request([seed + 1, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=seed, **fields))
     for output in run_out(engine).values():
-        params = SamplingParams(max_tokens=9, temperature=1.0, seed=output.prompt_ids[0] - 1, **rules)
+        params = SamplingParams(max_tokens=9, temperature=1.0, seed=output.prompt_ids[0] - 1, **fields)
         assert output.token_ids == by_hand(output.prompt_ids, params)
+    return depths[:8].count(0)
+
+
+def test_only_rules_that_look_at_tokens_on_the_host_make_it_wait():
+    sparse = dict(logit_bias={3: 5}, allowed_token_ids=range(50), min_tokens=6, min_p=0.01, stop_token_ids=range(9))
+    penalties = dict(repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=-0.5, logprobs=2)
+    assert waits_of(an_engine("overlaps"), **sparse) == waits_of(an_engine("overlaps"), **penalties) == 0
+    assert waits_of(an_engine("overlaps"), bad_words=["a b"]) == 4, "once a step, beside the one after the launch"
 
 
 @torch.inference_mode()

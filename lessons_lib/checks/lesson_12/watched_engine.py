@@ -17,7 +17,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, StepFailed
 from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
-from lessons_lib.engine.model_runner import InFlightTokens, ModelRunner
+from lessons_lib.engine.model_runner import InFlight, ModelRunner
 from lessons_lib.engine.request import Request
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
@@ -188,7 +188,7 @@ class WatchedCore(EngineCore):
                 self.stop(f"`sampler` got other {name}{shown}.", IDEAS[name])
         return self.choose(logits, *settings)
 
-    def keep_tokens(self, output: Any, tokens: Any) -> InFlightTokens:
+    def keep_tokens(self, output: Any, tokens: Any) -> InFlight:
         self.note("keep_tokens", output)
         if not isinstance(tokens, torch.Tensor):
             self.stop(
@@ -198,7 +198,7 @@ class WatchedCore(EngineCore):
         return super().keep_tokens(output, tokens)
 
     def count_launched(self, output: Any, tokens: Any, logits: Any) -> Any:
-        if not isinstance(tokens, InFlightTokens):
+        if not isinstance(tokens, InFlight):
             self.stop(f"`count_launched` got {short(tokens, 60)}.", "It takes what `keep_tokens` returned.")
         if not isinstance(logits, torch.Tensor) or len(logits) < len(self.output.num_scheduled_tokens):
             self.stop("`count_launched` got other logits.", "It takes what `forward` returned, all rows of it.")

@@ -53,10 +53,10 @@ EXERCISES = [
         hints=(
             "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
             "which of your calls make it wait? And when must it wait?",
-            "If the host must see the tokens, process all that is in flight first. Schedule. If a preempted sequence "
+            "Schedule. If a preempted sequence "
             "has a placeholder, process all, and drop what has finished by that. Launch, and append the step to "
             "`in_flight` if there is one. Then process all but the last `loop.depth`, or all if nothing was launched.",
-            "`if loop.host_must_see_tokens(): loop.process(0)`; `scheduler_output = loop.schedule()`; `if "
+            "`scheduler_output = loop.schedule()`; `if "
             "any(victim.num_placeholders for victim in scheduler_output.preempted):` then `loop.process(0)` and "
             "`scheduler_output.drop_finished()`; `launched = loop.launch(scheduler_output)`; `if launched: "
             "loop.in_flight.append(launched)`; `loop.process(loop.depth if launched else 0)`.",

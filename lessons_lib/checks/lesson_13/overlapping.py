@@ -29,14 +29,12 @@ class Case:
         sequences: (name, length of the prompt, max_new_tokens, stop token or -1) of each.
         num_blocks: of the pool.
         depth: of the loop.
-        looks: the sequence whose tokens the host must see before the next step is launched.
     """
 
     told: str
     sequences: tuple[tuple[str, int, int, int], ...]
     num_blocks: int = 200
     depth: int = 1
-    looks: str = ""
 
 
 CASES = (
@@ -48,7 +46,6 @@ CASES = (
     Case("A has a prompt of 20 tokens, and a step has room for 8", (("A", 20, 3, -1),)),
     Case("six requests, of which two run at a time", tuple((name, 3, 3, -1) for name in "ABCDEF")),
     Case("the depth is 0; A and B get 4 and 2 tokens", (("A", 2, 4, -1), ("B", 3, 2, -1)), depth=0),
-    Case("the host must see A's tokens before each step", (("A", 2, 4, -1), ("B", 3, 6, -1)), looks="A"),
     Case(
         "9 blocks of 4 for A, B and C: sequences are preempted",
         (("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)),
@@ -90,18 +87,9 @@ class WatchedLoop(GreedyLoop):
     def mistake(self, what: str, idea: str) -> Mistake:
         return Mistake(what, self.case.told + ".", idea)
 
-    def host_must_see_tokens(self) -> bool:
-        active = [*self.scheduler.running, *self.scheduler.leaving]
-        return bool(self.in_flight) and any(each.id == self.case.looks for each in active)
-
     def schedule(self) -> Any:
         if self.scheduled:
             raise self.mistake("your turn scheduled twice.", "One call schedules and launches one step.")
-        if self.host_must_see_tokens():
-            raise self.mistake(
-                "your turn scheduled while `loop.host_must_see_tokens()` is true.",
-                "Which tokens are possible, say, follows from the last token. Process all that is in flight first.",
-            )
         self.scheduled.append(super().schedule())
         return self.scheduled[0]
 
