@@ -54,7 +54,7 @@ def serve(vllm: Any, llm: Any, arrivals: Arrivals) -> dict[str, float]:
 
 def run(connection: Connection, options: dict[str, Any]) -> None:
     """The other process: make the engine, say how long that took, and serve until the connection is closed."""
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     began = time.perf_counter()
     import vllm
 
@@ -72,7 +72,7 @@ class Vllm:
         self.connection, theirs = context.Pipe()
         with TemporaryDirectory() as folder:
             model.save_pretrained(folder)
-            self.process = context.Process(target=run, args=(theirs, options | {"model": folder}))
+            self.process = context.Process(target=run, args=(theirs, options | {"model": folder}), daemon=True)
             self.process.start()
             theirs.close()
             self.version, self.warm_up_s = self.connection.recv()

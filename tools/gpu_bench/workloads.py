@@ -154,9 +154,9 @@ SAMPLING = {
 }  # fmt: skip
 FEW_RULES = {"repetition penalty 1.1": RULES["repetition penalty 1.1"], **MIXED, **LOGPROBS}
 
-NANO, EIGHT = of_lengths(256, (100, 1024), (100, 1024)), of_lengths(8, (100, 1000), (512, 512))
-CHURN, CHAT = of_lengths(1024, (10, 200), (10, 200)), of_lengths(512, (128, 512), (128, 256))
-EIGHT_NAME = "eight requests, 100–1,000 + 512"
+NANO, CHURN = of_lengths(256, (100, 1024), (100, 1024)), of_lengths(1024, (10, 200), (10, 200))
+EIGHT, EIGHT_NAME = of_lengths(8, (100, 1000), (512, 512)), "eight requests, 100–1,000 + 512"
+CHAT, CHAT_LENGTHS = ((128, 512), (128, 256)), "128–512 + 128–256"
 LAUNCHED, CAPTURED, COMPILED = (
     dict(compiled=compiled, graphs=graphs, max_captured_tokens=0)
     for compiled, graphs in ((False, False), (False, True), (True, True))
@@ -171,10 +171,8 @@ ABLATIONS = (
 LOADS = (
     *(Workload(f"nano-vllm, {name}", NANO, sampling) for name, sampling in SAMPLING.items()),
     Workload("churn, 1,024 × 10–200 + 10–200", CHURN),
-    Workload(
-        "25 arrivals a second, 200 × 128–512 + 128–256", of_lengths(200, (128, 512), (128, 256)), arrivals_per_s=25
-    ),
-    Workload("100 arrivals a second, 512 × 128–512 + 128–256", CHAT, arrivals_per_s=100),
+    Workload(f"25 arrivals a second, 200 × {CHAT_LENGTHS}", of_lengths(200, *CHAT), arrivals_per_s=25),
+    Workload(f"100 arrivals a second, 512 × {CHAT_LENGTHS}", of_lengths(512, *CHAT), arrivals_per_s=100),
     Workload("64 documents, 2,048–8,192 + 16–64", of_lengths(64, (2048, 8192), (16, 64)), counts="all"),
     Workload("256 behind the same 2,000 tokens, + 64", behind_one_beginning(256, 2000, (16, 64), 64)),
     Workload("one request, 128 + 512", of_lengths(1, (128, 128), (512, 512))),
@@ -237,20 +235,13 @@ def serve(runner: GPUModelRunner, workload: Workload, arrivals: Arrivals) -> dic
     def add(prompt: list[int], options: dict[str, Any]) -> None:
         engine.add_request(prompt, SamplingParams(**options))
 
-    synchronize()
     seconds = drive(arrivals, add, lambda: outputs.extend(engine.step()), engine.has_unfinished)
-    synchronize()
     for output in outputs:
         if output.error:
             raise output.error
     answers = sorted(len(output.token_ids) for output in outputs)
     assert answers == sorted(options["max_tokens"] for *_, options in arrivals), "answers of other lengths"
     return {"seconds": seconds, "ttft": metrics.ttft.mean, "itl": metrics.itl.mean}
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def results_of(
