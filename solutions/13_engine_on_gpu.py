@@ -677,7 +677,7 @@ predict("13.f", ...)  # tokens
 
 # %%
 from lessons_lib.engine import captured_token_counts
-from lessons_lib.measuring import recorded_workloads
+from lessons_lib.measuring import range_text, recorded_workloads, times_vllm
 
 store = GraphStore(rerun)
 run_decodes(*[4] * 20, *[3] * 20)
@@ -693,13 +693,15 @@ workloads, CHURN = recorded_workloads(), "Qwen2.5-0.5B: churn"
 of_churn = {
     "only decodes from graphs": workloads.best[f"{CHURN}, only decodes captured"],
     "steps with prompts too": workloads.best[f"{CHURN}, 1,024 × 10–200 + 10–200"],
-    "vLLM 0.26.0": workloads.peers[f"{CHURN}, 1,024 × 10–200 + 10–200"],
 }
-print(f"vLLM: {workloads.peers_provenance}")
 draw_bars(
-    of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests",
+    of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests, a model of 0.5 B",
     note=workloads.provenance, own=["steps with prompts too"],
 )  # fmt: skip
+print(f"Tokens a second over those of vLLM ({workloads.peers_provenance}):")
+for load in ("nano-vllm, greedy", "churn, 1,024 × 10–200 + 10–200"):
+    ranges = [f"{size} {range_text(times_vllm(rows))}" for size, rows in workloads.by_size[load].items()]
+    print(f"{load}: {'; '.join(ranges)}")
 
 # %% [markdown]
 """
@@ -707,8 +709,9 @@ draw_bars(
 request, and a key that changes for nothing is expensive.
 
 13.f: 300 tokens are padded to 384. That costs the GPU little: it reads the same weights for both. The chart shows what
-such graphs change for short requests. (By default vLLM overlaps its steps, too. It does more in a step, for more kinds
-of models and requests, and it ran in one process, which is its slower mode.)
+such graphs change for short requests to a small model. The lines below it put that in proportion: the larger the model,
+the more of a step is reading its weights, which every engine has to do. (By default vLLM overlaps its steps, too. It
+does more in a step, for more kinds of models and requests, and it ran in one process, which is its slower mode.)
 
 ### What production does
 

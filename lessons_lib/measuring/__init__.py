@@ -17,6 +17,7 @@ from lessons_lib.measuring.published import (
     ANY_GPU,
     HOPPER,
     OURS,
+    range_text,
     recorded_attention,
     recorded_engine,
     recorded_first_tokens,
@@ -27,6 +28,7 @@ from lessons_lib.measuring.published import (
     recorded_victims,
     recorded_ways,
     recorded_workloads,
+    times_vllm,
 )
 from lessons_lib.measuring.random_batches import random_row
 from lessons_lib.measuring.regimes import machine_rates, pass_seconds

@@ -4,6 +4,7 @@ Some of the commands ran once and are in the history: see assets/recorded/README
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from lessons_lib.measuring.roofline import Machine
 
 FOLDER = Path(__file__).parents[1] / "assets" / "recorded"
 OURS = "this course"
+SIZES = {"8 B": (8e9, 20e9), "1–1.7 B": (2e9, 8e9), "0.5–0.6 B": (0, 2e9)}  # parameters: bytes of the weights, from to
 ANY_GPU, HOPPER = "the kernel for any GPU", "the kernel for Hopper GPUs"  # prefills use the faster of the two
 
 
@@ -109,7 +111,9 @@ def recorded_engine() -> SimpleNamespace:
             milliseconds of a step's parts, medians over the steps with the most sequences.
         peers: other engine -> output tokens per second; with their own peers_provenance.
     """
-    return _with_peers("h200_engine.json", "h200_engine_peers.json")
+    recorded, theirs = _namespace(_facts("h200_engine.json")), _facts("h200_engine_peers.json")
+    recorded.peers, recorded.peers_provenance = theirs["tokens_per_s"], theirs["provenance"]
+    return recorded
 
 
 def recorded_swaps() -> SimpleNamespace:
@@ -148,19 +152,39 @@ def recorded_first_tokens() -> tuple[str, list[dict]]:
 
 
 def recorded_workloads() -> SimpleNamespace:
-    """The engine in its fastest mode on one H200: `python -m tools.gpu_bench.workloads`.
+    """The engine in its fastest mode on one H200, in turns with vLLM: `python -m tools.gpu_bench.workloads`.
 
     Attributes:
         bytes_per_s: measured read bandwidth.
         workloads: per workload: "name", "best" and "median" tokens per second, "counts" (the tokens counted), "limit"
-            (memory bound, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
+            (memory bound, or None), "warm_up_s", "vllm" (its rates, or None); see `tools.gpu_bench.workloads`.
         best: name of a workload -> its best tokens per second.
-        peers: name of a workload -> tokens per second of vLLM; with their own peers_provenance.
+        peers_provenance: version and settings of vLLM.
+        by_size: what is asked for, the name without the model -> size of the models, the largest first -> workloads.
     """
-    recorded = _with_peers("h200_workloads.json", "h200_workloads_peers.json")
+    recorded = _namespace(_facts("h200_workloads.json"))
     recorded.bytes_per_s = recorded.read_bytes_per_s
     recorded.best = {each["name"]: each["best"] for each in recorded.workloads}
+    versions = ", ".join(sorted({each["vllm"]["version"] for each in recorded.workloads if each["vllm"]}))
+    recorded.peers_provenance = f"vLLM {versions}, in turns on the same GPU: the same requests, slots, budget, cache"
+    recorded.by_size = {}
+    for size, (least, most) in SIZES.items():
+        for each in recorded.workloads:
+            if least <= each["weight_bytes"] < most:
+                sizes = recorded.by_size.setdefault(each["name"].partition(": ")[2], {})
+                sizes.setdefault(size, []).append(each)
     return recorded
+
+
+def range_text(values: Iterable[float], form: str = ".2f") -> str:
+    """The least and the largest, such as "0.98–1.53"; "–" if there are none."""
+    texts = [format(value, form) for value in sorted(values)] or ["–"]
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]}–{texts[-1]}"
+
+
+def times_vllm(workloads: Iterable[dict]) -> list[float]:
+    """Our best rate over vLLM's, of each workload that vLLM served, too."""
+    return [each["best"] / each["vllm"]["best"] for each in workloads if each["vllm"]]
 
 
 def recorded_ways() -> SimpleNamespace:
@@ -176,12 +200,6 @@ def _facts(name: str) -> dict:
 
 def _namespace(facts: dict) -> SimpleNamespace:
     return SimpleNamespace(**facts, provenance=_provenance(facts))
-
-
-def _with_peers(name: str, peers: str) -> SimpleNamespace:
-    recorded, theirs = _namespace(_facts(name)), _facts(peers)
-    recorded.peers, recorded.peers_provenance = theirs["tokens_per_s"], theirs["provenance"]
-    return recorded
 
 
 def _times(results: dict) -> dict[str, float]:

@@ -1,13 +1,20 @@
 """The tables of recorded results in the README."""
 
+from collections.abc import Iterable
+from statistics import geometric_mean, median
+
 from lessons_lib.measuring.published import (
     OURS,
+    SIZES,
+    range_text,
     recorded_attention,
     recorded_engine,
     recorded_production,
     recorded_ways,
     recorded_workloads,
+    times_vllm,
 )
+from tools.gpu_bench.workloads import LOADS
 
 
 def summary_markdown() -> str:
@@ -42,16 +49,55 @@ def engine_markdown() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def kernels_against_production() -> str:
+    """Our time over FlashAttention-3's, as a sentence for the README."""
+    times, ratios = recorded_production().microseconds, {}
+    for case in recorded_attention().cases:
+        if theirs := times.get(case.name, {}).get("FlashAttention-3"):
+            ratios.setdefault(case.kind, []).append(case.microseconds[OURS] / theirs)
+    return f"Time over FlashAttention-3's: {'; '.join(f'{kind} {_about(found)}' for kind, found in ratios.items())}."
+
+
+def _about(ratios: list[float]) -> str:
+    mean = f" (geometric mean of {len(ratios)}: {geometric_mean(ratios):.2f})" if len(ratios) > 1 else ""
+    return range_text(ratios) + mean
+
+
+def workloads_summary() -> str:
+    """Our rates over vLLM's, as a sentence for the README, the largest models first."""
+    ratios = {size: [] for size in SIZES}
+    for load in LOADS:
+        for size, rows in recorded_workloads().by_size.get(load.name, {}).items():
+            ratios[size] += times_vllm(rows if not load.arrivals_per_s else ())
+    told = [f"{size} {_about(found)}" for size, found in ratios.items() if found]
+    return f"Tokens per second over vLLM's, all workloads: {'; '.join(told)}."
+
+
 def workloads_markdown() -> str:
-    """The recorded workloads as a table for the README."""
-    recording = recorded_workloads()
-    lines = [["tokens per second", f"**{OURS}**", "of memory's limit", "vLLM"], ["---", "---:", "---:", "---:"]]
-    for each in recording.workloads:
-        name = each["name"] + (", all tokens" if each["counts"] == "all" else "")
-        share = f"{each['best'] / each['limit']:.0%}" if each["limit"] else "–"
-        peer = recording.peers.get(each["name"])
-        lines.append([name, f"{each['best']:,.0f}", share, f"{peer:,.0f}" if peer else "–"])
+    """The recorded workloads as a table for the README: ranges over the models of a size, the largest first."""
+    by_size = recorded_workloads().by_size
+    lines = [["tokens per second (over vLLM's)", *SIZES], ["---", *["---:"] * len(SIZES)]]
+    for load in LOADS:
+        if found := by_size.get(load.name):
+            unit = ": ms to a first token" if load.arrivals_per_s else ", all tokens" if load.counts == "all" else ""
+            cell = _first_tokens if load.arrivals_per_s else _rates
+            lines.append([load.name + unit, *(cell(found[size]) if size in found else "–" for size in SIZES)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _rates(rows: list[dict]) -> str:
+    return _cell((each["best"] for each in rows), times_vllm(rows), ",.0f")
+
+
+def _first_tokens(rows: list[dict]) -> str:
+    def ms(rates: dict) -> float:
+        return 1e3 * median(rates["mean_ttft_s"])
+
+    return _cell(map(ms, rows), [ms(each) / ms(each["vllm"]) for each in rows if each["vllm"]], ",.1f")
+
+
+def _cell(values: Iterable[float], ratios: list[float], form: str) -> str:
+    return range_text(values, form) + (f" ({range_text(ratios)})" if ratios else "")
 
 
 def ways_markdown() -> str:

@@ -3,7 +3,14 @@
 import re
 
 import pytest
-from readme_tables import engine_markdown, summary_markdown, ways_markdown, workloads_markdown
+from readme_tables import (
+    engine_markdown,
+    kernels_against_production,
+    summary_markdown,
+    ways_markdown,
+    workloads_markdown,
+    workloads_summary,
+)
 
 from tools.authoring.build import lesson_files
 from tools.authoring.cover import COVER, cover
@@ -34,7 +41,12 @@ def test_commands_are_targets_of_the_makefile():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("recorded", [summary_markdown, engine_markdown, workloads_markdown, ways_markdown])
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        kernels_against_production, summary_markdown, engine_markdown, workloads_summary, workloads_markdown, ways_markdown,
+    ],
+)  # fmt: skip
 def test_kernel_times_and_rates_are_the_recorded_ones(recorded):
     assert recorded() in README
 

@@ -6,33 +6,25 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-SHAPES: dict[str, tuple[type, dict[str, Any]]] = {
-    "Qwen2.5-0.5B": (Qwen2Config, dict(
-        hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864,
-        vocab_size=151936, tie_word_embeddings=True,
-    )),
-    "Qwen3-0.6B": (Qwen3Config, dict(
-        hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
-        intermediate_size=3072, vocab_size=151936, tie_word_embeddings=True,
-    )),
-    "Llama-3.2-1B": (LlamaConfig, dict(
-        hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
-        intermediate_size=8192, vocab_size=128256, tie_word_embeddings=True,
-    )),
-    "Llama-3.1-8B": (LlamaConfig, dict(
-        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
-        intermediate_size=14336, vocab_size=128256, tie_word_embeddings=False,
-    )),
-}  # fmt: skip
-SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-             intermediate_size=64, vocab_size=97)  # fmt: skip
+FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+          "intermediate_size", "vocab_size", "tie_word_embeddings")  # fmt: skip
+SHAPES: dict[str, tuple[Any, ...]] = {  # the largest first
+    "Llama-3.1-8B": (LlamaConfig, 4096, 32, 32, 8, 128, 14336, 128256, False),
+    "Qwen3-8B": (Qwen3Config, 4096, 36, 32, 8, 128, 12288, 151936, False),
+    "Qwen3-1.7B": (Qwen3Config, 2048, 28, 16, 8, 128, 6144, 151936, True),
+    "Llama-3.2-1B": (LlamaConfig, 2048, 16, 32, 8, 64, 8192, 128256, True),
+    "1B with heads of 96": (LlamaConfig, 1536, 24, 16, 4, 96, 6144, 128256, True),
+    "Qwen3-0.6B": (Qwen3Config, 1024, 28, 16, 8, 128, 3072, 151936, True),
+    "Qwen2.5-0.5B": (Qwen2Config, 896, 24, 14, 2, 64, 4864, 151936, True),
+}
+SMALL = dict(zip(FIELDS, (32, 2, 4, 2, 16, 64, 97)))
 
 
 def random_model(shape: str, max_model_len: int, small: bool = False) -> PreTrainedModel:
     """A model of this shape with random weights, made on the GPU in bfloat16."""
-    make_config, sizes = SHAPES[shape]
+    make_config, *values = SHAPES[shape]
     dtype, device = (torch.float32, "cpu") if small else (torch.bfloat16, "cuda")
-    sizes = sizes | SMALL if small else sizes
+    sizes = dict(zip(FIELDS, values)) | (SMALL if small else {})
     config = make_config(**sizes, max_position_embeddings=max_model_len, dtype=dtype, eos_token_id=None,
                          bos_token_id=None, pad_token_id=None)  # fmt: skip
     torch.manual_seed(0)

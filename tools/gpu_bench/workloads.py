@@ -1,11 +1,13 @@
 """`python -m tools.gpu_bench.workloads`: the whole engine, in its fastest mode, on workloads of many kinds.
 
-    python -m tools.gpu_bench.workloads --only "Qwen2.5-0.5B: one" churn --record FILE
+    python -m tools.gpu_bench.workloads --shapes Qwen3-1.7B 8B --only greedy penalty --record FILE
     python -m tools.gpu_bench.workloads --small     # tiny models and few requests, to try it without a GPU
 
-Random weights, 256 slots, a token budget of 16,384, end tokens ignored. Compiling and capturing are excluded. A row is
-printed, and recorded, as soon as it is there: the best and the median of three runs. Its file also has the mean seconds
-to a request's first token and between two tokens. The first rows leave out what makes the engine fast, idea by idea.
+Random weights, 256 slots, a token budget of 16,384, end tokens ignored. If vLLM is installed, it serves the same
+requests in turns with this engine, on the same GPU, in a process of its own, with a cache of the same size. Compiling
+and capturing are excluded. A row is printed, and put into the file, as soon as it is there: tokens per second, the best
+and the median of the rounds, and the mean times to a request's first token and between two tokens. The rows of
+the last shape include some that leave out what makes the engine fast, idea by idea.
 
 The limit beside a row is that of memory: the rate if each step took no longer than reading the weights and the keys and
 values of its contexts, and prompts took no time.
@@ -18,10 +20,10 @@ import random
 import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, count, groupby
+from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,13 @@ from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
+from tools.gpu_bench import vllm_peer
 from tools.gpu_bench.facts import facts_of
-from tools.gpu_bench.models import NoWords, random_model
+from tools.gpu_bench.models import SHAPES, NoWords, random_model
+from tools.gpu_bench.vllm_peer import Arrivals, Vllm, drive
 
-BLOCK_SIZE, RUNS = 16, 3
-MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
+BLOCK_SIZE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 16, 256, 16384
+OVERHEAD = 7 << 30  # bytes of an engine on the GPU besides weights and cache, at most
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,9 @@ class Workload:
 
     Attributes:
         name: what is asked for, of which model.
-        shape: a key of SHAPES.
         make: function (rng, scale) -> requests; lengths are divided by `scale`.
-        sampling: of all requests; each has a seed of its own.
+        sampling: of the first request, the second and so on, then from the beginning; each has a seed of its own.
+        shape: a key of SHAPES.
         max_model_len: the longest sequence that the engine has room for.
         counts: "output" or "all": the tokens that the rate counts.
         arrivals_per_s: how many requests arrive in a second, at random; all at once if None.
@@ -70,10 +74,10 @@ class Workload:
     """
 
     name: str
-    shape: str
     make: Callable[[random.Random, int], list[Request]]
-    sampling: dict[str, float] = field(default_factory=lambda: {"temperature": 0.0})
-    max_model_len: int = 2048
+    sampling: tuple[dict[str, Any], ...] = ({"temperature": 0.0},)
+    shape: str = "Qwen2.5-0.5B"
+    max_model_len: int = 10240
     counts: str = "output"
     arrivals_per_s: float | None = None
     runner: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +86,20 @@ class Workload:
     def requests(self, scale: int = 1) -> list[Request]:
         """The same ones in each run."""
         return self.make(random.Random(0), scale)
+
+    def arrivals(self, requests: list[Request]) -> Arrivals:
+        """When each request arrives, its prompt and its sampling parameters."""
+        rng, rate = random.Random(1), self.arrivals_per_s
+        times = accumulate(rng.expovariate(rate) if rate else 0.0 for _ in requests)
+        arrivals = []
+        for seed, (moment, request) in enumerate(zip(times, requests)):
+            options = dict(
+                max_tokens=request.answer, ignore_eos=True, seed=seed, **self.sampling[seed % len(self.sampling)]
+            )
+            if "stop_token_ids" in options:
+                options["min_tokens"] = request.answer
+            arrivals.append((moment, request.prompt, options))
+        return arrivals
 
 
 def of_lengths(count: int, prompts: tuple[int, int], answers: tuple[int, int]) -> Callable[..., list[Request]]:
@@ -107,58 +125,78 @@ def behind_one_beginning(count: int, common: int, own: tuple[int, int], answer: 
     return make
 
 
-def arrival_times(per_second: float | None, count: int) -> list[float]:
-    """Seconds after the beginning, the same ones in each run."""
-    rng = random.Random(1)
-    return list(accumulate(rng.expovariate(per_second) if per_second else 0.0 for _ in range(count)))
-
-
 def random_tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(97) for _ in range(count)] if count else []
 
 
-NANO = of_lengths(256, (100, 1024), (100, 1024))
-ONE = of_lengths(1, (128, 128), (512, 512))
-CHURN = of_lengths(1024, (10, 200), (10, 200))
-SAMPLED, CUT = {"temperature": 1.0}, {"temperature": 0.8, "top_p": 0.95}
-LONG = 8320  # most tokens of a document and its answer, and some
+def halves(**rule: Any) -> tuple[dict[str, Any], ...]:
+    """Every other request is greedy, and the rest is drawn."""
+    return GREEDY | rule, DRAWN | rule
 
+
+GREEDY, DRAWN = {"temperature": 0.0}, {"temperature": 1.0}
+RULES = {
+    "repetition penalty 1.1": halves(repetition_penalty=1.1),
+    "presence and frequency penalties": halves(presence_penalty=0.5, frequency_penalty=0.5),
+    "logit_bias of 32 tokens": halves(logit_bias={token: (-1.0) ** token for token in range(32)}),
+    "min_tokens": halves(stop_token_ids=[7]),
+    "64 allowed_token_ids": halves(allowed_token_ids=list(range(64))),
+}
+MIXED = {"each request another rule": tuple(pair[i % 2] for i, pair in enumerate(RULES.values()))}
+LOGPROBS = {"5 log-probabilities": halves(logprobs=5)}
+SAMPLING = {
+    "greedy": (GREEDY,),
+    "temperature 0.8, top-p 0.95": ({"temperature": 0.8, "top_p": 0.95},),
+    "temperature 1": (DRAWN,),
+    "top-k 50, top-p 0.9, temperature 0.7": ({"temperature": 0.7, "top_k": 50, "top_p": 0.9},),
+    "half greedy, half drawn": halves(),
+    **RULES, **MIXED, **LOGPROBS,
+}  # fmt: skip
+FEW_RULES = {"repetition penalty 1.1": RULES["repetition penalty 1.1"], **MIXED, **LOGPROBS}
+
+NANO, CHURN = of_lengths(256, (100, 1024), (100, 1024)), of_lengths(1024, (10, 200), (10, 200))
+EIGHT, EIGHT_NAME = of_lengths(8, (100, 1000), (512, 512)), "eight requests, 100–1,000 + 512"
+CHAT, CHAT_LENGTHS = ((128, 512), (128, 256)), "128–512 + 128–256"
 LAUNCHED, CAPTURED, COMPILED = (
     dict(compiled=compiled, graphs=graphs, max_captured_tokens=0)
     for compiled, graphs in ((False, False), (False, True), (True, True))
 )
 
-WORKLOADS = (
-    Workload("Qwen2.5-0.5B: nano-vllm, launched one by one", "Qwen2.5-0.5B", NANO, runner=LAUNCHED, overlap=False),
-    Workload("Qwen2.5-0.5B: nano-vllm, decodes captured", "Qwen2.5-0.5B", NANO, runner=CAPTURED, overlap=False),
-    Workload("Qwen2.5-0.5B: nano-vllm, compiled too", "Qwen2.5-0.5B", NANO, runner=COMPILED, overlap=False),
-    Workload("Qwen2.5-0.5B: churn, only decodes captured", "Qwen2.5-0.5B", CHURN, runner=COMPILED),
-    Workload("Qwen2.5-0.5B: nano-vllm, greedy", "Qwen2.5-0.5B", NANO),
-    Workload("Qwen2.5-0.5B: nano-vllm, temperature 0.8, top-p 0.95", "Qwen2.5-0.5B", NANO, CUT),
-    Workload("Qwen2.5-0.5B: nano-vllm, temperature 1", "Qwen2.5-0.5B", NANO, SAMPLED),
-    Workload("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200", "Qwen2.5-0.5B", CHURN),
-    Workload("Qwen2.5-0.5B: 100 arrivals a second, 512 × 128–512 + 128–256", "Qwen2.5-0.5B",
-             of_lengths(512, (128, 512), (128, 256)), arrivals_per_s=100),
-    Workload("Qwen2.5-0.5B: one request, 128 + 512", "Qwen2.5-0.5B", ONE),
-    Workload("Qwen2.5-0.5B: eight requests, 100–1,000 + 512", "Qwen2.5-0.5B", of_lengths(8, (100, 1000), (512, 512))),
-    Workload("Qwen2.5-0.5B: 64 documents, 2,048–8,192 + 16–64", "Qwen2.5-0.5B",
-             of_lengths(64, (2048, 8192), (16, 64)), max_model_len=LONG, counts="all"),
-    Workload("Qwen2.5-0.5B: 256 behind the same 2,000 tokens, + 64", "Qwen2.5-0.5B",
-             behind_one_beginning(256, 2000, (16, 64), 64), max_model_len=LONG),
-    Workload("Qwen3-0.6B: nano-vllm, greedy", "Qwen3-0.6B", NANO),
-    Workload("Qwen3-0.6B: nano-vllm, temperature 1", "Qwen3-0.6B", NANO, SAMPLED),
-    Workload("Qwen3-0.6B: one request, 128 + 512", "Qwen3-0.6B", ONE),
-    Workload("Llama-3.2-1B: nano-vllm, greedy", "Llama-3.2-1B", NANO),
-    Workload("Llama-3.2-1B: one request, 128 + 512", "Llama-3.2-1B", ONE),
-    Workload("Llama-3.1-8B: nano-vllm, greedy", "Llama-3.1-8B", NANO),
-    Workload("Llama-3.1-8B: one request, 128 + 512", "Llama-3.1-8B", ONE),
-)  # fmt: skip
+ABLATIONS = (
+    Workload("nano-vllm, launched one by one", NANO, runner=LAUNCHED, overlap=False),
+    Workload("nano-vllm, decodes captured", NANO, runner=CAPTURED, overlap=False),
+    Workload("nano-vllm, compiled too", NANO, runner=COMPILED, overlap=False),
+    Workload("churn, only decodes captured", CHURN, runner=COMPILED),
+)
+LOADS = (
+    *(Workload(f"nano-vllm, {name}", NANO, sampling) for name, sampling in SAMPLING.items()),
+    Workload("churn, 1,024 × 10–200 + 10–200", CHURN),
+    Workload(f"25 arrivals a second, 200 × {CHAT_LENGTHS}", of_lengths(200, *CHAT), arrivals_per_s=25),
+    Workload(f"100 arrivals a second, 512 × {CHAT_LENGTHS}", of_lengths(512, *CHAT), arrivals_per_s=100),
+    Workload("64 documents, 2,048–8,192 + 16–64", of_lengths(64, (2048, 8192), (16, 64)), counts="all"),
+    Workload("256 behind the same 2,000 tokens, + 64", behind_one_beginning(256, 2000, (16, 64), 64)),
+    Workload("one request, 128 + 512", of_lengths(1, (128, 128), (512, 512))),
+    Workload(EIGHT_NAME, EIGHT),
+    *(Workload(f"{EIGHT_NAME}, {name}", EIGHT, sampling) for name, sampling in FEW_RULES.items()),
+    Workload("long contexts, 16 × 30,000 + 256", of_lengths(16, (30000, 30000), (256, 256)), max_model_len=32768),
+)
+WORKLOADS = [
+    replace(load, name=f"{shape}: {load.name}", shape=shape)
+    for shape in SHAPES
+    for load in (*(ABLATIONS if shape == Workload.shape else ()), *LOADS)
+]
 
 
 def num_blocks_for(requests: list[Request]) -> int:
     """So many that nothing is preempted, whichever requests run together."""
     needed = sorted((blocks_for(len(each.prompt) + each.answer, BLOCK_SIZE) + 1 for each in requests), reverse=True)
     return sum(needed[:MAX_NUM_SEQS]) + 2 * MAX_NUM_SEQS + MAX_NUM_BATCHED_TOKENS // BLOCK_SIZE
+
+
+def room_beside(model: PreTrainedModel, engines: int) -> int:
+    """Blocks of the cache if this many engines with this model share the GPU's memory."""
+    memory = 0.95 * torch.cuda.mem_get_info()[1] / engines - model.get_memory_footprint() - OVERHEAD
+    return int(memory // block_bytes(model.config, BLOCK_SIZE, model.dtype.itemsize))
 
 
 def read_in_a_step(model: PreTrainedModel) -> tuple[int, int]:
@@ -182,7 +220,7 @@ def limit_of_memory(requests: list[Request], weights: int, per_token: int, bytes
     return tokens * bytes_per_s / (steps * weights + contexts * per_token)
 
 
-def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -> dict[str, float]:
+def serve(runner: GPUModelRunner, workload: Workload, arrivals: Arrivals) -> dict[str, float]:
     """Serve all requests with an engine of their own. Returns the seconds that it took, and the means of the seconds
     to a first token and between two tokens."""
     config = EngineConfig(
@@ -192,67 +230,82 @@ def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -
     )  # fmt: skip
     engine = LLMEngine(runner.model, NoWords(), config)  # not closed: the runner and its graphs are used again
     metrics = EngineMetrics(engine)
-    to_come = deque(zip(arrival_times(workload.arrivals_per_s, len(requests)), requests, count()))
-    outputs = []
-    synchronize()
-    began = time.perf_counter()
-    while to_come or engine.has_unfinished():
-        while to_come and to_come[0][0] <= time.perf_counter() - began:
-            _, request, seed = to_come.popleft()
-            params = SamplingParams(max_tokens=request.answer, ignore_eos=True, seed=seed, **workload.sampling)
-            engine.add_request(request.prompt, params)
-        outputs += engine.step()
-    synchronize()
-    seconds = time.perf_counter() - began
+    outputs: list[Any] = []
+
+    def add(prompt: list[int], options: dict[str, Any]) -> None:
+        engine.add_request(prompt, SamplingParams(**options))
+
+    seconds = drive(arrivals, add, lambda: outputs.extend(engine.step()), engine.has_unfinished)
     for output in outputs:
         if output.error:
             raise output.error
     answers = sorted(len(output.token_ids) for output in outputs)
-    assert answers == sorted(each.answer for each in requests), "answers of other lengths"
+    assert answers == sorted(options["max_tokens"] for *_, options in arrivals), "answers of other lengths"
     return {"seconds": seconds, "ttft": metrics.ttft.mean, "itl": metrics.itl.mean}
 
 
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def results_of(wanted: list[Workload], bytes_per_s: float, small: bool) -> Iterator[dict[str, Any]]:
-    """One result after the other; workloads of one model and the same sizes share a runner."""
+def results_of(
+    wanted: list[Workload], bytes_per_s: float, rounds: int, small: bool, beside: bool
+) -> Iterator[dict[str, Any]]:
+    """One result after the other; workloads of one model and the same sizes share a runner. `beside`: vLLM, too."""
     kinds = groupby(wanted, key=lambda each: (each.shape, each.max_model_len, each.runner))
     for (shape, max_model_len, options), group in kinds:
-        began = time.perf_counter()
         loads = [(workload, workload.requests(32 if small else 1)) for workload in group]
         model = random_model(shape, max_model_len, small)
+        theirs = beside and not options
+        num_blocks = max(num_blocks_for(requests) for _, requests in loads)
+        if not small:
+            num_blocks = min(num_blocks, room_beside(model, 1 + theirs))
+        peer = start_vllm(model, num_blocks, max_model_len) if theirs else None
+        began = time.perf_counter()
         if small:
             options = options | dict(compiled=False, capture=rerun)
         runner = GPUModelRunner(
-            model, max(num_blocks_for(requests) for _, requests in loads), BLOCK_SIZE, max_num_seqs=MAX_NUM_SEQS,
-            max_model_len=max_model_len, **options,
-        )  # fmt: skip
+            model, num_blocks, BLOCK_SIZE, max_num_seqs=MAX_NUM_SEQS, max_model_len=max_model_len, **options
+        )
         if not small:
             warm_up(runner)
         warm_up_s = time.perf_counter() - began
-        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up_s:.0f} s", flush=True)
+        others = f", vLLM {peer.version} in {peer.warm_up_s:.0f} s" if peer else ""
+        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up_s:.0f} s{others}", flush=True)
         for workload, requests in loads:
-            yield result_of(runner, workload, requests, bytes_per_s) | {"warm_up_s": warm_up_s}
+            yield result_of(runner, peer, workload, requests, bytes_per_s, rounds) | {"warm_up_s": warm_up_s}
         runner.close()
+        if peer:
+            peer.close()
         del runner, model
         gc.collect()
         torch.cuda.empty_cache()
         torch._dynamo.reset()  # only so many variants of a function are compiled
 
 
+def start_vllm(model: PreTrainedModel, num_blocks: int, max_model_len: int) -> Vllm:
+    """With the same settings, and as much memory as they take."""
+    memory = model.get_memory_footprint() + OVERHEAD
+    memory += num_blocks * block_bytes(model.config, BLOCK_SIZE, model.dtype.itemsize)
+    total = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else memory
+    return Vllm(
+        model, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, block_size=BLOCK_SIZE,
+        num_gpu_blocks_override=num_blocks, max_model_len=max_model_len, gpu_memory_utilization=memory / total,
+    )  # fmt: skip
+
+
 def result_of(
-    runner: GPUModelRunner, workload: Workload, requests: list[Request], bytes_per_s: float
-) -> dict[str, Any]:
-    """Three runs of a workload."""
-    serve(runner, workload, [replace(each, answer=min(each.answer, 4)) for each in requests])  # compiles what is left
+    runner: GPUModelRunner, peer: Vllm | None, workload: Workload, requests: list[Request], bytes_per_s: float,
+    rounds: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Several rounds of a workload, in each of which every engine has its turn."""
+    engines: list[Callable[[Arrivals], dict[str, float]]] = [partial(serve, runner, workload)]
+    if peer:
+        engines.append(peer.serve)
+    short = replace(workload, arrivals_per_s=None)
+    for engine in engines:  # compiles what is left
+        engine(short.arrivals([replace(each, answer=min(each.answer, 4)) for each in requests]))
+    arrivals = workload.arrivals(requests)
+    ours, *theirs = zip(*([engine(arrivals) for engine in engines] for _ in range(rounds)))
     output_tokens = sum(each.answer for each in requests)
     all_tokens = output_tokens + sum(len(each.prompt) for each in requests)
     counted = {"output": output_tokens, "all": all_tokens}[workload.counts]
-    runs = [serve(runner, workload, requests) for _ in range(RUNS)]
-    seconds = [run["seconds"] for run in runs]
     weights, per_token = read_in_a_step(runner.model)
     limit = limit_of_memory(requests, weights, per_token, bytes_per_s) if workload.counts == "output" else None
     return {
@@ -260,50 +313,86 @@ def result_of(
         "counts": workload.counts,
         "output_tokens": output_tokens,
         "all_tokens": all_tokens,
+        **rates(ours, counted),
+        "limit": limit,
+        "weight_bytes": weights,
+        "bytes_per_token": per_token,
+        "vllm": rates(theirs[0], counted) | {"version": peer.version, "warm_up_s": peer.warm_up_s} if peer else None,
+    }
+
+
+def rates(runs: tuple[dict[str, float], ...], counted: int) -> dict[str, Any]:
+    seconds = [run["seconds"] for run in runs]
+    return {
         "seconds": seconds,
         "mean_ttft_s": [run["ttft"] for run in runs],
         "mean_itl_s": [run["itl"] for run in runs],
         "best": counted / min(seconds),
         "median": counted / statistics.median(seconds),
-        "limit": limit,
-        "weight_bytes": weights,
-        "bytes_per_token": per_token,
     }
 
 
-HEADER = f"{'':58} {'tokens/s: best':>14} {'median':>10} {'limit':>10} {'share':>6}"
+HEADER = f"{'':66} {'tokens/s: best':>14} {'median':>8} {'of limit':>8} {'TTFT, ITL in ms':>16}    vLLM's"
 
 
 def row(result: dict[str, Any]) -> str:
-    """A line of the table."""
-    limit = f"{result['limit']:10,.0f} {result['best'] / result['limit']:6.1%}" if result["limit"] else f"{'–':>10}"
+    """A line of the table: ours / vLLM's = ratio of the best."""
     name = result["name"] + (", all tokens" if result["counts"] == "all" else "")
-    return f"{name:58} {result['best']:14,.0f} {result['median']:10,.0f} {limit}"
+    share = f"{result['best'] / result['limit']:8.1%}" if result["limit"] else f"{'–':>8}"
+
+    def times(rates: dict[str, Any]) -> str:
+        first, between = (1e3 * statistics.median(rates[key]) for key in ("mean_ttft_s", "mean_itl_s"))
+        return f"{first:9,.1f} {between:6.2f}"
+
+    line = f"{name:66} {result['best']:14,.0f} {result['median']:8,.0f} {share} {times(result)}"
+    theirs = result["vllm"]
+    return line + (
+        f" / {theirs['best']:8,.0f} = {result['best'] / theirs['best']:.2f} {times(theirs)}" if theirs else ""
+    )
+
+
+def recorded(file: Path, facts: dict[str, Any], result: dict[str, Any]) -> None:
+    """Put a row into the file, which keeps its other rows."""
+    before = json.loads(file.read_text(encoding="utf-8"))["workloads"] if file.exists() else []
+    rows = {each["name"]: each for each in (*before, result)}
+    found = [rows[each.name] for each in WORKLOADS if each.name in rows]
+    text = json.dumps(facts | {"workloads": found}, indent=1, ensure_ascii=False)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.gpu_bench.workloads", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose name contains one of these")
-    parser.add_argument("--record", type=Path, help="a JSON file for the results, written anew after each row")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="NAME", help="workloads whose name contains one of these"
+    )
+    parser.add_argument(
+        "--shapes", nargs="+", default=[""], metavar="NAME", help="models whose name contains one of these"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often each engine serves a workload")
+    parser.add_argument("--alone", action="store_true", help="without vLLM")
+    parser.add_argument("--record", type=Path, help="a JSON file for the results, which keeps its other rows")
     parser.add_argument("--small", action="store_true", help="tiny models and few requests, on the CPU")
     options = parser.parse_args(arguments)
-    wanted = [each for each in WORKLOADS if not options.only or any(part in each.name for part in options.only)]
+    wanted = [
+        each
+        for each in WORKLOADS
+        if any(part in each.name for part in options.only) and any(part in each.shape for part in options.shapes)
+    ]
     if not wanted:
-        sys.exit(f"No workload matches {options.only}. There are:\n" + "\n".join(each.name for each in WORKLOADS))
+        names = "\n".join([*SHAPES, "", *(each.name for each in (*ABLATIONS, *LOADS))])
+        sys.exit(f"No workload matches {options.only} of {options.shapes}. There are:\n{names}")
     if not options.small and not torch.cuda.is_available():
         sys.exit("There is no GPU here. Try --small, which runs on the CPU.")
     bytes_per_s = 1e10 if options.small else machine_limits()["read_bytes_per_s"]
     facts = facts_of("tools.gpu_bench.workloads", on_gpu=not options.small) | {"read_bytes_per_s": bytes_per_s}
     print(f"{facts['machine']}, reads {bytes_per_s / 1e9:,.0f} GB/s", HEADER, sep="\n", flush=True)
-    results = []
-    for result in results_of(wanted, bytes_per_s, options.small):
+    beside = vllm_peer.is_installed() and not options.alone
+    for result in results_of(wanted, bytes_per_s, options.rounds, options.small, beside):
         print(row(result), flush=True)
-        results.append(result)
         if options.record:
-            text = json.dumps(facts | {"workloads": results}, indent=1, ensure_ascii=False)
-            options.record.write_text(text + "\n", encoding="utf-8")
+            recorded(options.record, facts, result)
 
 
 if __name__ == "__main__":
