@@ -7,9 +7,10 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.logprobs import TokenLogprobs
+from lessons_lib.engine.logprobs import FlatLogprobs
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.output_processor import OutputProcessor
 from lessons_lib.engine.request import Request, RequestGroup
@@ -128,7 +129,8 @@ class InputProcessor:
                 if outputs.add_text(request, token):
                     request.finish_reason = "stop"
         if group.params.logprobs is not None:
-            request.logprobs = [TokenLogprobs(token, NOT_KNOWN, 0, ()) for token in request.output_ids]
+            unknown = [np.array([token, NOT_KNOWN, 0]).tobytes() for token in request.output_ids]
+            request.logprobs = FlatLogprobs(unknown)
         if request.finish_reason:
             raise BadRequest(
                 f"output_ids has {len(output_ids)} tokens, and the completion ends with number "

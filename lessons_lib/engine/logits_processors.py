@@ -207,13 +207,9 @@ class LogitsProcessor:
         """See LogitsRules."""
         return self.rules.looks_at_tokens
 
-    def is_beginning(self, position: int) -> bool:
-        """True if `min_tokens` excludes the end of a completion with `position` tokens."""
-        return position < self.rules.params.min_tokens
-
-    def has_biases(self, position: int) -> bool:
-        """True if something is added to the logits of a completion with `position` tokens."""
-        return self.rules.has_biases or self.is_beginning(position)
+    def missing_tokens(self, position: int) -> int:
+        """How many tokens a completion with `position` tokens needs until `min_tokens` excludes its end no more."""
+        return self.rules.params.min_tokens - position
 
     def biases(self, is_beginning: bool, vocab_size: int) -> tuple[float, dict[int, float]]:
         """What is added to logits: to those of some tokens, by their ids, and in front of it, to all others."""

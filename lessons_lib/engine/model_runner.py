@@ -4,6 +4,7 @@ sequence."""
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -41,9 +42,13 @@ class InFlight:
 
     def wait(self) -> list[Any]:
         """Wait for the step, and return the tensor as a list. Of tokens, that is one for each of its sequences."""
+        return self.array().tolist()
+
+    def array(self) -> "np.ndarray[Any, Any]":
+        """Wait for the step, and return the tensor as an array."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        return self.on_host.tolist()
+        return self.on_host.numpy()
 
 
 class ModelRunner:

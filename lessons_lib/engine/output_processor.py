@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
 from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.logprobs import TokenLogprobs, logprobs_table
+from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs, logprobs_table
 from lessons_lib.engine.model_runner import InFlight
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.request import Request, RequestGroup
@@ -40,7 +40,7 @@ class OutputProcessor:
                 min_tokens=params.min_tokens, include_stop=params.include_stop_str_in_output,
             )  # fmt: skip
         if params.logprobs is not None:
-            request.logprobs = (request.logprobs or [])[: len(request.output_ids)]
+            request.logprobs = (request.logprobs or FlatLogprobs())[: len(request.output_ids)]
         request.finish_reason = None
         for place, token in enumerate(request.output_ids, 1):
             request.finish_reason = request.reason_to_finish() if place == len(request.output_ids) else None
@@ -95,7 +95,7 @@ class OutputProcessor:
         for row, ((request, count), end) in enumerate(zip(scheduled.items(), output.ends)):
             params, start = request.params, end - count
             num_others = num_prompt_logits(request, start, count)
-            if request.prompt_logits and params.prompt_logprobs is not None:
+            if request.prompt_logits and params.prompt_logprobs is not None and start + 1 < len(request.prompt_ids):
                 rows = [*range(extra, extra + num_others), row]
                 positions = range(start + 1, min(end + 1, len(request.prompt_ids)))
                 found = [(row, request.prompt_ids[place], (request, place)) for row, place in zip(rows, positions)]
@@ -105,11 +105,16 @@ class OutputProcessor:
             extra += num_others
         in_flight = []
         for count, entries in wanted.items():
-            rows = to_device([row for row, _, _ in entries], logits.device)
-            own = to_device([token for _, token, _ in entries], logits.device)
-            chosen = tokens.on_device[rows.clamp(max=len(scheduled) - 1)]
-            own = torch.where(own < 0, chosen, own)
-            in_flight.append(([place for *_, place in entries], InFlight.of(logprobs_table(logits, rows, own, count))))
+            rows, known, places = ([entry[column] for entry in entries] for column in range(3))
+            if rows == list(range(len(scheduled))):  # all requests want them, as in most batches: nothing is copied
+                looked_at, own = logits[: len(scheduled)], tokens.on_device
+            else:
+                index = to_device(rows, logits.device)
+                looked_at, own = logits[index], tokens.on_device[index.clamp(max=len(scheduled) - 1)]
+            if max(known) >= 0:
+                of_prompts = to_device(known, logits.device)
+                own = torch.where(of_prompts < 0, own, of_prompts)
+            in_flight.append((places, InFlight.of(logprobs_table(looked_at, own, count))))
         return in_flight
 
     @staticmethod
@@ -117,13 +122,13 @@ class OutputProcessor:
         """Wait for log-probabilities, and note them. After a preemption, those of a prompt may be there already, and
         are the same."""
         for places, table in launched:
-            for (request, position), row in zip(places, table.wait()):
+            for (request, position), row in zip(places, table.array()):
                 if request.finish_reason or row[0] < 0:
                     continue
                 if position is None and request.logprobs is not None:
-                    request.logprobs.append(TokenLogprobs.of(row))
+                    request.logprobs.rows.append(row.tobytes())
                 elif position is not None and request.group.prompt_logprobs:
-                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row)
+                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row.tobytes())
 
     def new_token(self, request: Request, place: int) -> NewToken:
         """Make a NewToken.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lessons_lib.engine.logprobs import TokenLogprobs
+from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs
 
 
 class NewToken(NamedTuple):
@@ -45,7 +45,7 @@ class CompletionOutput:
     token_ids: list[int]
     text: str = ""
     finish_reason: str | None = None
-    logprobs: list[TokenLogprobs] | None = None
+    logprobs: FlatLogprobs | None = None
     stop_reason: str | int | None = None
 
 

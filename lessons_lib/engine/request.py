@@ -7,7 +7,7 @@ made again after a step that didn't finish.
 from dataclasses import dataclass, field
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
-from lessons_lib.engine.logprobs import TokenLogprobs
+from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs
 from lessons_lib.engine.outputs import OnToken, RequestOutput
 from lessons_lib.engine.rules import Processor, Rules
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -39,7 +39,7 @@ class Request(Sequence):
     processor: Processor | None = field(default=None, repr=False)
     detokenizer: IncrementalDetokenizer | None = field(default=None, repr=False)
     texts: list[str] | None = field(default=None, repr=False)
-    logprobs: list[TokenLogprobs] | None = None
+    logprobs: FlatLogprobs | None = None
     token_times: list[float] = field(default_factory=list, repr=False)
 
     @property

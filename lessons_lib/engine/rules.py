@@ -30,8 +30,13 @@ class RulesMemory(Protocol):
             positions: see `choose_tokens`.
         """
 
-    def count(self, tokens: torch.Tensor) -> None:
-        """Note the tokens that were chosen for the rows of the last `process`, int64 [N], on the device."""
+    def settle(self, tokens: torch.Tensor, highest: torch.Tensor) -> None:
+        """Replace tokens of rows that the rules leave nothing of, by the end token or NO_TOKEN_ALLOWED, and count them.
+
+        Args:
+            tokens: int64 [N], chosen for the rows of the last `process`; changed in place.
+            highest: the largest logit of each row, after its rules.
+        """
 
 
 class Processor(Protocol):

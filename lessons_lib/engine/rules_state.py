@@ -6,8 +6,10 @@ know no token before the next step is launched. Only grammars, bad words of seve
 on the host, and only for their own rows.
 """
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -16,7 +18,7 @@ import numpy as np
 import torch
 
 from lessons_lib.engine.logits_processors import LogitsProcessor
-from lessons_lib.engine.rules import NEVER, to_device
+from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, to_device
 
 NUM_SETTINGS = 6
 NUM_LOGITS_AT_ONCE = 2**18  # on a CPU: what is made of them stays in its cache
@@ -69,6 +71,32 @@ class Slots:
         return to_device(torch.from_numpy(np.concatenate(parts)), device)
 
 
+@dataclass
+class Plan:
+    """What a step with the same sequences as the last one needs again, as most steps have.
+
+    Attributes:
+        processors, positions: of each sequence, see `RulesMemory`; the positions are those of the next step.
+        num_steps: for how many more steps nothing changes but the positions.
+        table: see `rules_table`, on the device.
+        ends: the end token of each sequence, int64 [N], on the device.
+        offsets, amounts: where the counts of each sequence begin in the flat rows, and what a token adds: 2, or 0 for a
+            sequence without counts. None if none has any.
+        calls_functions: whether a sequence has functions of users.
+        masked: completions whose allowed tokens are found in each step.
+    """
+
+    processors: list[Any]
+    positions: list[int]
+    num_steps: float
+    table: torch.Tensor
+    ends: torch.Tensor
+    offsets: torch.Tensor | None
+    amounts: torch.Tensor
+    calls_functions: bool
+    masked: list[LogitsProcessor]
+
+
 class RulesState:
     """What the rules of the completions of an engine need on the device.
 
@@ -77,33 +105,64 @@ class RulesState:
             for a number of tokens of the completion.
         biases: float32: what is added to each logit; minus infinity if the token must not be drawn. Filled for the
             beginning of a completion, where `min_tokens` excludes tokens, or for the rest.
-        table: see `rules_table`; of the last step.
+        plan: of the last step.
     """
+
+    plan: Plan | None = None
 
     def __init__(self) -> None:
         self.counts, self.biases = Slots(torch.int32), Slots(torch.float32)
-        self.table = torch.empty(0, NUM_SETTINGS, dtype=torch.int64)
-        self.counted: list[LogitsProcessor] = []
 
     def process(self, logits: torch.Tensor, processors: ListOf[Any], positions: ListOf[int]) -> torch.Tensor:
         """See `RulesMemory`. In vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,
         penalties. The grammar comes last, so that nothing overrules it. Temperature and cuts follow in
         `choose_tokens`."""
-        logits = call_functions(logits, processors)
+        plan = self.plan
+        if not plan or not plan.num_steps or plan.processors != processors or plan.positions != positions:
+            plan = self.plan = self.make_plan(logits, list(processors), list(positions))
+        if plan.calls_functions:
+            logits = call_functions(logits, processors)
+        masks = to_device(masks_of(plan.masked, logits.shape[-1]), logits.device)
+        return rules_on(logits.device)(logits, plan.table, self.counts.rows, self.biases.rows, masks)
+
+    def make_plan(self, logits: torch.Tensor, processors: list[Any], positions: list[int]) -> Plan:
+        """Give the completions of a step slots, and fill those that are not what the step needs."""
+        if last := self.plan:
+            known = zip(last.processors, last.positions)
+            self.counts.state_of.update((each, position) for each, position in known if each in self.counts.slot_of)
         own = {each: position for each, position in zip(processors, positions) if each}
         counted = {each: position for each, position in own.items() if each.rules.has_penalties}
-        biased = {each: int(each.is_beginning(position)) for each, position in own.items() if each.has_biases(position)}
-        self.counted = [*counted]
+        beginning = {each: each.missing_tokens(position) for each, position in own.items()}
+        biased = {each: int(missing > 0) for each, missing in beginning.items() if missing > 0 or each.rules.has_biases}
         if stale := self.counts.enter(counted, logits):
             self.fill_counts(stale)
         if stale := self.biases.enter(biased, logits):
             self.fill_biases({each: each.biases(bool(biased[each]), logits.shape[-1]) for each in stale})
-        masks, row_of = masks_of([each for each in own if each.looks_at_tokens], logits.shape[-1])
+        masked = [each for each in own if each.looks_at_tokens]
+        row_of = {each: row for row, each in enumerate(masked)}
         parts = (self.counts.slot_of, counted), (self.biases.slot_of, biased), (row_of, row_of)
         slots = [[slot_of[each] if each in wanted else -1 for each in processors] for slot_of, wanted in parts]
-        self.table = to_device(rules_table(processors, slots), logits.device)
-        memory = self.counts.rows, self.biases.rows, to_device(masks, logits.device)
-        return rules_on(logits.device)(logits, self.table, *memory)
+        table = to_device(rules_table(processors, slots), logits.device)
+        has_counts = table[:, 0] >= 0
+        return Plan(
+            processors, positions, min((missing for missing in beginning.values() if missing > 0), default=math.inf),
+            table, ends_of(processors, logits.device),
+            table[:, 0] * logits.shape[-1] * has_counts if counted else None, has_counts.int() * 2,
+            any(each.rules.params.logits_processors for each in own), masked,
+        )  # fmt: skip
+
+    def settle(self, tokens: torch.Tensor, highest: torch.Tensor) -> None:
+        """See `RulesMemory`."""
+        plan = self.plan
+        assert plan, "`process` comes first"
+        if any(each and each.error for each in plan.processors):
+            plan.ends = ends_of(plan.processors, tokens.device)
+        tokens.masked_fill_(~(highest.abs() < float("inf")), NO_TOKEN_ALLOWED)
+        torch.where(highest == NEVER, plan.ends, tokens, out=tokens)
+        if plan.offsets is not None:
+            self.counts.rows.view(-1).index_add_(0, plan.offsets + tokens.clamp(min=0), plan.amounts)
+        plan.positions = [position + 1 for position in plan.positions]
+        plan.num_steps -= 1
 
     def fill_counts(self, completions: list[LogitsProcessor]) -> None:
         """Count the tokens that completions have."""
@@ -124,15 +183,10 @@ class RulesState:
         values = torch.tensor([value for _, own in biases.values() for value in own.values()], dtype=torch.float32)
         rows.view(-1).index_copy_(0, index, to_device(values, rows.device))
 
-    def count(self, tokens: torch.Tensor) -> None:
-        """See `RulesMemory`."""
-        if not self.counted:
-            return
-        slots, vocabulary = self.table[:, 0], self.counts.rows.shape[1]
-        index = slots.clamp(min=0) * vocabulary + tokens.clamp(min=0)
-        self.counts.rows.view(-1).index_add_(0, index, (slots >= 0).to(torch.int32) * 2)
-        for each in self.counted:
-            self.counts.state_of[each] += 1
+
+def ends_of(processors: ListOf[Any], device: torch.device) -> torch.Tensor:
+    """The token of each sequence where its rules leave none, int64 [N]."""
+    return to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], device)
 
 
 def call_functions(logits: torch.Tensor, processors: ListOf[Any]) -> torch.Tensor:
@@ -149,19 +203,15 @@ def call_functions(logits: torch.Tensor, processors: ListOf[Any]) -> torch.Tenso
     return logits
 
 
-def masks_of(completions: list[LogitsProcessor], vocabulary: int) -> tuple[torch.Tensor, dict[LogitsProcessor, int]]:
-    """The tokens that grammars and bad words allow, a bit for each.
-
-    Returns:
-        int32 tensor [masks, vocabulary / 32 rounded up], and completion -> its mask.
-    """
+def masks_of(completions: list[LogitsProcessor], vocabulary: int) -> torch.Tensor:
+    """The tokens that grammars and bad words allow, a bit for each: int32 [completions, vocabulary / 32 rounded up]."""
     masks = np.zeros((len(completions), -(-vocabulary // 32)), np.int32)
     for each, mask in zip(completions, masks):
         try:
             mask[:] = each.mask(vocabulary)
         except Exception as error:
             each.error = error
-    return torch.from_numpy(masks), {each: row for row, each in enumerate(completions)}
+    return torch.from_numpy(masks)
 
 
 def rules_table(processors: ListOf[Any], slots: list[list[int]]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from lessons_lib.engine.rules import NEVER, NO_TOKEN_ALLOWED, Processor, to_device
+from lessons_lib.engine.rules import Processor, to_device
 from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
 from lessons_lib.engine.stateless_random import random_numbers
 
@@ -62,10 +62,7 @@ def choose_tokens(
         table = to_device(settings_table(rows, params, seeds, positions, logits.shape[-1]), logits.device)
         race_on(logits.device)(logits, highest, table, tokens)
     if memory:
-        tokens.masked_fill_(~(highest.abs() < float("inf")), NO_TOKEN_ALLOWED)
-        ends = to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], logits.device)
-        torch.where(highest == NEVER, ends, tokens, out=tokens)
-        memory.count(tokens)
+        memory.settle(tokens, highest)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)
 
 

@@ -1,6 +1,7 @@
 """The race for a token: its numbers, what it may draw, how often, and that nothing else in the batch matters."""
 
 import math
+import pickle
 
 import pytest
 import race_oracle
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lessons_lib.engine import sampling as race
-from lessons_lib.engine.logprobs import TokenLogprobs, logprobs_table
+from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs, logprobs_table
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import STEP, mixed, random_numbers
@@ -225,8 +226,7 @@ def test_logprobs_are_the_models_own():
     logprobs = logits.log_softmax(-1).tolist()
 
     def found_of(token, count):
-        (row,) = logprobs_table(logits[None], torch.tensor([0]), torch.tensor([token]), count).tolist()
-        return TokenLogprobs.of(row)
+        return TokenLogprobs.of(logprobs_table(logits[None], torch.tensor([token]), count).numpy().tobytes())
 
     found = found_of(3, 2)
     assert (found.token, found.rank, found.logprob) == (3, 4, pytest.approx(logprobs[3]))
@@ -234,12 +234,33 @@ def test_logprobs_are_the_models_own():
     assert [len(found_of(0, count).top) for count in (0, 99, -1)] == [0, 4, 4]
 
 
-def test_logprobs_of_many_rows_are_those_of_each(monkeypatch):
-    monkeypatch.setattr("lessons_lib.engine.logprobs.NUM_LOGITS_AT_ONCE", 30)
-    logits = torch.randn(9, 10, generator=torch.Generator().manual_seed(0))
-    rows, tokens = torch.tensor([8, 1, 2, 2, 5, 0, 7]), torch.arange(7)
-    for found, row, token in zip(logprobs_table(logits, rows, tokens, 3), rows, tokens):
-        assert torch.equal(found, logprobs_table(logits, row[None], token[None], 3)[0])
+@pytest.mark.parametrize("vocabulary", [1, 127, 128, 1000, 1024, 1025])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logprobs_of_many_rows(monkeypatch, vocabulary, dtype):
+    monkeypatch.setattr("lessons_lib.engine.logprobs.NUM_LOGITS_AT_ONCE", 3 * vocabulary)
+    logits = torch.randn(7, vocabulary, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tokens, expected = torch.arange(7) % vocabulary, logits.float().log_softmax(-1)
+    for count in (0, 1, 5, 200, -1):
+        num = vocabulary if count < 0 else min(count, vocabulary)
+        table = logprobs_table(logits, tokens, count)
+        assert table[:, 0].tolist() == tokens.tolist() and table.shape == (7, 3 + 2 * num)
+        own = expected.gather(1, tokens[:, None])
+        torch.testing.assert_close(table[:, 1:2].float(), own)
+        assert table[:, 2].tolist() == ((logits > logits.gather(1, tokens[:, None])).sum(1) + 1).tolist()
+        torch.testing.assert_close(table[:, 3 : 3 + num].float(), expected.topk(num).values)
+        ids = table[:, 3 + num :].long()
+        torch.testing.assert_close(table[:, 3 : 3 + num].float(), expected.gather(1, ids))
+        assert all(len(set(row)) == num for row in ids.tolist())
+
+
+def test_flat_logprobs_are_a_list():
+    rows = [logprobs_table(torch.randn(1, 9), torch.tensor([token]), 2).numpy().tobytes() for token in range(5)]
+    flat, objects = FlatLogprobs(rows), [TokenLogprobs.of(row) for row in rows]
+    assert flat == objects and [*flat] == objects and flat[1:3] == objects[1:3] and flat[-1] == objects[-1]
+    assert (
+        len(flat) == 5 and flat != objects[:4] and not FlatLogprobs() and [each.token for each in flat] == [*range(5)]
+    )
+    assert pickle.loads(pickle.dumps(flat)) == flat
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
