@@ -617,7 +617,7 @@ Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The wei
 """
 
 # %% exercise="08.3"
-from lessons_lib.kernels.paged_flash import merge_kernel
+from lessons_lib.kernels.group_decode import merge_kernel
 
 # %%
 # Your merge after a kernel with your softmax: the same three stories in splits of 16 keys.
