@@ -20,7 +20,7 @@ USUAL_CONTEXT = 2048  # keys of a sequence, if splits are to give the GPU `PROGR
 PROGRAMS_PER_PROCESSOR = 4
 MIN_KEYS_PER_SPLIT, MAX_KEYS_PER_SPLIT = 128, 2048  # with fewer, starting programs and merging results dominate
 MIN_SPLITS, MAX_SPLITS = 16, 64  # of a sequence that is long enough, so that it doesn't delay the others of its batch
-MERGED_ELEMENTS = 4096  # of parts that the decode kernel merges at the same time, in registers
+MERGED_ELEMENTS = 2048  # of splits that the decode kernel merges at the same time: more would need more registers
 MIN_HOPPER_TOKENS, MIN_SHORT_HEAD_TOKENS = 1024, 4096  # see `hopper_pays`
 
 
@@ -181,14 +181,15 @@ def launch_decode(
     partial_out = torch.empty(num_seqs, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
     partial_lse = torch.empty(num_seqs, q_heads, num_splits, dtype=torch.float32, device=q.device)
     finished = _counters(q.device, triton.next_power_of_2(num_seqs * kv_heads))
-    is_ragged, block_m = cu_seqlens_q is not None, _padded(group)
+    is_ragged, block_group = cu_seqlens_q is not None, triton.next_power_of_2(group)
     kernel[(kv_heads, num_seqs, num_splits)](
         q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q if is_ragged else context_lens, out, partial_out,
         partial_lse, finished, scale * LOG2_E, triton.cdiv(min_keys, tiles.keys), max_splits,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, BLOCK_M=block_m, HEAD_DIM=head_dim, BLOCK_D=block_d, VALUE_DIM=value_dim, BLOCK_V=block_v,
-        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, BLOCK_PARTS=max(1, MERGED_ELEMENTS // (block_m * block_v)),
-        RAGGED=is_ragged, USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **own,
+        GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, VALUE_DIM=value_dim, BLOCK_V=block_v,
+        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, BLOCK_GROUP=block_group,
+        BLOCK_PARTS=max(1, MERGED_ELEMENTS // (block_group * block_v)), RAGGED=is_ragged,
+        USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **own,
     )  # fmt: skip
 
 
@@ -244,8 +245,8 @@ def hopper_pays(tokens: int, head_dim: int, max_seqlen_q: int) -> bool:
 def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
     """True if `hopper_prefill_kernel` supports these tensors and runs on this GPU.
 
-    It supports 16-bit heads of 64 or 128 elements, up to 64 query heads per KV head, no terms, and contiguous blocks
-    of 8 to 64 slots, a power of two, with the heads of a slot contiguous.
+    It supports 16-bit heads of 64, 80, 96, 112 or 128 elements, up to 64 query heads per KV head, no terms, and
+    contiguous blocks of 8 to 64 slots, a power of two, with the heads of a slot contiguous.
     """
     _, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = k_cache.shape
@@ -253,7 +254,7 @@ def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
         _is_hopper(q.device)
         and terms is None
         and q.element_size() == 2
-        and head_dim in (64, 128)
+        and head_dim in (64, 80, 96, 112, 128)
         and v_cache.shape == k_cache.shape
         and q_heads // kv_heads <= 64
         and block_size in (8, 16, 32, 64)

@@ -136,39 +136,39 @@ def split_of(split, num_keys, min_tiles, max_splits, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def merge_if_last(
-    result, row_max, row_sum, split, num_splits, finished, first_partial, partial_out, partial_lse, value_dim, is_row,
-    in_out, out, VALUE_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+    finished, num_splits, partial_out, partial_lse, out, stride_out_head, GROUP: tl.constexpr,
+    BLOCK_GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Store the partial result of a split, and if this program finishes last, merge those of its sequence: an online
-    softmax in which each split is like a key with the split's log-sum-exp as its score.
+    """Merge the splits of a sequence and KV head if this program finishes last: an online softmax in which each split
+    is like a key with the split's log-sum-exp as its score.
 
     Args:
-        result: [rows, V], the split's attention. row_max, row_sum: [rows], see `online_softmax`.
-        split, num_splits: index of the split; splits of the sequence.
         finished: pointer to an int32: number of finished programs. The last one resets it to 0.
-        first_partial: [rows], index of each row's first part in `partial_out` and `partial_lse`.
-        is_row, in_out: masks of the rows, [rows], and of their elements, [rows, V].
-        out: pointers to the elements of the merged result.
-        BLOCK_PARTS: parts that are read at the same time, a power of two.
+        num_splits: number of programs, at least 1.
+        partial_out, partial_lse, out: see `decode_kernel`; pointers to the first query head of this KV head.
+        BLOCK_GROUP: a power of two, at least GROUP. BLOCK_PARTS: splits to load at the same time, a power of two.
     """
-    partial = first_partial + split
-    tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
-    tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
     tl.debug_barrier()  # all threads store their part before the program is counted
     if tl.atomic_add(finished, 1) == num_splits - 1:
-        acc, row_sum = tl.zeros_like(result), tl.zeros_like(row_sum)
-        row_max = row_sum - float("inf")
+        head, value_dim = tl.arange(0, BLOCK_GROUP), tl.arange(0, BLOCK_V)
+        is_head = head < GROUP
+        in_out = is_head[:, None] & (value_dim < VALUE_DIM)[None, :]
+        row_max = tl.full([BLOCK_GROUP], float("-inf"), tl.float32)
+        row_sum = tl.zeros([BLOCK_GROUP], tl.float32)
+        acc = tl.zeros([BLOCK_GROUP, BLOCK_V], tl.float32)
         for first in range(0, num_splits, BLOCK_PARTS):
-            part = first + tl.arange(0, BLOCK_PARTS)
-            is_part = part < num_splits
-            parts = first_partial[:, None] + part[None, :]
-            lse = tl.load(partial_lse + parts, mask=is_row[:, None] & is_part[None, :], other=0.0)
-            lse = tl.where(is_part[None, :], lse, float("-inf"))
-            weights, row_max, row_sum, acc = online_softmax(lse, row_max, row_sum, acc)
-            places = partial_out + parts[:, :, None] * VALUE_DIM + value_dim[None, None, :]
-            values = tl.load(places, mask=in_out[:, None, :] & is_part[None, :, None], other=0.0)
+            split = first + tl.arange(0, BLOCK_PARTS)
+            is_split = (split < num_splits)[None, :]
+            partial = head[:, None] * tl.num_programs(2) + split[None, :]
+            lse = tl.load(partial_lse + partial, mask=is_head[:, None] & is_split, other=0.0)
+            weights, row_max, row_sum, acc = online_softmax(
+                tl.where(is_split, lse, float("-inf")), row_max, row_sum, acc
+            )
+            values = partial_out + partial[:, :, None] * VALUE_DIM + value_dim[None, None, :]
+            values = tl.load(values, mask=in_out[:, None, :] & is_split[:, :, None], other=0.0)
             acc += tl.sum(weights[:, :, None] * values, axis=1)
-        tl.store(out, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=in_out)
+        places = out + head[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(places, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=in_out)
         tl.store(finished, 0)
 
 
@@ -178,9 +178,9 @@ def decode_kernel(
     min_tiles, max_splits,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PARTS: tl.constexpr,
-    RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None, WINDOW: tl.constexpr = None,
-    CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
+    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_GROUP: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Attention of the sequences with one new token.
 
@@ -205,7 +205,7 @@ def decode_kernel(
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
         HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
         BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
-        BLOCK_PARTS: see `merge_if_last`.
+        BLOCK_GROUP, BLOCK_PARTS: see `merge_if_last`.
         RAGGED: True if the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
         The rest is for layers with ScoreTerms, at no cost for others. sinks, alibi_slopes: pointers to [Hq]. WINDOW:
@@ -261,14 +261,20 @@ def decode_kernel(
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
     result = acc / row_sum[:, None]
-    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+    out += token * stride_out + kv_head * GROUP * stride_out_head
     if num_splits == 1:
-        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
+        places = out + row[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(places, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        first_partial = (seq.to(tl.int64) * tl.num_programs(0) * GROUP + head) * tl.num_programs(2)
+        pair = seq.to(tl.int64) * tl.num_programs(0) + kv_head
+        partial_lse += pair * GROUP * tl.num_programs(2)
+        partial_out += pair * GROUP * tl.num_programs(2) * VALUE_DIM
+        partial = row * tl.num_programs(2) + split
+        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
+        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
         merge_if_last(
-            result, row_max, row_sum, split, num_splits, finished + seq * tl.num_programs(0) + kv_head, first_partial,
-            partial_out, partial_lse, value_dim, is_row, in_out, out_places, VALUE_DIM, BLOCK_PARTS,
+            finished + pair, num_splits, partial_out, partial_lse, out, stride_out_head, GROUP, BLOCK_GROUP, VALUE_DIM,
+            BLOCK_V, BLOCK_PARTS,
         )  # fmt: skip
 
 

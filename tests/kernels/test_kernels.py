@@ -5,6 +5,7 @@ Without a GPU, through Triton's interpreter.
 
 import sys
 import types
+from types import SimpleNamespace
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -24,6 +25,7 @@ from lessons_lib.attention.packing import pack
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.engine.warm_up import steps_to_warm_up
 from lessons_lib.kernels import launch
 from lessons_lib.kernels.launch import (
     MAX_KEYS_PER_SPLIT,
@@ -32,6 +34,7 @@ from lessons_lib.kernels.launch import (
     MIN_SPLITS,
     Tiles,
     _use_int64,
+    hopper_pays,
     launch_decode,
     launch_prefill,
     plan_triton,
@@ -213,7 +216,9 @@ LONG = dict(head_dim=64, tokens=4096)
         ("any", dict(tokens=1023)),
         ("any", LONG | dict(tokens=4095)),
         ("any", dict(**LONG, max_seqlen_q=1023)),
-        ("any", dict(head_dim=80)),
+        ("hopper", dict(head_dim=96)),
+        ("any", dict(head_dim=72)),
+        ("any", dict(head_dim=160)),
         ("any", dict(value_dim=64)),
         ("any", dict(block_size=24)),
         ("any", dict(block_size=128)),
@@ -242,6 +247,22 @@ def test_what_counts_as_a_hopper(monkeypatch, version, major, taken):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
     assert launch._is_hopper.__wrapped__(torch.device("cuda")) is taken
     assert not launch._is_hopper.__wrapped__(torch.device("cpu"))
+
+
+@given(
+    st.sampled_from([1, 2, 8, 256]),
+    st.integers(1, 10_000),
+    st.sampled_from([64, 96, 128]),
+    st.lists(st.sampled_from([2, 100, 1023, 1024, 5000]), min_size=1, max_size=300),
+)
+def test_warming_up_meets_each_kernel_of_steps_that_are_not_captured(max_num_seqs, room, head_dim, lengths):
+    tables, cache = SimpleNamespace(max_num_seqs=max_num_seqs, width=room), SimpleNamespace(block_size=1)
+    runner = SimpleNamespace(tables=tables, cache=cache, sizes=[2], token_counts=[], store=None, null_block=0)
+    planned = [list(step.num_scheduled_tokens.values()) for _, step in steps_to_warm_up(runner)]
+    kernels = {hopper_pays(sum(each), head_dim, max(each)) for each in planned}
+    assert all(len(each) <= max_num_seqs and max(each) <= max(room, 2) for each in planned)
+    lengths = [min(length, room) for length in lengths[:max_num_seqs]]
+    assert hopper_pays(sum(lengths), head_dim, max(lengths)) in kernels
 
 
 # --- refusals
