@@ -633,7 +633,9 @@ watch(split.recording, ["KV head", "sequence", "split"])
 Each split of B reads one block, and stores to the partial tensors. The programs of C and D whose split is past the last
 token exit immediately; their entries in the partial tensors are never written.
 
-vLLM calls splits *segments*, and its `reduce_segments` is your `merge_kernel`.
+vLLM calls splits *segments*, and its `reduce_segments` is your `merge_kernel`. The engine's decode kernel needs no second
+one: of each sequence's programs, the one that finishes last merges, and a split's size follows from the sequence's own
+length (`split_of` in `paged_flash.py`).
 
 ### Stretch: move fewer bytes
 

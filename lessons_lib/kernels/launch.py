@@ -16,8 +16,8 @@ from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
 from lessons_lib.kernels.validation import check_contents, check_inputs
 
 LOG2_E = paged_flash.LOG2_E.value  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
-USUAL_CONTEXT = 2048  # keys of a sequence, if splits are to give the GPU `PROGRAMS_PER_PROCESSOR`
-PROGRAMS_PER_PROCESSOR = 4
+# Sequences of so many keys are split until each processor of the GPU has so many programs.
+USUAL_CONTEXT, PROGRAMS_PER_PROCESSOR = 2048, 4
 MIN_KEYS_PER_SPLIT, MAX_KEYS_PER_SPLIT = 128, 2048  # with fewer, starting programs and merging results dominate
 MIN_SPLITS, MAX_SPLITS = 16, 64  # of a sequence that is long enough, so that it doesn't delay the others of its batch
 MERGED_ELEMENTS = 2048  # of splits that the decode kernel merges at the same time: more would need more registers
