@@ -617,7 +617,7 @@ Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The wei
 """
 
 # %% exercise="08.3"
-from lessons_lib.kernels.paged_flash import merge_kernel
+from lessons_lib.kernels.group_decode import merge_kernel
 
 # %%
 # Your merge after a kernel with your softmax: the same three stories in splits of 16 keys.
@@ -633,7 +633,9 @@ watch(split.recording, ["KV head", "sequence", "split"])
 Each split of B reads one block, and stores to the partial tensors. The programs of C and D whose split is past the last
 token exit immediately; their entries in the partial tensors are never written.
 
-vLLM calls splits *segments*, and its `reduce_segments` is your `merge_kernel`.
+vLLM calls splits *segments*, and its `reduce_segments` is your `merge_kernel`. The engine's decode kernel needs no second
+one: of each sequence's programs, the one that finishes last merges, and a split's size follows from the sequence's own
+length (`split_of` in `paged_flash.py`).
 
 ### Stretch: move fewer bytes
 

@@ -107,7 +107,7 @@ def forward_batch(
         context_lens=contexts.astype(np.int32),
         block_tables=block_tables,
         logits_index=np.concatenate([ends - 1, *prompt_logits_index(scheduler_output, ends[: len(scheduled)])]),
-        max_lens=np.array([counts.max(), rounded_up(int(contexts.max()), tables.width * block_size)]),
+        max_lens=np.array([counts.max(), contexts.max()]),
     )
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
@@ -160,13 +160,3 @@ def next_tokens(scheduler_output: SchedulerOutput, previous_rows: Mapping[Sequen
             tokens += sequence.prompt_ids[start : start + count]
             tokens += output_ids[max(0, index) : max(0, index + count)]
     return tokens
-
-
-def rounded_up(longest: int, room: int) -> int:
-    """A power of two: the decode kernel is compiled for each number of splits, and this keeps that number small.
-
-    Args:
-        longest: tokens of the longest context.
-        room: the most tokens that a block table has room for.
-    """
-    return min(room, max(512, 1 << (longest - 1).bit_length()))

@@ -44,7 +44,7 @@ class InputBuffers:
                 **{name: self._view(name, num_tokens) for name in OF_TOKENS},
                 **{name: self._view(name, num_seqs) for name in OF_SEQUENCES},
                 cu_seqlens_q=self._view("cu_seqlens_q", num_seqs + 1),
-                # A graph launches its kernels for the longest context that a table has room for.
+                # Bounds: a graph's kernels start programs for the longest context, and those without keys exit.
                 max_lens=torch.tensor([self.num_tokens if size.num_tokens else 1, self.longest]),
             )
         return self._sizes[size]

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lessons_lib.kernels.paged_flash import LOG2_E, merge_kernel, online_softmax
+from lessons_lib.kernels.paged_flash import LOG2_E, online_softmax
 from lessons_lib.kernels.validation import check_alike
 
 
@@ -111,6 +111,47 @@ def decode_splits_kernel(
     partial = (seq * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
     tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], acc / row_sum[:, None], mask=is_row[:, None])
     tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+
+
+@triton.jit
+def merge_kernel(
+    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of each query head, each weighted by its share of the total sum of exponentials.
+
+    The grid is (Hq, N): program (h, i) merges query head h of sequence i.
+
+    Args:
+        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, divided by its own
+            sum. Splits without keys hold garbage, here and in partial_lse.
+        partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp, in base 2.
+        context_lens: pointer to int32 [N]: keys of each sequence.
+        cu_seqlens_q: pointer to int32 [N + 1]: where each sequence starts in the packed batch, and its end; read only
+            if RAGGED.
+        out: pointer to [T, Hq, D]; stride_out, stride_out_head: elements from one token to the next, and from one head
+            to the next.
+        HEAD_DIM: D. BLOCK_D: a power of two, at least HEAD_DIM. SPLIT_SIZE: keys per split.
+        NUM_SPLITS: splits that the partial tensors have room for. BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
+        RAGGED: True if the batch may contain more than decodes.
+    """
+    head, seq = tl.program_id(0), tl.program_id(1)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
+            return
+    token = token.to(tl.int64)
+    split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE), dim < HEAD_DIM
+    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    in_partial = is_used[:, None] & is_dim[None, :]
+    outputs = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=in_partial, other=0.0)
+    result = tl.sum(outputs * weights[:, None], axis=0) / tl.sum(weights, axis=0)
+    tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)
 
 
 def decode_groups(

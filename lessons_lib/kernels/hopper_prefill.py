@@ -34,7 +34,8 @@ from lessons_lib.kernels.paged_flash import LOG2_E, find_seq_idx, first_masked_k
 
 CONSUMERS, ROWS = gl.constexpr(3), gl.constexpr(64)
 # Rows of shared memory have 128 bytes, 64 elements: tiles with longer heads are stored as several panels. Within a
-# panel, blocks of 8 or more slots are contiguous, so each can be fetched separately.
+# panel, blocks of 8 or more slots are contiguous, so each can be fetched separately. Heads that don't fill their panels
+# are followed by elements of the next head, or by TMA's zeros: a query is 0 there, and what they give isn't stored.
 WIDTH = gl.constexpr(64)
 PANEL = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = gl.constexpr(160), gl.constexpr(24)
@@ -44,20 +45,20 @@ REGISTERS = 128  # per thread at the start: 65,536 for 512 threads, all register
 @gluon.jit
 def fetch_tile(
     cache, buffers, stage, full, table, first_block, last_block, column, BLOCK_SIZE: gl.constexpr,
-    BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     """Start copying a tile of keys or values, block by block; `full` completes once all of it has arrived.
 
     Args:
         cache: TMA descriptor of the cache as a matrix [num_blocks * block_size, Hkv * D].
-        buffers: shared memory, [STAGES, BLOCK_N, D]. stage: index of the buffer to write.
+        buffers: shared memory, [STAGES, BLOCK_N, BLOCK_D]. stage: index of the buffer to write.
         table: pointer to the sequence's blocks. Entries after `last_block` may be garbage: that block is fetched again.
         column: first column of the KV head in a row of the cache.
     """
     BLOCKS: gl.constexpr = BLOCK_N // BLOCK_SIZE
-    PANELS: gl.constexpr = HEAD_DIM // WIDTH
+    PANELS: gl.constexpr = BLOCK_D // WIDTH
     pieces = as_pieces(buffers, BLOCK_SIZE)
-    mbarrier.expect(full, BLOCK_N * HEAD_DIM * 2)
+    mbarrier.expect(full, BLOCK_N * BLOCK_D * 2)
     for i in gl.static_range(BLOCKS):
         block = gl.load(table + gl.minimum(first_block + i, last_block))
         for panel in gl.static_range(PANELS):
@@ -67,28 +68,28 @@ def fetch_tile(
 
 @gluon.jit
 def as_pieces(buffers, BLOCK_SIZE: gl.constexpr):
-    """View shared memory [STAGES, BLOCK_N, D] as [pieces, BLOCK_SIZE, WIDTH], in storage order."""
+    """View shared memory [STAGES, BLOCK_N, BLOCK_D] as [pieces, BLOCK_SIZE, WIDTH], in storage order."""
     ELEMENTS: gl.constexpr = buffers.shape[0] * buffers.shape[1] * buffers.shape[2]
     return buffers._reinterpret(buffers.dtype, [ELEMENTS // (BLOCK_SIZE * WIDTH), BLOCK_SIZE, WIDTH], PANEL)
 
 
 @gluon.jit
-def produce(loads, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr, STAGES: gl.constexpr):
+def produce(loads, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr):
     """The producer: fetch the tiles, last first, each into the next buffer of the ring."""
-    k_cache, v_cache, k_buffers, v_buffers, barriers, table, last_block, num_tiles, kv_head = loads
+    k_cache, v_cache, k_buffers, v_buffers, barriers, table, last_block, num_tiles, column = loads
     k_full, k_empty, v_full, v_empty = barriers
     for i in range(num_tiles):
         stage, used = i % STAGES, i // STAGES & 1
         first_block = (num_tiles - 1 - i) * (BLOCK_N // BLOCK_SIZE)
         mbarrier.wait(k_empty.index(stage), used ^ 1)  # passes at first: the phase before the first is complete
         fetch_tile(
-            k_cache, k_buffers, stage, k_full.index(stage), table, first_block, last_block, kv_head * HEAD_DIM,
-            BLOCK_SIZE, BLOCK_N, HEAD_DIM,
+            k_cache, k_buffers, stage, k_full.index(stage), table, first_block, last_block, column, BLOCK_SIZE,
+            BLOCK_N, BLOCK_D,
         )  # fmt: skip
         mbarrier.wait(v_empty.index(stage), used ^ 1)
         fetch_tile(
-            v_cache, v_buffers, stage, v_full.index(stage), table, first_block, last_block, kv_head * HEAD_DIM,
-            BLOCK_SIZE, BLOCK_N, HEAD_DIM,
+            v_cache, v_buffers, stage, v_full.index(stage), table, first_block, last_block, column, BLOCK_SIZE,
+            BLOCK_N, BLOCK_D,
         )  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def next_tile(
 
 
 @gluon.jit
-def clear_values(v_buffers, first_unused, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, HEAD_DIM: gl.constexpr):
+def clear_values(v_buffers, first_unused, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_D: gl.constexpr):
     """Zero the first buffer's values from `first_unused` on: slots without a token may hold NaN, and 0 * NaN is NaN.
 
     Every consumer writes the same zeros, since it can't wait for the others.
@@ -154,7 +155,7 @@ def clear_values(v_buffers, first_unused, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.
     pieces = as_pieces(v_buffers, BLOCK_SIZE)
     slot = gl.arange(0, BLOCK_SIZE, gl.SliceLayout(1, LAYOUT))
     for i in range(first_unused // BLOCK_SIZE, BLOCKS):
-        for panel in gl.static_range(HEAD_DIM // WIDTH):
+        for panel in gl.static_range(BLOCK_D // WIDTH):
             piece = pieces.index(panel * BLOCKS + i)
             values = piece.load(LAYOUT)
             piece.store(gl.where((i * BLOCK_SIZE + slot < first_unused)[:, None], values, 0.0))
@@ -165,7 +166,7 @@ def clear_values(v_buffers, first_unused, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.
 @gluon.jit
 def consume(
     tensors, INDEX: gl.constexpr, GROUP: gl.constexpr, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr,
-    HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,
+    HEAD_DIM: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """A consumer: attention of ROWS rows of the query tile, from row INDEX * ROWS on. See `hopper_prefill_kernel`."""
     (
@@ -174,17 +175,17 @@ def consume(
     ) = tensors  # fmt: skip
     k_full, k_empty, v_full, _ = barriers
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
-    MEMORY: gl.constexpr = gl.BlockedLayout([1, 8], [256 // HEAD_DIM, HEAD_DIM // 8], [4, 1], [1, 0])
+    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    MEMORY: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     TOKENS: gl.constexpr = ROWS // GROUP
 
     first = first_token + INDEX * TOKENS
-    row, dim = gl.arange(0, ROWS, gl.SliceLayout(1, MEMORY)), gl.arange(0, HEAD_DIM, gl.SliceLayout(0, MEMORY))
+    row, dim = gl.arange(0, ROWS, gl.SliceLayout(1, MEMORY)), gl.arange(0, BLOCK_D, gl.SliceLayout(0, MEMORY))
     token, head = first + row // GROUP, kv_head * GROUP + row % GROUP
-    is_row = ((row < TOKENS * GROUP) & (token < q_len))[:, None]
+    in_out = ((row < TOKENS * GROUP) & (token < q_len))[:, None] & (dim < HEAD_DIM)[None, :]
     packed = (begin + token).to(gl.int64)
     queries = q_buffers.index(INDEX)
-    queries.store(gl.load(q + (packed * stride_q + head * stride_q_head)[:, None] + dim[None, :], is_row, other=0.0))
+    queries.store(gl.load(q + (packed * stride_q + head * stride_q_head)[:, None] + dim[None, :], in_out, other=0.0))
     fence_async_shared()
 
     # Start with the last tile, which needs the mask; keys visible to every row come before it.
@@ -199,11 +200,11 @@ def consume(
     row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
     weights, row_max, row_sum, _ = softmax_of_tile(scores, scale, row_max, row_sum, position, last_visible, True)
     weights = gl.convert_layout(weights.to(queries.dtype), gl.DotOperandLayout(0, ACC, 2))
-    acc = gl.zeros([ROWS, HEAD_DIM], gl.float32, ACC)
+    acc = gl.zeros([ROWS, BLOCK_D], gl.float32, ACC)
     mbarrier.wait(v_full.index(0), 0)
     first_unused = context_len - (num_tiles - 1) * BLOCK_N
     if first_unused < BLOCK_N:
-        clear_values(v_buffers, first_unused, BLOCK_SIZE, BLOCK_N, HEAD_DIM)
+        clear_values(v_buffers, first_unused, BLOCK_SIZE, BLOCK_N, BLOCK_D)
 
     state = (weights, row_max, row_sum, acc)
     tile = (queries, k_buffers, v_buffers, barriers, num_tiles, scale, last_visible)
@@ -221,14 +222,15 @@ def consume(
     result = acc / gl.convert_layout(row_sum, gl.SliceLayout(1, ACC))[:, None]
     queries.store(result.to(queries.dtype))  # through shared memory, so that threads write 16 bytes each
     places = out + (packed * stride_out + head * stride_out_head)[:, None] + dim[None, :]
-    gl.store(places, queries.load(MEMORY), is_row)
+    gl.store(places, queries.load(MEMORY), in_out)
 
 
 @gluon.jit(do_not_specialize=["num_seqs", "stride_table"])
 def hopper_prefill_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, num_seqs,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_table,
-    GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_D: gl.constexpr, BLOCK_SIZE: gl.constexpr,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Causal attention of the sequences with several new tokens, on a Hopper GPU.
 
@@ -246,9 +248,9 @@ def hopper_prefill_kernel(
         first_position = context_len - q_len + first_token
         num_tiles = gl.cdiv(gl.minimum(first_position + BLOCK_Q, context_len), BLOCK_N)
         first_masked_tile = first_masked_key(first_position, BLOCK_N) // BLOCK_N
-        q_buffers = gl.allocate_shared_memory(k_cache.dtype, [CONSUMERS, ROWS, HEAD_DIM], PANEL)
-        k_buffers = gl.allocate_shared_memory(k_cache.dtype, [STAGES, BLOCK_N, HEAD_DIM], PANEL)
-        v_buffers = gl.allocate_shared_memory(k_cache.dtype, [STAGES, BLOCK_N, HEAD_DIM], PANEL)
+        q_buffers = gl.allocate_shared_memory(k_cache.dtype, [CONSUMERS, ROWS, BLOCK_D], PANEL)
+        k_buffers = gl.allocate_shared_memory(k_cache.dtype, [STAGES, BLOCK_N, BLOCK_D], PANEL)
+        v_buffers = gl.allocate_shared_memory(k_cache.dtype, [STAGES, BLOCK_N, BLOCK_D], PANEL)
         k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
         k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
         v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -261,17 +263,17 @@ def hopper_prefill_kernel(
         fence_async_shared()
         barriers = (k_full, k_empty, v_full, v_empty)
         table, last_block = block_tables + seq.to(gl.int64) * stride_table, (context_len - 1) // BLOCK_SIZE
-        loads = (k_cache, v_cache, k_buffers, v_buffers, barriers, table, last_block, num_tiles, kv_head)
+        loads = (k_cache, v_cache, k_buffers, v_buffers, barriers, table, last_block, num_tiles, kv_head * HEAD_DIM)
         tensors = (
             q, out, q_buffers, k_buffers, v_buffers, barriers, begin, first_token, q_len, context_len, num_tiles,
             first_masked_tile, kv_head, scale, stride_q, stride_q_head, stride_out, stride_out_head,
         )  # fmt: skip
         gl.warp_specialize(
             [
-                (consume, (tensors, 0, GROUP, BLOCK_SIZE, BLOCK_N, HEAD_DIM, STAGES)),
-                (consume, (tensors, 1, GROUP, BLOCK_SIZE, BLOCK_N, HEAD_DIM, STAGES)),
-                (consume, (tensors, 2, GROUP, BLOCK_SIZE, BLOCK_N, HEAD_DIM, STAGES)),
-                (produce, (loads, BLOCK_SIZE, BLOCK_N, HEAD_DIM, STAGES)),
+                (consume, (tensors, 0, GROUP, BLOCK_SIZE, BLOCK_N, HEAD_DIM, BLOCK_D, STAGES)),
+                (consume, (tensors, 1, GROUP, BLOCK_SIZE, BLOCK_N, HEAD_DIM, BLOCK_D, STAGES)),
+                (consume, (tensors, 2, GROUP, BLOCK_SIZE, BLOCK_N, HEAD_DIM, BLOCK_D, STAGES)),
+                (produce, (loads, BLOCK_SIZE, BLOCK_N, BLOCK_D, STAGES)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -284,10 +286,11 @@ def launch_hopper_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_se
     shape, block = [num_blocks * block_size, kv_heads * head_dim], [block_size, WIDTH.value]
     caches = [TensorDescriptor(cache, shape, [cache.stride(1), 1], block, PANEL.value) for cache in (k_cache, v_cache)]
     num_seqs, group = len(context_lens), q_heads // kv_heads
-    keys, stages = (128, 2) if head_dim == 64 else (64, 4)  # the fastest of a sweep on an H200
+    keys, stages = (128, 2) if head_dim <= 64 else (64, 4)  # the fastest of a sweep on an H200
     block_q = CONSUMERS.value * (ROWS.value // group)
     hopper_prefill_kernel[(kv_heads, tokens // block_q + num_seqs)](
         q, *caches, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E.value, num_seqs, *q.stride()[:2],
-        *out.stride()[:2], block_tables.stride(0), GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, BLOCK_N=keys,
-        STAGES=stages, num_warps=4, maxnreg=REGISTERS,
+        *out.stride()[:2], block_tables.stride(0), GROUP=group, HEAD_DIM=head_dim,
+        BLOCK_D=64 if head_dim <= 64 else 128, BLOCK_SIZE=block_size, BLOCK_N=keys, STAGES=stages, num_warps=4,
+        maxnreg=REGISTERS,
     )  # fmt: skip

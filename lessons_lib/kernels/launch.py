@@ -12,13 +12,15 @@ import torch
 import triton
 
 from lessons_lib.kernels import paged_flash
-from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
+from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
 from lessons_lib.kernels.validation import check_contents, check_inputs
 
 LOG2_E = paged_flash.LOG2_E.value  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
-MAX_KEYS_PER_SPLIT = 2048  # split longer sequences, so that the longest of a ragged batch doesn't delay the end
-MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting programs and merging results dominate
-KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # if the decode kernel merges the splits itself
+# Sequences of so many keys are split until each processor of the GPU has so many programs.
+USUAL_CONTEXT, PROGRAMS_PER_PROCESSOR = 2048, 4
+MIN_KEYS_PER_SPLIT, MAX_KEYS_PER_SPLIT = 128, 2048  # with fewer, starting programs and merging results dominate
+MIN_SPLITS, MAX_SPLITS = 16, 64  # of a sequence that is long enough, so that it doesn't delay the others of its batch
+MERGED_ELEMENTS = 2048  # of splits that the decode kernel merges at the same time: more would need more registers
 MIN_HOPPER_TOKENS, MIN_SHORT_HEAD_TOKENS = 1024, 4096  # see `hopper_pays`
 
 
@@ -138,30 +140,23 @@ def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]
     )
 
 
-def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
-    """Choose the keys per program: few enough for eight programs per processor, if there are enough keys.
+def split_limits(num_seqs: int, num_kv_heads: int, num_processors: int) -> tuple[int, int]:
+    """Choose the fewest keys per split, and the most splits per sequence. See `paged_flash.split_of`.
 
-    Without splits, there are num_seqs * num_kv_heads programs; num_processors is the GPU's streaming multiprocessors.
-
-    Returns:
-        int: a multiple of `MIN_KEYS_PER_SPLIT`, and at most `MAX_KEYS_PER_SPLIT`.
+    Neither depends on lengths: what a CUDA graph was captured for, and which other sequences are in a batch, changes
+    no sequence's result. Without splits, there are num_seqs * num_kv_heads programs; num_processors is the GPU's
+    streaming multiprocessors.
     """
-    wanted = max(1, 8 * num_processors // (num_seqs * num_kv_heads))  # splits per sequence
-    rounded = triton.cdiv(triton.cdiv(max_context_len, wanted), MIN_KEYS_PER_SPLIT) * MIN_KEYS_PER_SPLIT
-    return min(max(rounded, MIN_KEYS_PER_SPLIT), MAX_KEYS_PER_SPLIT)
-
-
-def splits_are_short(num_seqs, num_kv_heads, max_context_len, num_processors) -> bool:
-    """True for few short sequences: the decode kernel itself merges their splits of `KEYS_PER_SHORT_SPLIT` keys."""
-    num_splits = triton.cdiv(max_context_len, KEYS_PER_SHORT_SPLIT)
-    return num_splits <= MAX_SHORT_SPLITS and num_seqs * num_kv_heads * num_splits <= 2 * num_processors
+    wanted = max(1, PROGRAMS_PER_PROCESSOR * num_processors // (num_seqs * num_kv_heads))  # splits of a usual context
+    keys = triton.next_power_of_2(triton.cdiv(USUAL_CONTEXT, wanted))
+    return max(MIN_KEYS_PER_SPLIT, min(keys, MAX_KEYS_PER_SPLIT)), max(MIN_SPLITS, min(wanted // 2, MAX_SPLITS))
 
 
 def launch_decode(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len,
-    *, terms=None, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel, merge=merge_kernel,
+    *, terms=None, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel,
 ) -> None:  # fmt: skip
-    """Launch the decode kernel, and the merge kernel if there are many splits, without validation.
+    """Launch the decode kernel without validation.
 
     Launches on one device must run one after another.
 
@@ -169,42 +164,33 @@ def launch_decode(
         q: [T, Hq, D]; out: [T, Hq, V], is written.
         k_cache, v_cache, block_tables, context_lens, scale, terms: see `decode`.
         cu_seqlens_q: int32 [N + 1]; None if every sequence has one new token, so T is N.
-        max_context_len: upper bound on context_lens.
-        tiles, split_size: tiles, and keys per split; chosen here if None.
-        kernel, merge: the kernels, or replacements with the same arguments; a replaced pair is always launched both.
+        max_context_len: upper bound on context_lens. It decides how many programs start, but not what they compute.
+        tiles, split_size: tiles, and keys per split, rounded up to whole tiles; chosen here if None.
+        kernel: the kernel, or a replacement with the same arguments.
     """
-    (tokens, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
+    (_, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
     num_seqs = len(context_lens)
     if not num_seqs:
         return
-    sizes = (num_seqs, kv_heads, max_context_len, _processors(q.device))
-    merges_itself = kernel is decode_kernel and split_size is None and splits_are_short(*sizes)
-    split_size = split_size or (KEYS_PER_SHORT_SPLIT if merges_itself else keys_per_split(*sizes))
-    num_splits = triton.cdiv(max_context_len, split_size)
     group, block_d, block_v = q_heads // kv_heads, _padded(head_dim), _padded(value_dim)
     tiles = tiles or decode_tiles(max(block_d, block_v) * q.element_size())
-    partial_out = partial_lse = out  # unused without splits
-    if num_splits > 1:
-        partial_out = torch.empty(tokens, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
-        partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
+    limits = split_limits(num_seqs, kv_heads, _processors(q.device))
+    min_keys, max_splits = (split_size, max_context_len) if split_size else limits
     own = _arguments_of(terms)
-    if merges_itself:
-        own["finished"] = _counters(q.device)
-    is_ragged = cu_seqlens_q is not None
-    starts = cu_seqlens_q if is_ragged else context_lens
+    num_splits = min(max_splits, triton.cdiv(min(max_context_len, own.get("WINDOW", max_context_len)), min_keys))
+    partial_out = torch.empty(num_seqs, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
+    partial_lse = torch.empty(num_seqs, q_heads, num_splits, dtype=torch.float32, device=q.device)
+    finished = _counters(q.device, triton.next_power_of_2(num_seqs * kv_heads))
+    is_ragged, block_group = cu_seqlens_q is not None, triton.next_power_of_2(group)
     kernel[(kv_heads, num_seqs, num_splits)](
-        q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
+        q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q if is_ragged else context_lens, out, partial_out,
+        partial_lse, finished, scale * LOG2_E, triton.cdiv(min_keys, tiles.keys), max_splits,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, VALUE_DIM=value_dim, BLOCK_V=block_v,
-        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, RAGGED=is_ragged,
+        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, BLOCK_GROUP=block_group,
+        BLOCK_PARTS=max(1, MERGED_ELEMENTS // (block_group * block_v)), RAGGED=is_ragged,
         USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **own,
     )  # fmt: skip
-    if num_splits > 1 and not merges_itself:
-        merge[(q_heads, num_seqs)](
-            partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=value_dim, BLOCK_D=block_v,
-            SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, BLOCK_SPLITS=triton.next_power_of_2(num_splits),
-            RAGGED=is_ragged,
-        )  # fmt: skip
 
 
 def launch_prefill(
@@ -259,8 +245,8 @@ def hopper_pays(tokens: int, head_dim: int, max_seqlen_q: int) -> bool:
 def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
     """True if `hopper_prefill_kernel` supports these tensors and runs on this GPU.
 
-    It supports 16-bit heads of 64 or 128 elements, up to 64 query heads per KV head, no terms, and contiguous blocks
-    of 8 to 64 slots, a power of two, with the heads of a slot contiguous.
+    It supports 16-bit heads of 64, 80, 96, 112 or 128 elements, up to 64 query heads per KV head, no terms, and
+    contiguous blocks of 8 to 64 slots, a power of two, with the heads of a slot contiguous.
     """
     _, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = k_cache.shape
@@ -268,7 +254,7 @@ def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
         _is_hopper(q.device)
         and terms is None
         and q.element_size() == 2
-        and head_dim in (64, 128)
+        and head_dim in (64, 80, 96, 112, 128)
         and v_cache.shape == k_cache.shape
         and q_heads // kv_heads <= 64
         and block_size in (8, 16, 32, 64)
@@ -318,6 +304,6 @@ def _processors(device: torch.device) -> int:
 
 
 @cache
-def _counters(device: torch.device) -> torch.Tensor:
+def _counters(device: torch.device, count: int) -> torch.Tensor:
     """Counters for `decode_kernel`, which resets them: clearing a fresh tensor would take another launch."""
-    return torch.zeros(2 * _processors(device), dtype=torch.int32, device=device)
+    return torch.zeros(count, dtype=torch.int32, device=device)

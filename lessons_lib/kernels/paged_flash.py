@@ -117,85 +117,97 @@ def with_terms(
 
 
 @triton.jit
-def store_part(
-    result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
-    VALUE_DIM: tl.constexpr,
-):  # fmt: skip
-    """Store the partial result of a split: its attention, result [rows, V], and its log-sum-exp.
+def split_of(split, num_keys, min_tiles, max_splits, BLOCK_N: tl.constexpr):
+    """Cut a sequence into splits, by its own length only: what else is in the batch doesn't change its result.
 
     Args:
-        row_max, row_sum: see `online_softmax`.
-        first_partial: [rows], index of each row's first part in `partial_out` and `partial_lse`.
-        is_row, in_out: masks of the rows, [rows], and of their elements, [rows, V].
+        split: index of a split.
+        num_keys: keys that the sequence's new token sees.
+        min_tiles, max_splits: tiles of BLOCK_N keys per split, at least; splits, at most.
+
+    Returns:
+        the number of splits; the first key of this one and the end of its keys, counted from the first visible key. A
+        split has keys if its first key is below num_keys.
     """
-    partial = first_partial + split
-    tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
-    tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+    tiles = tl.maximum(min_tiles, tl.cdiv(tl.cdiv(num_keys, max_splits), BLOCK_N))
+    start = split * tiles * BLOCK_N
+    return tl.cdiv(num_keys, tiles * BLOCK_N), start, tl.minimum(start + tiles * BLOCK_N, num_keys)
 
 
 @triton.jit
 def merge_if_last(
-    finished, num_splits, first_partial, partial_out, partial_lse, value_dim, is_row, in_out, out,
-    BLOCK_M: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+    finished, num_splits, partial_out, partial_lse, out, stride_out_head, GROUP: tl.constexpr,
+    BLOCK_GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of a sequence if this program finishes last: an online softmax in which each split is like a key
-    with the split's log-sum-exp as its score.
-
-    `merge_kernel` computes the same, but for few sequences and splits its launch takes longer than the merge.
+    """Merge the splits of a sequence and KV head if this program finishes last: an online softmax in which each split
+    is like a key with the split's log-sum-exp as its score.
 
     Args:
         finished: pointer to an int32: number of finished programs. The last one resets it to 0.
         num_splits: number of programs, at least 1.
-        out: pointers to the elements of the result. The others: see `store_part`.
+        partial_out, partial_lse, out: see `decode_kernel`; pointers to the first query head of this KV head.
+        BLOCK_GROUP: a power of two, at least GROUP. BLOCK_PARTS: splits to load at the same time, a power of two.
     """
     tl.debug_barrier()  # all threads store their part before the program is counted
     if tl.atomic_add(finished, 1) == num_splits - 1:
-        row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        row_sum = tl.zeros([BLOCK_M], tl.float32)
-        acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-        for split in range(num_splits):
-            partial = first_partial + split
-            lse = tl.load(partial_lse + partial, mask=is_row, other=0.0)
-            weights, row_max, row_sum, acc = online_softmax(lse[:, None], row_max, row_sum, acc)
-            values = partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :]
-            acc += weights * tl.load(values, mask=in_out, other=0.0)
-        tl.store(out, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=in_out)
+        head, value_dim = tl.arange(0, BLOCK_GROUP), tl.arange(0, BLOCK_V)
+        is_head = head < GROUP
+        in_out = is_head[:, None] & (value_dim < VALUE_DIM)[None, :]
+        row_max = tl.full([BLOCK_GROUP], float("-inf"), tl.float32)
+        row_sum = tl.zeros([BLOCK_GROUP], tl.float32)
+        acc = tl.zeros([BLOCK_GROUP, BLOCK_V], tl.float32)
+        for first in range(0, num_splits, BLOCK_PARTS):
+            split = first + tl.arange(0, BLOCK_PARTS)
+            is_split = (split < num_splits)[None, :]
+            partial = head[:, None] * tl.num_programs(2) + split[None, :]
+            lse = tl.load(partial_lse + partial, mask=is_head[:, None] & is_split, other=0.0)
+            weights, row_max, row_sum, acc = online_softmax(
+                tl.where(is_split, lse, float("-inf")), row_max, row_sum, acc
+            )
+            values = partial_out + partial[:, :, None] * VALUE_DIM + value_dim[None, None, :]
+            values = tl.load(values, mask=in_out[:, None, :] & is_split[:, :, None], other=0.0)
+            acc += tl.sum(weights[:, :, None] * values, axis=1)
+        places = out + head[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(places, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=in_out)
         tl.store(finished, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["min_tiles", "max_splits"])
 def decode_kernel(
-    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, finished, scale,
+    min_tiles, max_splits,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
-    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
+    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_GROUP: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Attention of the sequences with one new token.
 
-    The grid is (Hkv, N, NUM_SPLITS): program (h, i, s) computes all query heads of KV head h, over split s of sequence
-    i's keys.
+    The grid is (Hkv, N, S): program (h, i, s) computes all query heads of KV head h, over split s of sequence i's keys.
+    S is at least the splits of any sequence; programs without keys exit immediately.
 
     Args:
-        q, out: pointers to [T, Hq, D] and [T, Hq, V]; T is N unless `RAGGED`. Written only if `NUM_SPLITS` is 1.
+        q, out: pointers to [T, Hq, D] and [T, Hq, V]; T is N unless `RAGGED`.
         k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D] and [..., V], of the dtype of q; their strides
             differ by the factor V / D.
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
         cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
-        partial_out, partial_lse: see `merge_kernel`; written only if `NUM_SPLITS` is above 1, where a split has keys.
+        partial_out, partial_lse: pointers to float32 [N, Hq, S, V] and [N, Hq, S], contiguous: each split's attention,
+            divided by its own sum, and its log-sum-exp in base 2. Used where a sequence has several splits.
+        finished: pointer to int32 [N * Hkv], zeros before and after: see `merge_if_last`.
         scale: factor of the scores, log2(e) included.
+        min_tiles, max_splits: see `split_of`.
         stride_q, stride_q_head, stride_out, stride_out_head: elements from one token and one head to the next.
         stride_block, stride_slot, stride_head: of k_cache, elements from one block, slot and KV head to the next.
         stride_table: elements from one block table to the next.
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
         HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
         BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
-        SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence, at most.
+        BLOCK_GROUP, BLOCK_PARTS: see `merge_if_last`.
         RAGGED: True if the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
-        finished: pointer to int32 [N * Hkv], zeros: number of finished splits; None if `merge_kernel` merges them.
         The rest is for layers with ScoreTerms, at no cost for others. sinks, alibi_slopes: pointers to [Hq]. WINDOW:
             maximum number of keys that a query sees; CHUNKED: True if a query sees only keys since the last multiple of
             WINDOW. SOFTCAP: bound on the scores.
@@ -206,13 +218,14 @@ def decode_kernel(
         token = tl.load(cu_seqlens_q + seq)
         if tl.load(cu_seqlens_q + seq + 1) - token != 1:
             return
-    start = split * SPLIT_SIZE
     context_len = tl.load(context_lens + seq)
-    if start >= context_len:
-        return
-    end = tl.minimum(start + SPLIT_SIZE, context_len)
+    first_key = 0
     if WINDOW is not None:
-        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
+        first_key = tl.maximum(first_visible_key(context_len - 1, WINDOW, CHUNKED), 0)
+    num_splits, start, end = split_of(split, context_len - first_key, min_tiles, max_splits, BLOCK_N)
+    if start >= context_len - first_key:
+        return
+    start, end = start + first_key, end + first_key
 
     row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
@@ -247,64 +260,22 @@ def decode_kernel(
         values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
-    if WINDOW is not None:  # a split without keys in the window yields 0, with weight 0
-        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
-    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-    if NUM_SPLITS == 1:
-        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
+    out += token * stride_out + kv_head * GROUP * stride_out_head
+    if num_splits == 1:
+        places = out + row[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(places, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        store_part(
-            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
-            VALUE_DIM,
+        pair = seq.to(tl.int64) * tl.num_programs(0) + kv_head
+        partial_lse += pair * GROUP * tl.num_programs(2)
+        partial_out += pair * GROUP * tl.num_programs(2) * VALUE_DIM
+        partial = row * tl.num_programs(2) + split
+        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
+        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        merge_if_last(
+            finished + pair, num_splits, partial_out, partial_lse, out, stride_out_head, GROUP, BLOCK_GROUP, VALUE_DIM,
+            BLOCK_V, BLOCK_PARTS,
         )  # fmt: skip
-        if finished is not None:
-            merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
-                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
-            )  # fmt: skip
-
-
-@triton.jit
-def merge_kernel(
-    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
-    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
-):  # fmt: skip
-    """Merge the splits of each query head, each weighted by its share of the total sum of exponentials.
-
-    The grid is (Hq, N): program (h, i) merges query head h of sequence i.
-
-    Args:
-        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, divided by its own
-            sum. Splits without keys hold garbage, here and in partial_lse.
-        partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp, in base 2.
-        context_lens: pointer to int32 [N]: keys of each sequence.
-        cu_seqlens_q: pointer to int32 [N + 1]: where each sequence starts in the packed batch, and its end; read only
-            if RAGGED.
-        out: pointer to [T, Hq, D]; stride_out, stride_out_head: elements from one token to the next, and from one head
-            to the next.
-        HEAD_DIM: D. BLOCK_D: a power of two, at least HEAD_DIM. SPLIT_SIZE: keys per split.
-        NUM_SPLITS: splits that the partial tensors have room for. BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
-        RAGGED: True if the batch may contain more than decodes.
-    """
-    head, seq = tl.program_id(0), tl.program_id(1)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
-    token = token.to(tl.int64)
-    split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE), dim < HEAD_DIM
-    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    in_partial = is_used[:, None] & is_dim[None, :]
-    outputs = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=in_partial, other=0.0)
-    result = tl.sum(outputs * weights[:, None], axis=0) / tl.sum(weights, axis=0)
-    tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)
 
 
 @triton.jit
@@ -351,7 +322,7 @@ def has_own_kernel(q_len):
     return q_len == 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])
 def prefill_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, num_seqs,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,

@@ -9,8 +9,8 @@ import triton.language as tl
 from changed_kernels import changed
 
 from answers import Wrong
-from lessons_lib.kernels.group_decode import decode_groups_kernel
-from lessons_lib.kernels.paged_flash import cache_offsets, find_seq_idx, merge_kernel, online_softmax
+from lessons_lib.kernels.group_decode import decode_groups_kernel, merge_kernel
+from lessons_lib.kernels.paged_flash import cache_offsets, find_seq_idx, online_softmax
 from lessons_lib.measuring.roofline import Work
 
 

@@ -1,5 +1,9 @@
 """Compiled steps, CUDA graphs and overlapped steps on an NVIDIA GPU; without one, all is skipped."""
 
+import contextlib
+from dataclasses import replace
+from importlib.util import find_spec
+
 from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
@@ -18,6 +22,7 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from tools.gpu_bench import models, workloads
 
 pytestmark = [
     pytest.mark.gpu,
@@ -157,8 +162,53 @@ RULES = [
     dict(presence_penalty=1.0, frequency_penalty=-0.5, logit_bias={5: 3.0}),
     dict(allowed_token_ids=range(200), min_tokens=9, repetition_penalty=0.8),
     dict(bad_words=["the", "once upon"]),
-    dict(structured_outputs=StructuredOutputsParams(regex="[a-z ]{5,200}")),
 ]
+if find_spec("llguidance"):
+    RULES.append(dict(structured_outputs=StructuredOutputsParams(regex="[a-z ]{5,200}")))
+
+
+@contextlib.contextmanager
+def nothing_compiles():
+    """Whatever Triton compiles in here, or loads as compiled by another process, is an error; or Dynamo traces."""
+    import triton
+
+    compiled, stats = [], torch._dynamo.utils.counters["stats"]
+    before, graphs = triton.knobs.runtime.jit_post_compile_hook, stats["unique_graphs"]
+    triton.knobs.runtime.jit_post_compile_hook = lambda **found: compiled.append(found["fn"].name)
+    try:
+        yield
+    finally:
+        triton.knobs.runtime.jit_post_compile_hook = before
+    assert not compiled and stats["unique_graphs"] == graphs, compiled
+
+
+KINDS = sorted({(each.shape, each.max_model_len) for each in workloads.WORKLOADS})
+
+
+@pytest.mark.parametrize("shape, max_model_len", KINDS)
+def test_after_warming_up_no_workload_of_the_benchmark_compiles_anything(monkeypatch, shape, max_model_len):
+    """With two layers: each layer has the same kernels. What rules and `logprobs` need is PyTorch's, and not compiled."""
+    config, sizes = models.SHAPES[shape]
+    monkeypatch.setitem(models.SHAPES, shape, (config, sizes | {"num_hidden_layers": 2}))
+    kind = [
+        each
+        for each in workloads.WORKLOADS
+        if (each.shape, each.max_model_len, each.runner) == (shape, max_model_len, {})
+    ]
+    loads = [(each, each.requests()) for each in kind]
+    own_model = models.random_model(shape, max_model_len)
+    runner = GPUModelRunner(
+        own_model, max(workloads.num_blocks_for(requests) for _, requests in loads), workloads.BLOCK_SIZE,
+        max_num_seqs=workloads.MAX_NUM_SEQS, max_model_len=max_model_len,
+    )  # fmt: skip
+    warm_up(runner)
+    captured = runner.store.num_captured
+    with nothing_compiles():
+        for load, requests in loads:
+            workloads.serve(runner, replace(load, arrivals_per_s=None), [replace(each, answer=4) for each in requests])
+    assert runner.store.num_captured == captured
+    runner.close()
+    torch._dynamo.reset()
 
 
 def engine_workload(model):

@@ -121,6 +121,8 @@ def hopper_launch(q, *caches):
         (HALF, 4, 4, 128, 64),
         (HALF, 8, 1, 64, 8),
         (BRAIN, 6, 2, 128, 32),
+        (BRAIN, 6, 2, 96, 16),
+        (HALF, 5, 1, 80, 64),
     ],
 )
 def test_the_hopper_kernel_computes_what_the_other_does(dtype, q_heads, kv_heads, head_dim, block_size):
@@ -159,6 +161,19 @@ def test_many_sequences_fill_the_gpu_several_times_over():
     check("decode", case.decode(), case)
     case = make_case([rng.choice((1, 1, rng.randint(1, context))) for context in contexts], contexts, **shape)
     check("varlen", case.varlen(**maxima_of(case)), case)
+
+
+@pytest.mark.parametrize("contexts", [[1, 30_000], [30_000] + [40] * 255, [5000] * 8], ids=["1, 30,000", "one", "8"])
+def test_long_contexts_are_split_and_merged(contexts):
+    case = make_case([1] * len(contexts), [1] * len(contexts), **shape_of(BRAIN, 14, 2, 64, 16))
+    lens = torch.tensor(contexts, dtype=torch.int32, device="cuda")
+    # Made on the GPU: `make_case` writes slot by slot.
+    caches = [torch.randn(2048, 16, 2, 64, device="cuda", dtype=BRAIN) for _ in range(2)]
+    tables = torch.randint(2048, (len(contexts), 2000), device="cuda", dtype=torch.int32)
+    case = replace(case, k_cache=caches[0], v_cache=caches[1], context_lens=lens, block_tables=tables)
+    check("decode", case.decode(), case)
+    again = [case.varlen(max_seqlen_q=1, max_context_len=most) for most in (30_000, 32_000)]
+    assert torch.equal(*again), "the room in the tables changes the result"
 
 
 # --- CUDA graphs, and no synchronization

@@ -4,7 +4,6 @@ Without a GPU, the kernels run through Triton's interpreter.
 """
 
 from dataclasses import replace
-from unittest.mock import patch
 
 from lessons_lib.kernels.triton_setup import kernel_device
 
@@ -19,26 +18,13 @@ from paged_cases import by_launching, error, make_case, make_terms
 from lessons_lib.attention.custom_op import attend_paged
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
-from lessons_lib.kernels import launch
 from lessons_lib.kernels.launch import Tiles, launch_decode, launch_prefill, plan_triton
-from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
+from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
 from lessons_lib.measuring.compile_check import can_compile
 from lessons_lib.recording.kernel_accesses import Recorder
 
 DEVICE = kernel_device()
 UPTO = {torch.float32: 1e-5, torch.float16: 3e-3} | ({torch.bfloat16: 2e-2} if DEVICE == "cuda" else {})
-
-
-def by_merging_itself(case, terms):
-    """The decode kernel merges the splits of 16 keys itself: without a merge kernel, which couldn't be launched."""
-    out = torch.full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"), device=DEVICE, dtype=case.q.dtype)
-    longest, counters = int(case.context_lens.max()), torch.zeros(2000, dtype=torch.int32, device=DEVICE)
-    launch_prefill(case.q, *case.cache, out, case.scale, terms=terms, tiles=Tiles(16, 16, 4, 2))
-    of_a_gpu = dict(KEYS_PER_SHORT_SPLIT=16, _processors=lambda device: 1000, _counters=lambda device: counters)
-    with patch.multiple(launch, **of_a_gpu):
-        launch_decode(case.q, *case.cache, out, case.scale, longest, terms=terms, tiles=Tiles(16, 16, 4, 2), merge=None)
-    assert not counters.any(), "the next launch needs zeros"
-    return out
 
 
 def by_operator(case, terms):
@@ -57,7 +43,6 @@ def by_plan(plan):
 
 BACKENDS = {
     "kernels": by_launching,
-    "merging itself": by_merging_itself,
     "plan_triton": by_plan(plan_triton),
     "PyTorch": by_plan(plan_torch),
     "operator": by_operator,
@@ -106,7 +91,7 @@ def test_the_padding_of_a_captured_step_changes_nothing(name):
         context_lens=torch.cat([case.context_lens, nothing]),
         block_tables=torch.cat([case.block_tables, case.block_tables[:3] * 0]),
     )
-    for backend in (by_launching, by_merging_itself, by_operator):
+    for backend in (by_launching, by_operator):
         assert error(backend(padded, terms)[:count], expected) < UPTO[case.q.dtype], backend
 
 
@@ -192,12 +177,12 @@ def test_the_kernels_compile_too(name, dtype):
     """The interpreter accepts what the compiler refuses; this needs no GPU."""
     value_dim = None if name == "none" else 64
     case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, value_dim=value_dim, dtype=dtype)
-    decode, merge, prefill = (Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel))
+    decode, prefill = (Compiled(kernel) for kernel in (decode_kernel, prefill_kernel))
     cache, terms = (*case.cache, case.q, case.scale), make_terms(case, **TERMS.get(name, {}))
-    launch_decode(case.q, *cache, 40, terms=terms, split_size=24, kernel=decode, merge=merge)
+    launch_decode(case.q, *cache, 40, terms=terms, split_size=24, kernel=decode)
     launch_prefill(case.q, *cache, terms=terms, kernel=prefill)
     if name == "none":
         launch_prefill(case.q, *cache, use_int64=True, kernel=prefill)
         one_token_each = (*case.cache[:-1], None, case.q, case.scale)  # without cu_seqlens_q
-        launch_decode(case.q, *one_token_each, 40, split_size=64, kernel=decode, merge=merge)
-    assert {*decode.refusals, *merge.refusals, *prefill.refusals} == {None}
+        launch_decode(case.q, *one_token_each, 40, split_size=64, kernel=decode)
+    assert {*decode.refusals, *prefill.refusals} == {None}

@@ -5,6 +5,7 @@ Without a GPU, through Triton's interpreter.
 
 import sys
 import types
+from types import SimpleNamespace
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -24,21 +25,22 @@ from lessons_lib.attention.packing import pack
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.engine.warm_up import steps_to_warm_up
 from lessons_lib.kernels import launch
 from lessons_lib.kernels.launch import (
-    KEYS_PER_SHORT_SPLIT,
     MAX_KEYS_PER_SPLIT,
-    MAX_SHORT_SPLITS,
+    MAX_SPLITS,
     MIN_KEYS_PER_SPLIT,
+    MIN_SPLITS,
     Tiles,
     _use_int64,
-    keys_per_split,
+    hopper_pays,
     launch_decode,
     launch_prefill,
     plan_triton,
-    splits_are_short,
+    split_limits,
 )
-from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
+from lessons_lib.kernels.paged_flash import decode_kernel, prefill_kernel
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.kernel_accesses import Recorder
 
@@ -143,14 +145,15 @@ def cells_of(case, seq, start, end):
 @pytest.mark.parametrize("window", [None, 10])
 def test_a_decode_program_reads_each_key_of_its_split_and_window_once_and_nothing_else(window):
     case, terms = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2), ScoreTerms(window=window)
-    kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
-    options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel, merge=Recorder(merge_kernel))
+    kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 32 if window is None else 16
+    options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel)
     launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, terms=terms, **options)
     check("recorded", out, case.reference(terms), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids
         context = int(case.context_lens[seq])
-        start, end = max(number * split, context - (window or context)), min(context, (number + 1) * split)
+        first = max(0, context - (window or context))  # splits are counted from the first visible key
+        start, end = first + number * split, min(context, first + (number + 1) * split)
         for cache in ("k_cache", "v_cache"):
             assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, start, end)
 
@@ -213,7 +216,9 @@ LONG = dict(head_dim=64, tokens=4096)
         ("any", dict(tokens=1023)),
         ("any", LONG | dict(tokens=4095)),
         ("any", dict(**LONG, max_seqlen_q=1023)),
-        ("any", dict(head_dim=80)),
+        ("hopper", dict(head_dim=96)),
+        ("any", dict(head_dim=72)),
+        ("any", dict(head_dim=160)),
         ("any", dict(value_dim=64)),
         ("any", dict(block_size=24)),
         ("any", dict(block_size=128)),
@@ -242,6 +247,22 @@ def test_what_counts_as_a_hopper(monkeypatch, version, major, taken):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
     assert launch._is_hopper.__wrapped__(torch.device("cuda")) is taken
     assert not launch._is_hopper.__wrapped__(torch.device("cpu"))
+
+
+@given(
+    st.sampled_from([1, 2, 8, 256]),
+    st.integers(1, 10_000),
+    st.sampled_from([64, 96, 128]),
+    st.lists(st.sampled_from([2, 100, 1023, 1024, 5000]), min_size=1, max_size=300),
+)
+def test_warming_up_meets_each_kernel_of_steps_that_are_not_captured(max_num_seqs, room, head_dim, lengths):
+    tables, cache = SimpleNamespace(max_num_seqs=max_num_seqs, width=room), SimpleNamespace(block_size=1)
+    runner = SimpleNamespace(tables=tables, cache=cache, sizes=[2], token_counts=[], store=None, null_block=0)
+    planned = [list(step.num_scheduled_tokens.values()) for _, step in steps_to_warm_up(runner)]
+    kernels = {hopper_pays(sum(each), head_dim, max(each)) for each in planned}
+    assert all(len(each) <= max_num_seqs and max(each) <= max(room, 2) for each in planned)
+    lengths = [min(length, room) for length in lengths[:max_num_seqs]]
+    assert hopper_pays(sum(lengths), head_dim, max(lengths)) in kernels
 
 
 # --- refusals
@@ -356,29 +377,68 @@ def test_nothing_in_nothing_out():
 # --- how the work is cut up
 
 
-@given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
-def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
-    num_seqs, kv_heads, longest, processors
-):
-    split = keys_per_split(num_seqs, kv_heads, longest, processors)
-    assert MIN_KEYS_PER_SPLIT <= split <= MAX_KEYS_PER_SPLIT and split % MIN_KEYS_PER_SPLIT == 0
-
-    def programs(keys):
-        return num_seqs * kv_heads * -(-longest // keys)
-
-    most = max(8 * processors, num_seqs * kv_heads)
-    assert programs(split) <= most or split == MAX_KEYS_PER_SPLIT
-    assert split == MIN_KEYS_PER_SPLIT or programs(split - MIN_KEYS_PER_SPLIT) > 8 * processors
-    assert keys_per_split(num_seqs, kv_heads, longest + 1000, processors) >= split
+@given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200))
+def test_the_more_sequences_the_fewer_splits(num_seqs, kv_heads, processors):
+    keys, splits = split_limits(num_seqs, kv_heads, processors)
+    assert MIN_KEYS_PER_SPLIT <= keys <= MAX_KEYS_PER_SPLIT and keys % MIN_KEYS_PER_SPLIT == 0
+    assert MIN_SPLITS <= splits <= MAX_SPLITS
+    more_keys, fewer_splits = split_limits(num_seqs + 1, kv_heads, processors)
+    assert more_keys >= keys and fewer_splits <= splits
 
 
-@given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 5000), st.integers(1, 200))
-def test_few_short_sequences_are_cut_into_short_splits_each_pair_with_a_counter(
-    num_seqs, kv_heads, longest, processors
-):
-    if splits_are_short(num_seqs, kv_heads, longest, processors):
-        assert longest <= MAX_SHORT_SPLITS * KEYS_PER_SHORT_SPLIT and num_seqs * kv_heads <= 2 * processors
-        assert splits_are_short(1, 1, longest, processors) and splits_are_short(num_seqs, kv_heads, 1, processors)
+def splits_of(case, longest, **options):
+    """For each sequence, the (start, end) of the keys that each program of its first KV head reads; and the result."""
+    kernel, out = Recorder(decode_kernel), torch.full_like(case.q, float("nan"))
+    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, longest, kernel=kernel, **options)
+    found = [[] for _ in case.context_lens]
+    for program in kernel.recording.programs:
+        head, seq, _ = program.ids
+        cells = cells_read(kernel.recording, "k_cache", head, [program])
+        if head == 0 and cells:
+            size, table = case.k_cache.shape[1], case.block_tables[seq].tolist()
+            positions = sorted(table.index(block) * size + slot for block, slot in cells)
+            assert positions == list(range(positions[0], positions[-1] + 1))
+            found[seq].append((positions[0], positions[-1] + 1))
+    return found, out, kernel.recording.grid
+
+
+@pytest.mark.parametrize("limits", [(16, 4), (48, 2), (16, 100)])
+def test_splits_follow_from_a_sequence_alone(monkeypatch, limits):
+    """Whatever room the block tables have, and however long its companions are."""
+    monkeypatch.setattr(launch, "split_limits", lambda *sizes: limits)
+    options, contexts = dict(tiles=Tiles(16, 16, 4, 2)), [1, 15, 16, 17, 64, 65, 200]
+    case = make_case([1] * 7, contexts, q_heads=2, kv_heads=1)
+    found, out, grid = splits_of(case, 200, **options)
+    check("splits", out, case.reference(), case.q.dtype)
+    for parts, context in zip(found, contexts):
+        assert [start for start, _ in parts] == [0, *(end for _, end in parts[:-1])] and parts[-1][1] == context
+        assert len(parts) <= limits[1] and all(end - start >= limits[0] for start, end in parts[:-1])
+        assert len({end - start for start, end in parts[:-1]}) <= 1 and all(end % 16 == 0 for _, end in parts[:-1])
+    again, same, larger = splits_of(case, 5000, **options)
+    assert again == found and torch.equal(same, out) and larger[2] >= grid[2]
+    alone = make_case([1] * 7, contexts, q_heads=2, kv_heads=1)
+    for seq in range(6):  # its companions become short, in the blocks of the longest
+        alone.context_lens[seq], alone.block_tables[seq] = 9, alone.block_tables[6]
+    found_alone, out_alone, _ = splits_of(alone, 200, **options)
+    assert found_alone[6] == found[6] and torch.equal(out_alone[6], out[6])
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    contexts=st.lists(st.integers(1, 40) | st.sampled_from([127, 128, 129, 300]), min_size=1, max_size=4),
+    limits=st.sampled_from([(16, 3), (32, 64), (128, 16)]),
+    window=st.sampled_from([None, 1, 16, 50]),
+    dims=st.sampled_from([32, 64, 96]),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
+def test_ragged_decodes_split_and_merge(contexts, limits, window, dims, dtype, seed):
+    case = make_case([1] * len(contexts), contexts, 6, 2, head_dim=dims, dtype=dtype, device=DEVICE, seed=seed)
+    terms = window and ScoreTerms(window=window)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(launch, "split_limits", lambda *sizes: limits)
+        check("decode", case.decode(terms), case.reference(terms), dtype)
+    assert not launch._counters(case.q.device, triton.next_power_of_2(2 * len(contexts))).any()
 
 
 @pytest.mark.parametrize(

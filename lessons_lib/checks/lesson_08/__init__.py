@@ -54,7 +54,7 @@ EXERCISES = [
     Exercise(
         id="08.3",
         title="splits merged (optional)",
-        reference="lessons_lib.kernels.paged_flash:merge_kernel",
+        reference="lessons_lib.kernels.group_decode:merge_kernel",
         test=check_merge_kernel,
         hints=(
             "All splits have finished: their attentions and log-sum-exps are in memory. The result is a weighted mean "
