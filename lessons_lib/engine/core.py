@@ -34,13 +34,13 @@ class InFlightStep:
 
     Attributes:
         tokens: `tokens.wait()` returns one for each scheduled request.
-        logprobs: see `OutputProcessor.launch_logprobs`.
+        logprobs: a StepLogprobs; None if no request asks for them.
         start: when it was scheduled, in seconds on the engine's clock.
     """
 
     output: SchedulerOutput
     tokens: InFlight
-    logprobs: list[Any]
+    logprobs: Any
     start: float
 
 
@@ -261,13 +261,22 @@ class EngineCore:
         """Count a launched step's tokens as computed, and give each request that gets a token a placeholder."""
         self.outputs.note_admitted(output, self.start)
         self.scheduler.update_after_launch(output)
-        try:
-            logprobs = self.outputs.launch_logprobs(output, logits, tokens)
-        except Exception as error:
-            requests: list[Any] = list(output.num_scheduled_tokens)
-            raise StepFailed(each for each in requests if each.params.needs_logits) from error
+        scheduled: list[Any] = list(output.num_scheduled_tokens)
+        logprobs = None
+        if any(each.params.needs_logits for each in scheduled):
+            try:
+                logprobs = self.launch_logprobs(output, logits, tokens)
+            except Exception as error:
+                raise StepFailed(each for each in scheduled if each.params.needs_logits) from error
         self.lap("update")
         return InFlightStep(output, tokens, logprobs, self.start)
+
+    @staticmethod
+    def launch_logprobs(*step: Any) -> Any:
+        """Start to compute log-probabilities; see `StepLogprobs.launch`."""
+        from lessons_lib.engine.step_logprobs import StepLogprobs  # only here: few requests ask for them
+
+        return StepLogprobs.launch(*step)
 
     def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
@@ -282,7 +291,8 @@ class EngineCore:
             for request, token, gets in zip(scheduled, tokens, step.output.gets_token):
                 if token < 0 and gets and not request.finish_reason:
                     self.end(request.group, "error", why_no_token(token, request.processor))
-            self.outputs.add_logprobs(step.logprobs)
+            if step.logprobs:
+                step.logprobs.note()
             new = [each for each, gets in zip(scheduled, step.output.gets_token) if gets and not each.finish_reason]
             self.scheduler.update_from_output(step.output, tokens)
             self.take_in(new)

@@ -5,21 +5,14 @@ Stop strings end a completion here, since they are found in its text.
 
 import traceback
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
-from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs, logprobs_table
-from lessons_lib.engine.model_runner import InFlight
+from lessons_lib.engine.logprobs import FlatLogprobs
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.request import Request, RequestGroup
-from lessons_lib.engine.rules import to_device
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.scheduler import SchedulerOutput
-
-# Of a request: a position of its prompt, or None for the next token of its completion.
-LogprobsPlace = tuple[Request, int | None]
 
 
 class OutputProcessor:
@@ -75,60 +68,6 @@ class OutputProcessor:
         if detokenizer.stopped and not is_running:
             request.finish_reason = "stop"
         return is_running and detokenizer.stopped
-
-    def launch_logprobs(
-        self, output: SchedulerOutput, logits: torch.Tensor, tokens: InFlight
-    ) -> list[tuple[list[LogprobsPlace], InFlight]]:
-        """Start to compute log-probabilities for the requests that asked for them.
-
-        Args:
-            output: of the step, once it is launched.
-            logits: [requests + extra, vocabulary]: after the last token of each request, then after others of prompts.
-            tokens: that were chosen, one for each request.
-        """
-        scheduled: dict[Request, int] = output.num_scheduled_tokens  # type: ignore[assignment]
-        if not any(each.params.needs_logits for each in scheduled):
-            return []
-        # How many of the likeliest are wanted -> (row, token, place) of each; -1 for a token chosen from the row.
-        wanted: dict[int, list[tuple[int, int, LogprobsPlace]]] = {}
-        extra = len(scheduled)
-        for row, ((request, count), end) in enumerate(zip(scheduled.items(), output.ends)):
-            params, start = request.params, end - count
-            num_others = num_prompt_logits(request, start, count)
-            if request.prompt_logits and params.prompt_logprobs is not None and start + 1 < len(request.prompt_ids):
-                rows = [*range(extra, extra + num_others), row]
-                positions = range(start + 1, min(end + 1, len(request.prompt_ids)))
-                found = [(row, request.prompt_ids[place], (request, place)) for row, place in zip(rows, positions)]
-                wanted.setdefault(params.prompt_logprobs, []).extend(found)
-            if params.logprobs is not None and output.gets_token[row]:
-                wanted.setdefault(params.logprobs, []).append((row, -1, (request, None)))
-            extra += num_others
-        in_flight = []
-        for count, entries in wanted.items():
-            rows, known, places = ([entry[column] for entry in entries] for column in range(3))
-            if rows == list(range(len(scheduled))):  # all requests want them, as in most batches: nothing is copied
-                looked_at, own = logits[: len(scheduled)], tokens.on_device
-            else:
-                index = to_device(rows, logits.device)
-                looked_at, own = logits[index], tokens.on_device[index.clamp(max=len(scheduled) - 1)]
-            if max(known) >= 0:
-                of_prompts = to_device(known, logits.device)
-                own = torch.where(of_prompts < 0, own, of_prompts)
-            in_flight.append((places, InFlight.of(logprobs_table(looked_at, own, count))))
-        return in_flight
-
-    @staticmethod
-    def add_logprobs(launched: list[tuple[list[LogprobsPlace], InFlight]]) -> None:
-        """Wait for log-probabilities, and note them. After a preemption, those of a prompt may be there already, and
-        are the same."""
-        for places, table in launched:
-            for (request, position), row in zip(places, table.array()):
-                if request.finish_reason or row[0] < 0:
-                    continue
-                if position is None and request.logprobs is not None:
-                    request.logprobs.rows.append(row.tobytes())
-                elif position is not None and request.group.prompt_logprobs:
-                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row.tobytes())
 
     def new_token(self, request: Request, place: int) -> NewToken:
         """Make a NewToken.

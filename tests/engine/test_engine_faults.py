@@ -137,7 +137,7 @@ def spoil_rows(engine, is_bad, value=float("nan")):
 
 def test_log_probabilities_that_cannot_be_computed_fail_those_who_asked_for_them(monkeypatch):
     engine = an_engine_at_work({"r2": greedy(CAP, ignore_eos=True, logprobs=1)})
-    monkeypatch.setattr("lessons_lib.engine.output_processor.logprobs_table", lambda *args: 1 / 0)
+    monkeypatch.setattr("lessons_lib.engine.step_logprobs.logprobs_table", lambda *args: 1 / 0)
     check_answers(engine, run_out(engine), {"r2"}, ZeroDivisionError)
 
 

@@ -205,7 +205,8 @@ def test_after_warming_up_no_workload_of_the_benchmark_compiles_anything(monkeyp
     captured = runner.store.num_captured
     with nothing_compiles():
         for load, requests in loads:
-            workloads.serve(runner, replace(load, arrivals_per_s=None), [replace(each, answer=4) for each in requests])
+            short = replace(load, arrivals_per_s=None)
+            workloads.serve(runner, short, short.arrivals([replace(each, answer=4) for each in requests]))
     assert runner.store.num_captured == captured
     runner.close()
     torch._dynamo.reset()

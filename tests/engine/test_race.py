@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lessons_lib.engine import sampling as race
-from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs, logprobs_table
+from lessons_lib.engine.logprobs import FlatLogprobs, TokenLogprobs
 from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stateless_random import STEP, mixed, random_numbers
+from lessons_lib.engine.step_logprobs import logprobs_table
 
 few = settings(max_examples=40, deadline=None)
 NUM_DRAWS = 100_000
@@ -237,7 +238,7 @@ def test_logprobs_are_the_models_own():
 @pytest.mark.parametrize("vocabulary", [1, 127, 128, 1000, 1024, 1025])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logprobs_of_many_rows(monkeypatch, vocabulary, dtype):
-    monkeypatch.setattr("lessons_lib.engine.logprobs.NUM_LOGITS_AT_ONCE", 3 * vocabulary)
+    monkeypatch.setattr("lessons_lib.engine.step_logprobs.NUM_LOGITS_AT_ONCE", 3 * vocabulary)
     logits = torch.randn(7, vocabulary, generator=torch.Generator().manual_seed(0)).to(dtype)
     tokens, expected = torch.arange(7) % vocabulary, logits.float().log_softmax(-1)
     for count in (0, 1, 5, 200, -1):
