@@ -166,12 +166,12 @@ class PreemptiveScheduler(SchedulerBase):
         first, last = start // self.pool.block_size, end // self.pool.block_size
         if self.share_prefixes:
             # A sequence that was preempted with this step in flight has lost its blocks.
-            for block, block_hash in zip(sequence.blocks[first:last], self.hashes_of(sequence)[first:]):
-                self.pool.cache_full_block(block, block_hash)
+            for block, known in zip(sequence.blocks[first:last], self.hashes_of(sequence)[first:]):
+                self.pool.cache_full_block(block, known)
 
     def discard(self, sequence: Sequence) -> None:
         """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks, also of those that it has
         lost with a step in flight."""
-        for block_hash in self.pool.hash_to_block.keys() & sequence.block_hashes:
-            del self.pool.block_to_hash[self.pool.hash_to_block.pop(block_hash)]
+        for known in self.pool.hash_to_block.keys() & sequence.block_hashes:
+            del self.pool.block_to_hash[self.pool.hash_to_block.pop(known)]
         self.remove(sequence)
