@@ -283,7 +283,7 @@ def test_a_prefill_that_is_scheduled_and_preempted_in_one_step_leaves_no_hash(de
 def test_blocks_of_a_request_that_failed_are_not_found(depth):
     """Those that share its blocks in the same step, or in the next one while it is in flight, fail with it."""
     sequences = alike(20, shared=16, own=3)
-    device = Device(a_scheduler(max_num_seqs=4), depth, sick={"0"}).run_out([(0, each) for each in sequences])
+    Device(a_scheduler(max_num_seqs=4), depth, sick={"0"}).run_out([(0, each) for each in sequences])
     failed = [each.id for each in sequences if each.finish_reason == "error"]
     assert failed == [f"{n}" for n in range(4)], failed
     for each in sequences[4:]:
