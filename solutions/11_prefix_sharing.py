@@ -463,15 +463,15 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 
 # %% [markdown]
 """
-A was the first, and found nothing. All others start with A's three blocks. Even B, which was admitted in the same step
-as A: when it looked for them, nothing had been computed! The scheduler gives a block its hash as soon as it has
-scheduled the tokens that fill it. That works, since each layer writes the keys and values of the whole batch before any
-sequence reads them.
+A was the first, and found nothing. All others start with A's three blocks. B does, too, although it was admitted in the
+same step as A, when nothing had been computed yet! The scheduler gives a block its hash as soon as it has scheduled the
+tokens that fill it. That works, since each layer writes the keys and values of the whole batch before it computes
+attention.
 
 ### Requests that arrive together
 
-Does that matter? Compare it with a scheduler whose blocks get their hashes after the step that fills them. Some
-requests arrive at the same time, each with the common beginning and eight tokens of its own.
+How much does that save? Compare it with a scheduler whose blocks get their hashes after the step that fills them. The
+requests arrive together, each with the common beginning and eight tokens of its own.
 """
 
 # %%
@@ -514,8 +514,8 @@ Table(
 
 # %% [markdown]
 """
-With hashes after the step, each request of the first step computes the beginning: all 16 that have a batch slot. With
-hashes from the scheduler, only the first one does. vLLM does the same.
+With hashes after the step, every request admitted in the first step computes the beginning: all 16 that have a batch
+slot. With hashes at scheduling, only the first one does. vLLM works the same way.
 
 ### You choose the order
 
@@ -711,7 +711,7 @@ from lessons_lib.scheduling.shared_blocks import take_cached
 
 A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the
 rest keep their hashes until they are allocated again. So a victim may find part of its own cache when it is admitted
-again. The six stories in a pool of 14 blocks, with recompute and your `take_cached`:
+again. The six stories in a pool of 16 blocks, with recompute and your `take_cached`:
 """
 
 # %%
@@ -721,7 +721,7 @@ YOURS["take_cached"] = take_cached
 
 
 def row_of_pressure(share):
-    sequences, scheduler, _, steps = serve_stories(share, num_blocks=14, should_swap=never_swap)
+    sequences, scheduler, _, steps = serve_stories(share, num_blocks=16, should_swap=never_swap)
     assert [one.output_ids for one in sequences] == [one.output_ids for one in unshared]
     computed = sum(sum(step.counts.values()) for step in steps)
     victims = {id for step in steps for id in step.preempted}
@@ -735,14 +735,13 @@ def row_of_pressure(share):
 Table(
     columns=["", "steps", "preemptions", "found on readmission", "tokens computed", "cached blocks evicted"],
     rows=[row_of_pressure(False), row_of_pressure(True)],
-    caption="Six stories with a common beginning, in 14 blocks; the answers are the same",
+    caption="Six stories with a common beginning, in 16 blocks; the answers are the same",
 )
 
 # %% [markdown]
 """
-Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its
-whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without
-swapping.
+Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: F finds four
+blocks of its prompt again. That's one reason why an engine with a prefix cache can do without swapping.
 
 ### Stretch: what should be lost first?
 
