@@ -180,7 +180,7 @@ from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
 """
 ## Build 3: find blocks by their contents
 
-Now each full block that has been computed gets its hash, and two tables lead from blocks to hashes and back.
+Now each full block gets its hash, and two tables lead from blocks to hashes and back.
 
 > **prefix cache**: full blocks that can be found by their hashes (*cached blocks*), whether or not a sequence uses
 > them, so that a new sequence can begin with the blocks that hold its first tokens.
@@ -196,8 +196,8 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 | `evicted` | how many blocks with a hash have been allocated for something else so far |
 
 The other methods are given. `allocate` evicts: new tokens will be written to its blocks, so it removes their old hashes
-from both tables. `cache_full_block` gives a block in use its hash, once the block is full and computed. `touch` also
-refuses a free block that has no hash, since it contains nothing to share.
+from both tables. `cache_full_block` gives a full block in use its hash. `touch` also refuses a free block that has no
+hash, since it contains nothing to share.
 
 **Exercise 11.3.** Write `match_prefix` and `is_writable`.
 
@@ -463,9 +463,59 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 
 # %% [markdown]
 """
-A was the first, and found nothing. B found nothing either: it was admitted in the same step as A, and a block gets its
-hash only once it has been computed. So B computed and stored the common beginning again, in three blocks of its own.
-C to F start with A's three blocks.
+A was the first, and found nothing. All others start with A's three blocks. B does, too, although it was admitted in the
+same step as A, when nothing had been computed yet! The scheduler gives a block its hash as soon as it has scheduled the
+tokens that fill it. That works, since each layer writes the keys and values of the whole batch before it computes
+attention.
+
+### Requests that arrive together
+
+How much does that save? Compare it with a scheduler whose blocks get their hashes after the step that fills them. The
+requests arrive together, each with the common beginning and eight tokens of its own.
+"""
+
+# %%
+class HashesAfterTheStep(CopyOnWriteScheduler):
+    def schedule(self):
+        self.filled = []
+        return super().schedule()
+
+    def cache_full_blocks(self, *filled):
+        self.filled.append(filled)
+
+    def update_from_output(self, *output):
+        for filled in self.filled:
+            super().cache_full_blocks(*filled)
+        return super().update_from_output(*output)
+
+
+def tokens_computed(scheduler_class, count):
+    scheduler = scheduler_class(PrefixCache(300, BLOCK), max_num_seqs=16, max_num_batched_tokens=1024, **YOURS)
+    for n in range(count):
+        scheduler.add(Sequence(str(n), [*beginning, *range(8 * n, 8 * n + 8)], 1))
+    computed = 0
+    while scheduler.has_unfinished():
+        scheduler_output = scheduler.schedule()
+        computed += scheduler_output.num_tokens
+        scheduler.update(scheduler_output, [0] * len(scheduler_output.num_scheduled_tokens))
+    return computed
+
+
+counts = (1, 2, 4, 8, 16, 32)
+Table(
+    columns=["requests", *map(str, counts)],
+    rows=[
+        ["tokens of their prompts", *(n * (len(beginning) + 8) for n in counts)],
+        ["computed, hashes after the step", *(tokens_computed(HashesAfterTheStep, n) for n in counts)],
+        ["computed, hashes when scheduled", *(tokens_computed(CopyOnWriteScheduler, n) for n in counts)],
+    ],
+    caption="Requests with a common beginning that arrive together",
+)
+
+# %% [markdown]
+"""
+With hashes after the step, every request admitted in the first step computes the beginning: all 16 that have a batch
+slot. With hashes at scheduling, only the first one does. vLLM works the same way.
 
 ### You choose the order
 
@@ -558,10 +608,6 @@ The time also tells a user whether the document was in the cache, and thus wheth
 ("Further" says how vLLM keeps users apart.)
 
 ## What is still wrong
-
-**Two equal prompts that are admitted in the same step are both computed.** A's and B's beginnings were. vLLM gives a
-block its hash as soon as its tokens are scheduled, so there B shares A's blocks. That works, since each layer writes
-all new keys before it computes attention.
 
 **Every answer is the likeliest one, and comes all at once.** Nothing can be sampled, streamed, stopped or aborted. In
 lesson 12, we put all parts together into one engine.
@@ -665,7 +711,7 @@ from lessons_lib.scheduling.shared_blocks import take_cached
 
 A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the
 rest keep their hashes until they are allocated again. So a victim may find part of its own cache when it is admitted
-again. The six stories in a pool of 14 blocks, with recompute and your `take_cached`:
+again. The six stories in a pool of 16 blocks, with recompute and your `take_cached`:
 """
 
 # %%
@@ -675,7 +721,7 @@ YOURS["take_cached"] = take_cached
 
 
 def row_of_pressure(share):
-    sequences, scheduler, _, steps = serve_stories(share, num_blocks=14, should_swap=never_swap)
+    sequences, scheduler, _, steps = serve_stories(share, num_blocks=16, should_swap=never_swap)
     assert [one.output_ids for one in sequences] == [one.output_ids for one in unshared]
     computed = sum(sum(step.counts.values()) for step in steps)
     victims = {id for step in steps for id in step.preempted}
@@ -689,14 +735,13 @@ def row_of_pressure(share):
 Table(
     columns=["", "steps", "preemptions", "found on readmission", "tokens computed", "cached blocks evicted"],
     rows=[row_of_pressure(False), row_of_pressure(True)],
-    caption="Six stories with a common beginning, in 14 blocks; the answers are the same",
+    caption="Six stories with a common beginning, in 16 blocks; the answers are the same",
 )
 
 # %% [markdown]
 """
-Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its
-whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without
-swapping.
+Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: F finds four
+blocks of its prompt again. That's one reason why an engine with a prefix cache can do without swapping.
 
 ### Stretch: what should be lost first?
 

@@ -231,10 +231,10 @@ class Run:
 
 def make_engine(depth: int, **config) -> LLMEngine:
     """A small engine whose pool is too small for the workload."""
-    sizes = dict(max_num_seqs=5, max_num_batched_tokens=16, block_size=4, num_blocks=16, num_swap_blocks=8)
+    sizes = dict(max_num_seqs=5, max_num_batched_tokens=16, block_size=4, num_blocks=13, num_swap_blocks=8)
     if depth:
         config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
-    return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**{**sizes, "max_model_len": 64, **config}))
+    return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**{**sizes, "max_model_len": 52, **config}))
 
 
 _alone: dict[tuple, list[CompletionOutput]] = {}

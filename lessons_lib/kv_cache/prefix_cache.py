@@ -76,7 +76,8 @@ class PrefixCache(SharedBlockPool):
     """A shared pool whose full blocks can be found by the hash of their contents, in use or free.
 
     Attributes:
-        block_to_hash: block -> its hash, for full blocks whose keys and values are computed.
+        block_to_hash: block -> its hash, for full blocks whose keys and values are computed, or will be in the step
+            being scheduled.
         hash_to_block: hash -> block.
         evicted: number of cached blocks evicted so far.
     """
@@ -137,7 +138,7 @@ class PrefixCache(SharedBlockPool):
         super().touch(blocks)
 
     def cache_full_block(self, block: int, block_hash: bytes) -> None:
-        """Register a full, computed block in use under its hash, unless another block has that hash.
+        """Register a full block in use under its hash, unless another block has that hash.
 
         Raises:
             ValueError: the block is not in use; nothing changes.

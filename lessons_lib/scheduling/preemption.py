@@ -70,9 +70,16 @@ class PreemptiveScheduler(SchedulerBase):
 
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step: first the running sequences, then, with the rest of the budget, the waiting ones. The
-        scheduled sequences have blocks for their new tokens."""
-        scheduler_output = SchedulerOutput()
+        scheduled sequences have blocks for their new tokens.
+
+        A block that this step fills can be found at once, also by the next sequence: each layer of the model writes the
+        keys and values of all sequences before any of them reads.
+        """
+        scheduler_output, size = SchedulerOutput(), self.pool.block_size
         self.schedule_running(scheduler_output)
+        for sequence, count in scheduler_output.num_scheduled_tokens.items():  # no victim is among them
+            if (end := sequence.num_computed_tokens + count) % size < count:
+                self.cache_full_blocks(sequence, end - count, end)
         # A sequence admitted now would take the victim's blocks and be the next victim.
         if not scheduler_output.preempted:
             self.schedule_waiting(scheduler_output)
@@ -98,6 +105,7 @@ class PreemptiveScheduler(SchedulerBase):
             self.admit(scheduler_output, sequence)
             count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
             self.allocate_slots(scheduler_output, sequence, count)  # preempts nothing: the blocks are free
+            self.cache_full_blocks(sequence, sequence.num_computed_tokens, sequence.num_computed_tokens + count)
             budget -= count
 
     def has_blocks_for(self, sequence: Sequence) -> bool:
@@ -121,8 +129,7 @@ class PreemptiveScheduler(SchedulerBase):
         missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
         if missing > len(self.pool.free_queue):
             return False
-        if missing > 0:
-            sequence.blocks += self.pool.allocate(missing)
+        sequence.blocks += self.pool.allocate(missing)
         return True
 
     def preempt(self, scheduler_output: SchedulerOutput, victim: Sequence) -> None:
@@ -154,18 +161,17 @@ class PreemptiveScheduler(SchedulerBase):
         in_use = sum(block in self.pool.ref_count for block in self.cached_blocks(sequence))
         return super().missing_blocks(sequence) - in_use
 
-    def computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Cache the blocks that are full now; see `SchedulerBase.computed`."""
-        size = self.pool.block_size
-        # A sequence that was preempted with this step in flight has lost its blocks.
-        if self.share_prefixes and sequence.blocks:
-            hashes = self.hashes_of(sequence)
-            for index in range(start // size, end // size):
-                self.pool.cache_full_block(sequence.blocks[index], hashes[index])
+    def cache_full_blocks(self, sequence: Sequence, start: int, end: int) -> None:
+        """Cache the blocks that the tokens from `start` to `end` fill, as far as the tokens are known."""
+        first, last = start // self.pool.block_size, end // self.pool.block_size
+        if self.share_prefixes:
+            # A sequence that was preempted with this step in flight has lost its blocks.
+            for block, known in zip(sequence.blocks[first:last], self.hashes_of(sequence)[first:]):
+                self.pool.cache_full_block(block, known)
 
     def discard(self, sequence: Sequence) -> None:
-        """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks."""
-        for block in sequence.blocks:
-            if block in self.pool.block_to_hash:
-                del self.pool.hash_to_block[self.pool.block_to_hash.pop(block)]
+        """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks, also of those that it has
+        lost with a step in flight."""
+        for known in self.pool.hash_to_block.keys() & sequence.block_hashes:
+            del self.pool.block_to_hash[self.pool.hash_to_block.pop(known)]
         self.remove(sequence)

@@ -220,25 +220,23 @@ class SchedulerBase:
             the finished sequences. Their blocks are freed.
         """
         finished: list[Sequence] = []
-        scheduled = scheduler_output.num_scheduled_tokens.items()
-        rows = zip(scheduled, scheduler_output.ends, scheduler_output.gets_token, next_tokens)
-        for (sequence, count), end, gets_token, token in rows:
+        ends, gets = scheduler_output.ends, scheduler_output.gets_token
+        for sequence, end, gets_token, token in zip(scheduler_output.num_scheduled_tokens, ends, gets, next_tokens):
             if sequence.finish_reason:
                 continue  # finished in the previous step, or aborted
             if gets_token:
                 sequence.num_placeholders -= 1
                 sequence.append_token(token)
-            if end % self.pool.block_size < count:  # they fill a block
-                self.computed(sequence, end - count, end)
+                if end % self.pool.block_size == 0:
+                    self.cache_full_blocks(sequence, end - 1, end)  # the last token may have been a placeholder
             if sequence.finish_reason:
                 finished.append(sequence)
         for sequence in finished:
             self.remove(sequence)
         return finished
 
-    def computed(self, sequence: Sequence, start: int, end: int) -> None:
-        """Hook: the tokens from `start` to `end` are known, and their keys and values are in the cache. Called if they
-        fill a block."""
+    def cache_full_blocks(self, sequence: Sequence, start: int, end: int) -> None:
+        """Hook: the tokens from `start` to `end` fill a block, and their keys and values are in the cache."""
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished or aborted sequence and free its blocks. To abort it, also set its `finish_reason`, so that

@@ -81,7 +81,13 @@ class CopyOnWriteScheduler(SwappingScheduler):
         """Assign a batch slot to a waiting sequence, and all cached blocks that hold its tokens. The last token is
         computed in a copy of its block."""
         may_share = self.share_prefixes and not sequence.prompt_logits and not sequence.swapped
-        if may_share and (blocks := self.pool.match_prefix(self.hashes_of(sequence))):
+        blocks = self.pool.match_prefix(self.hashes_of(sequence)) if may_share else []
+        size, scheduled = self.pool.block_size, scheduler_output.num_scheduled_tokens
+        if len(blocks) * size == sequence.num_tokens and any(
+            blocks[-1] in each.blocks[each.num_computed_tokens // size :] for each in scheduled
+        ):
+            blocks.pop()  # this step fills it, and copies are made before
+        if blocks:
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
         super().admit(scheduler_output, sequence)

@@ -54,14 +54,18 @@ def expected(family, prompt, max_tokens):
     return answer[: answer.index(END) + 1] if END in answer else answer
 
 
-def poison(scheduler, cache, swap_cache):
-    """NaN in every cell that holds nothing: in free blocks without a name, behind the last computed token, in free swap
-    blocks."""
+def poison(scheduler, step, cache, swap_cache):
+    """NaN in every cell that holds nothing: in free blocks without a name, behind the last computed token (also if
+    others have found the block that this step fills), in free swap blocks."""
     pool, size = scheduler.pool, scheduler.pool.block_size
     valid = dict.fromkeys(pool.block_to_hash, size)
     for sequence in [*scheduler.running, *scheduler.waiting]:
         for index, block in enumerate(sequence.blocks):
             valid[block] = max(valid.get(block, 0), sequence.num_computed_tokens - index * size)
+    for sequence in step.num_scheduled_tokens:
+        first = sequence.num_computed_tokens // size
+        for index, block in enumerate(sequence.blocks[first:], first):
+            valid[block] = sequence.num_computed_tokens - index * size
     nothing = [
         block * size + offset
         for block in range(pool.num_blocks)
@@ -160,7 +164,7 @@ class Workload:
         assert step.num_scheduled_tokens and not step.stalled, f"{self.name}: nothing is computed, or a sequence stalls"
         assert step.num_tokens <= scheduler.max_num_batched_tokens and len(scheduler.running) <= scheduler.max_num_seqs
         copy_blocks(step.block_copies, self.runner.cache, self.swap_cache)
-        poison(scheduler, self.runner.cache, self.swap_cache)
+        poison(scheduler, step, self.runner.cache, self.swap_cache)
         logits = self.runner.forward(step)
         assert logits.isfinite().all(), f"{self.name}: a cell was read that holds nothing"
         self.count(step)
@@ -173,6 +177,8 @@ class Workload:
         happened["steps"] += 1
         happened["prefills in chunks"] += any(left)
         happened["hits"] += len(cached)
+        filling = {block for s in step.num_scheduled_tokens for block in s.blocks[s.num_computed_tokens // size :]}
+        happened["hits of what is being computed"] += sum(bool(filling & {*s.blocks[: n // size]}) for s, n in cached)
         happened["hits of everything"] += sum(n == s.num_tokens - 1 and s.num_tokens % size == 0 for s, n in cached)
         happened["hits after preemption"] += sum(bool(s.output_ids) for s in step.cached)
         happened.update(f"blocks moved by {move.kind}" for move in step.block_copies)
@@ -223,6 +229,7 @@ LEAST = {
     "prefills in chunks": 180,
     "hits": 120,
     "hits of everything": 40,
+    "hits of what is being computed": 30,
     "hits after preemption": 25,
     "forks": 40,
     "aborts": 40,

@@ -282,11 +282,16 @@ def shares_nothing(course, engine, scheduler):
     scheduler.share_prefixes = False
 
 
-@around("sharing.nothing_stale_is_shared", "engine.scheduler.discard")
-def shares_what_a_failed_pass_left(course, discard, sequence):
-    scheduler = course.engine.scheduler
-    scheduler.computed(sequence, sequence.num_tokens - sequence.num_computed_tokens)
-    scheduler.remove(sequence)
+@broken("sharing.nothing_stale_is_shared")
+def shares_what_a_failed_pass_left(course, engine, scheduler):
+    reset, pool = scheduler.reset, scheduler.pool
+
+    def keep_hashes():
+        hashes = pool.block_to_hash, pool.hash_to_block
+        reset()
+        pool.block_to_hash, pool.hash_to_block = hashes
+
+    scheduler.discard, scheduler.reset = scheduler.remove, keep_hashes
 
 
 @around("sharing.kept_blocks_are_free", "num_free_blocks")
