@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import mul
 from typing import Any
 
 import torch
@@ -16,14 +17,13 @@ class Group:
     """Sequences computed together, padded to a rectangle of S sequences, Q queries and K keys.
 
     Attributes:
-        rows: index of each query in the packed batch, int64 [S, Q]; 0 for padding.
-        is_query: bool [S, Q], False for padding.
+        rows: index of each query in the packed batch, int64 [S, Q]. Padding repeats the sequence's last query, and so
+            its result.
         slots: cache slot of each key, int64 [S, K]; the sequence's first key for padding.
         mask: bool [S, 1, Q, K], True where the query may attend to the key. The 1 broadcasts over heads.
     """
 
     rows: torch.Tensor
-    is_query: torch.Tensor
     slots: torch.Tensor
     mask: torch.Tensor
 
@@ -39,54 +39,54 @@ def plan_groups(
     Args:
         cu_seqlens_q, context_lens, block_tables: see ForwardBatch.
     """
-    q_lens = cu_seqlens_q.diff()
-    is_decode = q_lens == 1
+    q_lens, contexts = cu_seqlens_q.diff().tolist(), context_lens.tolist()
+    decodes = [index for index, length in enumerate(q_lens) if length == 1]
+    prefills = [index for index, length in enumerate(q_lens) if length > 1]
     groups = []
-    for members in (is_decode.nonzero()[:, 0], (~is_decode).nonzero()[:, 0]):
-        for alike in divide(members, q_lens, context_lens):
-            groups.append(_group(alike, cu_seqlens_q, q_lens, context_lens, block_tables, block_size))
+    for members in divide(decodes, q_lens, contexts) + divide(prefills, q_lens, contexts):
+        groups.append(_group(members, cu_seqlens_q, context_lens, block_tables, block_size))
     return groups
 
 
-def divide(members: torch.Tensor, q_lens: torch.Tensor, context_lens: torch.Tensor) -> list[torch.Tensor]:
+def divide(members: list[int], q_lens: list[int], contexts: list[int]) -> list[list[int]]:
     """Divide sequences into rectangles: split off the largest ones while more than half of the rectangle is padding.
 
     Split by queries or contexts, whichever differ more. Sequences within a factor of two stay together.
 
     Returns:
-        index tensors that partition `members`, the indices of the sequences.
+        lists that partition `members`, the indices of the sequences.
     """
-    divided: list[torch.Tensor] = []
-    while len(members):
-        queries, contexts = q_lens[members], context_lens[members]
-        rectangle = len(members) * int(queries.max()) * int(contexts.max())
-        if rectangle <= 2 * int((queries * contexts).sum()):
+    divided: list[list[int]] = []
+    while members:
+        own_queries, own_contexts = [q_lens[each] for each in members], [contexts[each] for each in members]
+        rectangle = len(members) * max(own_queries) * max(own_contexts)
+        if rectangle <= 2 * sum(map(mul, own_queries, own_contexts)):
             return [*divided, members]
-        queries_differ_more = queries.max() / queries.sum() >= contexts.max() / contexts.sum()
-        sizes = queries if queries_differ_more else contexts
-        is_large = 2 * sizes > sizes.max()
-        divided.append(members[is_large])
-        members = members[~is_large]
+        queries_differ_more = max(own_queries) / sum(own_queries) >= max(own_contexts) / sum(own_contexts)
+        sizes = q_lens if queries_differ_more else contexts
+        half = max(sizes[each] for each in members) / 2
+        divided.append([each for each in members if sizes[each] > half])
+        members = [each for each in members if sizes[each] <= half]
     return divided
 
 
 def _group(
-    members: torch.Tensor, cu_seqlens_q: torch.Tensor, q_lens: torch.Tensor, context_lens: torch.Tensor,
-    block_tables: torch.Tensor, block_size: int,
+    members: list[int], cu_seqlens_q: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor,
+    block_size: int,
 ) -> Group:  # fmt: skip
     """Lay out the queries and keys of these sequences as a rectangle."""
     device = block_tables.device
-    lens, contexts = q_lens[members, None], context_lens[members, None]
-    query = torch.arange(int(lens.max()), device=device)
+    chosen = torch.tensor(members, device=device)
+    starts, contexts = cu_seqlens_q[chosen, None], context_lens[chosen, None]
+    lens = cu_seqlens_q[chosen + 1, None] - starts
+    query = torch.arange(int(lens.max()), device=device).minimum(lens - 1)
     key = torch.arange(int(contexts.max()), device=device)
-    is_query = query < lens
     # Cache slots without a token may hold NaN, and 0 x NaN is NaN: pad with a real key.
     key_or_first = torch.where(key < contexts, key, 0)
-    blocks = block_tables[members].gather(1, key_or_first // block_size)
+    blocks = block_tables[chosen].gather(1, key_or_first // block_size)
     position = contexts - lens + query
     return Group(
-        rows=torch.where(is_query, cu_seqlens_q[members, None] + query, 0).long(),
-        is_query=is_query,
+        rows=(starts + query).long(),
         slots=blocks.long() * block_size + key_or_first % block_size,
         mask=(key <= position[:, :, None])[:, None],
     )
@@ -125,7 +125,7 @@ def paged_attention(
             )
         else:
             attended = attention_with_terms(own_query, own_keys, own_values, group.mask, scale, terms)
-        out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
+        out[group.rows] = attended.transpose(1, 2)
     return out
 
 
