@@ -48,8 +48,13 @@ class StepFailed(Exception):
     """Copying blocks, the model or the sampler has failed. The cause says how; `requests` were in that step."""
 
     def __init__(self, requests: Iterable[Any]):
-        super().__init__()
+        super().__init__("a step has failed; the cause says how.")
         self.requests: list[Request] = list(requests)
+
+
+def requests_of(output: SchedulerOutput) -> list[Any]:
+    """The scheduled requests. The scheduler knows them as sequences."""
+    return list(output.num_scheduled_tokens)
 
 
 def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightStep | None:
@@ -61,7 +66,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
     Raises:
         StepFailed: with the requests to blame: those that are scheduled, or, if there are none, those swapped out.
     """
-    requests: list[Any] = list(scheduler_output.num_scheduled_tokens)
+    requests = requests_of(scheduler_output)
     try:
         core.copy_blocks(scheduler_output.block_copies)
         if not requests:
@@ -245,8 +250,7 @@ class EngineCore:
         flight: the device computes meanwhile."""
         logits = self.runner.forward(output)
         self.lap("forward")
-        requests: list[Any] = list(output.num_scheduled_tokens)
-        if any(each.processor and each.processor.needs_host for each in requests):
+        if any(each.processor and each.processor.needs_host for each in requests_of(output)):
             self.process(0)
         return logits
 
@@ -261,22 +265,12 @@ class EngineCore:
         """Count a launched step's tokens as computed, and give each request that gets a token a placeholder."""
         self.outputs.note_admitted(output, self.start)
         self.scheduler.update_after_launch(output)
-        scheduled: list[Any] = list(output.num_scheduled_tokens)
-        logprobs = None
-        if any(each.params.needs_logits for each in scheduled):
-            try:
-                logprobs = self.launch_logprobs(output, logits, tokens)
-            except Exception as error:
-                raise StepFailed(each for each in scheduled if each.params.needs_logits) from error
+        try:
+            logprobs = self.outputs.launch_logprobs(output, logits, tokens)
+        except Exception as error:
+            raise StepFailed(each for each in requests_of(output) if each.params.needs_logits) from error
         self.lap("update")
         return InFlightStep(output, tokens, logprobs, self.start)
-
-    @staticmethod
-    def launch_logprobs(*step: Any) -> Any:
-        """Start to compute log-probabilities; see `StepLogprobs.launch`."""
-        from lessons_lib.engine.step_logprobs import StepLogprobs  # only here: few requests ask for them
-
-        return StepLogprobs.launch(*step)
 
     def process(self, depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""

@@ -4,7 +4,6 @@ sequence."""
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -32,23 +31,17 @@ class InFlight:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "InFlight":
         """Start to send a tensor to the host, without waiting for it."""
-        if tensor.device.type != "cuda":
-            return cls(tensor, tensor)
-        on_host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        on_host.copy_(tensor, non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record()
+        on_host, arrived = tensor.to("cpu", non_blocking=True), None  # page-locked, if it comes from a GPU
+        if tensor.is_cuda:
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
         return cls(tensor, on_host, arrived)
 
     def wait(self) -> list[Any]:
         """Wait for the step, and return the tensor as a list. Of tokens, that is one for each of its sequences."""
-        return self.array().tolist()
-
-    def array(self) -> "np.ndarray[Any, Any]":
-        """Wait for the step, and return the tensor as an array."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        return self.on_host.numpy()
+        return self.on_host.tolist()
 
 
 class ModelRunner:

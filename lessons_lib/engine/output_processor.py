@@ -4,6 +4,7 @@ Stop strings end a completion here, since they are found in its text.
 """
 
 import traceback
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -68,6 +69,15 @@ class OutputProcessor:
         if detokenizer.stopped and not is_running:
             request.finish_reason = "stop"
         return is_running and detokenizer.stopped
+
+    def launch_logprobs(self, output: SchedulerOutput, *logits_and_tokens: Any) -> Any:
+        """Start to compute log-probabilities, if a request asks for them; see `StepLogprobs.launch`."""
+        requests: dict[Any, int] = output.num_scheduled_tokens  # type: ignore[assignment]
+        if not any(each.params.needs_logits for each in requests):
+            return None
+        from lessons_lib.engine.step_logprobs import StepLogprobs  # only here: few requests ask for them
+
+        return StepLogprobs.launch(output, *logits_and_tokens)
 
     def new_token(self, request: Request, place: int) -> NewToken:
         """Make a NewToken.

@@ -27,12 +27,9 @@ NUM_LOGITS_AT_ONCE = 2**16  # on a CPU: what is made of them stays in its cache
 
 @torch.inference_mode()
 def choose_tokens(
-    logits: torch.Tensor,
-    params: ListOf[SamplingParams],
-    seeds: ListOf[int],
-    positions: ListOf[int],
+    logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int],
     processors: ListOf[Processor | None] = (),
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """The next token of every sequence of a step, chosen on the device of the logits, without waiting for them.
 
     In vLLM's order: first what can change which token is likeliest, see `LogitsProcessor`; then temperature, min_p,

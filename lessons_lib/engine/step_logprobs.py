@@ -1,6 +1,7 @@
 """Lesson 12: log-probabilities of all rows of a step at once, computed on the device and sent to the host with its
 tokens. A step without requests that ask for them never comes here."""
 
+from array import array
 from dataclasses import dataclass
 
 import torch
@@ -87,14 +88,14 @@ class StepLogprobs:
         """Wait for them, and give them to their requests. After a preemption, those of a prompt may be there already,
         and are the same."""
         for entries, table in self.tables:
-            for wanted, row in zip(entries, table.array()):
+            for wanted, row in zip(entries, table.wait()):
                 request, position = wanted.request, wanted.position
                 if request.finish_reason or row[0] < 0:
                     continue
                 if position is None and request.logprobs is not None:
-                    request.logprobs.rows.append(row.tobytes())
+                    request.logprobs.rows.append(array("d", row).tobytes())
                 elif position is not None and request.group.prompt_logprobs:
-                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row.tobytes())
+                    request.group.prompt_logprobs[position] = TokenLogprobs.of(array("d", row).tobytes())
 
 
 def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
