@@ -70,13 +70,10 @@ class PreemptiveScheduler(SchedulerBase):
 
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step: first the running sequences, then, with the rest of the budget, the waiting ones. The
-        scheduled sequences have blocks for their new tokens.
-
-        A block that this step fills can be found at once, also by the next sequence: each layer of the model writes the
-        keys and values of all sequences before any of them reads.
-        """
+        scheduled sequences have blocks for their new tokens."""
         scheduler_output, size = SchedulerOutput(), self.pool.block_size
         self.schedule_running(scheduler_output)
+        # The blocks that this step fills are found at once: each layer writes all keys and values before any is read.
         for sequence, count in scheduler_output.num_scheduled_tokens.items():  # no victim is among them
             if (end := sequence.num_computed_tokens + count) % size < count:
                 self.cache_full_blocks(sequence, end - count, end)
@@ -162,16 +159,14 @@ class PreemptiveScheduler(SchedulerBase):
         return super().missing_blocks(sequence) - in_use
 
     def cache_full_blocks(self, sequence: Sequence, start: int, end: int) -> None:
-        """Cache the blocks that the tokens from `start` to `end` fill, as far as the tokens are known."""
+        """Cache the blocks that the tokens from `start` to `end` fill, if they are known and the blocks aren't lost."""
         first, last = start // self.pool.block_size, end // self.pool.block_size
         if self.share_prefixes:
-            # A sequence that was preempted with this step in flight has lost its blocks.
             for block, known in zip(sequence.blocks[first:last], self.hashes_of(sequence)[first:]):
                 self.pool.cache_full_block(block, known)
 
     def discard(self, sequence: Sequence) -> None:
-        """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks, also of those that it has
-        lost with a step in flight."""
+        """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks, also lost ones."""
         for known in self.pool.hash_to_block.keys() & sequence.block_hashes:
             del self.pool.block_to_hash[self.pool.hash_to_block.pop(known)]
         self.remove(sequence)

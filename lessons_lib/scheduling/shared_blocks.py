@@ -5,6 +5,7 @@ The engine doesn't need this: its sequences share only full blocks, which are ne
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_pool import blocks_for
@@ -83,10 +84,9 @@ class CopyOnWriteScheduler(SwappingScheduler):
         may_share = self.share_prefixes and not sequence.prompt_logits and not sequence.swapped
         blocks = self.pool.match_prefix(self.hashes_of(sequence)) if may_share else []
         size, scheduled = self.pool.block_size, scheduler_output.num_scheduled_tokens
-        if len(blocks) * size == sequence.num_tokens and any(
-            blocks[-1] in each.blocks[each.num_computed_tokens // size :] for each in scheduled
-        ):
-            blocks.pop()  # this step fills it, and copies are made before
+        filling = {block for each in scheduled for block in each.blocks[each.num_computed_tokens // size :]}
+        if len(blocks) * size == sequence.num_tokens and blocks[-1] in filling:
+            blocks.pop()  # copies are made before the step fills it
         if blocks:
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
@@ -111,13 +111,7 @@ def fork(scheduler: CopyOnWriteScheduler, sequence: Sequence, id: str) -> Sequen
             "wait until a sequence has finished. Nothing changed."
         )
     scheduler.pool.touch(sequence.blocks)
-    child = replace(
-        sequence,
-        id=id,
-        output_ids=list(sequence.output_ids),
-        blocks=list(sequence.blocks),
-        block_hashes=list(sequence.block_hashes),
-        queue_place=None,
-    )
+    copies: dict[str, Any] = {name: list(getattr(sequence, name)) for name in ("output_ids", "blocks", "block_hashes")}
+    child = replace(sequence, id=id, queue_place=None, **copies)
     scheduler.running.append(child)
     return child
