@@ -1,8 +1,8 @@
 """Lesson 12: log-probabilities of all rows of a step at once, computed on the device and sent to the host with its
 tokens. A step without requests that ask for them never comes here."""
 
-from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -17,8 +17,7 @@ NUM_LOGITS_AT_ONCE = 2**26  # prompts may have thousands of rows
 CHUNK = 128  # logits, see `likeliest`
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Log-probabilities that a request asks for.
 
     Attributes:
@@ -88,14 +87,16 @@ class StepLogprobs:
         """Wait for them, and give them to their requests. After a preemption, those of a prompt may be there already,
         and are the same."""
         for entries, table in self.tables:
-            for wanted, row in zip(entries, table.wait()):
-                request, position = wanted.request, wanted.position
-                if request.finish_reason or row[0] < 0:
+            if table.arrived is not None:
+                table.arrived.synchronize()
+            rows = table.on_host.numpy()
+            for (request, _, _, position), token, row in zip(entries, rows[:, 0].tolist(), rows):
+                if request.finish_reason or token < 0:
                     continue
                 if position is None and request.logprobs is not None:
-                    request.logprobs.rows.append(array("d", row).tobytes())
+                    request.logprobs.rows.append(row.tobytes())
                 elif position is not None and request.group.prompt_logprobs:
-                    request.group.prompt_logprobs[position] = TokenLogprobs.of(array("d", row).tobytes())
+                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row.tobytes())
 
 
 def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -188,8 +188,8 @@ KINDS = sorted({(each.shape, each.max_model_len) for each in workloads.WORKLOADS
 @pytest.mark.parametrize("shape, max_model_len", KINDS)
 def test_after_warming_up_no_workload_of_the_benchmark_compiles_anything(monkeypatch, shape, max_model_len):
     """With two layers: each layer has the same kernels. What rules and `logprobs` need is PyTorch's, and not compiled."""
-    config, sizes = models.SHAPES[shape]
-    monkeypatch.setitem(models.SHAPES, shape, (config, sizes | {"num_hidden_layers": 2}))
+    config, hidden_size, _, *sizes = models.SHAPES[shape]
+    monkeypatch.setitem(models.SHAPES, shape, (config, hidden_size, 2, *sizes))
     kind = [
         each
         for each in workloads.WORKLOADS
