@@ -92,9 +92,9 @@ def front_page(readme: str, home: str, head: str) -> str:
 <nav aria-label="Pages">{navigation}</nav></header>
 <main><section class="first"><div class="words"><h1>{escape(what)}</h1><p>{escape(whom)}</p>
 <p class="doors"><a class="button" href="{lessons[0].file}.html">First lesson</a>
-<a class="second button" href="engine_room.html">Open the engine room</a></p>{run}
-<dl>{numbers}</dl><p class="small">The same work on both sides; <a href="benchmarks.html">all of it, and what is
-slower</a>.</p></div>
+<a class="second button" href="engine_room.html">Open the engine room</a></p>{run}</div>
+<div class="numbers"><dl>{numbers}</dl><p class="small">The same work on both sides; <a href="benchmarks.html">all of it,
+and what is slower</a>.</p></div>
 <figure id="engine-room"><a href="engine_room.html" title="Open the engine room"><picture>
 <source media="(prefers-reduced-motion: reduce)" srcset="assets/static_and_continuous.svg#still">
 <img src="assets/static_and_continuous.svg" alt="{escape(alt)}" width="900" height="498"></picture></a>
@@ -123,6 +123,6 @@ def _card(lesson: Listed, routes: dict[str, list[str]]) -> str:
     skill = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(lesson.skill))
     return (
         f'<li style="--route:{ROUTES[on[0]][1]}"><a href="{lesson.file}.html"><img src="assets/{lesson.number}.svg" alt="" '
-        f'loading="lazy"><b>{lesson.number} {escape(lesson.title)}</b></a> {skill}'
+        f'loading="lazy"><b>{lesson.number} {escape(lesson.title)}</b></a><span>{skill}</span>'
         f"<small>{lesson.minutes} minutes · {' · '.join(on)}</small></li>"
     )

@@ -41,15 +41,16 @@ def card(number: str, heading: str, words: str) -> str:
     picture = Path(ROOT, "lessons_lib/assets/openings", f"{number}.svg").read_text(encoding="utf-8")
     box, inside = INNER.match(STYLE_OF_NIGHT.sub("", picture)).groups()
     logo = INNER.match(Path(ROOT, "lessons_lib/assets/logo.svg").read_text(encoding="utf-8"))[2]
+    wrapped = textwrap.wrap(words.replace("`", ""), 84)[:2]
     lines = "".join(
         f'<text x="60" y="{150 + 34 * at}" font-size="26" fill="#555555">{escape(line)}</text>'
-        for at, line in enumerate(textwrap.wrap(words, 84)[:2])
+        for at, line in enumerate(wrapped)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {SIZE[0]} {SIZE[1]}" '
         f'font-family="Helvetica, Arial, \'DejaVu Sans\', sans-serif"><rect width="1200" height="630" fill="#FDFDFB"/>'
         f'<text x="60" y="98" font-size="46" font-weight="bold" fill="#1A1A1A">{escape(heading)}</text>{lines}'
-        f'<svg x="60" y="210" width="1080" height="340" viewBox="{box}">{inside}</svg>'
+        f'<svg x="60" y="{150 + 34 * len(wrapped)}" width="1080" height="{400 - 34 * len(wrapped)}" viewBox="{box}">{inside}</svg>'
         f'<svg x="60" y="566" width="40" height="40" viewBox="0 0 32 32">{logo}</svg>'
         f'<text x="112" y="595" font-size="28" font-weight="bold" fill="#1A1A1A">{NAME}</text></svg>'
     )
