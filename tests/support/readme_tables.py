@@ -1,4 +1,4 @@
-"""The tables of recorded results in the README."""
+"""The tables of recorded results in tools/site/pages/benchmarks.md."""
 
 from lessons_lib.measuring.published import (
     OURS,
@@ -11,7 +11,7 @@ from lessons_lib.measuring.published import (
 
 
 def summary_markdown() -> str:
-    """The recorded attention results as a table for the README; a test compares them."""
+    """The recorded attention results as a table; a test compares them."""
     recording, production = recorded_attention(), recorded_production()
     others = list(next(iter(production.microseconds.values())))
     columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
@@ -30,7 +30,7 @@ def summary_markdown() -> str:
 
 
 def engine_markdown() -> str:
-    """The engine's recorded results as a table for the README, slowest first."""
+    """The engine's recorded results as a table, slowest first."""
     recording = recorded_engine()
     rates = [(rate, name) for name, rate in recording.peers.items()]
     rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
@@ -43,7 +43,7 @@ def engine_markdown() -> str:
 
 
 def workloads_markdown() -> str:
-    """The recorded workloads as a table for the README."""
+    """The recorded workloads as a table."""
     recording = recorded_workloads()
     lines = [["tokens per second", f"**{OURS}**", "of memory's limit", "vLLM"], ["---", "---:", "---:", "---:"]]
     for each in recording.workloads:
@@ -55,7 +55,7 @@ def workloads_markdown() -> str:
 
 
 def ways_markdown() -> str:
-    """The serving methods on a CPU as a table for the README, slowest first, each at its fastest batch size."""
+    """The serving methods on a CPU as a table, slowest first, each at its fastest batch size."""
     results = recorded_ways().results
     fastest = {}
     for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):

@@ -14,8 +14,11 @@ CPU = re.compile(r"^\| engine, fused \|.*\| ([\d.]+) \|$", re.MULTILINE)
 
 
 def facts() -> dict[str, str]:
-    """{"lines", "gpu", "cpu", "exercises": a number as text}: code of the engine with its GPU path in hundreds, tokens per second
-    as a multiple of vLLM's and of one request at a time on a CPU, and all exercises.
+    """{name: number as text}.
+
+    lines      of code of the engine with its GPU path, in hundreds
+    gpu, cpu   tokens per second as a multiple of vLLM's, and of one request at a time on a CPU
+    exercises  of all lessons
 
     Raises:
         ValueError: the page of benchmarks has no such row any more.
@@ -27,7 +30,12 @@ def facts() -> dict[str, str]:
     own, peer = (int(rate.replace(",", "")) for rate in gpu.groups())
     lines = sum(_code_lines().closure("lessons_lib.engine.llm_engine", "lessons_lib.engine.gpu_model_runner").values())
     exercises = sum(len(lesson.exercises) + len(lesson.optional) for lesson in released_pages())
-    return {"lines": f"{round(lines, -2):,}", "gpu": f"{own / peer:.1f}", "cpu": f"{float(cpu[1]):.0f}", "exercises": f"{exercises}"}
+    return {
+        "lines": f"{round(lines, -2):,}",
+        "gpu": f"{own / peer:.1f}",
+        "cpu": f"{float(cpu[1]):.0f}",
+        "exercises": f"{exercises}",
+    }
 
 
 def _code_lines():

@@ -59,7 +59,9 @@ def contents_page(readme: str) -> str:
 
 def sentences(readme: str) -> tuple[str, str]:
     """(what the course is, for whom), without marks."""
-    what, whom = re.search(r"^\*\*(Build .+?)\*\*$.*?^\*\*(For you\*\* .+?)\n\n", readme, re.MULTILINE | re.DOTALL).groups()
+    what, whom = re.search(
+        r"^\*\*(Build .+?)\*\*$.*?^\*\*(For you\*\* .+?)\n\n", readme, re.MULTILINE | re.DOTALL
+    ).groups()
     return what, " ".join(re.sub(r"[*`]", "", whom).split())
 
 
@@ -75,7 +77,9 @@ def front_page(readme: str, home: str, head: str) -> str:
     what, whom = sentences(readme)
     alt, caption = re.search(r"!\[([^\]]*)\]\([^)]*\.svg\)\n\n\*(.+?)\*\n", readme, re.DOTALL).groups()
     doors = re.sub(r"\[(\w+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', links(home, lessons[0].file))
-    navigation = "".join(f'<a href="{page}.html">{title}</a>' for page, title in (("contents", "Lessons"), *PAGES.items()))
+    navigation = "".join(
+        f'<a href="{page}.html">{title}</a>' for page, title in (("contents", "Lessons"), *PAGES.items())
+    )
     told = {
         f"about {number['lines']}": "lines of code: the whole engine, with its GPU path",
         f"{number['gpu']} ×": "vLLM 0.26 on nano-vllm’s benchmark, on one H200",
