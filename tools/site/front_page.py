@@ -59,9 +59,8 @@ def contents_page(readme: str) -> str:
 
 def sentences(readme: str) -> tuple[str, str]:
     """(what the course is, for whom), without marks."""
-    what, whom = re.search(
-        r"^\*\*(Build .+?)\*\*$.*?^\*\*(For you\*\* .+?)\n\n", readme, re.MULTILINE | re.DOTALL
-    ).groups()
+    both = r"^\*\*(Build .+?)\*\*$.*?^\*\*(For you\*\* .+?)\n\n"
+    what, whom = re.search(both, readme, re.MULTILINE | re.DOTALL).groups()
     return what, " ".join(re.sub(r"[*`]", "", whom).split())
 
 
@@ -77,9 +76,8 @@ def front_page(readme: str, home: str, head: str) -> str:
     what, whom = sentences(readme)
     alt, caption = re.search(r"!\[([^\]]*)\]\([^)]*\.svg\)\n\n\*(.+?)\*\n", readme, re.DOTALL).groups()
     doors = re.sub(r"\[(\w+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', links(home, lessons[0].file))
-    navigation = "".join(
-        f'<a href="{page}.html">{title}</a>' for page, title in (("contents", "Lessons"), *PAGES.items())
-    )
+    pages = {"contents": "Lessons"} | PAGES
+    navigation = "".join(f'<a href="{page}.html">{title}</a>' for page, title in pages.items())
     told = {
         f"about {number['lines']}": "lines of code: the whole engine, with its GPU path",
         f"{number['gpu']} ×": "vLLM 0.26 on nano-vllm’s benchmark, on one H200",
@@ -97,8 +95,8 @@ def front_page(readme: str, home: str, head: str) -> str:
 <main><section class="first"><div class="words"><h1>{escape(what)}</h1><p>{escape(whom)}</p>
 <p class="doors"><a class="button" href="{lessons[0].file}.html">First lesson</a>
 <a class="second button" href="engine_room.html">Open the engine room</a></p>{run}</div>
-<div class="numbers"><dl>{numbers}</dl><p class="small">The same work on both sides; <a href="benchmarks.html">all of it,
-and what is slower</a>.</p></div>
+<div class="numbers"><dl>{numbers}</dl>
+<p class="small">The same work on both sides; <a href="benchmarks.html">all of it, and what is slower</a>.</p></div>
 <figure id="engine-room"><a href="engine_room.html" title="Open the engine room"><picture>
 <source media="(prefers-reduced-motion: reduce)" srcset="assets/static_and_continuous.svg#still">
 <img src="assets/static_and_continuous.svg" alt="{escape(alt)}" width="900" height="498"></picture></a>
@@ -126,7 +124,7 @@ def _card(lesson: Listed, routes: dict[str, list[str]]) -> str:
     on = [name for name, numbers in routes.items() if lesson.number in numbers]
     skill = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(lesson.skill))
     return (
-        f'<li style="--route:{ROUTES[on[0]][1]}"><a href="{lesson.file}.html"><img src="assets/{lesson.number}.svg" alt="" '
-        f'loading="lazy"><b>{lesson.number} {escape(lesson.title)}</b></a><span>{skill}</span>'
+        f'<li style="--route:{ROUTES[on[0]][1]}"><a href="{lesson.file}.html">'
+        f'<img src="assets/{lesson.number}.svg" alt="" loading="lazy"><b>{lesson.number} {escape(lesson.title)}</b></a><span>{skill}</span>'
         f"<small>{lesson.minutes} minutes · {' · '.join(on)}</small></li>"
     )

@@ -33,7 +33,10 @@ def head(title: str, words: str, page: str) -> str:
     tags = {"og:site_name": NAME, "og:type": "website", "og:title": title, "og:description": words}
     tags |= {"og:image": f"{address()}og/{page}.png", "og:image:width": f"{SIZE[0]}", "og:image:height": f"{SIZE[1]}"}
     told = "".join(f'<meta property="{name}" content="{escape(content)}">' for name, content in tags.items())
-    return f'<meta name="description" content="{escape(words)}"><meta name="twitter:card" content="summary_large_image">{told}'
+    return (
+        f'<meta name="description" content="{escape(words)}">'
+        f'<meta name="twitter:card" content="summary_large_image">{told}'
+    )
 
 
 def card(number: str, heading: str, words: str) -> str:
@@ -42,15 +45,16 @@ def card(number: str, heading: str, words: str) -> str:
     box, inside = INNER.match(STYLE_OF_NIGHT.sub("", picture)).groups()
     logo = INNER.match(Path(ROOT, "lessons_lib/assets/logo.svg").read_text(encoding="utf-8"))[2]
     wrapped = textwrap.wrap(words.replace("`", ""), 84)[:2]
+    top = 150 + 34 * len(wrapped)
     lines = "".join(
         f'<text x="60" y="{150 + 34 * at}" font-size="26" fill="#555555">{escape(line)}</text>'
         for at, line in enumerate(wrapped)
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {SIZE[0]} {SIZE[1]}" '
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 1200 630" '
         f'font-family="Helvetica, Arial, \'DejaVu Sans\', sans-serif"><rect width="1200" height="630" fill="#FDFDFB"/>'
         f'<text x="60" y="98" font-size="46" font-weight="bold" fill="#1A1A1A">{escape(heading)}</text>{lines}'
-        f'<svg x="60" y="{150 + 34 * len(wrapped)}" width="1080" height="{400 - 34 * len(wrapped)}" viewBox="{box}">{inside}</svg>'
+        f'<svg x="60" y="{top}" width="1080" height="{550 - top}" viewBox="{box}">{inside}</svg>'
         f'<svg x="60" y="566" width="40" height="40" viewBox="0 0 32 32">{logo}</svg>'
         f'<text x="112" y="595" font-size="28" font-weight="bold" fill="#1A1A1A">{NAME}</text></svg>'
     )

@@ -34,9 +34,8 @@ def write_sources(folder: Path) -> None:
         nbformat.write(page, folder / solved.name)
         code |= linked_files("".join(map(_html, _outputs(page))))
     for page in PAGES:
-        text, files = page_beside_lessons(
-            Path(ROOT, "tools/site/pages", f"{page}.md").read_text(encoding="utf-8"), home
-        )
+        written = Path(ROOT, "tools/site/pages", f"{page}.md").read_text(encoding="utf-8")
+        text, files = page_beside_lessons(written, home)
         code |= files
         (folder / f"{page}.md").write_text(text, encoding="utf-8")
     write_code_pages(code, folder)
