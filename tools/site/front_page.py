@@ -125,6 +125,7 @@ def _card(lesson: Listed, routes: dict[str, list[str]]) -> str:
     skill = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(lesson.skill))
     return (
         f'<li style="--route:{ROUTES[on[0]][1]}"><a href="{lesson.file}.html">'
-        f'<img src="assets/{lesson.number}.svg" alt="" loading="lazy"><b>{lesson.number} {escape(lesson.title)}</b></a><span>{skill}</span>'
+        f'<img src="assets/{lesson.number}.svg" alt="" loading="lazy">'
+        f"<b>{lesson.number} {escape(lesson.title)}</b></a><span>{skill}</span>"
         f"<small>{lesson.minutes} minutes · {' · '.join(on)}</small></li>"
     )
