@@ -104,7 +104,7 @@ def front_page(readme: str, home: str, head: str) -> str:
 <section><h2>Lessons</h2>{"".join(_route(name, numbers, lessons) for name, numbers in routes.items())}
 <ul class="cards">{"".join(_card(lesson, routes) for lesson in lessons)}</ul>
 <p>Every term is in the <a href="glossary.html">glossary</a>.</p></section>
-<section><h2>Take it to your machine</h2><pre>{escape(commands)}</pre>
+<section><h2>Take it to your machine</h2><pre tabindex="0">{escape(commands)}</pre>
 <p>Other ways: <a href="install.html">Windows without make, conda, Docker, another model</a>.</p></section></main>
 <footer>{NAME} is not part of the vLLM project. MIT license.</footer></body></html>
 """
