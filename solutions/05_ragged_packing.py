@@ -245,7 +245,8 @@ for name, logits in zip(more, packed_forward(model, packed, joined)):
         ids = torch.tensor([prompt_ids[name] + more[name]])
         alone_logits = model(input_ids=ids).logits[0, -1]
     same = torch.allclose(logits, alone_logits, atol=1e-3)
-    packed_next, alone_next = (tokenizer.decode(each.argmax()) for each in (logits, alone_logits))
+    packed_next = tokenizer.decode(logits.argmax())
+    alone_next = tokenizer.decode(alone_logits.argmax())
     both = f"next token {packed_next!r}, alone {alone_next!r}"
     print(f"{name}: {both}; all logits within 0.001: {same}")
 

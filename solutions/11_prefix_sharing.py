@@ -775,7 +775,8 @@ from types import SimpleNamespace
 from lessons_lib.batching import ragged_generate
 from lessons_lib.kv_cache import BlockPool, PagedKVCache
 from lessons_lib.models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling import FirstComeFirstServed, ShortestJobFirst, StrictPriority, always_swap
+from lessons_lib.scheduling import FirstComeFirstServed, ShortestJobFirst
+from lessons_lib.scheduling import StrictPriority, always_swap
 
 tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
 

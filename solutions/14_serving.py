@@ -733,7 +733,8 @@ from collections import deque
 from collections.abc import Callable
 
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
+from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT
+from lessons_lib.serving.admission import Admitted, Overloaded
 
 from lessons_lib.serving.admission import AdmissionControl
 
