@@ -1,6 +1,6 @@
-# JupyterLab with the course, on a CPU:
-#     docker build --tag lessons .
-#     docker run --rm -p 8888:8888 -v lessons-work:/home/learner/course/work lessons
+# JupyterLab with glass-vllm, on a CPU:
+#     docker build --tag glass-vllm .
+#     docker run --rm -p 8888:8888 -v glass-vllm-work:/home/learner/course/work glass-vllm
 # The volume keeps your answers.
 FROM python:3.12-slim-bookworm
 

@@ -2,6 +2,8 @@
 """
 # 00 · One request: prefill, decode, KV cache
 
+![All tokens of a text go through the model to write the next one](../lessons_lib/assets/openings/00.svg)
+
 **What does a model compute to write one token, and how much of that had it computed already?**
 
 90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06,
@@ -14,22 +16,23 @@ same tokens. Then you'll measure how much work that saves, and how much memory i
 
 Cells that say `raise NotImplementedError()` are yours to fill in. The cell after each one checks what you wrote. If you
 skip an exercise, the check returns a working version, so the rest of the notebook still runs. `hint("00.1")` shows one
-hint per call, and `solution("00.1")` shows the code.
+hint per call, and `solution("00.1")` shows the code. If you want to start an exercise again, `reset("00.1")` puts it as
+it was into a new cell.
 """
 
-# %%
-
+# %% folded=true
 import torch
 
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.measuring import STORIES
 from lessons_lib.models import cache_bytes_per_token, kv_head_size, load_model
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
-model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
+# %%
+# float32, so that results agree down to the last token
+model, tokenizer = load_model(device="cpu")
 print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in the vocabulary")
 
 # %% [markdown]
@@ -55,7 +58,8 @@ keeps its color in every picture.
 encoded = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 Table(
     ["request", "prompt tokens", "new tokens wanted", "prompt"],
-    [(s.name, len(encoded[s.name]), s.max_new_tokens, s.prompt if len(s.prompt) < 60 else s.prompt[:57] + "...") for s in STORIES],
+    [(s.name, len(encoded[s.name]), s.max_new_tokens,
+      s.prompt if len(s.prompt) < 60 else s.prompt[:57] + "...") for s in STORIES],
     caption="Six requests",
 )
 
@@ -164,9 +168,12 @@ with watch_forwards(model) as plain_passes:
     greedy_without_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 computed = sum(forward.tokens for forward in plain_passes)
 needed = len(prompt_ids) + len(plain_passes) - 1
-print(f"{len(plain_passes)} passes of {plain_passes[0].tokens} to {plain_passes[-1].tokens} tokens: {computed} positions computed")
-print(f"only {needed} of them are distinct, so each was computed {computed / needed:.1f} times on average")
-print("; ".join(f"{new} new tokens: {sum(len(prompt_ids) + i for i in range(new)):,} positions" for new in (30, 60, 120)))
+print(f"{len(plain_passes)} passes of {plain_passes[0].tokens} to {plain_passes[-1].tokens} "
+      f"tokens: {computed} positions computed")
+print(f"only {needed} of them are distinct, so each was computed {computed / needed:.1f} "
+      "times on average")
+print("; ".join(f"{new} new tokens: {sum(len(prompt_ids) + i for i in range(new)):,} positions"
+                for new in (30, 60, 120)))
 reveal("00.a", computed, "positions")
 
 # %% [markdown]
@@ -208,17 +215,20 @@ W_k = torch.tensor([[0.0, 1], [1, 0], [1, 0]])
 W_v = torch.tensor([[2.0, 0], [0, 1], [1, 3]])
 
 q, k, v = x @ W_q, x @ W_k, x @ W_v  # [4 tokens, head size 2] each
-scores = q @ k.T / k.shape[1] ** 0.5  # [4, 4]: each query with each key; the root makes up for the head size
+# [4, 4]: each query with each key; the root makes up for the head size
+scores = q @ k.T / k.shape[1] ** 0.5
 later = torch.ones(4, 4).triu(diagonal=1).bool()  # what a token must not see
 scores = scores.masked_fill(later, float("-inf"))
-attention_weights = scores.softmax(dim=1)  # exp of each score, divided by their sum in the row: -inf becomes 0
+# exp of each score, divided by their sum in the row: -inf becomes 0
+attention_weights = scores.softmax(dim=1)
 output = attention_weights @ v  # [4, 2]: each row is a mix of values
 print(output)
 
 # %%
 from lessons_lib.viz.cache import draw_attention
 
-draw_attention([tokenizer.decode([token]) for token in prompt_ids[:4]], q, k, v, attention_weights, output)
+draw_attention([tokenizer.decode([token]) for token in prompt_ids[:4]], q, k, v,
+               attention_weights, output)
 
 # %% [markdown]
 """
@@ -262,12 +272,15 @@ first token. (`prefill`, explained below, makes one pass. Its second result hold
 # %%
 from lessons_lib.batching import prefill
 
-caches = [prefill(model, ids)[1] for ids in (prompt_ids, prompt_ids + answer[:4], answer[:1] + prompt_ids[1:])]
+caches = [prefill(model, ids)[1]
+          for ids in (prompt_ids, prompt_ids + answer[:4], answer[:1] + prompt_ids[1:])]
 keys = [cache.layers[-1].keys for cache in caches]
-print("keys of the last layer [rows, KV heads, tokens, head size]:", *(list(each.shape) for each in keys))
+print("keys of the last layer [rows, KV heads, tokens, head size]:",
+      *(list(each.shape) for each in keys))
 alone, followed, other_first = (each[:, :, 1 : len(prompt_ids)] for each in keys)
 print(f"keys of the prompt's tokens but the first: values up to {alone.abs().max():.0f}")
-print(f"four more tokens after them: all differences below 0.00001: {bool((alone - followed).abs().max() < 1e-5)}")
+print("four more tokens after them: all differences below 0.00001: "
+      f"{bool((alone - followed).abs().max() < 1e-5)}")
 print(f"another token before them: differences up to {(alone - other_first).abs().max():.1f}")
 
 # %% [markdown]
@@ -342,7 +355,8 @@ Stepper(lambda i: draw_cache_growth(steps, i, name="A"), len(steps))
 with watch_forwards(model) as cached_passes:
     greedy_with_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 with_cache = sum(forward.tokens for forward in cached_passes)
-print(f"{len(cached_passes)} passes, {with_cache} positions computed; without a cache, {computed / with_cache:.1f} times as many")
+print(f"{len(cached_passes)} passes, {with_cache} positions computed; without a cache, "
+      f"{computed / with_cache:.1f} times as many")
 
 # %% [markdown]
 """
@@ -361,7 +375,8 @@ def continue_with(feed, keep=True):
     new = [token]
     while len(new) < A.max_new_tokens:
         ids = torch.tensor([feed(prompt_ids + new)])
-        new.append(int(model(input_ids=ids, past_key_values=cache if keep else None).logits[0, -1].argmax()))
+        new.append(int(model(input_ids=ids,
+                             past_key_values=cache if keep else None).logits[0, -1].argmax()))
     return new
 
 
@@ -373,8 +388,10 @@ wrong = {
 }
 rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
 for variant, new in wrong.items():
-    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
-    rows.append((variant, first, marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
+    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]),
+                 None)
+    rows.append((variant, first,
+                 marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
 Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
 
 # %% [markdown]
@@ -389,21 +406,28 @@ stop at their limits, before the story ends; a seventh reaches the end token.
 # %%
 def oracle(prompt_ids, max_new_tokens):
     ids = torch.tensor([prompt_ids])
-    options = dict(do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, **options)
+    options = dict(do_sample=False, eos_token_id=tokenizer.eos_token_id,
+                   pad_token_id=tokenizer.pad_token_id)
+    output = model.generate(ids, attention_mask=torch.ones_like(ids),
+                            max_new_tokens=max_new_tokens, **options)
     return output[0, len(prompt_ids) :].tolist()
 
 
 rows = []
 short_story = ("short", "Mia said sorry. Ben smiled, and they were friends again.", 30)
-for name, prompt, limit in [(s.name, s.prompt, s.max_new_tokens) for s in STORIES] + [short_story]:
+for name, prompt, limit in [(s.name, s.prompt, s.max_new_tokens)
+                            for s in STORIES] + [short_story]:
     arguments = tokenizer(prompt).input_ids, limit
     expected = oracle(*arguments)
-    results = [greedy(model, *arguments, tokenizer.eos_token_id) == expected for greedy in (greedy_without_cache, greedy_with_cache)]
+    results = [greedy(model, *arguments, tokenizer.eos_token_id) == expected
+               for greedy in (greedy_without_cache, greedy_with_cache)]
     stopped = "end token" if expected[-1] == tokenizer.eos_token_id else "limit"
-    rows.append((name, limit, len(expected), stopped, *("equal" if same else "DIFFERENT" for same in results), tokenizer.decode(expected)[:50].strip()))
+    rows.append((name, limit, len(expected), stopped,
+                 *("equal" if same else "DIFFERENT" for same in results),
+                 tokenizer.decode(expected)[:50].strip()))
 assert all("DIFFERENT" not in row for row in rows) and "end token" in rows[-1]
-Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache", "continuation"], rows, caption="Token-for-token comparison with generate")
+Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache",
+       "continuation"], rows, caption="Token-for-token comparison with generate")
 
 # %% [markdown]
 """
@@ -429,10 +453,14 @@ from lessons_lib.measuring import forward_cost
 rows = []
 for name, new, cached in (("decode", 1, 64), ("prefill", 64, 0), ("prefill", 512, 0)):
     cost = forward_cost(model, new, cached)
-    rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}"))
+    rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}",
+                 f"{cost.intensity:.1f}"))
 step, chunk = forward_cost(model, 1, 64), forward_cost(model, 64)
-print(f"prefill of 64 compared with decode at 64: {chunk.operations / step.operations:.0f} times the operations, {chunk.bytes / step.bytes:.1f} times the bytes")
-Table(["pass", "new tokens", "cached", "million operations", "million bytes", "operations per byte"], rows, caption="Operations and bytes of one pass, counted for float32")
+print(f"prefill of 64 compared with decode at 64: {chunk.operations / step.operations:.0f} "
+      f"times the operations, {chunk.bytes / step.bytes:.1f} times the bytes")
+Table(["pass", "new tokens", "cached", "million operations", "million bytes",
+       "operations per byte"], rows,
+       caption="Operations and bytes of one pass, counted for float32")
 
 # %% [markdown]
 """
@@ -468,13 +496,16 @@ Here is a recording of one request to such a model, which decodes a single token
 from lessons_lib.measuring import recorded_workloads
 
 recorded = recorded_workloads()
-one = next(each for each in recorded.workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
+one = next(each for each in recorded.workloads
+           if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
 print(recorded.provenance)
 print(f"each new token takes {1e3 / one['best']:.1f} ms")
-print(f"reading {one['weight_bytes'] / 1e9:.1f} GB of weights, and the cache, at {recorded.bytes_per_s:.2g} bytes/s: {1e3 / one['limit']:.1f} ms")
+print(f"reading {one['weight_bytes'] / 1e9:.1f} GB of weights, and the cache, "
+      f"at {recorded.bytes_per_s:.2g} bytes/s: {1e3 / one['limit']:.1f} ms")
 operations = one["weight_bytes"]  # two for each weight, and each weight has two bytes
 print(f"the operations at 989e12 per second: {1e3 * operations / 989e12:.2f} ms")
-print(f"this GPU keeps both busy at 989e12 / {recorded.bytes_per_s:.2g} = {989e12 / recorded.bytes_per_s:.0f} operations per byte")
+print(f"this GPU keeps both busy at 989e12 / {recorded.bytes_per_s:.2g} = "
+      f"{989e12 / recorded.bytes_per_s:.0f} operations per byte")
 reveal("00.d", 989e12 / recorded.bytes_per_s, "tokens", tolerance=0.1)
 
 # %% [markdown]
@@ -490,9 +521,12 @@ without a cache, a step computes all of these tokens again. With one, it compute
 
 # %%
 without_s = 8192 * operations / 989e12  # the whole text again, at the peak rate
-with_s = 1 / one["best"] + 2**30 / recorded.bytes_per_s  # as recorded, and reading 1 GiB of cache
-print(f"one more token: at least {1e3 * without_s:.0f} ms without a cache, about {1e3 * with_s:.1f} ms with one")
-print(f"an answer of 500 tokens: at least {500 * without_s:.0f} s, or about {500 * with_s:.1f} s")
+# as recorded, and reading 1 GiB of cache
+with_s = 1 / one["best"] + 2**30 / recorded.bytes_per_s
+print(f"one more token: at least {1e3 * without_s:.0f} ms without a cache, "
+      f"about {1e3 * with_s:.1f} ms with one")
+print(f"an answer of 500 tokens: at least {500 * without_s:.0f} s, "
+      f"or about {500 * with_s:.1f} s")
 
 # %% [markdown]
 """
@@ -510,7 +544,8 @@ How many bytes does *one* token take in the cache of our model? It has this shap
 
 # %%
 config = model.config
-print(f"{config.num_hidden_layers} layers, {config.num_attention_heads} query heads, {config.num_key_value_heads} KV heads of size {config.head_dim}, {model.dtype}")
+print(f"{config.num_hidden_layers} layers, {config.num_attention_heads} query heads, "
+      f"{config.num_key_value_heads} KV heads of size {config.head_dim}, {model.dtype}")
 
 # %% [markdown]
 """
@@ -528,7 +563,8 @@ To check, add up the bytes of a real cache, after a prefill of A, and divide by 
 # %%
 _, cache = prefill(model, prompt_ids)
 total = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} per token")
+print(f"{cache.get_seq_length()} tokens take {total:,} bytes: "
+      f"{total / cache.get_seq_length():,.0f} per token")
 reveal("00.b", total / cache.get_seq_length(), "bytes")
 
 # %% [markdown]
@@ -545,16 +581,23 @@ from transformers import GPT2Config, LlamaConfig, Qwen3Config
 shapes = {
     "ours": model.config,
     "GPT-2 (124M)": GPT2Config(),
-    "Qwen3-0.6B": Qwen3Config(num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, head_dim=128),
-    "Llama-2-7B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=32),
-    "Llama-3-8B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8),
-    "Llama-3-70B": LlamaConfig(num_hidden_layers=80, hidden_size=8192, num_attention_heads=64, num_key_value_heads=8),
+    "Qwen3-0.6B": Qwen3Config(num_hidden_layers=28, hidden_size=1024, num_attention_heads=16,
+                              num_key_value_heads=8, head_dim=128),
+    "Llama-2-7B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32,
+                              num_key_value_heads=32),
+    "Llama-3-8B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32,
+                              num_key_value_heads=8),
+    "Llama-3-70B": LlamaConfig(num_hidden_layers=80, hidden_size=8192, num_attention_heads=64,
+                               num_key_value_heads=8),
 }
 rows = []
 for name, config in shapes.items():
-    size, (heads, width) = cache_bytes_per_token(config, bytes_per_element=2), kv_head_size(config)
-    rows.append((name, config.num_hidden_layers, config.num_attention_heads, heads, width, f"{size / 1024:g} KiB", f"{8192 * size / 2**30:.2f} GiB"))
-Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"], rows, caption="KV cache in bfloat16. A KiB is 2¹⁰ bytes, a GiB 2³⁰")
+    size = cache_bytes_per_token(config, bytes_per_element=2)
+    heads, width = kv_head_size(config)
+    rows.append((name, config.num_hidden_layers, config.num_attention_heads, heads, width,
+                 f"{size / 1024:g} KiB", f"{8192 * size / 2**30:.2f} GiB"))
+Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"],
+      rows, caption="KV cache in bfloat16. A KiB is 2¹⁰ bytes, a GiB 2³⁰")
 
 # %% [markdown]
 """
@@ -570,7 +613,8 @@ predict("00.c", ...)  # conversations
 
 # %%
 left = 80e9 - 2 * 8.03e9
-conversations = left // (8192 * cache_bytes_per_token(shapes["Llama-3-8B"], bytes_per_element=2))
+conversations = left // (8192 * cache_bytes_per_token(shapes["Llama-3-8B"],
+                                                      bytes_per_element=2))
 print(f"{left / 1e9:.1f} GB are left: room for {conversations:.0f} conversations")
 reveal("00.c", conversations, "conversations")
 
@@ -674,8 +718,11 @@ documents that you haven't seen. The cell starts out with each question asked al
 """
 
 # %%
+from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
+
 def answer_all(model, document_ids, questions, max_new_tokens):
-    return [greedy_with_cache(model, document_ids + question, max_new_tokens) for question in questions]  # replace this
+    return [greedy_with_cache(model, document_ids + question, max_new_tokens)
+            for question in questions]  # replace this
 
 
 questions_scoreboard(answer_all)
@@ -704,7 +751,8 @@ head has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_di
 from lessons_lib.models.configuration import cache_bytes_per_token
 
 # %%
-print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,} bytes per token of our model")
+print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,} "
+      "bytes per token of our model")
 assert total == len(prompt_ids) * cache_bytes_per_token(model.config, model.dtype.itemsize)
 
 # %% [markdown]
@@ -720,14 +768,20 @@ from lessons_lib.measuring import machine_rates, pass_seconds
 from lessons_lib.viz.charts import line_chart
 
 peak_operations, peak_bytes = machine_rates(model)
-print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
-print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
+print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, "
+      f"{peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} "
+      "operations per byte")
+print("NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: "
+      f"{989e12 / 3.35e12:.0f} operations per byte")
 
 rows = []
 for name, cost in (("decode at 64", step), ("prefill of 64", chunk)):
-    bytes_ms, operations_ms = 1e3 * cost.bytes / peak_bytes, 1e3 * cost.operations / peak_operations
-    rows.append((name, f"{bytes_ms:.2f}", f"{operations_ms:.2f}", "memory" if bytes_ms > operations_ms else "compute"))
-Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this count"], rows, caption="Counts divided by this machine's peak rates")
+    bytes_ms = 1e3 * cost.bytes / peak_bytes
+    operations_ms = 1e3 * cost.operations / peak_operations
+    rows.append((name, f"{bytes_ms:.2f}", f"{operations_ms:.2f}",
+                 "memory" if bytes_ms > operations_ms else "compute"))
+Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this count"], rows,
+      caption="Counts divided by this machine's peak rates")
 
 # %% [markdown]
 """
@@ -738,16 +792,21 @@ first:** at which length do further tokens stop being nearly free? Both axes of 
 # %% tags=["measured"]
 lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 seconds = pass_seconds(model, lengths, repeat=7)
-print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1,\nand a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
+print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass "
+      f"over 1,\nand a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as "
+      "one over 16.")
 line_chart(
     lengths,
-    {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
+    {"one pass": [1e3 * s for s in seconds],
+     "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
     xlabel="new tokens in the pass",
     ylabel="milliseconds",
     log="xy",
     title="Time of one forward pass",
-    alt=f"Time of a forward pass against the number of new tokens in it. 1 token takes {1e3 * seconds[0]:.1f} ms, 16 tokens {1e3 * seconds[4]:.1f} ms, "
-    f"512 tokens {1e3 * seconds[-1]:.1f} ms. The time of a pass rises slowly at first and then in proportion; the time per token falls, then levels off.",
+    alt="Time of a forward pass against the number of new tokens in it. "
+        f"1 token takes {1e3 * seconds[0]:.1f} ms, 16 tokens {1e3 * seconds[4]:.1f} ms, "
+    f"512 tokens {1e3 * seconds[-1]:.1f} ms. The time of a pass rises slowly at first and "
+    "then in proportion; the time per token falls, then levels off.",
 )
 
 # %% [markdown]

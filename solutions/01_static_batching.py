@@ -2,6 +2,8 @@
 """
 # 01 · Static batching
 
+![Four answers in one wave: the short ones wait for the longest](../lessons_lib/assets/openings/01.svg)
+
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
 85 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites:
@@ -15,7 +17,7 @@ Cells that say `raise NotImplementedError()` are yours to fill in. If you skip a
 working version.
 """
 
-# %%
+# %% folded=true
 from itertools import permutations
 from statistics import mean, median
 from time import perf_counter
@@ -23,14 +25,18 @@ from time import perf_counter
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.batching import generate_one_by_one, positions_from_mask, static_generate, waves
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
+from lessons_lib.batching import generate_one_by_one, positions_from_mask, static_generate
+from lessons_lib.batching import waves
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
+from lessons_lib.measuring import request_times
 from lessons_lib.models import load_model
 from lessons_lib.recording import record_run, watch_forwards
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
+# %%
+# float32, so that results agree down to the last token
+model, tokenizer = load_model(device="cpu")
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
 
@@ -47,8 +53,10 @@ alone = record_run(generate_one_by_one, model, tokenizer, **SIX)
 times = request_times(alone.trace, in_steps=True)
 for story, answer in zip(STORIES, alone.outputs):
     text = tokenizer.decode(answer).replace("\n", " ")
-    print(f"{story.name}  {len(answer):3} tokens, waits {times[story.name].admitted:3} passes | {text[:90]}")
-print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.outputs))} tokens: one each")
+    print(f"{story.name}  {len(answer):3} tokens, waits {times[story.name].admitted:3} passes "
+          f"| {text[:90]}")
+print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.outputs))} "
+      "tokens: one each")
 
 # %% [markdown]
 """
@@ -74,7 +82,8 @@ def decode_ms(batch_size, cached=64, repeats=10):
     return 1000 * median(forward.seconds for forward in passes)
 
 decode_ms(1)  # warm-up: the first passes of a process are slower
-rounds = [{size: decode_ms(size) for size in (1, 2, 4, 8)} for _ in range(5)]  # a slow moment spoils only one of them
+# a slow moment spoils only one of them
+rounds = [{size: decode_ms(size) for size in (1, 2, 4, 8)} for _ in range(5)]
 measured = {size: min(each[size] for each in rounds) for size in (1, 2, 4, 8)}
 Table(
     ["rows", "ms per step", "relative to 1 row", "ms per token"],
@@ -117,8 +126,10 @@ from lessons_lib.batching.static_batching import pad_left
 
 # %%
 four = list("ACDE")
-input_ids, attention_mask = pad_left([prompt_ids[NAMES.index(name)] for name in four], tokenizer.pad_token_id)
-print(f"{attention_mask.numel()} cells computed in the prefill of A, C, D and E, {int(attention_mask.sum())} of them tokens")
+input_ids, attention_mask = pad_left([prompt_ids[NAMES.index(name)] for name in four],
+                                     tokenizer.pad_token_id)
+print(f"{attention_mask.numel()} cells computed in the prefill of A, C, D and E, "
+      f"{int(attention_mask.sum())} of them tokens")
 
 # %% [markdown]
 """
@@ -173,7 +184,8 @@ a *batch slot*, which serves one request at a time. Each column is a step.
 from lessons_lib.viz.timelines import draw_timeline
 
 lengths = [20, 30, 40, 60]
-example = record_run(static_generate, model, tokenizer, [PROMPTS[0]] * 4, max_new_tokens=lengths, batch_size=4, names=["G", "H", "I", "J"])
+example = record_run(static_generate, model, tokenizer, [PROMPTS[0]] * 4,
+                     max_new_tokens=lengths, batch_size=4, names=["G", "H", "I", "J"])
 draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 tokens")
 
 # %% [markdown]
@@ -186,7 +198,8 @@ reaches its limit. How many forward passes are there, including the prefills?
 """
 
 # %%
-Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_tokens] for s, ids in zip(STORIES, prompt_ids)])
+Table(["request", "prompt tokens", "new tokens"],
+      [[s.name, len(ids), s.max_new_tokens] for s, ids in zip(STORIES, prompt_ids)])
 
 # %%
 predict("01.a", ...)
@@ -220,8 +233,10 @@ from lessons_lib.batching.static_batching import wave_steps
 predicted = wave_steps(MAX_NEW_TOKENS, batch_size=4)
 reveal("01.a", predicted[-1][2], "forward passes")
 Table(
-    ["request", "starts after step", "last token in step", "returned after step", "steps from last token to return"],
-    [[name, start, last, returned, returned - last] for name, (start, last, returned) in zip(NAMES, predicted)],
+    ["request", "starts after step", "last token in step", "returned after step",
+     "steps from last token to return"],
+    [[name, start, last, returned, returned - last]
+     for name, (start, last, returned) in zip(NAMES, predicted)],
     caption="The six stories in waves of four",
 )
 
@@ -314,8 +329,10 @@ Step through the six stories:
 # %%
 from lessons_lib.viz.stepper import Stepper
 
-six = record_run(static_generate, model, tokenizer, **SIX, batch_size=4, generate_wave=generate_wave)
-Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in waves of four"), count=len(six.trace.steps), start=len(six.trace.steps) - 1)
+six = record_run(static_generate, model, tokenizer, **SIX, batch_size=4,
+                 generate_wave=generate_wave)
+Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in waves of four"),
+        count=len(six.trace.steps), start=len(six.trace.steps) - 1)
 
 # %% [markdown]
 """
@@ -339,10 +356,13 @@ every answer does reach its limit.
 times = request_times(six.trace, in_steps=True)
 seen = [[t.admitted, t.done, t.returned] for t in times.values()]
 print("`wave_steps` is right for every request:", list(map(list, predicted)) == seen)
-padding = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "prefill")
-finished = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "finished")
+padding = sum(row.wasted for step in six.trace.steps
+              for row in step.rows if row.phase == "prefill")
+finished = sum(row.wasted for step in six.trace.steps
+               for row in step.rows if row.phase == "finished")
 useful, computed = six.trace.tokens_useful, six.trace.tokens_computed
-print(f"useful: {useful} of {computed} cells, {useful / computed:.0%}; padding: {padding}; rows that have finished: {finished}")
+print(f"useful: {useful} of {computed} cells, {useful / computed:.0%}; padding: {padding}; "
+      f"rows that have finished: {finished}")
 
 # %% [markdown]
 """
@@ -358,14 +378,18 @@ of 2, 4 and 6, which pad the rows differently.
 # %%
 def oracle(ids, max_tokens):
     ids = torch.tensor([ids])
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)[0, ids.shape[1] :].tolist()
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens,
+                          do_sample=False,
+                          pad_token_id=tokenizer.pad_token_id)[0, ids.shape[1] :].tolist()
 
 expected = [oracle(ids, max_tokens) for ids, max_tokens in zip(prompt_ids, MAX_NEW_TOKENS)]
 print("one at a time equals `generate`:", alone.outputs == expected)
 for size in (2, 4, 6):
-    outputs = record_run(static_generate, model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
+    outputs = record_run(static_generate, model, tokenizer, **SIX, batch_size=size,
+                         generate_wave=generate_wave).outputs
     equal = sum(answer == reference for answer, reference in zip(outputs, expected))
-    print(f"batch size {size}: {equal} of 6 stories equal `generate`, token for token ({sum(map(len, outputs))} tokens)")
+    print(f"batch size {size}: {equal} of 6 stories equal `generate`, "
+          f"token for token ({sum(map(len, outputs))} tokens)")
 
 # %% [markdown]
 """
@@ -375,10 +399,12 @@ Here are eight more requests for your loop, in one wave. Put in openings of your
 """
 
 # %%
-openings = ["A cat", "The king", "One night", "The robot", "Her mom", "A frog", "The snow", "My boat"]
+openings = ["A cat", "The king", "One night", "The robot", "Her mom", "A frog", "The snow",
+            "My boat"]
 eight = [tokenizer(opening).input_ids for opening in openings]
 # No end token is passed, so every answer reaches its limit.
-for opening, answer in zip(openings, generate_wave(model, eight, [40] * 8, tokenizer.pad_token_id)):
+for opening, answer in zip(openings,
+                           generate_wave(model, eight, [40] * 8, tokenizer.pad_token_id)):
     print(f"{opening}{tokenizer.decode(answer)}".replace("\n", " ")[:110])
 
 # %% [markdown]
@@ -388,21 +414,26 @@ How much faster is one wave of eight than eight waves of one?
 
 # %% tags=["measured"]
 def one_wave(name, limits, rounds=3):
-    """A row of the table below: your loop serves the eight requests in waves of one, and in one wave of eight."""
+    """A row of the table below: your loop serves the eight requests in waves of one, and in
+    one wave of eight."""
     seconds = {1: [], 8: []}
-    for _ in range(rounds):  # in turn, so that a slow moment hits both; the fastest of each counts
+    # in turn, so that a slow moment hits both; the fastest of each counts
+    for _ in range(rounds):
         for batch_size, taken in seconds.items():
             started = perf_counter()
             for ids, max_tokens in zip(waves(eight, batch_size), waves(limits, batch_size)):
                 generate_wave(model, ids, max_tokens, tokenizer.pad_token_id)
             taken.append(perf_counter() - started)
     alone_s, wave_s = map(min, seconds.values())
-    alone_passes, wave_passes = (wave_steps(limits, batch_size)[-1][2] for batch_size in seconds)
+    alone_passes, wave_passes = (wave_steps(limits, batch_size)[-1][2]
+                                 for batch_size in seconds)
     speedup = f"{alone_s / wave_s:.1f} ×"
-    return [name, sum(limits), alone_passes, f"{alone_s:.2f}", wave_passes, f"{wave_s:.2f}", speedup]
+    return [name, sum(limits), alone_passes, f"{alone_s:.2f}", wave_passes,
+            f"{wave_s:.2f}", speedup]
 
 equal_answers = one_wave("eight of 40", [40] * 8)
-print("One at a time: {} passes in {} s. In one wave: {} passes in {} s, {} as fast.".format(*equal_answers[2:]))
+print("One at a time: {} passes in {} s. In one wave: "
+      "{} passes in {} s, {} as fast.".format(*equal_answers[2:]))
 
 # %% [markdown]
 """
@@ -424,7 +455,8 @@ predict("01.b", ...)
 one_long_answer = one_wave("seven of 20, one of 180", [20] * 7 + [180])
 reveal("01.b", float(one_long_answer[-1].removesuffix(" ×")), "times as fast", tolerance=0.5)
 Table(
-    ["limits", "new tokens", "passes, one at a time", "seconds, one at a time", "passes, one wave", "seconds, one wave", "speedup"],
+    ["limits", "new tokens", "passes, one at a time", "seconds, one at a time",
+     "passes, one wave", "seconds, one wave", "speedup"],
     [equal_answers, one_long_answer],
     caption="Your loop, one request at a time and in one wave of eight",
 )
@@ -555,11 +587,14 @@ from lessons_lib.viz.words import marked
 variants = {}
 for variant, name in (("no mask", "attention_mask"), ("no positions", "position_ids")):
     with left_out(model, name):
-        variants[variant] = generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
+        variants[variant] = generate_wave(model, prompt_ids, MAX_NEW_TOKENS,
+                                          tokenizer.pad_token_id, tokenizer.eos_token_id)
 for story, right, *answers in zip(STORIES, expected, *variants.values()):
-    print(f"{story.name}: ...{story.prompt[-40:]}\n    right        | {' '.join(tokenizer.decode(right)[:80].split())}")
+    print(f"{story.name}: ...{story.prompt[-40:]}\n    right        | "
+          f"{' '.join(tokenizer.decode(right)[:80].split())}")
     for variant, answer in zip(variants, answers):
-        text = "the same" if answer == right else marked(tokenizer.decode(right), tokenizer.decode(answer), limit=80)
+        texts = tokenizer.decode(right), tokenizer.decode(answer)
+        text = "the same" if answer == right else marked(*texts, limit=80)
         print(f"    {variant:12} | {text}")
 for key, answers in zip(("01.c", "01.d"), variants.values()):
     reveal(key, sum(answer != right for answer, right in zip(answers, expected)), "answers")
@@ -588,13 +623,15 @@ from lessons_lib.models import tiny_model
 
 
 def next_token(tiny, padding):
-    """The token after the prompt 3, 7, 11 in a row that begins with so many cells of padding."""
+    """The token after the prompt 3, 7, 11 in a row that begins with so many cells of
+    padding."""
     input_ids, attention_mask = pad_left([[3, 7, 11], [1] * (3 + padding)], pad_token_id=0)
     return int(tiny(input_ids=input_ids, attention_mask=attention_mask).logits[0, -1].argmax())
 
 Table(
     ["cells of padding", "next token, GPT-2", "next token, Qwen2"],
-    [[padding, next_token(tiny_model("gpt2"), padding), next_token(tiny_model("qwen2"), padding)] for padding in range(4)],
+    [[padding, next_token(tiny_model("gpt2"), padding),
+      next_token(tiny_model("qwen2"), padding)] for padding in range(4)],
     caption="The same prompt after more and more hidden padding",
 )
 
@@ -632,13 +669,16 @@ def pad_right(prompt_ids, pad_token_id):
     """The same rectangle with each row's padding moved to the right of its tokens."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     shifts = (mask == 0).sum(dim=1).tolist()
-    return tuple(torch.stack([row.roll(-by) for row, by in zip(tensor, shifts)]) for tensor in (input_ids, mask))
+    return tuple(torch.stack([row.roll(-by) for row, by in zip(tensor, shifts)])
+                 for tensor in (input_ids, mask))
 
 with patch.object(static_batching, "pad_left", pad_right):
-    padded_right = static_batching.generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    padded_right = static_batching.generate_wave(
+        model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
 for story, right, answer in zip(STORIES, expected, padded_right):
     print(f"{story.name}  right        | {' '.join(tokenizer.decode(right)[:80].split())}")
-    print(f"   padded right | {marked(tokenizer.decode(right), tokenizer.decode(answer), limit=80)}")
+    print("   padded right | "
+          f"{marked(tokenizer.decode(right), tokenizer.decode(answer), limit=80)}")
 
 # %% [markdown]
 """

@@ -2,6 +2,8 @@
 """
 # 02 · Continuous batching with slots
 
+![Static batching above, continuous batching below: done much earlier](../lessons_lib/assets/openings/02.svg)
+
 **Can a new request join the batch while the others keep running?**
 
 85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
@@ -12,7 +14,7 @@ serving systems use instead: a request leaves the batch in the step after its la
 takes its slot right away.
 """
 
-# %%
+# %% folded=true
 import random
 from collections import deque
 from functools import partial
@@ -20,11 +22,13 @@ from statistics import mean
 
 import torch
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotManager, batch_generate, static_generate
+from lessons_lib.batching import SlotBatch, SlotCache, SlotManager, batch_generate
+from lessons_lib.batching import static_generate
 from lessons_lib.batching.continuous_batching import decode_all, forward
 from lessons_lib.batching.request import Request, RequestState
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics
+from lessons_lib.measuring import ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
@@ -34,7 +38,9 @@ from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare, draw_timeline
 from lessons_lib.viz.words import marked
 
-model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
+# %%
+# float32: "equal" below means equal down to the last token
+model, tokenizer = load_model(device="cpu")
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
@@ -48,7 +54,8 @@ Here are the six stories again, served in waves of four. Look at slot 3, which D
 # %%
 static = record_run(static_generate, model, tokenizer, **SIX, batch_size=4)
 times = request_times(static.trace, in_steps=True)
-print(f"D gets its last token in step {times['D'].done}. Its slot stays occupied until step {times['D'].returned}.")
+print(f"D gets its last token in step {times['D'].done}. Its slot stays occupied until step "
+      f"{times['D'].returned}.")
 print(f"E and F wait in the queue for {times['E'].admitted} steps.")
 draw_timeline(static.trace, title="Static batching, waves of four")
 
@@ -83,7 +90,8 @@ Here are three stories, D, B and F, and two slots, above with static batching an
 
 # %%
 three = [STORIES[NAMES.index(name)] for name in "DBF"]
-THREE = dict(prompts=[s.prompt for s in three], max_new_tokens=[s.max_new_tokens for s in three], names="DBF")
+THREE = dict(prompts=[s.prompt for s in three],
+             max_new_tokens=[s.max_new_tokens for s in three], names="DBF")
 waves = record_run(static_generate, model, tokenizer, **THREE, batch_size=2)
 slots = record_run(batch_generate, model, tokenizer, **THREE, batch_size=2, prefill_step=16)
 draw_compare(waves.trace, slots.trace)
@@ -123,7 +131,8 @@ grows.
 cache = SlotCache(model, num_slots=4, max_seq_len=256)
 print("keys of one layer:", list(cache.layers[0].keys.shape))
 megabytes = 4 * 256 * cache_bytes_per_token(model.config, model.dtype.itemsize) / 2**20
-print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f} MiB, before the first request arrives")
+print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f} MiB, "
+      "before the first request arrives")
 
 # %% [markdown]
 """
@@ -203,7 +212,8 @@ PARTS = dict(mask=cache_mask)
 def careless_mask(positions, num_keys):
     if positions.shape[1] > 1:  # a prompt chunk
         return cache_mask(positions, num_keys)
-    return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)  # a decode pass: every column
+    # a decode pass: every column
+    return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)
 
 
 def answer_of_e(**parts):
@@ -214,7 +224,8 @@ def answer_of_e(**parts):
 
 right, careless = answer_of_e(), answer_of_e(mask=careless_mask)
 print(f"your mask:\n   {PROMPTS[4]}{tokenizer.decode(right)}\n")
-print(f"careless mask:\n   {PROMPTS[4]} {marked(tokenizer.decode(right), tokenizer.decode(careless))}\n")
+print(f"careless mask:\n   {PROMPTS[4]} "
+      f"{marked(tokenizer.decode(right), tokenizer.decode(careless))}\n")
 print(f"F's prompt:\n   {PROMPTS[5]}")
 
 # %% [markdown]
@@ -333,12 +344,14 @@ whole run below the waves of lesson 01.
 
 # %%
 MINE = PARTS | dict(step=step)
-continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, **MINE)
+continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4,
+                        prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
-before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
+before, after = (request_times(run.trace, in_steps=True) for run in (static, continuous))
 print("The step in which each answer is returned, static → continuous:")
 print(", ".join(f"{name} {before[name].returned} → {after[name].returned}" for name in NAMES))
-Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps), start=len(static.trace.steps) - 1)
+Stepper(lambda i: draw_compare(static.trace, continuous.trace, i),
+        count=len(static.trace.steps), start=len(static.trace.steps) - 1)
 
 # %% [markdown]
 """
@@ -354,20 +367,25 @@ In waves, it would start with E and F in step 101, and its answer would be retur
 """
 
 # %%
-OPENING, ARRIVES = "Lily found a tiny door in the garden.", 40  # another opening, or another step, up to 100
+# another opening, or another step, up to 100
+OPENING, ARRIVES = "Lily found a tiny door in the garden.", 40
 
 end = tokenizer.eos_token_id
-stories = [Request(story.name, prompt_ids[story.name], story.max_new_tokens, end) for story in STORIES]
+stories = [Request(story.name, prompt_ids[story.name], story.max_new_tokens, end)
+           for story in STORIES]
 yours = Request("yours", tokenizer(OPENING).input_ids, 30, end)
-batch = SlotBatch(model, SlotCache(model, 4, 256), SlotManager(4), 64, deque(stories), mask=cache_mask)
+batch = SlotBatch(model, SlotCache(model, 4, 256), SlotManager(4), 64, deque(stories),
+                  mask=cache_mask)
 steps, shown = 0, None
 while batch.has_work():  # the loop of `batch_generate`, and one request that arrives later
     if steps == ARRIVES:
         batch.waiting.append(yours)
     step(batch)
     steps += 1
-    slots_now = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}" for slot in range(4))
-    line = f"slots: {slots_now} waiting: {' '.join(request.id for request in batch.waiting) or '-'}"
+    slots_now = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}"
+                        for slot in range(4))
+    waiting = " ".join(request.id for request in batch.waiting) or "-"
+    line = f"slots: {slots_now} waiting: {waiting}"
     if line != shown:
         print(f"step {steps:3}   {line}")
         shown = line
@@ -391,7 +409,8 @@ Requests come and go, in rows that still contain old keys. Each answer must stil
 def alone(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
     how = dict(max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    return model.generate(ids, attention_mask=torch.ones_like(ids), **how)[0, ids.shape[1] :].tolist()
+    return model.generate(ids, attention_mask=torch.ones_like(ids),
+                          **how)[0, ids.shape[1] :].tolist()
 
 
 oracle = [alone(story.name, story.max_new_tokens) for story in STORIES]
@@ -399,7 +418,8 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7)):
     how = dict(batch_size=batch_size, prefill_step=prefill_step, **MINE)
     result = record_run(batch_generate, model, tokenizer, **SIX, **how)
     same, steps = sum(a == b for a, b in zip(result.outputs, oracle)), len(result.trace.steps)
-    print(f"{batch_size} slots, chunks of {prefill_step:2}: {same} of 6 answers equal `generate`, in {steps} steps")
+    print(f"{batch_size} slots, chunks of {prefill_step:2}: "
+          f"{same} of 6 answers equal `generate`, in {steps} steps")
 
 # %% [markdown]
 """
@@ -426,9 +446,11 @@ max_tokens_each = [60, 40, 30] + [rng.randint(5, 8) for _ in range(21)]
 rng.shuffle(max_tokens_each)
 WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 
-methods = {"static": partial(record_run, static_generate), "continuous": partial(record_run, batch_generate, **MINE)}
+methods = {"static": partial(record_run, static_generate),
+           "continuous": partial(record_run, batch_generate, **MINE)}
 keys = [("static", 1), *((kind, n) for n in (4, 8) for kind in methods)]
-runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
+runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)]
+        for kind, n in keys}
 equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
 print("all answers equal those of one request at a time:", equal)
 
@@ -437,12 +459,15 @@ def in_steps(kind, n):
     trace = runs[kind, n][0].trace
     times = request_times(trace, in_steps=True).values()
     queued, latency = mean(t.admitted for t in times), mean(t.returned for t in times)
-    return [len(trace.steps), queued, latency, f"{batch_metrics([], trace).slot_utilization:.0%}"]
+    return [len(trace.steps), queued, latency,
+            f"{batch_metrics([], trace).slot_utilization:.0%}"]
 
 
 Table(
-    columns=["batch size", "method", "steps", "mean queue time", "mean latency", "slot utilization"],
-    rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs],
+    columns=["batch size", "method", "steps", "mean queue time", "mean latency",
+             "slot utilization"],
+    rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)]
+          for kind, n in runs],
     caption="24 requests. Times in steps, which are the same on every machine.",
 )
 
@@ -468,7 +493,8 @@ seconds = {key: in_seconds(*key) for key in runs}
 base = seconds["static", 1][0]
 for (kind, n), (throughput, _, latency) in seconds.items():
     name = "one at a time:" if n == 1 else f"{kind}, batch size {n}:"
-    print(f"{name:26}{throughput:4.0f} tokens/s, {throughput / base:.2f} ×; mean latency {latency:4.1f} s")
+    print(f"{name:26}{throughput:4.0f} tokens/s, {throughput / base:.2f} ×; "
+          f"mean latency {latency:4.1f} s")
 
 # %% [markdown]
 """
@@ -503,10 +529,12 @@ You predicted how much of the reserved cache is in use. Here is the answer, and 
 
 # %%
 reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
-for name, run in {"six stories, 4 slots": continuous, "24 requests, 8 slots": runs["continuous", 8][0]}.items():
+for name, run in {"six stories, 4 slots": continuous,
+                  "24 requests, 8 slots": runs["continuous", 8][0]}.items():
     trace, two = run.trace, sum(step.forward_calls == 2 for step in run.trace.steps)
     wasted = 1 - trace.tokens_useful / trace.tokens_computed
-    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average; computed positions wasted: {wasted:.0%};")
+    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average; "
+          f"computed positions wasted: {wasted:.0%};")
     print(f"    {two} of {len(trace.steps)} steps made two passes")
 
 # %% [markdown]
@@ -582,7 +610,8 @@ change back if slot 1 is set to zero when F leaves it, with the same careless ma
 # %%
 from lessons_lib.batching.continuous_batching import step as library_step
 
-columns_read = {}  # position of the new token in slot 1 -> how many columns that decode pass reads
+# position of the new token in slot 1 -> how many columns that decode pass reads
+columns_read = {}
 
 
 def watched_mask(positions, num_keys):
@@ -602,7 +631,8 @@ assert answer_of_e(mask=watched_mask) == careless
 first = len(prompt_ids["E"])
 for position in range(first, first + 3):
     foreign = tokenizer.decode(prompt_ids["F"][position + 1 : columns_read[position]])
-    fed, new = (tokenizer.decode(careless[i]) for i in (position - first, position - first + 1))
+    fed, new = (tokenizer.decode(careless[i])
+                for i in (position - first, position - first + 1))
     print(f"{fed!r} sees F's {foreign!r}; the next token is {new!r}")
 cleared = answer_of_e(mask=careless_mask, step=clear_then_step)
 print("careless mask, but the row is cleared: the answer is the right one:", cleared == right)
@@ -633,14 +663,16 @@ predict("02.c", ...)  # steps
 def with_long_prompt(prefill_step):
     ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
     how = dict(batch_size=4, prefill_step=prefill_step, **MINE)
-    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
+    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4],
+                      **how).trace.steps
 
 
 for prefill_step in (240, 64, 16):
     steps = with_long_prompt(prefill_step)
     largest = max(s.tokens_computed for s in steps)
     first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; first token of the long one in step {first}")
+    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+          f"first token of the long one in step {first}")
 reveal("02.c", first, unit="steps")
 
 # %% [markdown]
@@ -676,8 +708,10 @@ from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, Request
 from lessons_lib.batching.request import Request
 
 # %%
-mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"new_request": Request})
-print("the six stories with your requests: the same answers:", mine.outputs == continuous.outputs)
+mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4,
+                  **MINE | {"new_request": Request})
+print("the six stories with your requests: the same answers:",
+      mine.outputs == continuous.outputs)
 
 # %% [markdown]
 """
@@ -706,5 +740,7 @@ from lessons_lib.batching.slots import NoFreeSlot
 from lessons_lib.batching.slots import SlotManager
 
 # %%
-mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"new_slots": SlotManager})
-print("the six stories with your slot manager: the same answers:", mine.outputs == continuous.outputs)
+mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4,
+                  **MINE | {"new_slots": SlotManager})
+print("the six stories with your slot manager: the same answers:",
+      mine.outputs == continuous.outputs)

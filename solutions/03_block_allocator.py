@@ -2,6 +2,8 @@
 """
 # 03 · A block allocator
 
+![A pool of blocks in the colors of their requests, and four block tables](../lessons_lib/assets/openings/03.svg)
+
 **How can requests share one cache when we don't know how long each of them will get?**
 
 90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
@@ -13,15 +15,16 @@ serving systems use instead: a pool of small blocks, and for each request a tabl
 lesson 06 fills the blocks with keys and values.
 """
 
-# %%
+# %% folded=true
 from statistics import mean, median
 
 import torch
 
 from lessons_lib.batching import batch_generate
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.lesson_03.scoreboard import admission_scoreboard
-from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_for, blocks_in_budget
+from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_for
+from lessons_lib.kv_cache import blocks_in_budget
 from lessons_lib.kv_cache import serve_in_blocks, step_in_blocks, step_with_oracle
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
@@ -31,8 +34,10 @@ from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool, watch_paging
 from lessons_lib.viz.tables import Table
 
+# %%
 model, tokenizer = load_model(device="cpu")  # float32: 4 bytes per element in the cache
-prompt_tokens = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(NAMES, PROMPTS)}
+prompt_tokens = {name: len(tokenizer(prompt).input_ids)
+                 for name, prompt in zip(NAMES, PROMPTS)}
 
 # %% [markdown]
 """
@@ -48,7 +53,8 @@ slot.
 
 # %%
 six = record_run(
-    batch_generate, model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, batch_size=4, max_seq_len=256
+    batch_generate, model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES,
+    batch_size=4, max_seq_len=256
 )
 held = tokens_held(six.trace)
 final = final_tokens(held)
@@ -277,10 +283,12 @@ predict("03.b", ...)
 # %%
 keys = torch.zeros(6 * 16, dtype=torch.int64)
 for table, first in ((tables["A"], 1000), (tables["B"], 2000)):
-    keys[slot_mapping(table.blocks, 16, 0, table.num_tokens)] = first + torch.arange(table.num_tokens)
+    keys[slot_mapping(table.blocks, 16, 0,
+                      table.num_tokens)] = first + torch.arange(table.num_tokens)
 old_blocks = list(tables["A"].blocks)
 print("A reads its positions 14 to 18:", keys[slot_mapping(old_blocks, 16, 14, 19)].tolist())
-print("B reads its positions 46 to 50:", keys[slot_mapping(tables["B"].blocks, 16, 46, 51)].tolist())
+print("B reads its positions 46 to 50:",
+      keys[slot_mapping(tables["B"].blocks, 16, 46, 51)].tolist())
 
 tables["A"].release()
 tables["C"] = BlockTable(pool)
@@ -307,8 +315,10 @@ names = [str(index) for index in range(32)]
 how = dict(max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
 many = record_run(batch_generate, model, tokenizer, load.prompts, **how)
 for size in (1, 16, 64):
-    same = replay(many.trace, BlockPool(500, size), BlockTable) == replay(many.trace, reference.BlockPool(500, size))
-    print(f"blocks of {size}: the same pool and tables as the reference after every change: {same}")
+    same = replay(many.trace, BlockPool(500, size),
+                  BlockTable) == replay(many.trace, reference.BlockPool(500, size))
+    print(f"blocks of {size}: the same pool and tables as the reference after every "
+          f"change: {same}")
 
 # %% [markdown]
 """
@@ -321,7 +331,8 @@ divides. (It's exercise 03.5, in "Further".)
 # %%
 BUDGET = 4 * 2**20
 count = blocks_in_budget(model.config, 16, BUDGET)
-print(f"a block of 16 takes {block_bytes(model.config, 16):,} bytes: 4 MiB has {count} blocks, for {16 * count} tokens")
+print(f"a block of 16 takes {block_bytes(model.config, 16):,} bytes: "
+      f"4 MiB has {count} blocks, for {16 * count} tokens")
 
 # %% [markdown]
 """
@@ -346,11 +357,14 @@ done? Within 25% is a hit.
 """
 
 # %%
-lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in zip(load.prompts, many.outputs)]
+lengths = [(len(tokenizer(prompt).input_ids), len(output))
+           for prompt, output in zip(load.prompts, many.outputs)]
 answers = sorted(answer for _, answer in lengths)
 token_bytes = cache_bytes_per_token(model.config)
-print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
-print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
+print(f"one cache slot takes {token_bytes:,} bytes, "
+      f"so 4 MiB has {BUDGET // token_bytes} slots")
+print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, "
+      f"or {BUDGET // (16 * token_bytes)} blocks of 16")
 
 
 def serve(size, step=step_in_blocks, num_blocks=None):
@@ -362,27 +376,34 @@ def serve(size, step=step_in_blocks, num_blocks=None):
 served = {"rows of 256": serve(256), "oracle": serve(1, step_with_oracle)}
 served |= {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
 rows, blocks = served["rows of 256"], served["blocks of 16"]
-print(f"in rows, {max(step.running for step in rows)} requests run at once; all 32 are done after {len(rows)} steps")
+print(f"in rows, {max(step.running for step in rows)} requests run at once; "
+      f"all 32 are done after {len(rows)} steps")
 queued = [step for step in blocks if step.waiting]
 tokens = mean(step.tokens / step.running for step in queued)
-print(f"in blocks of 16, a running request holds {tokens:.0f} tokens on average, while others wait")
-print(f"the answers have {answers[0]} to {answers[-1]} tokens, {median(answers):.0f} in the middle")
+print(f"in blocks of 16, a running request holds {tokens:.0f} tokens on average, "
+      "while others wait")
+print(f"the answers have {answers[0]} to {answers[-1]} tokens, "
+      f"{median(answers):.0f} in the middle")
 
 # %%
 predict("03.c", ...)  # steps until all requests are done, in blocks of 16
 
 # %%
 reveal("03.c", len(blocks), unit="steps", tolerance=0.25)
-print(f"while others wait, {mean(step.running for step in queued):.1f} requests run at once on average")
+print(f"while others wait, {mean(step.running for step in queued):.1f} requests run at "
+      "once on average")
 for name, steps in (("rows", rows), ("blocks of 16", blocks)):
     last = max(number for number, step in enumerate(steps, 1) if step.waiting)
     print(f"in {name}, no request waits any more after step {last}")
 
 done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
-curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
-told = f"Rows: at most 2 requests, done after {len(rows)} steps. Blocks: all done after {len(blocks)} steps."
+curves = {"rows of 256": [step.running for step in rows],
+          "blocks of 16": [step.running for step in blocks] + done}
+told = (f"Rows: at most 2 requests, done after {len(rows)} steps. "
+        f"Blocks: all done after {len(blocks)} steps.")
 line_chart(
-    range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", title="Requests that run at once",
+    range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run",
+    title="Requests that run at once",
     alt=told,
 )  # fmt: skip
 
@@ -393,10 +414,13 @@ def compare(served):
     rows = []
     for name, steps in served.items():
         held = mean(step.tokens for step in steps if step.waiting) / 512
-        most, restarts = max(step.running for step in steps), sum(step.restarted for step in steps)
+        most, restarts = max(step.running
+                             for step in steps), sum(step.restarted for step in steps)
         rows.append([name, len(steps), most, f"{held:.0%}", restarts])
-    columns = ["cache", "steps until all are done", "most at once", "slots with a token, while others wait", "restarts"]
-    caption = "The same 32 requests in about 4 MiB. A restarted request loses all its blocks and tokens"
+    columns = ["cache", "steps until all are done", "most at once",
+               "slots with a token, while others wait", "restarts"]
+    caption = ("The same 32 requests in about 4 MiB. "
+               "A restarted request loses all its blocks and tokens")
     return Table(columns, rows, caption)
 
 

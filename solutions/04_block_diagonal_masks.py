@@ -2,6 +2,8 @@
 """
 # 04 · Block-diagonal masks
 
+![An attention mask of two sequences in one row: two triangles](../lessons_lib/assets/openings/04.svg)
+
 **How can tokens of different requests share one row without affecting each other?**
 
 90 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
@@ -12,7 +14,7 @@ two integers per token. First, you run the six stories in one row, and each gets
 you write the attention that fast kernels compute, and the model runs on it without any mask.
 """
 
-# %%
+# %% folded=true
 import textwrap
 from functools import partial
 
@@ -23,7 +25,7 @@ from transformers import AttentionInterface
 from lessons_lib.attention import tag_tokens
 from lessons_lib.batching import greedy_with_cache, packed_generate
 from lessons_lib.batching.packed_logits import logits_at
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring.timing import median_ms
@@ -31,17 +33,20 @@ from lessons_lib.models import load_model
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.words import marked
 
+# %%
 model, tokenizer = load_model(device="cpu")  # float32, like the answers that we compare with
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
 
 def show_text(label, name, answer, right=None):
-    """Print a label, then the last words of a story's prompt and its answer; » « mark what isn't in the right one."""
+    """Print a label, then the last words of a story's prompt and its answer; » « mark what
+    isn't in the right one."""
     words = PROMPTS[NAMES.index(name)].split()
     prompt = ("... " if len(words) > 8 else "") + " ".join(words[-8:])
     print(label)
     text = marked(tokenizer.decode(right or answer), tokenizer.decode(answer))
-    print(textwrap.fill(f"{prompt} {text}", 96, initial_indent="    ", subsequent_indent="    "))
+    print(textwrap.fill(f"{prompt} {text}", 96, initial_indent="    ",
+                        subsequent_indent="    "))
 
 # %% [markdown]
 """
@@ -57,7 +62,8 @@ for name, ids in prompt_ids.items():
     print(name, ("#" * len(ids)).rjust(longest, "."))
 total = sum(map(len, prompt_ids.values()))
 print(
-    f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: {1 - total / (len(prompt_ids) * longest):.0%} is padding"
+    f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: "
+    f"{1 - total / (len(prompt_ids) * longest):.0%} is padding"
 )
 
 # %% [markdown]
@@ -68,7 +74,8 @@ in one long row, first those of F, then those of C. » and « mark the words tha
 
 # %%
 alone = greedy_with_cache(model, prompt_ids["C"], 30, tokenizer.eos_token_id)
-after_f = greedy_with_cache(model, prompt_ids["F"] + prompt_ids["C"], 30, tokenizer.eos_token_id)
+after_f = greedy_with_cache(model, prompt_ids["F"] + prompt_ids["C"], 30,
+                            tokenizer.eos_token_id)
 print(f"Prompt of F:\n{textwrap.indent(textwrap.fill(PROMPTS[5], 96), '    ')}")
 show_text("C alone:", "C", alone)
 show_text("C after F:", "C", after_f, alone)
@@ -153,7 +160,8 @@ from lessons_lib.attention.masks import block_diagonal_mask
 six = tag_tokens([len(ids) for ids in prompt_ids.values()])
 allowed = block_diagonal_mask(six, six)
 print(f"{int(allowed.sum()):,} of {allowed.numel():,} cells are True")
-reveal("04.a", 100 * allowed.sum().item() / allowed.numel(), "%", tolerance=0.22)  # 3 percentage points
+# 3 percentage points
+reveal("04.a", 100 * allowed.sum().item() / allowed.numel(), "%", tolerance=0.22)
 
 # %% [markdown]
 """
@@ -210,7 +218,8 @@ CE = [prompt_ids["C"], prompt_ids["E"]]
 
 def answers_with(mask):
     answers = packed_generate(
-        model, tokenizer, CE, max_new_tokens=[12, 12], packed_logits=partial(packed_logits, mask=mask)
+        model, tokenizer, CE, max_new_tokens=[12, 12],
+        packed_logits=partial(packed_logits, mask=mask)
     )
     return [tokenizer.decode(answer) for answer in answers]
 
@@ -249,7 +258,8 @@ def oracle(name, max_tokens):
 
 expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
 answers = packed_generate(
-    model, tokenizer, list(prompt_ids.values()), max_new_tokens=MAX_NEW_TOKENS, packed_logits=packed_logits
+    model, tokenizer, list(prompt_ids.values()), max_new_tokens=MAX_NEW_TOKENS,
+    packed_logits=packed_logits
 )
 for name, answer in zip(NAMES, answers):
     print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
@@ -274,7 +284,8 @@ predict("04.b", ...)  # how many of the six answers change
 def in_one_row(names, packed_logits, max_tokens=30):
     """The answers of stories that share a row, `max_tokens` tokens each."""
     prompts = [prompt_ids[name] for name in names]
-    return packed_generate(model, tokenizer, prompts, max_new_tokens=max_tokens, packed_logits=packed_logits)
+    return packed_generate(model, tokenizer, prompts, max_new_tokens=max_tokens,
+                           packed_logits=packed_logits)
 
 
 def positions_run_on(model, sequences):
@@ -282,7 +293,8 @@ def positions_run_on(model, sequences):
 
 
 short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
-reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
+reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)),
+       "stories")
 
 # %% [markdown]
 """
@@ -304,7 +316,8 @@ can be left out.) **Guess first:** E's prompt is "It was raining." Will its answ
 
 # %%
 def new_tokens_behind_b(model, sequences):
-    """Logits of E: its prompt has the right positions, and its new tokens are 62 positions too far on."""
+    """Logits of E: its prompt has the right positions, and its new tokens are 62 positions
+    too far on."""
     prompt_len, length, before = len(prompt_ids["E"]), len(sequences[0]), len(prompt_ids["B"])
     positions = [*range(prompt_len), *range(before + prompt_len, before + length)]
     return logits_at(model, sequences, torch.tensor(positions))
@@ -399,7 +412,8 @@ def with_the_mask(q, k, v, query_lens, seq_lens):
 
 lengths = [len(ids) for ids in prompt_ids.values()]
 steps = {}  # name -> q, k, v, query_lens and seq_lens
-for name, *lens in (("prefill of the six", lengths, lengths), ("decode of 64 × 500", [1] * 64, [500] * 64)):
+for name, *lens in (("prefill of the six", lengths, lengths),
+                    ("decode of 64 × 500", [1] * 64, [500] * 64)):
     row = [torch.randn(2, sum(tokens), 16) for tokens in (lens[0], lens[1], lens[1])]
     steps[name] = (*row, *lens)
     dense, dense_cells = counted_scores(with_the_mask, *steps[name])
@@ -417,7 +431,8 @@ as much?
 
 # %% tags=["measured"]
 for name, step in steps.items():
-    masked_ms, own_ms = median_ms([partial(attention, *step) for attention in (with_the_mask, varlen_attention)])
+    masked_ms, own_ms = median_ms([partial(attention, *step)
+                                   for attention in (with_the_mask, varlen_attention)])
     print(f"{name}: {masked_ms:6.1f} ms with the mask, {own_ms:5.1f} ms without it")
 
 # %% [markdown]
@@ -437,7 +452,8 @@ lengths_now = []  # of the sequences in the row that is being computed
 
 
 def attend(layer, q, k, v, mask, **_):
-    """What each layer calls: [1, heads, tokens, head_dim] in, [1, tokens, heads, head_dim] out."""
+    """What each layer calls: [1, heads, tokens, head_dim] in, [1, tokens, heads, head_dim]
+    out."""
     assert mask is None, "the model has made a mask"
     k, v = (x[0].repeat_interleave(layer.num_key_value_groups, dim=0) for x in (k, v))
     return varlen_attention(q[0], k, v, lengths_now, lengths_now).transpose(0, 1)[None], None
@@ -448,14 +464,16 @@ def logits_without_a_mask(model, sequences):
     lengths_now[:] = [len(ids) for ids in sequences]
     positions = tag_tokens(lengths_now).positions
     row = torch.tensor([sum(sequences, [])])
-    return model(input_ids=row, position_ids=positions[None], use_cache=False).logits[0].split(lengths_now)
+    return model(input_ids=row, position_ids=positions[None],
+                 use_cache=False).logits[0].split(lengths_now)
 
 
 AttentionInterface.register("varlen", attend)
 model.set_attn_implementation("varlen")
 try:
     for name, answer in zip(NAMES, in_one_row("ABCDEF", logits_without_a_mask, max_tokens=20)):
-        print(f"{name}: {tokenizer.decode(answer)!r}, equal to `generate`: {answer == expected[name][:20]}")
+        print(f"{name}: {tokenizer.decode(answer)!r}, equal to `generate`: "
+              f"{answer == expected[name][:20]}")
 finally:
     model.set_attn_implementation("sdpa")  # the default
 
@@ -552,7 +570,8 @@ from lessons_lib.checks.lesson_04.scoreboard import window_scoreboard
 
 def window_attention(q, k, v, lengths, window):
     tags = tag_tokens(lengths)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
+    # replace this
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))
 
 
 window_scoreboard(window_attention)
@@ -579,17 +598,22 @@ guess = [..., ..., ...]  # the bugs of answers 1, 2 and 3: "sequence", "causal" 
 
 import random
 
-from lessons_lib.attention.masks import RULES, combine, not_in_the_future, same_sequence  # `combine` joins rules with `&`
+# `combine` joins rules with `&`
+from lessons_lib.attention.masks import RULES, combine, not_in_the_future, same_sequence
 
 
 def new_tokens_counted_through_the_row(model, sequences):
-    """The right mask, and the right positions for the prompts; a new token has the index of its own pass."""
+    """The right mask, and the right positions for the prompts; a new token has the index of
+    its own pass."""
     positions, prompts_before = [], 0
     for number, ids in enumerate(sequences):
-        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
+        prompt_len = next(len(prompt)
+                          for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
         start = prompts_before + prompt_len
-        # In the pass of new token i, each of the `number` sequences before this one has i + 1 new tokens, too.
-        positions += [*range(prompt_len), *(start + number * (i + 1) + i for i in range(len(ids) - prompt_len))]
+        # In the pass of new token i, each of the `number` sequences before this one has i + 1
+        # new tokens, too.
+        positions += [*range(prompt_len),
+                      *(start + number * (i + 1) + i for i in range(len(ids) - prompt_len))]
         prompts_before += prompt_len
     return logits_at(model, sequences, torch.tensor(positions))
 
@@ -613,7 +637,8 @@ for number, bug in enumerate(hidden, 1):
     show_text(f"C, answer {number}:", "C", in_one_row("FC", bugs[bug])[1], right)
 if ... not in guess:
     for number, (bug, mine) in enumerate(zip(hidden, guess), 1):
-        print(f"answer {number}: {bug:10}", "as you said" if mine == bug else f"(you said {mine})")
+        print(f"answer {number}: {bug:10}",
+              "as you said" if mine == bug else f"(you said {mine})")
 
 # %% [markdown]
 """
@@ -675,16 +700,21 @@ def weights(may, low, dtype):
     """Softmax over the scores 2, 1, 9, with `low` added to the forbidden ones."""
     added = torch.tensor([0.0 if allowed else low for allowed in may]).to(dtype)
     return ", ".join(
-        f"{weight:.2f}" for weight in (torch.tensor([2.0, 1.0, 9.0]).to(dtype) + added).softmax(dim=-1).tolist()
+        f"{weight:.2f}"
+        for weight in (torch.tensor([2.0, 1.0,
+                                     9.0]).to(dtype) + added).softmax(dim=-1).tolist()
     )
 
 
 columns = [
-    (dtype, may) for dtype in (torch.float32, torch.float16) for may in ([True, True, False], [False, False, False])
+    (dtype, may) for dtype in (torch.float32, torch.float16)
+    for may in ([True, True, False], [False, False, False])
 ]
 Table(
-    ["added", "float32, two of three", "float32, none", "float16, two of three", "float16, none"],
-    [[f"{low:g}", *(weights(may, low, dtype) for dtype, may in columns)] for low in (-10.0, -1e9, -math.inf)],
+    ["added", "float32, two of three", "float32, none", "float16, two of three",
+     "float16, none"],
+    [[f"{low:g}", *(weights(may, low, dtype) for dtype, may in columns)]
+     for low in (-10.0, -1e9, -math.inf)],
     caption="The weights of the three keys",
 )
 

@@ -2,6 +2,8 @@
 """
 # 05 · Ragged packing
 
+![One packed row of two prompts without padding, and its mask](../lessons_lib/assets/openings/05.svg)
+
 **Can one forward pass compute what all requests need, and nothing else?**
 
 75 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
@@ -13,7 +15,7 @@ long prompt and the single tokens of running answers go through the model togeth
 tokens as it would alone.
 """
 
-# %%
+# %% folded=true
 import random
 from functools import partial
 from statistics import median
@@ -22,10 +24,11 @@ from time import perf_counter
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.attention import PackedBatch, concatenate_caches, copied_tokens, key_tags, packed_mask, tag_tokens, unpack
+from lessons_lib.attention import PackedBatch, concatenate_caches, copied_tokens, key_tags
+from lessons_lib.attention import packed_mask, tag_tokens, unpack
 from lessons_lib.batching import batch_generate, ragged_generate, static_generate
 from lessons_lib.batching.ragged_batching import admit, forward, retire
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model
 from lessons_lib.recording import record_run
@@ -33,7 +36,9 @@ from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
+# %%
+# float32: "equal" below means equal down to the last token
+model, tokenizer = load_model(device="cpu")
 SIX_PROMPTS = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
 SIX = dict(**SIX_PROMPTS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
@@ -49,8 +54,10 @@ Here are the six stories again in four slots, as in lesson 02. What was computed
 slots = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4)
 step = slots.trace.steps[1]
 computed = " · ".join(f"{row.request} {row.computed}" for row in step.rows)
-print(f"step 2: forward passes: {step.forward_calls}; {computed}: {step.tokens_computed} tokens computed, {step.tokens_useful} needed")
-print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed} tokens computed, {slots.trace.tokens_useful} needed")
+print(f"step 2: forward passes: {step.forward_calls}; {computed}: "
+      f"{step.tokens_computed} tokens computed, {step.tokens_useful} needed")
+print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed} tokens "
+      f"computed, {slots.trace.tokens_useful} needed")
 
 # %% [markdown]
 """
@@ -107,9 +114,11 @@ when C has left and A's prompt comes in.
 # %%
 CEA = [PROMPTS[NAMES.index(name)] for name in "CEA"]
 small = record_run(
-    ragged_generate, model, tokenizer, CEA, max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
+    ragged_generate, model, tokenizer, CEA, max_new_tokens=[3, 7, 4], names="CEA",
+    max_num_seqs=2
 )
-Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len(small.packed), still=0)
+Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode),
+        count=len(small.packed), still=0)
 
 # %% [markdown]
 """
@@ -168,7 +177,8 @@ again: it takes `row[start:end]` for each pair of adjacent entries in `cu_seqlen
 answer = dict(zip(NAMES, slots.outputs))
 new_tokens = [*([answer[name][19]] for name in "ABC"), prompt_ids["E"]]
 packed = pack(new_tokens, cached_lens=[*(len(prompt_ids[name]) + 19 for name in "ABC"), 0])
-for name in ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "logits_index"):
+for name in ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens",
+             "logits_index"):
     print(f"{name:>13}  {getattr(packed, name).tolist()}")
 parts = unpack(packed, packed.input_ids)
 print("unpacked:    ", [tokenizer.decode(part) for part in parts])
@@ -219,7 +229,8 @@ columns. How many of its 33 cells are True?
 def prefill_alone(name):
     cache = DynamicCache()
     with torch.inference_mode():
-        model(input_ids=torch.tensor([prompt_ids[name]], device=model.device), past_key_values=cache)
+        model(input_ids=torch.tensor([prompt_ids[name]], device=model.device),
+              past_key_values=cache)
     return cache
 
 
@@ -231,9 +242,12 @@ print(f"{int(mask.sum())} of {mask.numel()} cells are True\n")
 joined = concatenate_caches([prefill_alone(name) for name in more])
 for name, logits in zip(more, packed_forward(model, packed, joined)):
     with torch.inference_mode():
-        alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]])).logits[0, -1]
+        ids = torch.tensor([prompt_ids[name] + more[name]])
+        alone_logits = model(input_ids=ids).logits[0, -1]
     same = torch.allclose(logits, alone_logits, atol=1e-3)
-    both = f"next token {tokenizer.decode(logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}"
+    packed_next = tokenizer.decode(logits.argmax())
+    alone_next = tokenizer.decode(alone_logits.argmax())
+    both = f"next token {packed_next!r}, alone {alone_next!r}"
     print(f"{name}: {both}; all logits within 0.001: {same}")
 
 # %% [markdown]
@@ -298,9 +312,12 @@ predict("05.b", ...)  # copied tokens for each token of an answer
 
 # %%
 MINE = dict(packed_forward=packed_forward)  # your own
-ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
-copied, answered = sum(copied_tokens(step.packed) for step in ragged.packed), sum(len(answer) for answer in ragged.outputs)
-print(f"{ragged.trace.tokens_computed} tokens computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
+ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4,
+                    step=ragged_step, **MINE)
+copied, answered = sum(copied_tokens(step.packed) for step in ragged.packed), sum(
+    len(answer) for answer in ragged.outputs)
+print(f"{ragged.trace.tokens_computed} tokens computed, "
+      f"{ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
 print(f"{answered} tokens in the answers; {copied:,} tokens' keys and values copied")
 masks = [packed_mask(step.packed) for step in ragged.packed]
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
@@ -324,12 +341,14 @@ random requests on three families of models.)
 def alone(model, ids, max_tokens, end):
     ids = torch.tensor([ids], device=model.device)
     out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, eos_token_id=end, pad_token_id=0
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
+        eos_token_id=end, pad_token_id=0
     )
     return out[0, ids.shape[1] :].tolist()
 
 
-oracle = [alone(model, prompt_ids[story.name], story.max_new_tokens, tokenizer.eos_token_id) for story in STORIES]
+oracle = [alone(model, prompt_ids[story.name], story.max_new_tokens, tokenizer.eos_token_id)
+          for story in STORIES]
 print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal `generate`")
 
 # %% [markdown]
@@ -365,7 +384,8 @@ def without_ids(_, packed, cache):
     return packed_forward(Changed(attention_mask=may[None, None]), packed, cache)
 
 
-broken = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=without_ids)
+broken = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4,
+                         packed_forward=without_ids)
 for title, answers in (("with the ids", oracle), ("without", broken)):
     print(f"A's answer {title:>12}: {tokenizer.decode(answers[0])[:60]!r}")
 reveal("05.c", sum(got != right for got, right in zip(broken, oracle)), unit="answers")
@@ -387,15 +407,18 @@ recorded = partial(record_run, model=model, tokenizer=tokenizer)
 METHODS = {
     "static, 01": lambda load, n: recorded(static_generate, **load, batch_size=n),
     "slots, 02": lambda load, n: recorded(batch_generate, **load, batch_size=n),
-    "ragged, 05": lambda load, n: recorded(ragged_generate, **load, max_num_seqs=n, step=ragged_step, **MINE),
+    "ragged, 05": lambda load,
+    n: recorded(ragged_generate, **load, max_num_seqs=n, step=ragged_step, **MINE),
 }
 
 runs = {(method, n): METHODS[method](LOAD, n) for n in (4, 16) for method in METHODS}
-print("all answers the same:", all(run.outputs == runs["static, 01", 4].outputs for run in runs.values()))
+print("all answers the same:",
+      all(run.outputs == runs["static, 01", 4].outputs for run in runs.values()))
 traces = {key: run.trace for key, run in runs.items()}
 Table(
     columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
-    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
+    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"]
+          for (how, n), t in traces.items()],
     caption="Sixteen requests: steps, passes and tokens",
 )
 
@@ -416,7 +439,8 @@ most one prompt, or one chunk of a long one, in a pass of its own, and one token
 
 # %% tags=["measured"]
 def race(load, max_tokens_each, at_a_time, rounds=5):
-    """Slots and row serve the load in turn, so a temporary slowdown affects both. Speeds are from the medians."""
+    """Slots and row serve the load in turn, so a temporary slowdown affects both. Speeds are
+    from the medians."""
     asked = dict(prompts=prompts[: len(max_tokens_each)], max_new_tokens=max_tokens_each)
     passes, taken = {}, {"slots, 02": [], "ragged, 05": []}
     for _ in range(rounds):
@@ -427,7 +451,8 @@ def race(load, max_tokens_each, at_a_time, rounds=5):
     slots, row = passes.values()
     slots_seconds, row_seconds = map(median, taken.values())
     speed = f"the row is {slots_seconds / row_seconds:.2f} times as fast as the slots"
-    print(f"{load}: {slots} passes of the slots, {row} of the row ({slots / row:.2f} times as many); {speed}")
+    print(f"{load}: {slots} passes of the slots, {row} of the row ({slots / row:.2f} times as "
+          f"many); {speed}")
 
 
 race("for the row", [10] * 16, at_a_time=4)  # change the list and the number
@@ -558,7 +583,8 @@ Here are the prompts of C, E and A on their way into one row:
 # %%
 from lessons_lib.viz.batches import watch_packing
 
-watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA])
+watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids]
+                      for prompt in CEA])
 
 # %% [markdown]
 """
@@ -612,7 +638,8 @@ from lessons_lib.models import VOCAB_SIZE, tiny_model
 
 END = 24  # with a random model, any token can serve as the end token
 rng = random.Random(5)
-ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20))) for _ in range(40)]
+ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))],
+                    rng.choice((1, 2, 5, 20))) for _ in range(40)]
 
 
 def serve_arrivals(model, requests, rng, max_num_seqs):
@@ -627,14 +654,18 @@ def serve_arrivals(model, requests, rng, max_num_seqs):
 def equal_to_generate(family, max_num_seqs):
     """How many of the requests get what they get alone."""
     tiny = tiny_model(family)
-    requests = [Request(str(i), ids, max_tokens, END) for i, (ids, max_tokens) in enumerate(ragged_requests)]
+    requests = [Request(str(i), ids, max_tokens, END)
+                for i, (ids, max_tokens) in enumerate(ragged_requests)]
     serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
-    return sum(request.output_ids == alone(tiny, *asked, END) for request, asked in zip(requests, ragged_requests))
+    return sum(request.output_ids == alone(tiny, *asked, END)
+               for request, asked in zip(requests, ragged_requests))
 
 
 for family in ("gpt2", "llama", "qwen2"):
     for max_num_seqs in (3, 8):
-        print(f"{family:>6}, at most {max_num_seqs} per row: {equal_to_generate(family, max_num_seqs)} of {len(ragged_requests)} equal `generate`")
+        print(f"{family:>6}, at most {max_num_seqs} per row: "
+              f"{equal_to_generate(family, max_num_seqs)} of {len(ragged_requests)} "
+              "equal `generate`")
 
 # %% [markdown]
 """
@@ -645,13 +676,17 @@ What if each sequence's positions begin where it begins in the row, with the rig
 
 # %%
 def shifted_positions(_, packed, cache):
-    """The right mask, but the model counts each sequence's positions from where it begins in the row."""
+    """The right mask, but the model counts each sequence's positions from where it begins in
+    the row."""
     begins = packed.cu_seqlens_q[packed.seq_ids]
-    return packed_forward(Changed(position_ids=(begins + packed.positions)[None]), packed, cache)
+    return packed_forward(Changed(position_ids=(begins + packed.positions)[None]),
+                          packed, cache)
 
 
-shifted = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=shifted_positions)
-print("other answers:", ", ".join(name for name, got, right in zip(NAMES, shifted, oracle) if got != right))
+shifted = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4,
+                          packed_forward=shifted_positions)
+print("other answers:",
+      ", ".join(name for name, got, right in zip(NAMES, shifted, oracle) if got != right))
 
 # %% [markdown]
 """

@@ -2,6 +2,8 @@
 """
 # 06 · Paged attention in PyTorch
 
+![A softmax over the keys of one block after another, with its running sum](../lessons_lib/assets/openings/06.svg)
+
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache
 again?**
 
@@ -13,7 +15,7 @@ but copied their caches in every step. Now keys and values go into the blocks an
 through the block table.
 """
 
-# %%
+# %% folded=true
 import random
 from types import SimpleNamespace
 
@@ -22,7 +24,7 @@ from IPython.display import display
 
 from lessons_lib.attention import Partial, add_block_naive, attention_of, nothing_seen
 from lessons_lib.batching import paged_generate, paged_step, ragged_generate, ragged_step
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.kv_cache import BlockPool, blocks_for
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.measuring import decoding_paged, decoding_ragged, ledger, median_ms
@@ -35,6 +37,7 @@ from lessons_lib.viz.softmax import draw_softmax_step
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
+# %%
 model, tokenizer = load_model(device="cpu")  # float32: rounding is too small to change a token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
@@ -87,10 +90,12 @@ def used_pool(num_blocks, block_size):
 
 
 small = record_run(
-    paged_generate, model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA",
+    paged_generate, model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"],
+    max_new_tokens=[3, 7, 4], names="CEA",
     max_num_seqs=2, num_blocks=7, block_size=4, make_pool=used_pool,
 )  # fmt: skip
-Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses), start=0, still=4)
+Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses),
+        start=0, still=4)
 
 # %% [markdown]
 """
@@ -162,7 +167,8 @@ four query heads share two KV heads. All are counted from 0.)
 
 # %%
 BLOCK = 4
-query, key, value, scale = attention_inputs(model, prompt_ids["D"])[1]  # of layer 1; heads come first
+# of layer 1; heads come first
+query, key, value, scale = attention_inputs(model, prompt_ids["D"])[1]
 scores, values = query[3, -1:] @ key[1].T * scale, value[1]
 tokens = [tokenizer.decode(token) for token in prompt_ids["D"]]
 
@@ -170,17 +176,22 @@ tokens = [tokenizer.decode(token) for token in prompt_ids["D"]]
 def in_blocks(add, scores, values, block_size=BLOCK):
     """Start with the empty state and add one block of keys at a time."""
     seen = nothing_seen(len(scores), values.shape[1], scores.dtype)
-    for own_scores, own_values in zip(scores.split(block_size, dim=1), values.split(block_size)):
+    for own_scores, own_values in zip(scores.split(block_size, dim=1),
+                                      values.split(block_size)):
         seen = add(seen, own_scores, own_values)
     return seen
 
 
 for block, own_scores in enumerate(scores[0].split(BLOCK), start=1):
-    print(f"D's scores in block {block}:", " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
-naive, expected = attention_of(in_blocks(add_block_naive, scores, values)), scores.softmax(dim=1) @ values
-print(f"float32: correct up to rounding: {torch.allclose(naive, expected, atol=1e-5)}; exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
+    print(f"D's scores in block {block}:",
+          " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
+naive, expected = attention_of(in_blocks(add_block_naive, scores,
+                                         values)), scores.softmax(dim=1) @ values
+print(f"float32: correct up to rounding: {torch.allclose(naive, expected, atol=1e-5)}; "
+      f"exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
 naive = attention_of(in_blocks(add_block_naive, scores.half(), values.half()))
-print(f"float16: the first elements are {naive[0, :4].tolist()}; exp(11) is {torch.tensor(11.0).half().exp():.0f}, exp(12) is {torch.tensor(12.0).half().exp()}")
+print(f"float16: the first elements are {naive[0, :4].tolist()}; exp(11) is "
+      f"{torch.tensor(11.0).half().exp():.0f}, exp(12) is {torch.tensor(12.0).half().exp()}")
 
 # %% [markdown]
 """
@@ -238,10 +249,13 @@ Here's your function on D's scores. Step through the blocks, and watch the facto
 recorded = record_blocks(scores, values, BLOCK, add_block)
 larger = [step.block for step in recorded[2:] if step.factor < 1]
 reveal("06.b", len(larger), unit="blocks")
-print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
+print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a "
+      "larger score")
 mine = attention_of(in_blocks(add_block, scores.half(), values.half()))
-print("in float16, your function is within 0.02 of float32:", torch.allclose(mine.float(), expected, rtol=0, atol=0.02))
-Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
+print("in float16, your function is within 0.02 of float32:",
+      torch.allclose(mine.float(), expected, rtol=0, atol=0.02))
+Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded),
+        start=1, still=5)
 
 # %% [markdown]
 """
@@ -253,16 +267,19 @@ tokens of the sequence: a decode has one, a prompt has all its tokens, and a chu
 
 # %%
 def attention_gathered(query, keys, values, blocks, num_tokens, scale):
-    """Attention of the last len(query) tokens of a sequence, over a copy of all its keys and values."""
+    """Attention of the last len(query) tokens of a sequence, over a copy of all its keys and
+    values."""
     q_heads, block_size, kv_heads = query.shape[1], *keys.shape[1:3]
-    used = blocks[: blocks_for(num_tokens, block_size)]  # a batch pads its block tables with zeros
+    # a batch pads its block tables with zeros
+    used = blocks[: blocks_for(num_tokens, block_size)]
     own_keys, own_values = (cache[used].flatten(0, 1)[:num_tokens] for cache in (keys, values))
     position = torch.arange(num_tokens)
     is_later = position > position[-len(query) :, None]
     out = torch.empty_like(query)
     for head in range(q_heads):
         kv_head = head * kv_heads // q_heads  # neighboring query heads share a KV head
-        scores = (query[:, head] @ own_keys[:, kv_head].T * scale).masked_fill(is_later, float("-inf"))
+        scores = (query[:, head] @ own_keys[:, kv_head].T * scale).masked_fill(
+            is_later, float("-inf"))
         out[:, head] = scores.softmax(dim=1) @ own_values[:, kv_head]
     return out
 
@@ -327,15 +344,18 @@ def my_backend(packed, block_tables, block_size):
 
     def attend(query, keys, values, scale):
         sequences = zip(query.split(packed.new_lens), tables, context_lens)
-        return torch.cat([attention_in_place(own, keys, values, blocks, count, scale) for own, blocks, count in sequences])
+        return torch.cat([attention_in_place(own, keys, values, blocks, count, scale)
+                          for own, blocks, count in sequences])
 
     return attend
 
 
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
-paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
+paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4,
+                   block_size=16, **MINE)
 print("same answers as lesson 05:", paged.outputs == ragged.outputs)
-print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_blocks} blocks of 16: as many as the four largest requests may need")
+print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_blocks} blocks "
+      "of 16: as many as the four largest requests may need")
 
 # %% [markdown]
 """
@@ -347,16 +367,20 @@ changes the slots of its new tokens and nothing else.)
 """
 
 # %%
-plain = SimpleNamespace(pad_token_id=0, eos_token_id=24)  # any token can act as the end token of a random model
+# any token can act as the end token of a random model
+plain = SimpleNamespace(pad_token_id=0, eos_token_id=24)
 rng = random.Random(6)
-prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16, 17, 40)))] for _ in range(20)]
-LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in prompts], max_num_seqs=8)
+prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16, 17, 40)))]
+           for _ in range(20)]
+LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in prompts],
+            max_num_seqs=8)
 for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
     run = record_run(paged_generate, tiny, plain, **LOAD, block_size=4, num_blocks=28, **MINE)
     same = sum(a == b for a, b in zip(run.outputs, ragged_generate(tiny, plain, **LOAD)))
     waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
-    print(f"{family:>6}: {same} of 20 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
+    print(f"{family:>6}: {same} of 20 answers equal; "
+          f"waited for blocks in {waited} of {len(run.packed)} steps")
 
 # %% [markdown]
 """
@@ -372,13 +396,15 @@ are reversed, in the second run all of them.
 
 # %%
 def reading_backwards(how_many):
-    """A backend that reverses the first `how_many(tokens, block_size)` blocks of each sequence that decodes."""
+    """A backend that reverses the first `how_many(tokens, block_size)` blocks of each
+    sequence that decodes."""
 
     def backend(packed, block_tables, block_size):
         tables = block_tables.clone()
         for table, new, tokens in zip(tables, packed.new_lens, packed.context_lens.tolist()):
             if new == 1:
-                table[: how_many(tokens, block_size)] = table[: how_many(tokens, block_size)].flip(0)
+                table[: how_many(tokens,
+                                 block_size)] = table[: how_many(tokens, block_size)].flip(0)
         return my_backend(packed, tables, block_size)
 
     return backend
@@ -414,11 +440,16 @@ copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
 reveal("06.a", copied[59] / written[59], unit="times as much in step 60")
 steps = len(copied)
-print(f"whole run: lesson 05 copied {sum(copied) / 1024:,.0f} MiB; lesson 06 wrote {sum(written) / 1024:.1f} MiB and copied {paged.trace.bytes_copied} bytes within the cache")
+print(f"whole run: lesson 05 copied {sum(copied) / 1024:,.0f} MiB; lesson 06 wrote "
+      f"{sum(written) / 1024:.1f} MiB and copied {paged.trace.bytes_copied} bytes "
+      "within the cache")
 line_chart(
-    range(1, steps + 1), {"05: copied": copied, "06: written": written}, xlabel="step", ylabel="KiB per step",
+    range(1, steps + 1), {"05: copied": copied, "06: written": written}, xlabel="step",
+    ylabel="KiB per step",
     title="What each step copies or writes",
-    alt="KiB in each step. In step " + "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {written[n - 1]:,.0f} written" for n in (2, 60)) + ".",
+    alt="KiB in each step. In step " + "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, "
+                                                         f"{written[n - 1]:,.0f} written"
+                                                         for n in (2, 60)) + ".",
 )  # fmt: skip
 
 # %% [markdown]
@@ -451,7 +482,8 @@ blocks, B 8, C 7, D 3, E 6 and F 5. **Guess first:** how many of these eighteen 
 in_slots = 8192 * 1024 // (16 * per_token)  # lesson 02's memory, in blocks of 16
 names = [name + number for number in "123" for name in NAMES]
 eighteen = record_run(
-    paged_generate, model, tokenizer, 3 * PROMPTS, max_new_tokens=3 * MAX_NEW_TOKENS, names=names, max_num_seqs=18,
+    paged_generate, model, tokenizer, 3 * PROMPTS, max_new_tokens=3 * MAX_NEW_TOKENS,
+    names=names, max_num_seqs=18,
     num_blocks=in_slots, block_size=16,
 )  # fmt: skip
 together = max(len(step.names) for step in eighteen.packed)
@@ -477,21 +509,26 @@ COUNT, REPEATS = 16, 7
 contexts = (50, 200, 800)
 taken = {"05: concatenated caches": [], "06: blocks": []}
 for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1)
-    for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=REPEATS)):
+    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(
+        model, COUNT, context, REPEATS + 1)
+    for name, time in zip(taken, median_ms([lambda: ragged_step(one),
+                                            lambda: paged_step(other)], repeat=REPEATS)):
         taken[name].append(time)
-described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
+described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times)
+                      for name, times in taken.items())
 display(
     line_chart(
         contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
         title="Time of a step, by context",
-        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per request: {described}.",
+        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per "
+            f"request: {described}.",
     )
 )  # fmt: skip
 old, now = taken.values()
 Table(
     columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
-    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)],
+    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"]
+          for context, a, b in zip(contexts, old, now)],
 )
 
 # %% [markdown]
@@ -619,13 +656,15 @@ def watched_step(batch):
     before = [tensor.clone() for tensor in batch.cache.keys + batch.cache.values]
     with watch_paged_passes(batch) as passes:
         paged_step(batch)
-    written = {slot for access in passes for slots in access.written.values() for slot in slots}
+    written = {slot for access in passes for slots in access.written.values()
+               for slot in slots}
     as_written.append(slots_changed(before, batch.cache) == written)
     left_in_use.append(len(batch.pool.used))
 
 
 paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
-print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
+print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens "
+      "and no others")
 print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 # %% [markdown]
@@ -664,11 +703,13 @@ def same(a, b):
     return bool((a - b).abs().max() < 1e-5)
 
 
-parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, 3 * BLOCK), slice(3 * BLOCK, None))]
+parts = [in_blocks(add_block, scores[:, own], values[own])
+         for own in (slice(0, 3 * BLOCK), slice(3 * BLOCK, None))]
 whole = merge(*parts)
 expected = scores.softmax(dim=1) @ values
 print("two halves merged, the same as all keys at once:", same(attention_of(whole), expected))
-print("merged in the other order, the same:", same(attention_of(merge(*reversed(parts))), expected))
+print("merged in the other order, the same:",
+      same(attention_of(merge(*reversed(parts))), expected))
 shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
 print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares))
 weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
@@ -701,9 +742,11 @@ library_backend = plan_attention("torch", model.device)
 
 
 def make_batch(count):
-    """A random packed batch of `count` sequences in blocks of 16: one prompt of 20 tokens, the rest decodes."""
+    """A random packed batch of `count` sequences in blocks of 16: one prompt of 20 tokens,
+    the rest decodes."""
     rng = random.Random(count)
-    lens = [(rng.randint(0, 80), 20)] + [(rng.randint(20, 100) - 1, 1) for _ in range(count - 1)]
+    lens = [(rng.randint(0, 80), 20)] + [(rng.randint(20, 100) - 1, 1)
+                                         for _ in range(count - 1)]
     return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
 
 
@@ -715,13 +758,16 @@ def attention_pass(backend, batch):
 
 
 def compared(batch):
-    mine, gathering = median_ms([lambda: attention_pass(my_backend, batch), lambda: attention_pass(library_backend, batch)], repeat=5)
-    calls = NUM_LAYERS * query_heads * sum(blocks_for(context, 16) for context in batch.packed.context_lens.tolist())
+    mine, gathering = median_ms([lambda: attention_pass(my_backend, batch),
+                                 lambda: attention_pass(library_backend, batch)], repeat=5)
+    calls = NUM_LAYERS * query_heads * sum(blocks_for(context, 16)
+                                           for context in batch.packed.context_lens.tolist())
     return [calls, mine, gathering, f"{mine / gathering:.0f}"]
 
 
 Table(
-    columns=["sequences", "layers × query heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
+    columns=["sequences", "layers × query heads × blocks", "yours, ms", "gather, ms",
+             "yours / gather"],
     rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
     caption=f"Attention in {NUM_LAYERS} layers",
 )

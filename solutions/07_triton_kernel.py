@@ -2,6 +2,8 @@
 """
 # 07 · A Triton paged-attention kernel
 
+![One program of a kernel: which elements it loads, and which it stores](../lessons_lib/assets/openings/07.svg)
+
 **How does a GPU kernel read keys and values through a block table?**
 
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block
@@ -13,18 +15,20 @@ steps: addition, attention over a block table, and all sequences and heads at on
 Triton's interpreter runs every kernel. (Triton supports Linux only: on Windows use WSL, on macOS a container.)
 """
 
-# %%
+# %% folded=true
 import random
 
 import torch
 
-import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
+# before Triton: decides whether kernels are compiled or interpreted
+import lessons_lib.kernels.triton_setup
 import triton
 import triton.language as tl
 from lessons_lib.attention import add_block, attention_in_place, plan_attention, plan_groups
 from lessons_lib.batching import paged_generate
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernels import decode_heads, how_kernels_run, kernel_device, single_head_kernel
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.kernels import decode_heads, how_kernels_run, kernel_device
+from lessons_lib.kernels import single_head_kernel
 from lessons_lib.kv_cache import BlockPool
 from lessons_lib.measuring import NAMES, PROMPTS, recorded_attention
 from lessons_lib.models import kv_head_size, load_model
@@ -32,6 +36,7 @@ from lessons_lib.recording import OutOfBounds, Recorder, decode_inputs, record_k
 from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.source import show_source
 
+# %%
 DEVICE = kernel_device()  # the device for tensors that kernels use
 model, tokenizer = load_model(device=DEVICE, dtype=torch.float32)
 KV_HEADS, HEAD_DIM = kv_head_size(model.config)
@@ -69,7 +74,8 @@ print("keys", list(k_cache.shape), "(blocks, slots of a block, KV heads, head si
 for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolist()):
     print(f"{name}: {context} tokens, block table {table[: -(-context // BLOCK_SIZE)]}")
 
-groups = plan_groups(torch.arange(4), context_lens.cpu(), block_tables.cpu(), BLOCK_SIZE)  # what the backend copies
+# what the backend copies
+groups = plan_groups(torch.arange(4), context_lens.cpu(), block_tables.cpu(), BLOCK_SIZE)
 copied = sum(group.slots.numel() for group in groups)
 print(f"keys that attention needs: {context_lens.sum()}; keys that are copied: {copied}")
 
@@ -133,7 +139,9 @@ Triton's **interpreter**, in Python, one program after another, and keeps every 
 # %%
 def print_accesses(recording):
     for program in recording.programs:
-        print(f"program {program.ids[0]}:", "; ".join(f"{access.kind}s {access.tensor}{list(access.offsets)}" for access in program.accesses))
+        print(f"program {program.ids[0]}:",
+              "; ".join(f"{access.kind}s {access.tensor}{list(access.offsets)}"
+                        for access in program.accesses))
 
 
 print_accesses(record_kernel(double_kernel, (3,), x, torch.zeros_like(x), BLOCK=4))
@@ -207,7 +215,8 @@ def gather_rows(source, index, out, stride_row, COLUMNS: tl.constexpr):
 
 source, index = torch.zeros(6, 2), torch.tensor([4, 1])
 print("strides of source", source.stride())
-print_accesses(record_kernel(gather_rows, (2,), source, index, torch.zeros(2, 2), source.stride(0), COLUMNS=2))
+print_accesses(record_kernel(gather_rows, (2,), source, index, torch.zeros(2, 2),
+                             source.stride(0), COLUMNS=2))
 
 # %% [markdown]
 """
@@ -234,7 +243,8 @@ offsets:
 
 # %%
 @triton.jit
-def scores_kernel(q, k_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+def scores_kernel(q, k_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr,
+                  BLOCK_SIZE: tl.constexpr):
     slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
     query = tl.load(q + dim)
     offsets = slot[:, None] * stride_slot + dim[None, :]  # [BLOCK_SIZE, HEAD_DIM]
@@ -246,11 +256,15 @@ def scores_kernel(q, k_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.
 
 C_block = block_tables[C, 0].item()
 k_block, v_block = k_cache[C_block, :, 0], v_cache[C_block, :, 0]
-print("keys of KV head 0 in C's block: shape", list(k_block.shape), "strides", k_block.stride())
+print("keys of KV head 0 in C's block: shape", list(k_block.shape), "strides",
+      k_block.stride())
 scores = torch.empty(BLOCK_SIZE, device=DEVICE)
-for name, own_query in (("C's query", query[C, 0].contiguous()), ("the opposite", -query[C, 0])):
-    scores_kernel[(1,)](own_query, k_block, scores, context_lens[C].item(), scale, k_block.stride(0), HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-    print(f"{name}: scores", [round(score, 1) for score in scores.tolist()], f"softmax of slot 7: {scores.softmax(dim=0)[7]:.4f}")
+for name, own_query in (("C's query", query[C, 0].contiguous()),
+                        ("the opposite", -query[C, 0])):
+    scores_kernel[(1,)](own_query, k_block, scores, context_lens[C].item(), scale,
+                        k_block.stride(0), HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+    print(f"{name}: scores", [round(score, 1) for score in scores.tolist()],
+          f"softmax of slot 7: {scores.softmax(dim=0)[7]:.4f}")
 
 # %% [markdown]
 """
@@ -318,20 +332,26 @@ Here is the kernel that calls it. Let's run it on A's query head 0 over KV head 
 # %%
 show_source(single_head_kernel)
 own_keys, own_values = (cache[:, :, 0] for cache in (k_cache, v_cache))
-num_tokens, own_table, own_query = context_lens[A].item(), block_tables[A].contiguous(), query[A, 0].contiguous()
+num_tokens, own_table = context_lens[A].item(), block_tables[A].contiguous()
+own_query = query[A, 0].contiguous()
 own_out = torch.empty(HEAD_DIM, device=DEVICE)
-launch = (attend_blocks, own_query, own_keys, own_values, own_table, own_out, num_tokens, scale, *own_keys.stride()[:2])
+launch = (attend_blocks, own_query, own_keys, own_values, own_table, own_out, num_tokens,
+          scale, *own_keys.stride()[:2])
 single_head_kernel[(1,)](*launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-in_place = attention_in_place(own_query[None, None].cpu(), own_keys[:, :, None].cpu(), own_values[:, :, None].cpu(), own_table.tolist(), num_tokens, scale)
+in_place = attention_in_place(own_query[None, None].cpu(), own_keys[:, :, None].cpu(),
+                              own_values[:, :, None].cpu(), own_table.tolist(),
+                              num_tokens, scale)
 print("same as lesson 06:", torch.allclose(own_out.cpu(), in_place[0, 0], atol=1e-5))
 
 
 def cache_bytes(recording, program):
     """Bytes of keys and values that a program loaded."""
-    return sum(len(a.offsets) * recording.tensors[a.tensor].itemsize for a in program.accesses if a.tensor in ("k_cache", "v_cache"))
+    return sum(len(a.offsets) * recording.tensors[a.tensor].itemsize
+               for a in program.accesses if a.tensor in ("k_cache", "v_cache"))
 
 
-single = record_kernel(single_head_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE, moments_of=(0,))
+single = record_kernel(single_head_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM,
+                       BLOCK_SIZE=BLOCK_SIZE, moments_of=(0,))
 reveal("07.a", cache_bytes(single, single.programs[0]) / 1024, unit="KiB")
 watch(single)
 
@@ -374,7 +394,8 @@ decode_heads(query, k_cache, v_cache, block_tables, context_lens, scale, mine)
 recorded = mine.recording
 loaded = sum(cache_bytes(recorded, program) for program in recorded.programs)
 necessary = int(context_lens.sum()) * KV_HEADS * 2 * HEAD_DIM * 4
-print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; the cache holds {necessary:,}, so {loaded / necessary:.0f} times")
+print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; "
+      f"the cache holds {necessary:,}, so {loaded / necessary:.0f} times")
 
 # %% [markdown]
 """
@@ -403,9 +424,11 @@ def kernel_backend(packed, block_tables, block_size):
 
 
 by_kernels = paged_generate(model, tokenizer, **THREE, backend=kernel_backend)
-print(*(f"{name}: {prompt}|{tokenizer.decode(ids)}" for name, ids, prompt in zip("CEA", by_kernels, three)), sep="\n")
+print(*(f"{name}: {prompt}|{tokenizer.decode(ids)}"
+        for name, ids, prompt in zip("CEA", by_kernels, three)), sep="\n")
 print("the same tokens as with PyTorch's attention:", by_kernels == by_torch)
-print(f"launches of your decode kernel: {len(launches)}, one per layer of each step that has only decodes")
+print(f"launches of your decode kernel: {len(launches)}, one per layer of each step that has "
+      "only decodes")
 
 # %% [markdown]
 """
@@ -426,17 +449,21 @@ h200 = recorded_attention()
 
 
 def times_of(case):
-    """Microseconds that the H200 takes to read the keys and values once, and that lesson 07's kernel took (recorded)."""
+    """Microseconds that the H200 takes to read the keys and values once, and that lesson 07's
+    kernel took (recorded)."""
     found = h200.case(f"decode 32,8,128; {case}")
-    return found.kv_bytes / h200.machine.bytes_per_s * 1e6, found.microseconds["lesson 07's kernel"]
+    least = found.kv_bytes / h200.machine.bytes_per_s * 1e6
+    return least, found.microseconds["lesson 07's kernel"]
 
 
 print(h200.provenance)
 least, taken = times_of("batch 1, context 8192")
-print(f"each key and value read once: {least:,.0f} µs; once for each of 4 query heads: {4 * least:,.0f} µs")
+print(f"each key and value read once: {least:,.0f} µs; once for each of 4 query heads: "
+      f"{4 * least:,.0f} µs")
 iterations = 8192 // 16
 per_iteration = taken / iterations
-print(f"recorded: {taken:,.0f} µs. Each of the 32 programs has {iterations} iterations: {per_iteration:.2f} µs for each")
+print(f"recorded: {taken:,.0f} µs. Each of the 32 programs has {iterations} iterations: "
+      f"{per_iteration:.2f} µs for each")
 
 # %% [markdown]
 """
@@ -457,7 +484,8 @@ reveal("07.c", times_of("batch 8, context 8192")[1], unit="µs", tolerance=0.25)
 for case in ("batch 1, context 8192", "batch 8, context 8192", "batch 64, context 2048"):
     least, taken = times_of(case)
     by_iterations = int(case.split()[-1]) // 16 * per_iteration
-    print(f"{case}: by bytes {least:,.0f} µs, by iterations {by_iterations:,.0f} µs, recorded {taken:,.0f} µs", end="")
+    print(f"{case}: by bytes {least:,.0f} µs, by iterations {by_iterations:,.0f} µs, "
+          f"recorded {taken:,.0f} µs", end="")
     print(f" ({least / taken:.0%} of the bandwidth)")
 
 # %% [markdown]
@@ -538,11 +566,15 @@ from lessons_lib.kernels.simple_paged import one_block_kernel
 
 # %%
 own_query, own_out = query[C, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
-launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale, k_block.stride(0))
-one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale,
+          k_block.stride(0))
+one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM,
+                          BLOCK_SIZE=BLOCK_SIZE)
 used = slice(context_lens[C].item())
-expected = torch.nn.functional.scaled_dot_product_attention(own_query[None], k_block[used], v_block[used], scale=scale)
-print("C's query head 0: same as PyTorch's attention:", torch.allclose(own_out, expected[0], atol=1e-5))
+expected = torch.nn.functional.scaled_dot_product_attention(
+    own_query[None], k_block[used], v_block[used], scale=scale)
+print("C's query head 0: same as PyTorch's attention:",
+      torch.allclose(own_out, expected[0], atol=1e-5))
 draw_program(one_block, 0)
 
 # %% [markdown]
@@ -562,9 +594,11 @@ from lessons_lib.checks.lesson_07.scoreboard import reading_scoreboard
 
 
 @triton.jit
-def attend_less(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+def attend_less(query, keys, values, table, num_tokens, scale, stride_block, stride_slot,
+                HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
     # replace this
-    return attend_blocks(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE)
+    return attend_blocks(query, keys, values, table, num_tokens, scale, stride_block,
+                         stride_slot, HEAD_DIM, BLOCK_SIZE)
 
 
 reading_scoreboard(attend_less)
@@ -586,18 +620,21 @@ def gigabytes_per_second(num_seqs, context, q_heads, kv_heads, head_dim, block_s
     """Achieved bandwidth of your kernel, and bandwidth of a copy."""
     num_blocks = num_seqs * context // block_size
     queries = torch.randn(num_seqs, q_heads, head_dim, device=DEVICE, dtype=torch.bfloat16)
-    keys, values = (torch.randn(num_blocks, block_size, kv_heads, head_dim, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    keys, values = (torch.randn(num_blocks, block_size, kv_heads, head_dim, device=DEVICE,
+                                dtype=torch.bfloat16) for _ in range(2))
     tables = torch.randperm(num_blocks, device=DEVICE).reshape(num_seqs, -1).int()
     lens = torch.full((num_seqs,), context, dtype=torch.int32, device=DEVICE)
     target = torch.empty_like(keys)
-    ms = triton.testing.do_bench(lambda: decode_heads(queries, keys, values, tables, lens, head_dim**-0.5, decode_heads_kernel))
+    ms = triton.testing.do_bench(lambda: decode_heads(queries, keys, values, tables, lens,
+                                                      head_dim**-0.5, decode_heads_kernel))
     ms_copy = triton.testing.do_bench(lambda: target.copy_(keys))
     return 2 * keys.nbytes / ms / 1e6, 2 * keys.nbytes / ms_copy / 1e6
 
 
 if DEVICE == "cuda":
     kernel, copy = gigabytes_per_second(**CASE)
-    print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that")
+    print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes "
+          f"{copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that")
 else:
     print("Kernels are interpreted here: a time would say nothing about the kernel.")
 

@@ -2,6 +2,8 @@
 """
 # 08 · Making the kernel fast
 
+![A roofline: attention kernels under the limits of an H200](../lessons_lib/assets/openings/08.svg)
+
 **Lesson 07's kernel is correct. What makes it as fast as the memory allows?**
 
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a
@@ -13,8 +15,9 @@ results, its loads and its instructions are computed here, on your machine. Time
 times measured on one, labeled *recorded*.
 """
 
-# %%
-import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
+# %% folded=true
+# before Triton: decides whether kernels are compiled or interpreted
+import lessons_lib.kernels.triton_setup
 
 import torch
 import triton
@@ -23,11 +26,14 @@ from IPython.display import display
 
 from lessons_lib.attention import plan_attention
 from lessons_lib.batching import paged_generate
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernels import attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, decode_splits_kernel
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.kernels import attend_blocks, decode_groups, decode_heads, decode_heads_kernel
+from lessons_lib.kernels import decode_splits, decode_splits_kernel
 from lessons_lib.kernels import how_kernels_run, kernel_device
-from lessons_lib.measuring.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel, with_functions
-from lessons_lib.measuring import NAMES, OURS, PROMPTS, recorded_attention, recorded_ladder, recorded_production, recorded_splits
+from lessons_lib.measuring.ablations import decode_groups_by_sums, decode_groups_by_sums_kernel
+from lessons_lib.measuring.ablations import with_functions
+from lessons_lib.measuring import NAMES, OURS, PROMPTS, recorded_attention, recorded_ladder
+from lessons_lib.measuring import recorded_production, recorded_splits
 from lessons_lib.measuring.machine_code import MachineCode
 from lessons_lib.models import kv_head_size, load_model
 from lessons_lib.recording import Recorder, decode_inputs
@@ -71,17 +77,20 @@ def reading(case):
 print(recorded.provenance)
 print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s")
 rows = [
-    [name, case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), us := case.microseconds[SEVEN], us / reading(case)]
+    [name, case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case),
+     us := case.microseconds[SEVEN], us / reading(case)]
     for name, case in THREE.items()
 ]
-columns = ["recorded", "shapes", "keys and values, MB", "reading them, µs", f"{SEVEN}, µs", "times as long"]
+columns = ["recorded", "shapes", "keys and values, MB", "reading them, µs", f"{SEVEN}, µs",
+           "times as long"]
 display(Table(columns, rows, "Decode attention of one layer"))
 iterations, programs = 8192 // 16, 32  # of each program; one program per query head
 taken = alone.microseconds[SEVEN] / iterations  # µs
 tile = 2 * 16 * 128 * 2  # bytes: 16 keys and 16 values of one head, in bfloat16
 print(f"one sequence: {iterations} iterations of {taken:.2f} µs, one after another")
 together = programs * tile / taken / 1e6  # TB/s
-print(f"each of {programs} programs loads {tile:,} bytes per iteration: {together:.2f} TB/s in all")
+print(f"each of {programs} programs loads {tile:,} bytes per iteration: "
+      f"{together:.2f} TB/s in all")
 
 # %% [markdown]
 """
@@ -174,17 +183,21 @@ stories = [PROMPTS[NAMES.index(name)] for name in "CDB"]
 load = dict(prompts=stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE)
 _, noted = decode_inputs(model, tokenizer, **load)
 query, keys, values, tables, contexts, scale = inputs = noted[0]
-print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts", contexts.tolist())
+print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts",
+      contexts.tolist())
 print("block tables", tables.tolist())
 
 
 def count(recorder):
-    """(programs, iterations of all, bytes of keys and values that they load, iterations of the longest program)"""
+    """(programs, iterations of all, bytes of keys and values that they load, iterations of
+    the longest program)"""
     recording = recorder.recording
     size = {name: layout.itemsize for name, layout in recording.tensors.items()}
-    loads = [access for program in recording.programs for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
+    loads = [access for program in recording.programs
+             for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
     loaded = sum(len(access.offsets) * size[access.tensor] for access in loads)
-    iterations = [sum(access.tensor == "k_cache" for access in program.accesses) for program in recording.programs]
+    iterations = [sum(access.tensor == "k_cache" for access in program.accesses)
+                  for program in recording.programs]
     return len(recording.programs), sum(iterations), loaded, max(iterations)
 
 
@@ -192,7 +205,8 @@ seven = Recorder(decode_heads_kernel)
 by_seven = decode_heads(*inputs, kernel=seven)
 necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
 programs, iterations, loaded, longest = count(seven)
-print(f"lesson 07: {programs} programs, {iterations} iterations, {loaded:,} bytes of keys and values; necessary: {necessary:,}, so {loaded / necessary:.0f} times")
+print(f"lesson 07: {programs} programs, {iterations} iterations, {loaded:,} bytes of keys and "
+      f"values; necessary: {necessary:,}, so {loaded / necessary:.0f} times")
 
 # %% [markdown]
 """
@@ -283,10 +297,12 @@ rows = [["lesson 07", *count(seven), "–"]]
 for keys_per_tile in (16, 32, 64):
     mine = Recorder(decode_groups_kernel, moments_of=(0, 2))
     difference = (decode_groups(*inputs, keys_per_tile, kernel=mine) - by_seven).abs().max()
-    rows.append([f"yours, {keys_per_tile} keys per tile", *count(mine), "yes" if difference < 1e-5 else f"no, off by {difference:.0e}"])
+    rows.append([f"yours, {keys_per_tile} keys per tile", *count(mine),
+                 "yes" if difference < 1e-5 else f"no, off by {difference:.0e}"])
     if keys_per_tile == 16:
         reveal("08.f", 100 * (1 - count(mine)[3] / count(seven)[3]), unit="%")
-columns = ["kernel", "programs", "iterations", "bytes of keys and values", "iterations of the longest program", "within 1e-5 of lesson 07"]
+columns = ["kernel", "programs", "iterations", "bytes of keys and values",
+           "iterations of the longest program", "within 1e-5 of lesson 07"]
 display(Table(columns, rows, caption=f"C, D and B, one layer; necessary: {necessary:,} bytes"))
 watch(mine.recording, ["KV head", "sequence"])
 
@@ -306,15 +322,18 @@ device = kernel_device()
 
 
 def my_backend(packed, block_tables, block_size):
-    """Decodes through your kernel; a step with a prefill through lesson 06's PyTorch backend."""
+    """Decodes through your kernel; a step with a prefill through lesson 06's PyTorch
+    backend."""
     if set(packed.new_lens) != {1}:
         return plan_attention("torch", device)(packed, block_tables, block_size)
     tables, lens = block_tables.int().contiguous(), packed.context_lens.int()
-    return lambda query, keys, values, scale: decode_groups(query, keys, values, tables, lens, scale, kernel=decode_groups_kernel)
+    return lambda query, keys, values, scale: decode_groups(query, keys, values, tables, lens,
+                                                            scale, kernel=decode_groups_kernel)
 
 
 model = model.to(device)
-same = paged_generate(model, tokenizer, **load, backend=my_backend) == paged_generate(model, tokenizer, **load, backend="torch")
+same = paged_generate(model, tokenizer, **load, backend=my_backend) == paged_generate(
+    model, tokenizer, **load, backend="torch")
 print(f"C, D and B: the same tokens as with PyTorch: {same}")
 
 # %% [markdown]
@@ -345,15 +364,21 @@ def compiled(function, kernel, keys_per_tile, dtype=torch.bfloat16):
     return code
 
 
-codes = {"Ideas 1 and 2, 64 keys per tile": compiled(decode_groups_by_sums, decode_groups_by_sums_kernel, 64)}
-codes |= {f"yours, {n} keys per tile": compiled(decode_groups, decode_groups_kernel, n) for n in (16, 64, 128)}
-codes["yours, 64 keys per tile, float32"] = compiled(decode_groups, decode_groups_kernel, 64, torch.float32)
-rows = [[name, c.count("mma"), c.count("fma", "mul", "add", ending=".f32"), c.count("shfl"), c.count("")] for name, c in codes.items()]
+codes = {"Ideas 1 and 2, "
+         "64 keys per tile": compiled(decode_groups_by_sums, decode_groups_by_sums_kernel, 64)}
+codes |= {f"yours, {n} keys per tile": compiled(decode_groups, decode_groups_kernel, n)
+          for n in (16, 64, 128)}
+codes["yours, 64 keys per tile, float32"] = compiled(
+    decode_groups, decode_groups_kernel, 64, torch.float32)
+rows = [[name, c.count("mma"), c.count("fma", "mul", "add", ending=".f32"), c.count("shfl"),
+         c.count("")] for name, c in codes.items()]
 columns = ["kernel", "mma", "other products and sums of floats", "shfl", "all instructions"]
-Table(columns, rows, "Instructions of a warp, in PTX, NVIDIA's assembly language; those of the loop count once")
+Table(columns, rows, "Instructions of a warp, in PTX, NVIDIA's assembly language; "
+                     "those of the loop count once")
 
 # %%
-reveal("08.g", codes["yours, 64 keys per tile"].count("mma") or 2 * (16 * 64 * 128) // (16 * 8 * 16) // 4, unit="mma")
+reveal("08.g", codes["yours, 64 keys per tile"].count("mma")
+       or 2 * (16 * 64 * 128) // (16 * 8 * 16) // 4, unit="mma")
 
 # %% [markdown]
 """
@@ -384,15 +409,19 @@ predict("08.e", ...)
 # %%
 reveal("08.e", 4 * 64 * 128 // (4 * 32), unit="registers for the products")
 ladder_provenance, ladder = recorded_ladder()
-steps = [next(steps for case, steps in ladder.items() if case.startswith(wanted.name)) for wanted in THREE.values()]
-keys_of = dict(zip(steps[0], (16, 16, 32, 64, 16, 64, 128)))  # per iteration, of the rungs up to Idea 3
+steps = [next(steps for case, steps in ladder.items() if case.startswith(wanted.name))
+         for wanted in THREE.values()]
+# per iteration, of the rungs up to Idea 3
+keys_of = dict(zip(steps[0], (16, 16, 32, 64, 16, 64, 128)))
 label = {name: name.replace("3,", "3: yours,") for name in keys_of}  # the rungs with Idea 3
 rows = []
 for name, keys_per_tile in keys_of.items():
     us, step = [case[name]["us"] for case in steps], steps[1][name]
-    rows.append([label[name], *us, f"{us[0] / (8192 / keys_per_tile):.1f}", step["registers"], step["spilled"]])
+    rows.append([label[name], *us, f"{us[0] / (8192 / keys_per_tile):.1f}", step["registers"],
+                 step["spilled"]])
 rows.append(["at least", *map(reading, THREE.values()), "", "", ""])
-columns = ["kernel", *(f"{name}, µs" for name in THREE), "one sequence, µs per iteration", "registers", "spilled"]
+columns = ["kernel", *(f"{name}, µs" for name in THREE), "one sequence, µs per iteration",
+           "registers", "spilled"]
 Table(columns, rows, f"{ladder_provenance}. Registers of a thread: with 64 sequences")
 
 # %% [markdown]
@@ -443,7 +472,8 @@ attention and the *log-sum-exp* of its scores (`lse`): maximum + log₂ of the s
 from lessons_lib.kernels import group_decode
 from lessons_lib.measuring.ablations import Variant
 
-print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
+print(Variant("split", decode_splits_kernel,
+              ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
 
 # %% [markdown]
 """
@@ -456,16 +486,22 @@ those above it.
 my_splits_kernel = with_functions(decode_splits_kernel, online_softmax=online_softmax)
 split = Recorder(my_splits_kernel)
 by_splits = decode_splits(*inputs, split_size=16, keys_per_tile=16, kernel=split)
-print("split and merged, equal to lesson 07 up to rounding:", torch.allclose(by_splits, by_seven, atol=1e-5))
+print("split and merged, equal to lesson 07 up to rounding:",
+      torch.allclose(by_splits, by_seven, atol=1e-5))
 programs, _, loaded, longest = count(split)
-print(f"grid {split.recording.grid}; iterations of the longest program: {longest}; bytes loaded: {loaded:,}")
+print(f"grid {split.recording.grid}; iterations of the longest program: {longest}; "
+      f"bytes loaded: {loaded:,}")
 reveal("08.c", round(steps[0][LIBRARY]["us"]), unit="µs", tolerance=0.2)
-added = {"1: one program per KV head": "Idea 1, 16 keys per tile", "3: tensor cores": "Ideas 1 and 3, 16 keys per tile"}
-added |= {"2: 128 keys per tile": "Ideas 1 to 3, 128 keys per tile", "4: splits (the library's kernel)": LIBRARY}
+added = {"1: one program per KV head": "Idea 1, 16 keys per tile",
+         "3: tensor cores": "Ideas 1 and 3, 16 keys per tile"}
+added |= {"2: 128 keys per tile": "Ideas 1 to 3, 128 keys per tile",
+          "4: splits (the library's kernel)": LIBRARY}
 rungs = [SEVEN, *added.values()]
 pairs = zip([*added, "all four"], [*rungs[:-1], SEVEN], [*rungs[1:], LIBRARY])
-rows = [[idea, *(f"{case[before]['us'] / case[after]['us']:.1f}" for case in steps)] for idea, before, after in pairs]
-display(Table(["idea added", *THREE], rows, f"Times as fast as without it, {ladder_provenance}"))
+rows = [[idea, *(f"{case[before]['us'] / case[after]['us']:.1f}" for case in steps)]
+        for idea, before, after in pairs]
+display(Table(["idea added", *THREE], rows,
+              f"Times as fast as without it, {ladder_provenance}"))
 
 # %% [markdown]
 """
@@ -488,9 +524,12 @@ rows = []
 for size, us in one.items():
     keys_per_part = 8192 if size == "not split" else int(size)
     count_of_parts = 8192 // keys_per_part
-    times_64 = many.get(size, many["not split"])  # 2,048 keys or more per part: these sequences aren't split
-    rows.append([size, 8 * count_of_parts, triton.cdiv(keys_per_part, 128), us, times_64, f"{times_64 / many['not split']:.2f}"])
-columns = ["keys per part", "programs, one sequence", "iterations of each", "one sequence, µs", "64 sequences, µs", "64: times as long as not split"]
+    # 2,048 keys or more per part: these sequences aren't split
+    times_64 = many.get(size, many["not split"])
+    rows.append([size, 8 * count_of_parts, triton.cdiv(keys_per_part, 128), us, times_64,
+                 f"{times_64 / many['not split']:.2f}"])
+columns = ["keys per part", "programs, one sequence", "iterations of each", "one sequence, µs",
+           "64 sequences, µs", "64: times as long as not split"]
 Table(columns, rows, f"128 keys per tile, or 64 in parts of 64; {splits_provenance}")
 
 # %% [markdown]
@@ -514,14 +553,18 @@ print("yours:", ladder_provenance)
 
 
 def bars(case, least_us, others=()):
-    others = {f"{name} *": us for name, us in (production.microseconds[case.name] | dict(others)).items()}
-    times = {LIBRARY if name == OURS else name: us for name, us in (case.microseconds | others).items() if name != SEVEN}
+    others = {f"{name} *": us
+              for name, us in (production.microseconds[case.name] | dict(others)).items()}
+    times = {LIBRARY if name == OURS else name: us
+             for name, us in (case.microseconds | others).items() if name != SEVEN}
     note = f"{recorded.provenance}. Outlined, with *: other runs, see the lines printed above"
     limit = ("at least", least_us)
-    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (LIBRARY,), limit, 8 * limit[1], list(others))
+    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name,
+                     note, (LIBRARY,), limit, 8 * limit[1], list(others))
 
 
-bars(even, reading(even), {"yours, 64 keys per tile": steps[1]["Ideas 1 to 3, 64 keys per tile"]["us"]})
+bars(even, reading(even),
+     {"yours, 64 keys per tile": steps[1]["Ideas 1 to 3, 64 keys per tile"]["us"]})
 
 # %% [markdown]
 """
@@ -623,9 +666,11 @@ from lessons_lib.kernels.group_decode import merge_kernel
 # Your merge after a kernel with your softmax: the same three stories in splits of 16 keys.
 split, merged = Recorder(my_splits_kernel, moments_of=(0, 2, 1)), Recorder(merge_kernel)
 by_splits = decode_splits(*inputs, split_size=16, keys_per_tile=16, kernel=split, merge=merged)
-print("split and merged, equal up to rounding:", torch.allclose(by_splits, by_seven, atol=1e-5))
+print("split and merged, equal up to rounding:",
+      torch.allclose(by_splits, by_seven, atol=1e-5))
 print(f"split kernel: grid {split.recording.grid}; merge kernel: grid {merged.recording.grid}")
-print(f"bytes of keys and values: {count(split)[2]:,}, as before: {count(split)[2] == necessary}")
+print(f"bytes of keys and values: {count(split)[2]:,}, as before: "
+      f"{count(split)[2] == necessary}")
 watch(split.recording, ["KV head", "sequence", "split"])
 
 # %% [markdown]
@@ -654,7 +699,8 @@ from lessons_lib.checks.lesson_08.scoreboard import bytes_scoreboard
 
 
 def my_decode(counted, q, k_cache, v_cache, block_tables, context_lens, scale):
-    return decode_groups(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=counted(decode_groups_kernel))  # replace this
+    return decode_groups(q, k_cache, v_cache, block_tables, context_lens, scale,
+                         kernel=counted(decode_groups_kernel))  # replace this
 
 
 bytes_scoreboard(my_decode)
@@ -715,7 +761,8 @@ attention become compute-bound on the recorded machine? What grows with each new
 """
 
 # %%
-print(f"on the recorded machine: {machine.flop_per_s / 1e12:.0f} TFLOP/s / {machine.bytes_per_s / 1e12:.2f} TB/s = {machine.ridge:.0f} operations per byte")
+print(f"on the recorded machine: {machine.flop_per_s / 1e12:.0f} TFLOP/s / "
+      f"{machine.bytes_per_s / 1e12:.2f} TB/s = {machine.ridge:.0f} operations per byte")
 predict("08.d", ...)  # new tokens
 
 # %%
@@ -727,19 +774,24 @@ def intensity(new):
     return attention_work([new], [8192], 32, 8, 128).intensity
 
 
-print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
-reveal("08.d", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
+print("operations per byte:",
+      ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
+reveal("08.d", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge),
+       unit="new tokens")
 
 mixed, long = recorded.case("mixed"), recorded.case("prefill 32")
 shown = {"1 × 8,192": alone, "64 × 2,048": even, "mixed": mixed, "prefill": long}
 points = []
 for name, case in shown.items():
     shape = next(each for each in CASES if each.name == case.name)
-    work = attention_work(shape.q_lens, shape.context_lens, shape.q_heads, shape.kv_heads, shape.head_dim)
+    work = attention_work(shape.q_lens, shape.context_lens, shape.q_heads, shape.kv_heads,
+                          shape.head_dim)
     for way in (OURS, "gather + SDPA", SEVEN):
         if way in case.microseconds:
-            points.append(RooflinePoint(name, work, case.microseconds[way] / 1e6, LIBRARY if way == OURS else way))
-draw_roofline(machine, points, "Attention of one layer under the roof of an H200", recorded.provenance)
+            points.append(RooflinePoint(name, work, case.microseconds[way] / 1e6,
+                                        LIBRARY if way == OURS else way))
+draw_roofline(machine, points, "Attention of one layer under the roof of an H200",
+              recorded.provenance)
 
 # %% [markdown]
 """

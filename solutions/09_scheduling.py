@@ -2,6 +2,8 @@
 """
 # 09 · Scheduling
 
+![Four requests under three policies: who waits, and how long](../lessons_lib/assets/openings/09.svg)
+
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
 90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
@@ -11,35 +13,30 @@ In this lesson you'll write the part of a server that decides what each step com
 on a hundred thousand requests, without a model, and try a policy of your own.
 """
 
-# %%
+# %% folded=true
 import random
 from statistics import mean, median
 from time import perf_counter
 from types import SimpleNamespace
 
 from lessons_lib.batching import ragged_generate
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.lesson_09.scoreboard import policy_scoreboard
 from lessons_lib.engine import ModelRunner, serve_greedily
 from lessons_lib.kv_cache import BlockPool, blocks_for
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, STORIES, Arrival, StepCost, simulate, spread, times_of, traffic
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, STORIES, Arrival, StepCost, simulate
+from lessons_lib.measuring import spread, times_of, traffic
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
-from lessons_lib.scheduling import (
-    Deadlock,
-    FirstComeFirstServed,
-    Scheduler,
-    SchedulerOutput,
-    Sequence,
-    ShortestJobFirst,
-    StrictPriority,
-    conservative,
-    optimistic,
-)
+from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, Scheduler, SchedulerOutput
+from lessons_lib.scheduling import Sequence, ShortestJobFirst, StrictPriority, conservative
+from lessons_lib.scheduling import optimistic
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
+# %%
+# float32, so that results agree down to the last token
+model, tokenizer = load_model(device="cpu")
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 
@@ -58,7 +55,8 @@ long_prompt = ([token for name in NAMES for token in prompt_ids[name]] * 5)[:600
 
 def with_a_long_prompt(budget):
     """The milliseconds of each step."""
-    runner, scheduler = ModelRunner(model, 80, 16), Scheduler(BlockPool(80, 16), max_num_batched_tokens=budget)
+    runner = ModelRunner(model, 80, 16)
+    scheduler = Scheduler(BlockPool(80, 16), max_num_batched_tokens=budget)
     for name in "ACDE":
         scheduler.add(Sequence(name, prompt_ids[name], max_new_tokens=40))
     ms = []
@@ -67,16 +65,20 @@ def with_a_long_prompt(budget):
             scheduler.add(Sequence("L", long_prompt, max_new_tokens=5))
         started = perf_counter()
         scheduler_output = scheduler.schedule()
-        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
+        scheduler.update(scheduler_output,
+                         runner.forward(scheduler_output).argmax(dim=-1).tolist())
         ms.append(1000 * (perf_counter() - started))
     return ms
 
 
-shown = {"whole prompts": with_a_long_prompt(1024)[:40], "at most 32 tokens": with_a_long_prompt(32)[:40]}
-in_words = "; ".join(f"{name}: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms" for name, ms in shown.items())
+shown = {"whole prompts": with_a_long_prompt(1024)[:40],
+         "at most 32 tokens": with_a_long_prompt(32)[:40]}
+in_words = "; ".join(f"{name}: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms"
+                     for name, ms in shown.items())
 print(in_words)
 line_chart(
-    range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y", title="Time of each step",
+    range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y",
+    title="Time of each step",
     alt=f"Time of each step. {in_words}.",
 )  # fmt: skip
 
@@ -103,7 +105,8 @@ def six_stories():
     """Six sequences: (name, known tokens of the answer, computed tokens)."""
     state = [("A", 5, 17), ("B", 0, 32), ("C", 2, 4), ("D", 0, 0), ("E", 20, 0), ("F", 0, 0)]
     return [
-        Sequence(name, prompt_ids[name], max_tokens_each[name], output_ids=[0] * answer, num_computed_tokens=computed)
+        Sequence(name, prompt_ids[name], max_tokens_each[name], output_ids=[0] * answer,
+                 num_computed_tokens=computed)
         for name, answer, computed in state
     ]
 
@@ -111,7 +114,8 @@ def six_stories():
 Table(
     columns=["sequence", "prompt", "answer so far", "known", "computed", "known − computed"],
     rows=[
-        [s.id, len(s.prompt_ids), len(s.output_ids), s.num_tokens, s.num_computed_tokens, s.num_tokens - s.num_computed_tokens]
+        [s.id, len(s.prompt_ids), len(s.output_ids), s.num_tokens, s.num_computed_tokens,
+         s.num_tokens - s.num_computed_tokens]
         for s in six_stories()
     ],
     caption="All six are running, in this order of admission",
@@ -208,7 +212,8 @@ that wait get what is left.
 # %%
 def all_steps(admission, max_tokens_of_r=2):
     """What the scheduler does with P, Q and R, step by step."""
-    scheduler = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8, admission=admission)
+    scheduler = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8,
+                          admission=admission)
     for name, prompt, max_tokens in (("P", 6, 6), ("Q", 10, 4), ("R", 3, max_tokens_of_r)):
         scheduler.add(Sequence(name, [5] * prompt, max_tokens))
     rows = []
@@ -218,13 +223,16 @@ def all_steps(admission, max_tokens_of_r=2):
         except Deadlock as error:
             print(f"step {len(rows) + 1}: Deadlock: {error}")
             break
-        tokens = ", ".join(f"{s.id} {count}" for s, count in output.num_scheduled_tokens.items())
+        tokens = ", ".join(f"{s.id} {count}"
+                           for s, count in output.num_scheduled_tokens.items())
         blocks = ", ".join(f"{s.id} {len(s.blocks)}" for s in scheduler.running)
         stalled, free = ", ".join(s.id for s in output.stalled), len(scheduler.pool.free_queue)
         finished = scheduler.update(output, [5] * len(output.num_scheduled_tokens))
-        rows.append([str(len(rows) + 1), tokens, stalled or "–", blocks, free, ", ".join(s.id for s in finished) or "–"])
+        rows.append([str(len(rows) + 1), tokens, stalled or "–", blocks, free,
+                     ", ".join(s.id for s in finished) or "–"])
     columns = ["step", "tokens", "stalled", "blocks", "free blocks", "finished"]
-    return Table(columns, rows, caption=f"{admission.__name__}, max_tokens of R: {max_tokens_of_r}")
+    return Table(columns, rows,
+                 caption=f"{admission.__name__}, max_tokens of R: {max_tokens_of_r}")
 
 
 all_steps(conservative)
@@ -308,23 +316,28 @@ batch with whole prompts. Your scheduler serves a small random model with budget
 # %%
 END = 24
 tiny, rng = tiny_model("llama"), random.Random(9)
-tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (13, 30, 3, 21, 1)]
+tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)]
+                for length in (13, 30, 3, 21, 1)]
 tiny_max_tokens = (4, 5, 6, 3, 1)
 ends = SimpleNamespace(pad_token_id=0, eos_token_id=END)
 expected = ragged_generate(tiny, ends, tiny_prompts, max_new_tokens=tiny_max_tokens)
 
 
 def your_answers(budget, admission, num_blocks):
-    limits = dict(max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget, admission=admission)
+    limits = dict(max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget,
+                  admission=admission)
     pairs = zip(tiny_prompts, tiny_max_tokens)
-    sequences = [Sequence(str(n), ids, most, frozenset({END})) for n, (ids, most) in enumerate(pairs)]
-    return serve_greedily(ModelRunner(tiny, num_blocks, 16), Scheduler(BlockPool(num_blocks, 16), **limits), sequences)
+    sequences = [Sequence(str(n), ids, most, frozenset({END}))
+                 for n, (ids, most) in enumerate(pairs)]
+    return serve_greedily(ModelRunner(tiny, num_blocks, 16),
+                          Scheduler(BlockPool(num_blocks, 16), **limits), sequences)
 
 
 budgets = range(4, 65, 2)
 for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
     equal = sum(your_answers(budget, admission, num_blocks) == expected for budget in budgets)
-    print(f"{admission.__name__}, {num_blocks} blocks: equal answers with {equal} of {len(budgets)} budgets")
+    print(f"{admission.__name__}, {num_blocks} blocks: "
+          f"equal answers with {equal} of {len(budgets)} budgets")
 
 # %% [markdown]
 """
@@ -333,7 +346,8 @@ And the opening again, with your scheduler and at most 32 tokens a step:
 
 # %% tags=["measured"]
 ms = with_a_long_prompt(32)[:40]
-print(f"your scheduler, at most 32 tokens: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms")
+print(f"your scheduler, at most 32 tokens: median step {median(ms):.0f} ms, "
+      f"longest {max(ms):.0f} ms")
 
 # %% [markdown]
 """
@@ -373,12 +387,14 @@ def prompt_of_l(budget):
     """(ms from L's first chunk to its first token, longest step in ms)."""
     four = [Arrival(name, 0, 1, 100, max_new_tokens=128) for name in "ACDE"]
     scheduler = Scheduler(BlockPool(128, 16), max_num_batched_tokens=budget)
-    run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST, keep_steps=True)
+    run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST,
+                   keep_steps=True)
     waited = run.times["L"].ttft - run.times["L"].queue_time
     return 1000 * waited, 1000 * max(step.seconds for step in run.steps)
 
 
-reveal("09.b", max(budget for budget in range(100, 200) if prompt_of_l(budget)[1] <= 8), unit="tokens", tolerance=0.1)
+reveal("09.b", max(budget for budget in range(100, 200) if prompt_of_l(budget)[1] <= 8),
+       unit="tokens", tolerance=0.1)
 budgets = (16, 32, 64, 128, 256, 512, 1024)
 waits_of_l, longest = zip(*map(prompt_of_l, budgets))
 in_words = "; ".join(
@@ -386,8 +402,10 @@ in_words = "; ".join(
     for b, w, step in zip(budgets, waits_of_l, longest)
 )
 line_chart(
-    budgets, {"longest wait for a token of A, C, D and E": longest, "L's first token": waits_of_l},
-    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", title="What the budget changes",
+    budgets,
+    {"longest wait for a token of A, C, D and E": longest, "L's first token": waits_of_l},
+    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy",
+    title="What the budget changes",
     alt=f"Two times. {in_words}.",
 )  # fmt: skip
 
@@ -440,15 +458,18 @@ LOAD = dict(prompt_median=24, answer_median=4)
 many = traffic(100_000, rate=480, **LOAD)
 for what in ("prompt_tokens", "answer_tokens"):
     lengths = sorted(getattr(request, what) for request in many)
-    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}")
+    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, "
+          f"99th percentile {lengths[99_000]}, longest {lengths[-1]}")
 
 # %%
 def at_large(policy, requests=many):
-    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
+    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256,
+                          policy=policy, admission=optimistic)
     return simulate(scheduler, requests, COST)
 
 
-large = {policy.name: at_large(policy) for policy in (FirstComeFirstServed(), ShortestJobFirst())}
+large = {policy.name: at_large(policy)
+         for policy in (FirstComeFirstServed(), ShortestJobFirst())}
 
 # %% [markdown]
 """
@@ -461,7 +482,8 @@ worse: the mean latency, the 99th percentile, the longest latency?
 # %%
 for name, run in large.items():
     latency = spread(times_of(run, "latency"))
-    print(f"{name}: mean latency {latency.mean:.2f} s, p99 {latency.p99:.2f} s, longest {latency.worst:.2f} s")
+    print(f"{name}: mean latency {latency.mean:.2f} s, p99 {latency.p99:.2f} s, "
+          f"longest {latency.worst:.2f} s")
 
 # %% [markdown]
 """
@@ -520,9 +542,11 @@ first 20,000 requests:
 
 # %%
 for patience in (0.5, 2, 4, 8, 32):
-    latency = spread(times_of(at_large(ShortestWithAgeing(patience), many[:20_000]), "latency"))
+    latency = spread(times_of(at_large(ShortestWithAgeing(patience), many[:20_000]),
+                              "latency"))
     verdict = "kept" if latency.worst <= 5 else "broken"
-    seconds = f"mean {latency.mean:.2f} s, p99 {latency.p99:.2f} s, longest {latency.worst:.2f} s"
+    seconds = (f"mean {latency.mean:.2f} s, p99 {latency.p99:.2f} s, "
+               f"longest {latency.worst:.2f} s")
     print(f"patience {patience:4} s: {seconds}: promise {verdict}")
 
 # %% [markdown]
@@ -614,17 +638,20 @@ deadlocks = []
 
 
 def run_with(sixty, admission, watermark=0):
-    """Steps, running sequences and share of the pool in use (means over the steps), and steps with a stall."""
+    """Steps, running sequences and share of the pool in use (means over the steps), and steps
+    with a stall."""
     limits = dict(max_num_seqs=16, max_num_batched_tokens=64, watermark=watermark)
     scheduler = Scheduler(BlockPool(44, 16), admission=admission, **limits)
     run = simulate(scheduler, sixty, STEPS, keep_steps=True)
-    running = mean(len(step.prefill) + len(step.decode) + len(step.stalled) for step in run.steps)
+    running = mean(len(step.prefill) + len(step.decode) + len(step.stalled)
+                   for step in run.steps)
     used = mean(1 - step.free_blocks / 44 for step in run.steps)
     return run.num_steps, running, used, sum(bool(step.stalled) for step in run.steps)
 
 
 def over_fifty(*rule):
-    """How many of the fifty workloads end in a deadlock, and the means over those that don't."""
+    """How many of the fifty workloads end in a deadlock, and the means over those that
+    don't."""
     ended = []
     for sixty in fifty:
         try:
@@ -640,7 +667,8 @@ outcome = {name: over_fifty(*rule) for name, rule in rules.items()}
 print("The first deadlock:", deadlocks[0])
 reveal("09.d", outcome["conservative"][2], unit="requests", tolerance=0.2)
 Table(
-    columns=["admission", "deadlocks in 50", "steps", "running", "pool in use", "steps with a stall"],
+    columns=["admission", "deadlocks in 50", "steps", "running", "pool in use",
+             "steps with a stall"],
     rows=[
         [name, stuck, f"{steps:.0f}", f"{running:.1f}", f"{used:.0%}", f"{stalls:.1f}"]
         for name, (stuck, steps, running, used, stalls) in outcome.items()
@@ -677,7 +705,8 @@ needs = [
 
 
 def one_at_a_time(policy):
-    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32, policy=policy)
+    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32,
+                          policy=policy)
     return simulate(scheduler, needs, STEPS, keep_steps=True)
 
 
@@ -734,7 +763,8 @@ from lessons_lib.measuring import reversed_estimates
 exact, rough, wild = (
     traffic(20_000, rate=480, estimate_error=deviation, **LOAD) for deviation in (0, 1, 3)
 )
-at_work = [(policy.name, policy, exact) for policy in (*three, PriorityWithAgeing(patience=0.5))]
+at_work = [(policy.name, policy, exact)
+           for policy in (*three, PriorityWithAgeing(patience=0.5))]
 for words, requests in (
     ("mostly within a factor of 3", rough), ("mostly within a factor of 20", wild),
     ("reversed", reversed_estimates(exact)),
@@ -747,11 +777,13 @@ def row_of_policy(name, policy, requests):
     latency, by_tier = spread(times_of(run, "latency")), ([], [])
     for request in requests:
         by_tier[request.tier].append(run.times[request.id].latency)
-    return [name, *(f"{seconds:.2f}" for seconds in (*vars(latency).values(), *map(mean, by_tier)))]
+    return [name,
+            *(f"{seconds:.2f}" for seconds in (*vars(latency).values(), *map(mean, by_tier)))]
 
 
 Table(
-    columns=["policy", "mean latency, s", "p99, s", "longest, s", "mean of tier 0, s", "of tier 1, s"],
+    columns=["policy", "mean latency, s", "p99, s", "longest, s", "mean of tier 0, s",
+             "of tier 1, s"],
     rows=[row_of_policy(*one) for one in at_work],
     caption="20,000 requests",
 )

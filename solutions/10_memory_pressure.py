@@ -2,6 +2,8 @@
 """
 # 10 · Memory pressure
 
+![A full pool of blocks: request F has been preempted](../lessons_lib/assets/openings/10.svg)
+
 **A sequence needs a block and none is free. Now what?**
 
 85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
@@ -12,38 +14,30 @@ lesson the scheduler learns to take blocks back from a running sequence. It can 
 deadlocking, as long as each sequence fits into the pool on its own.
 """
 
-# %%
+# %% folded=true
 import random
 from types import SimpleNamespace
 
 from lessons_lib.batching import ragged_generate
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.engine import ModelRunner
 from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, blocks_for
-from lessons_lib.measuring import STORIES, StepCost, recorded_swaps, recorded_victims, simulate, traffic, tried_rule
+from lessons_lib.measuring import STORIES, StepCost, recorded_swaps, recorded_victims, simulate
+from lessons_lib.measuring import traffic, tried_rule
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import serve_recorded
-from lessons_lib.scheduling import (
-    Deadlock,
-    FirstComeFirstServed,
-    PreemptiveScheduler,
-    Scheduler,
-    Sequence,
-    ShortestJobFirst,
-    StrictPriority,
-    SwappingScheduler,
-    always_swap,
-    conservative,
-    never_swap,
-    optimistic,
-    share_budget,
-)
+from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, PreemptiveScheduler
+from lessons_lib.scheduling import Scheduler, Sequence, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling import SwappingScheduler, always_swap, conservative, never_swap
+from lessons_lib.scheduling import optimistic, share_budget
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_pressure
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
+# %%
+# float32, so that answers can be compared token by token
+model, tokenizer = load_model(device="cpu")
 END = frozenset({tokenizer.eos_token_id})
 BLOCK = 16
 
@@ -51,7 +45,8 @@ BLOCK = 16
 def six_stories():
     """The six stories as sequences, A to F."""
     prompts = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
-    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i) for i, story in enumerate(STORIES)]
+    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END,
+                     arrival_time=i) for i, story in enumerate(STORIES)]
 
 # %% [markdown]
 """
@@ -66,26 +61,31 @@ NUM_BLOCKS = 12
 
 
 def serve(scheduler, sequences):
-    """Serve greedily; return (running sequences, blocks in use, tokens computed) for each step."""
+    """Serve greedily; return (running sequences, blocks in use, tokens computed) for each
+    step."""
     runner = ModelRunner(model, NUM_BLOCKS, BLOCK)
     for sequence in sequences:
         scheduler.add(sequence)
     steps = []
     while scheduler.has_unfinished():
         scheduler_output = scheduler.schedule()
-        steps.append((len(scheduler.running), len(scheduler.pool.used), scheduler_output.num_tokens))
-        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
+        steps.append((len(scheduler.running), len(scheduler.pool.used),
+                      scheduler_output.num_tokens))
+        scheduler.update(scheduler_output,
+                         runner.forward(scheduler_output).argmax(dim=-1).tolist())
     return steps
 
 
 LIMITS = dict(max_num_seqs=6, max_num_batched_tokens=64)
 scheduler = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=conservative)
 stories = six_stories()
-print("blocks each sequence may need:", {sequence.id: blocks_for(sequence.most_tokens, BLOCK) for sequence in stories})
+print("blocks each sequence may need:",
+      {sequence.id: blocks_for(sequence.most_tokens, BLOCK) for sequence in stories})
 steps = serve(scheduler, stories)
 expected = {sequence.id: sequence.output_ids for sequence in stories}
 running, in_use, computed = (sum(column) for column in zip(*steps))
-print(f"conservative: {len(steps)} steps, {running / len(steps):.1f} sequences at a time, {in_use / len(steps):.1f} of {NUM_BLOCKS} blocks in use")
+print(f"conservative: {len(steps)} steps, {running / len(steps):.1f} sequences at a time, "
+      f"{in_use / len(steps):.1f} of {NUM_BLOCKS} blocks in use")
 
 # %%
 scheduler = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=optimistic)
@@ -95,7 +95,8 @@ except Deadlock as error:
     print("Deadlock:", error)
 for sequence in scheduler.running:
     most = blocks_for(sequence.most_tokens, BLOCK)
-    print(f"  {sequence.id}: {sequence.num_computed_tokens} tokens fill {len(sequence.blocks)} of its {most} blocks")
+    print(f"  {sequence.id}: {sequence.num_computed_tokens} tokens fill "
+          f"{len(sequence.blocks)} of its {most} blocks")
 
 # %% [markdown]
 """
@@ -151,10 +152,12 @@ policy serves *later*:
 # %%
 rules = {
     "newest": lambda candidates, policy: candidates[-1],
-    "largest": lambda candidates, policy: max(candidates, key=lambda sequence: len(sequence.blocks)),
+    "largest": lambda candidates,
+    policy: max(candidates, key=lambda sequence: len(sequence.blocks)),
     "oldest": lambda candidates, policy: candidates[0],
 }
-RULES_TABLE = dict(columns=["victim", "preemptions", "gave way to a later one", "steps"], caption="Sixty requests in 16 blocks, strict priority")
+RULES_TABLE = dict(columns=["victim", "preemptions", "gave way to a later one", "steps"],
+                   caption="Sixty requests in 16 blocks, strict priority")
 Table(rows=[tried_rule(*rule) for rule in rules.items()], **RULES_TABLE)
 
 # %% [markdown]
@@ -182,7 +185,8 @@ from lessons_lib.scheduling.preemption import last_in_rank
 
 # %%
 _, preemptions, gave_way, num_steps = tried_rule("yours", last_in_rank)
-print(f"the same requests with your rule: {preemptions} preemptions, {gave_way} gave way to a later one, {num_steps} steps")
+print(f"the same requests with your rule: {preemptions} preemptions, "
+      f"{gave_way} gave way to a later one, {num_steps} steps")
 
 # %% [markdown]
 """
@@ -242,12 +246,14 @@ def first_try(scheduler, scheduler_output, victim):
 
 
 trial = dict(choose_victim=last_in_rank, preempt_sequence=first_try, share_prefixes=False)
-scheduler, tried = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **trial, **LIMITS), six_stories()
+scheduler, tried = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **trial,
+                                     **LIMITS), six_stories()
 serve(scheduler, tried)
 print(f"no deadlock, no error, {scheduler.num_preempted} preemptions. Wrong answers:")
 for sequence in tried:
     if sequence.output_ids != expected[sequence.id]:
-        for way, ids in (("alone:    ", expected[sequence.id]), ("first try:", sequence.output_ids)):
+        for way, ids in (("alone:    ", expected[sequence.id]),
+                         ("first try:", sequence.output_ids)):
             print(f"  {sequence.id} {way} {tokenizer.decode(ids[:24])!r} …")
 
 # %% [markdown]
@@ -292,7 +298,8 @@ victim's tokens in the step. Here is the step of the prediction, with your two f
 """
 
 # %%
-yours = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence, share_prefixes=False)
+yours = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence,
+             share_prefixes=False)
 limits = dict(max_num_seqs=6, max_num_batched_tokens=6 * 2 * BLOCK)
 scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **yours, **limits)
 for arrival, name in enumerate("ABCDEF"):
@@ -302,7 +309,8 @@ print("free blocks before the step:", len(scheduler.pool.free_queue))
 scheduler_output = scheduler.schedule()
 reveal("10.b", len(scheduler_output.preempted), unit="sequences")
 print("preempted, in this order:", *(sequence.id for sequence in scheduler_output.preempted))
-print("the step computes tokens of:", *(sequence.id for sequence in scheduler_output.num_scheduled_tokens))
+print("the step computes tokens of:",
+      *(sequence.id for sequence in scheduler_output.num_scheduled_tokens))
 
 # %% [markdown]
 """
@@ -321,19 +329,23 @@ def under_pressure(**options):
     """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
     swap_space = BlockPool(NUM_BLOCKS, BLOCK)
     swap_cache = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
-    scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **yours, swap_space=swap_space, **options)
+    scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **yours,
+                                  swap_space=swap_space, **options)
     sequences = six_stories()
-    return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK), scheduler, sequences, swap_cache)
+    return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK),
+                                                scheduler, sequences, swap_cache)
 
 
 recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
 first = next(step.index for step in recompute_steps if step.preempted)
-Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps), start=first - 1, still=first)
+Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps),
+        start=first - 1, still=first)
 
 # %%
 def computed_twice(sequences, steps):
     """How many more tokens were computed than necessary."""
-    needed = sum(len(sequence.prompt_ids) + len(sequence.output_ids) - 1 for sequence in sequences)
+    needed = sum(len(sequence.prompt_ids) + len(sequence.output_ids) - 1
+                 for sequence in sequences)
     return sum(sum(step.counts.values()) for step in steps) - needed
 
 
@@ -341,8 +353,10 @@ def same_answers(sequences):
     return all(sequence.output_ids == expected[sequence.id] for sequence in sequences)
 
 
-print(f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, compared with {len(steps)} for conservative admission")
-print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recompute_steps)} tokens computed twice, on top of {computed} needed anyway")
+print(f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, "
+      f"compared with {len(steps)} for conservative admission")
+print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recompute_steps)} "
+      f"tokens computed twice, on top of {computed} needed anyway")
 
 # %% [markdown]
 """
@@ -354,7 +368,8 @@ back? All its known tokens are prefilled, here in one step:
 a = six_stories()[0]
 a.output_ids = expected["A"][:20]
 back = share_budget([a], budget=64)[a]
-print(f"A has {a.num_tokens} known tokens, {a.num_computed_tokens} of them computed. The step computes {back}.")
+print(f"A has {a.num_tokens} known tokens, {a.num_computed_tokens} of them computed. "
+      f"The step computes {back}.")
 reveal("10.a", back - 1, unit="tokens")
 
 # %% [markdown]
@@ -381,7 +396,8 @@ swapped, scheduler, swap_steps = under_pressure(should_swap=always_swap)
 block_copies = [block_copy for step in swap_steps for block_copy in step.block_copies]
 print(f"the same answers: {same_answers(swapped)}; {len(swap_steps)} steps")
 print(f"{scheduler.num_preempted} preemptions, {scheduler.num_swapped} of them swapped")
-print(f"{computed_twice(swapped, swap_steps)} tokens computed twice; {len(block_copies)} block copies")
+print(f"{computed_twice(swapped, swap_steps)} tokens computed twice; "
+      f"{len(block_copies)} block copies")
 print("the first of them:", block_copies[0])
 
 # %% [markdown]
@@ -396,10 +412,14 @@ victim's tokens and nothing else.
 recording = recorded_swaps()
 rows = []
 for one in recording.rows:
-    swap_ms, prefill_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * one["recompute_s"]
-    rows.append([one["tokens"], f"{one['bytes'] / 1e6:,.0f}", f"{2 * one['bytes'] / swap_ms / 1e6:.0f}", f"{swap_ms:.2f}", f"{prefill_ms:.2f}"])
+    swap_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"])
+    prefill_ms = 1000 * one["recompute_s"]
+    rows.append([one["tokens"], f"{one['bytes'] / 1e6:,.0f}",
+                 f"{2 * one['bytes'] / swap_ms / 1e6:.0f}", f"{swap_ms:.2f}",
+                 f"{prefill_ms:.2f}"])
 print(recording.provenance)
-Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], rows=rows, caption="Bringing a victim back, on a GPU")
+Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], rows=rows,
+      caption="Bringing a victim back, on a GPU")
 
 # %% [markdown]
 """
@@ -454,11 +474,13 @@ anywhere = SimpleNamespace(pool=BlockPool(1, BLOCK))
 
 
 def choice(tokens, should_swap=should_swap):
-    return should_swap(anywhere, Sequence("A", range(tokens + 1), 1, num_computed_tokens=tokens))
+    return should_swap(anywhere,
+                       Sequence("A", range(tokens + 1), 1, num_computed_tokens=tokens))
 
 
 def break_even(should_swap):
-    return next((tokens for tokens in range(BLOCK, 8192 + 1, BLOCK) if choice(tokens, should_swap)), None)
+    return next((tokens for tokens in range(BLOCK, 8192 + 1, BLOCK)
+                 if choice(tokens, should_swap)), None)
 
 
 reveal("10.d", break_even(should_swap), unit="tokens", tolerance=0.5)
@@ -483,7 +505,8 @@ for same in zip(*(run.rows for run in runs)):  # one length in each run
     tokens = same[0]["tokens"]
     swap = [1000 * (one["swap_out_s"] + one["swap_in_s"]) for one in same]
     adds = [1000 * (one["beside_s"] - run.step_s) for one, run in zip(same, runs)]
-    cheaper[tokens] = "recompute" if max(adds) < min(swap) else "swap" if max(swap) < min(adds) else OVERLAP
+    cheaper[tokens] = ("recompute" if max(adds) < min(swap)
+                       else "swap" if max(swap) < min(adds) else OVERLAP)
     ranges = (f"{min(ms):.1f} to {max(ms):.1f}" for ms in (swap, adds))
     rows.append([tokens, *ranges, cheaper[tokens], "swap" if choice(tokens) else "recompute"])
 print(runs[0].provenance)
@@ -511,7 +534,8 @@ for run in runs:
     fitted = swap_if_cheaper([by_length[SHORT], by_length[LONG]])
     chosen = {tokens: "swap" if choice(tokens, fitted) else "recompute" for tokens in cheaper}
     wrong = [tokens for tokens in cheaper if cheaper[tokens] not in (chosen[tokens], OVERLAP)]
-    print(f"break-even: {break_even(fitted)} tokens; the wrong choice for these lengths: {wrong}")
+    print(f"break-even: {break_even(fitted)} tokens; "
+          f"the wrong choice for these lengths: {wrong}")
 
 # %% [markdown]
 """
@@ -534,7 +558,8 @@ There are two remedies: run fewer sequences at a time, or use lesson 09's waterm
 """
 
 # %%
-requests = traffic(100, rate=1e6, prompt_median=16, answer_median=256, spread=0.6, most=512, seed=10)
+requests = traffic(100, rate=1e6, prompt_median=16, answer_median=256, spread=0.6,
+                   most=512, seed=10)
 answer_tokens = sum(request.answer_tokens for request in requests)
 needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
 
@@ -546,19 +571,24 @@ def in_96_blocks(cost, max_num_seqs=32, **options):
     return scheduler, simulate(scheduler, requests, cost)
 
 
-GPU = StepCost(recording.step_s, per_token, 0)  # its base includes attention to 32 × 1,024 tokens: more than fit here
+# its base includes attention to 32 × 1,024 tokens: more than fit here
+GPU = StepCost(recording.step_s, per_token, 0)
 SLOW = StepCost(base=5e-3, per_token=1e-3, per_context_token=0)
-WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20), "6 at a time": dict(max_num_seqs=6)}
+WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20),
+        "6 at a time": dict(max_num_seqs=6)}
 ways = {name: in_96_blocks(GPU, **way) for name, way in WAYS.items()}
 _, plain = ways["32 at a time"]
 rows = []
 for name, (scheduler, run) in ways.items():
     more, saved = run.num_steps - plain.num_steps, plain.computed_tokens - run.computed_tokens
     per_step = f"{saved / more:.0f}" if more else "–"
-    rows.append([name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, per_step])
-print(f"a step of the GPU above takes {1000 * GPU.base:.2f} ms with 32 sequences, and {1e6 * GPU.per_token:.1f} µs more for each token")
+    rows.append([name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps,
+                 per_step])
+print(f"a step of the GPU above takes {1000 * GPU.base:.2f} ms with 32 sequences, "
+      f"and {1e6 * GPU.per_token:.1f} µs more for each token")
 Table(
-    columns=["sequences that may run", "preemptions", "tokens computed twice", "steps", "tokens saved per added step"],
+    columns=["sequences that may run", "preemptions", "tokens computed twice", "steps",
+             "tokens saved per added step"],
     rows=rows,
     caption=f"100 requests in 96 blocks; {needed:,} tokens are needed anyway",
 )
@@ -580,10 +610,13 @@ second there?
 predict("10.c", ...)  # tokens
 
 # %%
-rates = {name: [answer_tokens / in_96_blocks(cost, **way)[1].seconds for cost in (GPU, SLOW)] for name, way in WAYS.items()}
+rates = {name: [answer_tokens / in_96_blocks(cost, **way)[1].seconds for cost in (GPU, SLOW)]
+         for name, way in WAYS.items()}
 reveal("10.c", GPU.base / GPU.per_token, unit="tokens", tolerance=0.1)
 Table(
-    columns=["sequences that may run", "the GPU above", f"a step of {1000 * SLOW.base:.0f} ms and {1000 * SLOW.per_token:.0f} ms per token"],
+    columns=["sequences that may run", "the GPU above",
+             f"a step of {1000 * SLOW.base:.0f} ms and {1000 * SLOW.per_token:.0f} "
+             "ms per token"],
     rows=[[name, *(f"{rate:,.0f}" for rate in both)] for name, both in rates.items()],
     caption="Answer tokens per second",
 )
@@ -610,27 +643,43 @@ tiny, ends = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=2
 
 
 def random_run(rng):
-    """Serve a random workload. Returns (its sequences, their answers when served alone, the scheduler)."""
-    size, most, policy = rng.choice((1, 2, 4)), rng.choice((4, 6)), rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))
-    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
-    sequences = [Sequence(str(i), p, rng.choice((12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
-    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1))
+    """Serve a random workload. Returns (its sequences, their answers when served alone, the
+    scheduler)."""
+    size, most, policy = rng.choice((1, 2, 4)), rng.choice((4, 6)), rng.choice(
+        (FirstComeFirstServed, ShortestJobFirst, StrictPriority))
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))]
+               for _ in range(6)]
+    sequences = [Sequence(str(i), p, rng.choice((12, 20)), frozenset({24}), rng.random(),
+                          rng.randrange(2)) for i, p in enumerate(prompts)]
+    num_blocks = max(blocks_for(sequence.most_tokens, size)
+                     for sequence in sequences) + rng.choice((0, 1))
     scheduler = SwappingScheduler(
-        PrefixCache(num_blocks, size), share_prefixes=False, policy=policy(), watermark=rng.choice((0, 1)),
-        max_num_seqs=most, max_num_batched_tokens=most + rng.choice((0, 5, 60)), swap_space=BlockPool(rng.choice((8, 60)), size),
-        choose_victim=rng.choice((last_in_rank, lambda candidates, policy: rng.choice(candidates))),
+        PrefixCache(num_blocks, size), share_prefixes=False, policy=policy(),
+        watermark=rng.choice((0, 1)),
+        max_num_seqs=most, max_num_batched_tokens=most + rng.choice((0, 5, 60)),
+        swap_space=BlockPool(rng.choice((8, 60)), size),
+        choose_victim=rng.choice((last_in_rank, lambda candidates,
+                                  policy: rng.choice(candidates))),
         preempt_sequence=preempt_sequence, should_swap=rng.choice((always_swap, never_swap)),
     )  # fmt: skip
-    alone = ragged_generate(tiny, ends, prompts, max_new_tokens=[sequence.max_new_tokens for sequence in sequences], max_num_seqs=1)
-    serve_recorded(ModelRunner(tiny, num_blocks, size), scheduler, sequences, PagedKVCache(tiny.config, 60, size))  # audits every step
+    alone = ragged_generate(tiny, ends, prompts,
+                            max_new_tokens=[sequence.max_new_tokens for sequence in sequences],
+                            max_num_seqs=1)
+    serve_recorded(ModelRunner(tiny, num_blocks, size), scheduler, sequences,
+                   PagedKVCache(tiny.config, 60, size))  # audits every step
     return sequences, alone, scheduler
 
 
 runs = [random_run(random.Random(seed)) for seed in range(20)]
-equal = [sequence.output_ids == answer for sequences, alone, _ in runs for sequence, answer in zip(sequences, alone)]
-swaps, preemptions = (sum(getattr(scheduler, name) for *_, scheduler in runs) for name in ("num_swapped", "num_preempted"))
-print(f"{sum(equal)} of {len(equal)} answers are equal; {preemptions} preemptions, {swaps} of them swapped")
-print("all blocks are free at the end:", all(len(scheduler.pool.free_queue) == scheduler.pool.num_blocks for *_, scheduler in runs))
+equal = [sequence.output_ids == answer for sequences, alone, _ in runs
+         for sequence, answer in zip(sequences, alone)]
+swaps, preemptions = (sum(getattr(scheduler, name) for *_, scheduler in runs)
+                      for name in ("num_swapped", "num_preempted"))
+print(f"{sum(equal)} of {len(equal)} answers are equal; {preemptions} preemptions, "
+      f"{swaps} of them swapped")
+print("all blocks are free at the end:",
+      all(len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+          for *_, scheduler in runs))
 
 # %% [markdown]
 """

@@ -2,6 +2,8 @@
 """
 # 11 · Prefix sharing
 
+![A pool in which free blocks keep their contents for later requests](../lessons_lib/assets/openings/11.svg)
+
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (memory pressure)
@@ -10,12 +12,13 @@ Lesson 10 took blocks back when there were too few. It's better to need fewer. I
 beginning (the same *prefix*) share the blocks that hold it.
 """
 
-# %%
+# %% folded=true
 from itertools import permutations
 
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.engine import ModelRunner
-from lessons_lib.kv_cache import COPY, BlockCopy, OutOfBlocks, PrefixCache, SharedBlockPool, blocks_for
+from lessons_lib.kv_cache import COPY, BlockCopy, OutOfBlocks, PrefixCache, SharedBlockPool
+from lessons_lib.kv_cache import blocks_for
 from lessons_lib.measuring import STORIES, recorded_first_tokens
 from lessons_lib.models import load_model
 from lessons_lib.recording import queue_state, recorded_step, serve_recorded
@@ -25,7 +28,9 @@ from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
-model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
+# %%
+# float32, so that answers can be compared token by token
+model, tokenizer = load_model(device="cpu")
 END = frozenset({tokenizer.eos_token_id})
 BLOCK = 16
 
@@ -33,8 +38,8 @@ BLOCK = 16
 def six_stories(before=""):
     """The six stories as sequences, A to F; each prompt begins with the text `before`."""
     prompts = {story.name: tokenizer(before + story.prompt).input_ids for story in STORIES}
-    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i) for i, story in enumerate(STORIES)]
-
+    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END,
+                     arrival_time=i) for i, story in enumerate(STORIES)]
 
 # %% [markdown]
 """
@@ -46,7 +51,8 @@ stories begin with the same text.
 
 # %%
 SYSTEM = (
-    "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. The words are easy. "
+    "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. "
+    "The words are easy. "
     "There is one problem, and in the end the friends find out what to do about it. "
 )
 together = six_stories(SYSTEM)
@@ -56,7 +62,8 @@ while any(sequence.prompt_ids[: len(beginning)] != beginning for sequence in tog
 full = len(beginning) // BLOCK
 print("prompt tokens:", {sequence.id: len(sequence.prompt_ids) for sequence in together})
 print(f"all begin with the same {len(beginning)} tokens: {full} full blocks of {BLOCK}")
-print(f"stored by each sequence separately: {len(together) * full} blocks; stored once: {full}")
+print(f"stored by each sequence separately: {len(together) * full} blocks; "
+      f"stored once: {full}")
 
 # %% [markdown]
 """
@@ -267,14 +274,16 @@ predict("11.a", ...)  # tokens
 
 # %%
 YOURS = dict(block_hash=block_hash)
-scheduler = CopyOnWriteScheduler(PrefixCache(8, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+scheduler = CopyOnWriteScheduler(PrefixCache(8, BLOCK), max_num_seqs=4,
+                                 max_num_batched_tokens=64, **YOURS)
 runner = ModelRunner(model, 8, BLOCK)
 x, y = (Sequence(name, beginning[:48], 5) for name in "XY")
 x_steps = serve_recorded(runner, scheduler, [x])
 y_steps = serve_recorded(runner, scheduler, [y], first_index=len(x_steps))
 for name, first in (("X", x_steps[0]), ("Y", y_steps[0])):
     copies = [f"{one.kind} {one.source} → {one.target}" for one in first.block_copies]
-    print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, {first.counts[name]} computed, block copies: {copies}")
+    print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, "
+          f"{first.counts[name]} computed, block copies: {copies}")
 reveal("11.a", y_steps[0].counts["Y"], unit="token")
 print("the same answer:", x.output_ids == y.output_ids)
 
@@ -321,11 +330,14 @@ soon = tokenizer(" Soon").input_ids
 
 def answers_with(block_hash):
     pool, runner = PrefixCache(12, BLOCK), ModelRunner(model, 12, BLOCK)
-    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=1, max_num_batched_tokens=64, block_hash=block_hash)
-    sequences = [Sequence("one", prompt, 18, END) for prompt in (tom + rain + soon, lily + soon, lily + rain + soon)]
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=1, max_num_batched_tokens=64,
+                                     block_hash=block_hash)
+    sequences = [Sequence("one", prompt, 18, END)
+                 for prompt in (tom + rain + soon, lily + soon, lily + rain + soon)]
     for sequence in sequences:
         steps = serve_recorded(runner, scheduler, [sequence])
-    return tokenizer.decode(sequences[0].output_ids), tokenizer.decode(sequences[2].output_ids), steps[0].hits["one"]
+    first, third = (tokenizer.decode(sequences[i].output_ids) for i in (0, 2))
+    return first, third, steps[0].hits["one"]
 
 
 def careless_hash(parent, token_ids):
@@ -335,7 +347,8 @@ def careless_hash(parent, token_ids):
 toms, right, found = answers_with(block_hash)
 _, careless, careless_found = answers_with(careless_hash)
 print(f"Tom: {tokenizer.decode(tom + rain + soon)}{toms}\n")
-print(f"Lily, your hash, {found} tokens found: {tokenizer.decode(lily + rain + soon)}{right}\n")
+print(f"Lily, your hash, {found} tokens found: "
+      f"{tokenizer.decode(lily + rain + soon)}{right}\n")
 print(f"Lily, careless hash, {careless_found} tokens found: … Soon {marked(right, careless)}")
 
 # %% [markdown]
@@ -389,7 +402,8 @@ hashes = [block_hash(b"", [token] * BLOCK) for token in range(2)]
 for block, one in zip(x.blocks, hashes):
     pool.cache_full_block(block, one)
 copy_before_write(pool, x, index=1)
-print(f"X alone: free queue {list(pool.free_queue)}; found afterwards: {pool.match_prefix(hashes)}")
+print(f"X alone: free queue {list(pool.free_queue)}; found afterwards: "
+      f"{pool.match_prefix(hashes)}")
 YOURS["copy_before_write"] = copy_before_write  # for all runs below
 
 # %% [markdown]
@@ -417,10 +431,12 @@ scheduler.add(b)
 scheduler_output = scheduler.schedule()
 likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
 scheduler.update(scheduler_output, likeliest[:1])
-samples = [b, *(fork(scheduler, b, id) for id in "XYZ")]  # only counts: three more users of each block
+# only counts: three more users of each block
+samples = [b, *(fork(scheduler, b, id) for id in "XYZ")]
 for sample, token in zip(samples[1:], likeliest[1:]):
     sample.output_ids[-1] = token  # chosen, but not computed yet
-copies = [f"{one.source} → {one.target}" for one in recorded_step(runner, scheduler).block_copies]
+copies = [f"{one.source} → {one.target}"
+          for one in recorded_step(runner, scheduler).block_copies]
 print(f"block copies in the first step after the fork: {', '.join(copies)}")
 while b.num_computed_tokens < 69:
     recorded_step(runner, scheduler)
@@ -446,7 +462,8 @@ which of the six find the common beginning in the cache?
 # %%
 def serve_stories(share, num_blocks=40, **options):
     scheduler = CopyOnWriteScheduler(
-        PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS, **options
+        PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64,
+        share_prefixes=share, **YOURS, **options
     )
     sequences, runner = six_stories(SYSTEM), ModelRunner(model, num_blocks, BLOCK)
     return sequences, scheduler, runner, serve_recorded(runner, scheduler, sequences)
@@ -454,12 +471,14 @@ def serve_stories(share, num_blocks=40, **options):
 
 unshared, *_ = serve_stories(False)
 sharing, stories, runner, sharing_steps = serve_stories(True)
-print("the same answers:", [one.output_ids for one in unshared] == [one.output_ids for one in sharing])
+print("the same answers:",
+      [one.output_ids for one in unshared] == [one.output_ids for one in sharing])
 prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
 saved = sum(hits.values())
 print(f"found in the cache: {hits}")
-print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
+print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: "
+      f"{saved / prompt_tokens:.0%} saved")
 
 # %% [markdown]
 """
@@ -528,14 +547,16 @@ def prompt_of(n, order):
     name = ("Mia", "Tim", "Ben")[n % 3]
     parts = {
         "instructions": SYSTEM.strip(),
-        "reader": f" The reader is {name}, who is five years old. {name} likes dogs and boats, but not the dark, "
+        "reader": f" The reader is {name}, who is five years old. "
+                  f"{name} likes dogs and boats, but not the dark, "
         "and reads with Mom in the evening.",
         "time": f" It is {8 + n}:30.",
     }
     return [token for part in order for token in tokenizer(parts[part]).input_ids]
 
 
-print("tokens in prompt 0:", {part: len(prompt_of(0, [part])) for part in ("instructions", "reader", "time")})
+print("tokens in prompt 0:",
+      {part: len(prompt_of(0, [part])) for part in ("instructions", "reader", "time")})
 
 # %% [markdown]
 """
@@ -557,14 +578,16 @@ def tokens_of_first_step(scheduler, prompt_ids):
 
 
 def tokens_found(order):
-    scheduler = CopyOnWriteScheduler(PrefixCache(200, BLOCK), max_num_seqs=1, max_num_batched_tokens=200, **YOURS)
+    scheduler = CopyOnWriteScheduler(PrefixCache(200, BLOCK), max_num_seqs=1,
+                                     max_num_batched_tokens=200, **YOURS)
     prompts = [prompt_of(n, order) for n in range(12)]
     return sum(len(prompt) - tokens_of_first_step(scheduler, prompt) for prompt in prompts)
 
 
 reveal("11.c", tokens_found(order), unit="tokens")
 for other in sorted(permutations(sorted(order)), key=tokens_found, reverse=True):
-    print(f"{tokens_found(other):4}  {', '.join(other)}{'  ← yours' if list(other) == list(order) else ''}")
+    print(f"{tokens_found(other):4}  "
+          f"{', '.join(other)}{'  ← yours' if list(other) == list(order) else ''}")
 
 # %% [markdown]
 """
@@ -587,15 +610,20 @@ print(provenance)
 rows = []
 for row in recorded:
     pool = PrefixCache(blocks_for(row["beginning"] + 2 * 64, BLOCK), BLOCK)
-    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=1, max_num_batched_tokens=row["computed"], **YOURS)
-    first, second = (tokens_of_first_step(scheduler, [*range(row["beginning"]), *[word] * 64]) for word in (1, 2))
-    assert (first, second) == (row["computed"], row["computed_after_hit"]), "the recorded run computed other tokens"
+    scheduler = CopyOnWriteScheduler(pool, max_num_seqs=1,
+                                     max_num_batched_tokens=row["computed"], **YOURS)
+    first, second = (tokens_of_first_step(scheduler, [*range(row["beginning"]), *[word] * 64])
+                     for word in (1, 2))
+    assert first == row["computed"] and second == row["computed_after_hit"], "other tokens"
     before, after = 1000 * row["first_token_s"], 1000 * row["first_token_after_hit_s"]
-    rows.append([f"{row['beginning']:,}", f"{first:,}", second, f"{before:,.0f}", f"{after:.0f}", f"{before / after:.0f}"])
+    rows.append([f"{row['beginning']:,}", f"{first:,}", second, f"{before:,.0f}",
+                 f"{after:.0f}", f"{before / after:.0f}"])
 Table(
-    columns=["tokens of the document", "first question: computed", "second question: computed", "first: ms", "second: ms", "ratio of ms"],
+    columns=["tokens of the document", "first question: computed", "second question: computed",
+             "first: ms", "second: ms", "ratio of ms"],
     rows=rows,
-    caption="A question about a document, then another one: tokens computed and time to the first token",
+    caption="A question about a document, then another one: "
+            "tokens computed and time to the first token",
 )
 
 # %% [markdown]
@@ -677,7 +705,8 @@ hit, counted = return_steps[0].hits["B"], return_steps[0].counts["B"]
 print(f"B again: {hit} of its {len(again.prompt_ids)} prompt tokens found, {counted} computed")
 print("the same answer:", again.output_ids == sharing[1].output_ids[:4])
 all_steps, comes_back = sharing_steps + return_steps, len(sharing_steps)
-Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes_back, still=comes_back)
+Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes_back,
+        still=comes_back)
 
 # %% [markdown]
 """
@@ -721,19 +750,22 @@ YOURS["take_cached"] = take_cached
 
 
 def row_of_pressure(share):
-    sequences, scheduler, _, steps = serve_stories(share, num_blocks=16, should_swap=never_swap)
+    sequences, scheduler, _, steps = serve_stories(share, num_blocks=16,
+                                                   should_swap=never_swap)
     assert [one.output_ids for one in sequences] == [one.output_ids for one in unshared]
     computed = sum(sum(step.counts.values()) for step in steps)
     victims = {id for step in steps for id in step.preempted}
     # a victim's last admission counts
-    found = {id: step.hits.get(id, 0) for step in steps for id in step.admitted if id in victims}
+    found = {id: step.hits.get(id, 0) for step in steps
+             for id in step.admitted if id in victims}
     found = ", ".join(f"{id} {tokens}" for id, tokens in sorted(found.items()))
     name = "with sharing" if share else "without sharing"
     return [name, len(steps), scheduler.num_preempted, found, computed, scheduler.pool.evicted]
 
 
 Table(
-    columns=["", "steps", "preemptions", "found on readmission", "tokens computed", "cached blocks evicted"],
+    columns=["", "steps", "preemptions", "found on readmission", "tokens computed",
+             "cached blocks evicted"],
     rows=[row_of_pressure(False), row_of_pressure(True)],
     caption="Six stories with a common beginning, in 16 blocks; the answers are the same",
 )
@@ -788,23 +820,28 @@ from types import SimpleNamespace
 from lessons_lib.batching import ragged_generate
 from lessons_lib.kv_cache import BlockPool, PagedKVCache
 from lessons_lib.models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling import FirstComeFirstServed, ShortestJobFirst, StrictPriority, always_swap
+from lessons_lib.scheduling import FirstComeFirstServed, ShortestJobFirst
+from lessons_lib.scheduling import StrictPriority, always_swap
 
 tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
 
 
 def random_run(rng):
-    """Serve a random workload. Returns (its sequences, their answers when served alone, the scheduler, the steps)."""
+    """Serve a random workload. Returns (its sequences, their answers when served alone, the
+    scheduler, the steps)."""
     size, most = rng.choice((1, 2, 4)), rng.choice((2, 4, 6))
     base = [rng.randrange(VOCAB_SIZE) for _ in range(32)]
-    ends = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
+    ends = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))]
+            for _ in range(6)]
     prompts = [base[: rng.choice((0, 4, 16))] + end for end in ends]
     prompts[1] = list(prompts[0])  # may be entirely in the cache
     sequences = [
-        Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2))
+        Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(),
+                 rng.randrange(2))
         for i, p in enumerate(prompts)
     ]
-    num_blocks = max(blocks_for(one.most_tokens, size) for one in sequences) + rng.choice((0, 1, 4))
+    num_blocks = max(blocks_for(one.most_tokens, size)
+                     for one in sequences) + rng.choice((0, 1, 4))
     scheduler = CopyOnWriteScheduler(
         PrefixCache(num_blocks, size),
         max_num_seqs=most,

@@ -2,6 +2,8 @@
 """
 # 12 · The engine
 
+![The engine after 20 steps: rates, batch slots, blocks, requests](../lessons_lib/assets/openings/12.svg)
+
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams
 answers?**
 
@@ -12,7 +14,7 @@ An engine drives the parts, and adds what users expect: sampling, and answers th
 break it on purpose, and you write the step that survives it.
 """
 
-# %%
+# %% folded=true
 from collections import deque
 from itertools import count
 from time import perf_counter
@@ -21,19 +23,23 @@ import torch
 
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching import generate_one_by_one
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.my_engine import by_lesson, my_engine
-from lessons_lib.engine import EngineConfig, EngineCore, LLMEngine, ModelRunner, Parts, SamplingParams, random_numbers
+from lessons_lib.engine import EngineConfig, EngineCore, LLMEngine, ModelRunner, Parts
+from lessons_lib.engine import SamplingParams, random_numbers
 from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.kv_cache import PrefixCache, audit
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, skewed_workload
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
+from lessons_lib.measuring import skewed_workload
 from lessons_lib.models import load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_token_bars
 from lessons_lib.viz.dashboard import Dashboard
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
+# %%
+# float32, so answers can be compared token for token
+model, tokenizer = load_model(device="cpu")
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 END = tokenizer.eos_token_id
 
@@ -72,11 +78,13 @@ SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
 AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
 answers = LLMEngine(model, tokenizer, SMALL).generate(PROMPTS, AS_ASKED)
 for name, output in zip(NAMES, answers):
-    print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: …{output.text[:80]!r}")
+    print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: "
+          f"…{output.text[:80]!r}")
 
 # %%
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
-print("the same tokens as one at a time (lesson 00):", [output.token_ids for output in answers] == alone)
+print("the same tokens as one at a time (lesson 00):",
+      [output.token_ids for output in answers] == alone)
 
 # %% [markdown]
 """
@@ -129,7 +137,8 @@ for story, params in zip(STORIES, AS_ASKED):
 for number in (1, 2, 3):
     engine.step()
     step = metrics.recent[-1]
-    print(f"step {number}: {step.tokens} tokens computed for {step.running} sequences, {step.new_tokens} new; waiting: {step.waiting}")
+    print(f"step {number}: {step.tokens} tokens computed for {step.running} sequences, "
+          f"{step.new_tokens} new; waiting: {step.waiting}")
 
 # %%
 reveal("12.a", metrics.recent[0].new_tokens)
@@ -199,11 +208,15 @@ def next_logits(token_ids):
 
 V = model.config.vocab_size
 SETTINGS = ["temperature 0.5", "temperature 1", "temperature 2", "top-k 3", "top-p 0.5"]
-temperature, top_k, top_p = torch.tensor([0.5, 1, 2, 1, 1]), torch.tensor([V, V, V, 3, V]), torch.tensor([1, 1, 1, 1, 0.5])
+temperature, top_k, top_p = torch.tensor([0.5, 1, 2, 1,
+                                          1]), torch.tensor([V, V, V, 3, V]), torch.tensor(
+                                              [1, 1, 1, 1, 0.5])
 after_dog = next_logits(prompt_ids["C"])
-probabilities, tokens = token_probabilities(after_dog.expand(len(SETTINGS), -1), temperature, top_k, top_p)
+probabilities, tokens = token_probabilities(after_dog.expand(len(SETTINGS), -1), temperature,
+                                            top_k, top_p)
 names = [tokenizer.decode(token) for token in tokens[0, :10].tolist()]
-draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())), title="The next token after “The old dog”")
+draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())),
+                title="The next token after “The old dog”")
 
 # %% [markdown]
 """
@@ -271,7 +284,8 @@ SETTING = dict(temperature=0.9, top_k=50, top_p=0.95)
 
 
 def race(probabilities, numbers):
-    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
+    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each
+    token."""
     return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
 
 
@@ -292,7 +306,8 @@ for setting in (
     SETTING,
 ):
     told = tokenizer.decode(by_hand(prompt_ids["C"], seed=7, count=20, **setting))
-    print(", ".join(f"{name} {value}" for name, value in setting.items() if value not in (V, 1.0)))
+    print(", ".join(f"{name} {value}"
+                    for name, value in setting.items() if value not in (V, 1.0)))
     print(f"  The old dog{told}")
 expected = by_hand(prompt_ids["C"], seed=7, count=20, **SETTING)
 
@@ -304,14 +319,20 @@ same seed. C is added last, so in a small pool it's preempted first.
 
 # %%
 def with_others(others, **sizes):
-    """C with seed 7, after other requests: (preemptions, swap-outs, whether C's answer is the loop's)."""
-    engine, answers = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)), {}
+    """C with seed 7, after other requests: (preemptions, swap-outs, whether C's answer is the
+    loop's)."""
+    engine, answers = LLMEngine(model, tokenizer,
+                                EngineConfig(max_num_seqs=6, max_num_batched_tokens=64,
+                                             **sizes)), {}
     for seed, name in enumerate(others):
-        engine.add_request(prompt_ids[name], SamplingParams(max_tokens=20, seed=seed, **SETTING))
-    engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING), request_id="C")
+        engine.add_request(prompt_ids[name],
+                           SamplingParams(max_tokens=20, seed=seed, **SETTING))
+    engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING),
+                       request_id="C")
     while "C" not in answers:
         answers |= {output.request_id: output.token_ids for output in engine.step()}
-    return engine.scheduler.num_preempted, engine.scheduler.num_swapped, "yes" if answers["C"] == expected else "no"
+    is_same = "yes" if answers["C"] == expected else "no"
+    return engine.scheduler.num_preempted, engine.scheduler.num_swapped, is_same
 
 
 Table(
@@ -360,7 +381,8 @@ def leave_early(stream):
             break
     pool = engine.scheduler.pool
     print(f"\nin the engine: {', '.join(engine.requests)}; blocks in use: {len(pool.used)}")
-    print(f"D: {len(engine.abort('D').token_ids)} tokens; blocks in use after its abort: {len(pool.used)}")
+    print(f"D: {len(engine.abort('D').token_ids)} tokens; blocks in use after its abort: "
+          f"{len(pool.used)}")
 
 
 leave_early(stream)
@@ -419,7 +441,8 @@ while scheduler.has_unfinished():
     try:
         logits = forward(scheduler_output)
     except MemoryError as error:
-        print(f"{error}: {', '.join(sequence.id for sequence in scheduler.running)} have ended")
+        print(f"{error}: "
+              f"{', '.join(sequence.id for sequence in scheduler.running)} have ended")
         scheduler.running.clear()
         break
     scheduler.update(scheduler_output, logits.argmax(dim=-1).tolist())
@@ -436,7 +459,8 @@ predict("12.b", ...)  # blocks
 
 # %%
 try:
-    audit(scheduler)  # checks that each block is free or in a sequence that the scheduler knows (lesson 10)
+    # checks that each block is free or in a sequence that the scheduler knows (lesson 10)
+    audit(scheduler)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
 reveal("12.b", len(pool.used), unit="blocks")
@@ -511,7 +535,8 @@ YOURS = Parts(core=YourCore)
 def serve_six(engine, **on_token):
     """Serve the six stories; `audit` checks the pool after every step (lesson 10)."""
     for story, params in zip(STORIES, AS_ASKED):
-        engine.add_request(story.prompt, params, request_id=story.name, on_token=on_token.get(story.name))
+        engine.add_request(story.prompt, params, request_id=story.name,
+                           on_token=on_token.get(story.name))
     outputs = {}
     while engine.has_unfinished():
         outputs |= {output.request_id: output for output in engine.step()}
@@ -519,7 +544,8 @@ def serve_six(engine, **on_token):
     for name, right in zip(NAMES, alone):
         output = outputs[name]
         same = output.token_ids == right[: len(output.token_ids)]
-        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, as alone so far: {same}  {output.error or ''}")
+        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, "
+              f"as alone so far: {same}  {output.error or ''}")
     print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 
@@ -546,9 +572,12 @@ that leaves, a model that fails once. (A pause counts in TTFT and ITL.)
 """
 
 # %% tags=["measured"]
-live = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
+live = LLMEngine(model, tokenizer,
+                 EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
 for story in STORIES:
-    live.add_request(story.prompt, SamplingParams(max_tokens=story.max_new_tokens, temperature=0.8, seed=1), request_id=story.name)
+    live.add_request(story.prompt, SamplingParams(max_tokens=story.max_new_tokens,
+                                                  temperature=0.8, seed=1),
+                                                  request_id=story.name)
 cockpit = Dashboard(live)
 for _ in range(20):
     live.step()
@@ -563,7 +592,8 @@ of your answers. Where one is missing or no longer passes, it takes the referenc
 """
 
 # %%
-MANY = EngineConfig(max_num_seqs=32, max_num_batched_tokens=256, num_blocks=512, backend=plan_torch)
+MANY = EngineConfig(max_num_seqs=32, max_num_batched_tokens=256, num_blocks=512,
+                    backend=plan_torch)
 yours = my_engine(model, tokenizer, MANY)
 by_lesson(yours.parts)
 
@@ -580,7 +610,8 @@ What is it worth? 32 requests, most with short answers and some with long ones, 
 load = skewed_workload(32)
 limits = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
 started = perf_counter()
-one_at_a_time = generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens)
+one_at_a_time = generate_one_by_one(model, tokenizer, load.prompts,
+                                    max_new_tokens=load.max_new_tokens)
 between = perf_counter()
 together = [output.token_ids for output in yours.generate(load.prompts, limits)]
 ended = perf_counter()
@@ -602,7 +633,8 @@ attention as the row above it. First, does your engine tell these stories as the
 
 # %%
 own = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
-print("six stories, token for token as the reference's engine:", own == [output.token_ids for output in answers])
+print("six stories, token for token as the reference's engine:",
+      own == [output.token_ids for output in answers])
 
 # %% tags=["measured"]
 ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_engine)
@@ -708,7 +740,8 @@ for token in answers[0].token_ids:
         break
 stopped_early = SamplingParams(max_tokens=30, stop=STOP)
 output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], stopped_early)[0]
-print(f"\nthe answer: {shown!r}; the engine's: {output.finish_reason}, the same: {output.text == shown}")
+print(f"\nthe answer: {shown!r}; the engine's: {output.finish_reason}, the same: "
+      f"{output.text == shown}")
 
 # %% [markdown]
 """
@@ -737,15 +770,18 @@ PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling
 
 
 def six_tokens(interrupt_at=None):
-    """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of each story)."""
-    engine, lines, struck, answers = LLMEngine(model, tokenizer, SMALL, parts=YOURS), 0, None, {}
+    """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of
+    each story)."""
+    engine, lines, struck, answers = LLMEngine(model, tokenizer, SMALL,
+                                               parts=YOURS), 0, None, {}
     for story in STORIES:
         engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
 
     def on_line(frame, event, _):
         nonlocal lines, struck
         code = frame.f_code
-        if code is not run_step.__code__ and not any(place in code.co_filename for place in PLACES):
+        if code is not run_step.__code__ and not any(place in code.co_filename
+                                                     for place in PLACES):
             return None
         lines += event == "line"
         if event == "line" and lines == interrupt_at:
@@ -767,7 +803,8 @@ def six_tokens(interrupt_at=None):
 
 
 lines, _, uninterrupted = six_tokens()
-runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 20)]
+runs = [six_tokens(interrupt_at=place)
+        for place in random.Random(0).sample(range(1, lines), 20)]
 places = ", ".join(sorted({struck for _, struck, _ in runs})[:12])
 print(f"{lines:,} lines; interrupted in {places}, …")
 same = sum(answers == uninterrupted for *_, answers in runs)
@@ -790,7 +827,8 @@ predict("12.c", ...)  # hashes
 # %%
 from lessons_lib.engine.stateless_random import mixed
 
-seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # the engine's hash
+# the engine's hash
+seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))
 reveal("12.c", len(set(seed_7) & set(seed_8)), unit="hashes")
 
 # %% [markdown]
@@ -834,9 +872,11 @@ OTHER_SETTINGS = [
     ("… each time they occur", dict(frequency_penalty=2.0)),
     ("a value is added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
     ("words that the answer must not contain", dict(bad_words=("dog", "friend"))),
-    ("the answer ends before this string, but not within 16 tokens", dict(stop=(".",), min_tokens=16)),
+    ("the answer ends before this string, but not within 16 tokens",
+     dict(stop=(".",), min_tokens=16)),
     ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
-    ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
+    ("… only tokens at least 0.2 times as likely as the likeliest",
+     dict(temperature=1.0, seed=3, min_p=0.2)),
 ]
 params = [SamplingParams(max_tokens=24, **setting) for _, setting in OTHER_SETTINGS]
 outputs = LLMEngine(model, tokenizer, SMALL).generate(["The old dog"] * len(params), params)

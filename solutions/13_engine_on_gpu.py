@@ -2,6 +2,8 @@
 """
 # 13 · The engine on a GPU
 
+![Output tokens per second, from launching one by one to the whole engine](../lessons_lib/assets/openings/13.svg)
+
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lessons
@@ -11,7 +13,7 @@ You don't need a GPU for this lesson. The engine also runs on a CPU, where you c
 changes.
 """
 
-# %%
+# %% folded=true
 import time
 from functools import partial
 from unittest.mock import patch
@@ -19,16 +21,9 @@ from unittest.mock import patch
 import torch
 
 from lessons_lib.batching import generate_one_by_one
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.engine import (
-    GPUModelRunner,
-    GraphKey,
-    GreedyLoop,
-    captured_batch_sizes,
-    next_size,
-    rerun,
-    serve_greedily,
-)
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.engine import GPUModelRunner, GraphKey, GreedyLoop, captured_batch_sizes
+from lessons_lib.engine import next_size, rerun, serve_greedily
 from lessons_lib.engine.cuda_graphs import CudaCapture
 from lessons_lib.kv_cache import PrefixCache
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine
@@ -39,7 +34,9 @@ from lessons_lib.viz.charts import draw_bars
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
+# %%
+# float32, so answers can be compared token for token
+model, tokenizer = load_model(device="cpu")
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 END = tokenizer.eos_token_id
 
@@ -71,11 +68,14 @@ draw_bars(
 
 # %%
 graphs, compiled = (f"{recording.modes[mode]['warm_up_s']:.0f} s" for mode in (1, 2))
-PARTS = {"whole step": "all", "CPU work": "own", "launching alone": "launch", "waiting for the GPU": "wait"}
+PARTS = {"whole step": "all", "CPU work": "own", "launching alone": "launch",
+         "waiting for the GPU": "wait"}
 Table(
     columns=["milliseconds", *PARTS],
-    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values())] for mode in recording.modes],
-    caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; the same recorded run. "
+    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values())]
+          for mode in recording.modes],
+    caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; "
+            "the same recorded run. "
     f"Launching is part of the CPU's work; work and waiting make up the step. "
     f"Ready after {graphs} with graphs, {compiled} if compiled",
 )
@@ -227,7 +227,8 @@ if torch.cuda.is_available():  # then your store captures real graphs
 def run_decodes(*steps):
     key = store.key_of([inputs], [weight], ())
     for num_seqs in steps:
-        store.run(next_size(num_seqs, [4, 8, 16]), key, partial(torch.mul, inputs, weight), lambda: (inputs, weight))
+        store.run(next_size(num_seqs, [4, 8, 16]), key, partial(torch.mul, inputs, weight),
+                  lambda: (inputs, weight))
 
 
 run_decodes(3, 7, 5, 12)
@@ -291,7 +292,8 @@ in_flight = [
 ]
 a, b, c = in_flight
 host_ids = next_tokens(
-    SchedulerOutput({c: 1, b: 2, a: 1}), {sequence: index for index, sequence in enumerate(in_flight)}
+    SchedulerOutput({c: 1, b: 2, a: 1}),
+    {sequence: index for index, sequence in enumerate(in_flight)}
 )
 print("on the CPU:", host_ids)
 previous_tokens = torch.tensor([100, 0, 300])  # A's and C's new tokens; B gets none
@@ -360,7 +362,8 @@ predict("13.b", ...)  # milliseconds
 # %% tags=["measured"]
 def serve(device):
     """Two requests with 10 tokens each. Returns the milliseconds."""
-    scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=2, max_num_batched_tokens=8)
+    scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=2,
+                                    max_num_batched_tokens=8)
     for name in "AB":
         scheduler.add(Sequence(name, [5], 10))
     loop, started = GreedyLoop(scheduler, device, depth=1), time.perf_counter()
@@ -416,7 +419,8 @@ many times as fast does it make the step?
 """
 
 # %%
-cpu, gpu = (recording.modes[-1]["decode_ms"][part] for part in ("own", "all"))  # the GPU computes during the whole step
+# the GPU computes during the whole step
+cpu, gpu = (recording.modes[-1]["decode_ms"][part] for part in ("own", "all"))
 for project, cpu_ms, gpu_ms in (
     ("as recorded", cpu, gpu),
     ("the CPU's work halved", cpu / 2, gpu),
@@ -425,7 +429,8 @@ for project, cpu_ms, gpu_ms in (
 ):
     step_ms = max(cpu_ms, gpu_ms)
     faster = f"{gpu / step_ms:.1f} times as fast"
-    print(f"{project:26} CPU {cpu_ms:.2f} ms, GPU {gpu_ms:.2f} ms: step {step_ms:.2f} ms, {faster}")
+    print(f"{project:26} CPU {cpu_ms:.2f} ms, GPU {gpu_ms:.2f} ms: "
+          f"step {step_ms:.2f} ms, {faster}")
 
 # %% [markdown]
 """
@@ -450,13 +455,17 @@ def serve_stories(next_tokens):
     """Serve the six stories with your store and your loop.
 
     Returns:
-        the tokens of each story, how many captures there were, the graphs' sizes, and how many blocks are in use.
+        the tokens of each story, how many captures there were, the graphs' sizes, and how many
+        blocks are in use.
     """
-    runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
+    runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False,
+                            capture=rerun)
     runner.store = GraphStore(rerun)
-    scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4,
+                                    max_num_batched_tokens=64)
     stories = [
-        Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i)
+        Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}),
+                 arrival_time=i)
         for i, s in enumerate(STORIES)
     ]
     with (
@@ -472,7 +481,8 @@ def serve_stories(next_tokens):
 overlapped, captures, graph_sizes, in_use = serve_stories(next_tokens)
 print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {in_use}")
 print(f"captures: {captures}; graphs:", *graph_sizes, sep="\n    ")
-print("tokens of each story:", {story.name: len(tokens) for story, tokens in zip(STORIES, overlapped)})
+print("tokens of each story:",
+      {story.name: len(tokens) for story, tokens in zip(STORIES, overlapped)})
 
 # %% [markdown]
 """
@@ -492,15 +502,19 @@ stories come out right?
 
 # %%
 def with_new_index(scheduler_output, previous_rows):
-    new_rows = {sequence: row for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
+    new_rows = {sequence: row
+                for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
     return next_tokens(scheduler_output, new_rows)
 
 
 rows = []
 for story, tokens, right in zip(STORIES, serve_stories(with_new_index)[0], alone):
-    wrong = next((i for i, (token, other) in enumerate(zip(tokens, right)) if token != other), None)
-    texts = [tokenizer.decode(each[wrong - 6 : wrong + 6]) if wrong else "" for each in (right, tokens)]
-    rows.append([story.name, "–" if wrong is None else wrong + 1, *(repr(text)[1:-1] for text in texts)])
+    wrong = next((i for i, (token, other) in enumerate(zip(tokens, right)) if token != other),
+                 None)
+    texts = [tokenizer.decode(each[wrong - 6 : wrong + 6]) if wrong else ""
+             for each in (right, tokens)]
+    rows.append([story.name, "–" if wrong is None else wrong + 1,
+                 *(repr(text)[1:-1] for text in texts)])
 print(f"A ends with {tokenizer.decode(alone[0][-1:])!r}")
 Table(columns=["story", "first wrong token", "right", "with the new index"], rows=rows)
 
@@ -610,7 +624,8 @@ def launches_of(function, *inputs):
 
 logits, hot = torch.randn(64, 4096), torch.full((64,), 0.9)
 seeds, positions = torch.arange(64), torch.arange(64)
-of_numbers = launches_of(random_numbers, seeds[:, None], positions[:, None], torch.arange(4096))
+of_numbers = launches_of(random_numbers, seeds[:, None], positions[:, None],
+                         torch.arange(4096))
 print("random_numbers alone:", of_numbers)
 predict("13.c", ...)  # operations
 
@@ -625,11 +640,13 @@ of_one = launches_of(draw_on_device, logits[:1], hot[:1], seeds[:1], positions[:
 reveal("13.c", of_all, unit="operations", tolerance=0.1)
 print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * of_one:,}")
 
-small = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, max_model_len=192)
+small = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64,
+                     max_model_len=192)
 sampled = SamplingParams(temperature=0.8, seed=1, max_tokens=30)
 yours = my_engine(model, tokenizer, replace(small, overlap=True))
 reference = LLMEngine(model, tokenizer, small)
-texts = [[output.text for output in engine.generate(PROMPTS, sampled)] for engine in (yours, reference)]
+texts = [[output.text for output in engine.generate(PROMPTS, sampled)]
+         for engine in (yours, reference)]
 print("the same texts:", texts[0] == texts[1])
 of_this_lesson = [row for row in yours.parts.rows if row[0].startswith("13")]
 Table(columns=yours.parts.columns, rows=of_this_lesson)

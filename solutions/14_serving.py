@@ -2,6 +2,8 @@
 """
 # 14 · Serving
 
+![A server under more and more load, with and without admission control](../lessons_lib/assets/openings/14.svg)
+
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that
 holds up when too many come and when some leave?**
 
@@ -14,7 +16,7 @@ If `async def` and `await` are new to you, first read the beginning of [Coroutin
 Tasks](https://docs.python.org/3/library/asyncio-task.html): a quarter of an hour, which the 85 minutes don't include.
 """
 
-# %%
+# %% folded=true
 import asyncio
 import http.client
 import json
@@ -26,7 +28,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 from lessons_lib.batching import generate_one_by_one
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.kv_cache import audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
@@ -41,9 +43,11 @@ from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.tables import Table
 
+# %%
 model, tokenizer = load_model(device="cpu")
 SIX = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64)
-alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)))
+alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS,
+                                            max_new_tokens=MAX_NEW_TOKENS)))
 
 # %% [markdown]
 """
@@ -79,7 +83,8 @@ heart = asyncio.create_task(tick(beats))
 await asyncio.gather(read_directly(engine, "A", order), read_directly(engine, "C", order))
 heart.cancel()
 print("tokens in the order in which they came:", "".join(name for name, _ in order))
-print("heartbeats from the first token to the last:", sum(order[0][1] < beat < order[-1][1] for beat in beats))
+print("heartbeats from the first token to the last:",
+      sum(order[0][1] < beat < order[-1][1] for beat in beats))
 
 # %% [markdown]
 """
@@ -98,7 +103,8 @@ predict("14.b", ...)  # tokens
 
 # %%
 engine, of_c = LLMEngine(model, tokenizer, SIX), []
-engine.add_request("The old dog", SamplingParams(max_tokens=12, ignore_eos=True), on_token=of_c.append)
+engine.add_request("The old dog", SamplingParams(max_tokens=12, ignore_eos=True),
+                   on_token=of_c.append)
 reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
 for _ in range(3):
     next(reading)
@@ -183,19 +189,23 @@ async def naive_owner(engine, commands, deliver, executor):
         deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))
 
 
-engine, commands, turns, executor = EngineLoop(LLMEngine(model, tokenizer, SIX)), Mailbox(), [], ThreadPoolExecutor(1)
+engine, commands = EngineLoop(LLMEngine(model, tokenizer, SIX)), Mailbox()
+turns, executor = [], ThreadPoolExecutor(1)
 owner = asyncio.create_task(naive_owner(engine, commands, turns.append, executor))
 await asyncio.sleep(0.1)
 print("turns in 0.1 s without any request:", len(turns))
-commands.put(AddRequest("A", STORIES[0].prompt, SamplingParams(max_tokens=500, ignore_eos=True)))
+commands.put(AddRequest("A", STORIES[0].prompt,
+                        SamplingParams(max_tokens=500, ignore_eos=True)))
 while not engine.open:
     await asyncio.sleep(0)
 owner.cancel()
 await asyncio.wait([owner])
 ended = time.perf_counter()
 executor.shutdown(wait=True)  # blocks until the thread has come back
-print(f"the owner has ended; its thread came back {1000 * (time.perf_counter() - ended):.1f} ms later")
-print("open requests:", list(engine.open), "| blocks in use:", len(engine.engine.scheduler.pool.used))
+print("the owner has ended; "
+      f"its thread came back {1000 * (time.perf_counter() - ended):.1f} ms later")
+print("open requests:", list(engine.open), "| blocks in use:",
+      len(engine.engine.scheduler.pool.used))
 
 # %% [markdown]
 """
@@ -260,20 +270,24 @@ def deliver(events):
 
 async def client(story, pause=0.0):
     answers[story.name] = []
-    commands.put(AddRequest(story.name, story.prompt, SamplingParams(max_tokens=story.max_new_tokens)))
+    commands.put(AddRequest(story.name, story.prompt,
+                            SamplingParams(max_tokens=story.max_new_tokens)))
     while tokens := await boxes[story.name].take():
         answers[story.name] += [token.token for token in tokens]
         await asyncio.sleep(pause)
 
 
-owner = asyncio.create_task(own_engine(EngineLoop(engine), commands, deliver, ThreadPoolExecutor(1)))
+owner = asyncio.create_task(own_engine(EngineLoop(engine), commands, deliver,
+                                       ThreadPoolExecutor(1)))
 heart = asyncio.create_task(tick(beats := []))
-await asyncio.gather(*(client(story, pause=0.05 if story.name == "A" else 0) for story in STORIES))
+await asyncio.gather(*(client(story, pause=0.05 if story.name == "A" else 0)
+                       for story in STORIES))
 commands.close()
 await owner
 heart.cancel()
 print("the first tokens that came:", "".join(order[:36]))
-print("the same tokens as one at a time:", answers == alone, "| blocks in use:", len(engine.scheduler.pool.used))
+print("the same tokens as one at a time:", answers == alone, "| blocks in use:",
+      len(engine.scheduler.pool.used))
 print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
@@ -379,11 +393,13 @@ The client that leaves after 10 tokens, and one that stays:
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
     for leaving in (LeavingClient(num_read=10), LeavingClient(num_read=101)):
-        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
+        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY),
+                                           leaving.receive, leaving.send)
         while engine.has_unfinished():  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
         used = len(engine.scheduler.pool.used)
-        print(f"all sent: {is_whole}; got fewer than 94: {leaving.got < 94}; blocks in use: {used}")
+        print(f"all sent: {is_whole}; got fewer than 94: {leaving.got < 94}; "
+              f"blocks in use: {used}")
 
 # %% [markdown]
 """
@@ -402,9 +418,11 @@ events into mailboxes, like `deliver` above. These are its other parts, and `Adm
 """
 
 # %%
-parts = {"mailbox": Mailbox, "own": own_engine, "events": sse_events, "until_gone": stream_until_gone}
+parts = {"mailbox": Mailbox, "own": own_engine, "events": sse_events,
+         "until_gone": stream_until_gone}
 for part in [*parts.values(), AdmissionControl]:
-    print(f"{part.__name__}: {'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
+    print(f"{part.__name__}: "
+          f"{'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
 
 # %% [markdown]
 """
@@ -423,12 +441,14 @@ def post(host, path, body):
     return connection, connection.getresponse()
 
 
-CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
+CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4,
+        "temperature": 0, "stream": True}
 FOUR = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64)
 engine = LLMEngine(model, tokenizer, FOUR)
 app = SmallApp(engine, **parts)
 mine = ServerThread(app)
-curl = ["curl", "-sN", "--noproxy", "*", mine.url + "/v1/chat/completions", "-d", json.dumps(CHAT)]
+curl = ["curl", "-sN", "--noproxy", "*", mine.url + "/v1/chat/completions", "-d",
+        json.dumps(CHAT)]
 print(shlex.join(curl), "\n")
 if shutil.which("curl"):
     print(subprocess.run(curl, capture_output=True, text=True).stdout)
@@ -472,7 +492,8 @@ come at once.
 
 # %%
 async def offer(times, max_requests=None):
-    """A new server gets a request at each of these steps, whatever it does meanwhile. The log's times are steps."""
+    """A new server gets a request at each of these steps, whatever it does meanwhile. The
+    log's times are steps."""
     commands, admission, in_flight, now = Mailbox(), AdmissionControl(max_requests), {}, 0
     records = [LoadRecord(str(number), time, time, 3, 16) for number, time in enumerate(times)]
     coming, wanted = deque(records), SamplingParams(max_tokens=16, ignore_eos=True)
@@ -504,7 +525,8 @@ async def offer(times, max_requests=None):
             commands.close()
 
     arrive()
-    await own_engine(EngineLoop(LLMEngine(model, tokenizer, FOUR)), commands, deliver, ThreadPoolExecutor(1))
+    await own_engine(EngineLoop(LLMEngine(model, tokenizer, FOUR)), commands, deliver,
+                     ThreadPoolExecutor(1))
     return LoadLog(records, window=times[-1] or now, duration=now)
 
 
@@ -552,22 +574,27 @@ next to four others.
 LIMIT = None  # your limit: a number of requests
 PROMISE = 36  # steps until the first token
 
-logs = {limit: await offer(times, limit) for limit in sorted({4, 8, 12, 16, LIMIT or 8})} | {"none": everything}
+logs = {limit: await offer(times, limit)
+        for limit in sorted({4, 8, 12, 16, LIMIT or 8})} | {"none": everything}
 rows = []
 for limit, log in logs.items():
     waits = [record.ttft for record in log.records if record.succeeded]
     in_time, good = sum(wait <= PROMISE for wait in waits), goodput(log, Target(ttft=PROMISE))
-    row = [f"{limit}, yours" if limit == LIMIT else limit, 96 - len(waits), in_time, len(waits) - in_time]
+    row = [f"{limit}, yours" if limit == LIMIT else limit, 96 - len(waits), in_time,
+           len(waits) - in_time]
     rows.append([*row, max(waits), f"{100 * good:.1f}"])
-columns = ["limit", "refused", "in time", "too late", "longest wait, steps", "goodput, requests per 100 steps"]
-Table(columns=columns, rows=rows, caption=f"96 requests; the promise: the first token within {PROMISE} steps")
+columns = ["limit", "refused", "in time", "too late", "longest wait, steps",
+           "goodput, requests per 100 steps"]
+Table(columns=columns, rows=rows,
+      caption=f"96 requests; the promise: the first token within {PROMISE} steps")
 
 # %%
 curves = {}
 for limit in ("none", 16, 8):
     curve = curves["no limit" if limit == "none" else f"limit {limit}"] = []
     for record in logs[limit].records:
-        curve.append(record.ttft if record.succeeded else curve[-1])  # of a refused one: the wait of the last taken
+        # of a refused one: the wait of the last taken
+        curve.append(record.ttft if record.succeeded else curve[-1])
 curves["promise"] = [PROMISE] * len(times)
 told = ", ".join(f"{name}: {curve[-1]} steps at the end" for name, curve in curves.items())
 title = "How long a request waits for its first token"
@@ -706,7 +733,8 @@ from collections import deque
 from collections.abc import Callable
 
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
+from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT
+from lessons_lib.serving.admission import Admitted, Overloaded
 
 from lessons_lib.serving.admission import AdmissionControl
 
@@ -767,7 +795,8 @@ curves = {
     "all are taken": [point(rate, run(rate)) for rate in rates],
     "at most 32 requests, 2,048 prompt tokens": [point(rate, limited(rate)) for rate in rates],
 }
-draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
+draw_load(curves, target=0.5, knee=knee.rate,
+          title="A simulated server under more and more load")
 
 # %% [markdown]
 """

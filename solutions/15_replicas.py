@@ -2,6 +2,8 @@
 """
 # 15 · Replicas
 
+![Six streams on two replicas; one is lost, and its streams go on](../lessons_lib/assets/openings/15.svg)
+
 **One engine is full. How do several serve as if they were one?**
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
@@ -11,35 +13,39 @@ that dies? At the end, two server processes on this machine are your replicas, a
 neither a GPU nor a cluster.
 """
 
-# %%
+# %% folded=true
 import os
 from functools import partial
 
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.measuring import PROMPTS, STORIES
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.measuring.prefix_places import record_places
-from lessons_lib.recording.replica_streams import KIND, NIGHT, ProcessReplica, compare_answers, record_streams
+from lessons_lib.recording.replica_streams import KIND, NIGHT, ProcessReplica, compare_answers
+from lessons_lib.recording.replica_streams import record_streams
 from lessons_lib.serving.failover import stream_once
 from lessons_lib.serving.http.server_process import ServerProcess, start_together
-from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
+from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices
+from lessons_lib.serving.router import hash_prompt
 from lessons_lib.measuring.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.replicas import draw_prefix_places, draw_streams
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
+# %%
+# float32, so that answers can be compared token by token
+model, tokenizer = load_model(device="cpu")
 BLOCK = 16
 
 
 def new_engine(max_num_seqs=6):
     return LLMEngine(
-        model, tokenizer, EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=256, num_blocks=64)
+        model, tokenizer,
+        EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=256, num_blocks=64)
     )
-
 
 # %% [markdown]
 """
@@ -59,7 +65,8 @@ a second engine with a model of its own. Here two replicas are used in turn:
 def steps_to_serve(limits, max_num_seqs):
     engine, steps = new_engine(max_num_seqs), 0
     for limit in limits:
-        engine.add_request(tokenizer(PROMPTS[0]).input_ids, SamplingParams(max_tokens=limit, ignore_eos=True))
+        engine.add_request(tokenizer(PROMPTS[0]).input_ids,
+                           SamplingParams(max_tokens=limit, ignore_eos=True))
     while engine.has_unfinished():
         engine.step()
         steps += 1
@@ -68,7 +75,8 @@ def steps_to_serve(limits, max_num_seqs):
 
 limits = [60, 10] * 6
 print("one engine, 4 at a time:", steps_to_serve(limits, 4), "steps")
-print("two replicas in turn, 4 at a time each:", *(steps_to_serve(limits[first::2], 4) for first in (0, 1)), "steps")
+print("two replicas in turn, 4 at a time each:",
+      *(steps_to_serve(limits[first::2], 4) for first in (0, 1)), "steps")
 print("two replicas, three long ones each:", steps_to_serve([60, 10] * 3, 4), "steps")
 print("one engine, 8 at a time:", steps_to_serve(limits, 8), "steps")
 
@@ -109,7 +117,8 @@ with blocks of 16 tokens. (The 4 of `PrefixAffinity(4)` is a limit; the next sec
 """
 
 # %%
-places, num_blocks = record_places([RoundRobin(), TwoChoices(seed=1), PrefixAffinity(4)], BLOCK)
+places, num_blocks = record_places([RoundRobin(), TwoChoices(seed=1), PrefixAffinity(4)],
+                                   BLOCK)
 draw_prefix_places(places, num_blocks)
 
 # %%
@@ -117,7 +126,8 @@ turns = [list(range(64 * turn)) for turn in range(1, 6)]
 found = simulate_routing(turns, RoundRobin(), 2).cached_tokens
 reveal("15.a", found, unit="tokens")
 print(
-    f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cached_tokens} of {sum(map(len, turns))} prompt tokens"
+    f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cached_tokens} of "
+    f"{sum(map(len, turns))} prompt tokens"
 )
 
 # %% [markdown]
@@ -184,9 +194,11 @@ prompts = chat_prompts(seed=0)
 rows = []
 for name, policy in policies.items():
     two, four = (simulate_routing(prompts, policy(), num_replicas) for num_replicas in (2, 4))
-    rows.append([name, f"{two.hit_rate:.0%}", two.highest_load, f"{four.hit_rate:.0%}", four.highest_load])
+    rows.append([name, f"{two.hit_rate:.0%}", two.highest_load, f"{four.hit_rate:.0%}",
+                 four.highest_load])
 Table(
-    columns=["policy", "2 replicas: found", "highest load", "4 replicas: found", "highest load"],
+    columns=["policy", "2 replicas: found", "highest load", "4 replicas: found",
+             "highest load"],
     rows=rows,
     caption=f"{len(prompts)} prompts, {sum(map(len, prompts)):,} tokens",
 )
@@ -226,7 +238,8 @@ def found_with(num_texts):
 for num_texts in TEXTS:
     robin, affinity = found_with(num_texts)
     lead = f"a lead of {affinity - robin:.0f} percentage points"
-    print(f"{num_texts:3} texts: round robin finds {robin:.0f}%, affinity {affinity:.0f}%: {lead}")
+    print(f"{num_texts:3} texts: round robin finds {robin:.0f}%, "
+          f"affinity {affinity:.0f}%: {lead}")
 
 # %% [markdown]
 """
@@ -236,7 +249,8 @@ And for many n:
 # %%
 counts = [1, 8, 16, 24, 32, 48, 64, 96, 150]
 curves = dict(zip(("round robin", "affinity, limit 2"), zip(*map(found_with, counts))))
-in_words = "; ".join(f"{name}: {', '.join(f'{share:.0f}' for share in shares)}" for name, shares in curves.items())
+in_words = "; ".join(f"{name}: {', '.join(f'{share:.0f}' for share in shares)}"
+                     for name, shares in curves.items())
 line_chart(
     counts, curves, xlabel="texts", ylabel="found, %", title="Prompt tokens found in a cache",
     alt=f"Percent found with {', '.join(map(str, counts))} texts. {in_words}.",
@@ -274,7 +288,8 @@ predict("15.b", ...)  # requests
 # %%
 ids, CUT, LENGTH = tokenizer(PROMPTS[1]).input_ids, 10, 24
 whole = new_engine().generate([ids], SamplingParams(max_tokens=LENGTH, ignore_eos=True))[0]
-across = tokenizer.decode(whole.token_ids[CUT - 1]).strip() + tokenizer.decode(whole.token_ids[CUT])
+across = tokenizer.decode(whole.token_ids[CUT - 1]).strip() + tokenizer.decode(
+    whole.token_ids[CUT])
 cases = {
     "greedy": dict(),
     "temperature 1, seed 5": dict(temperature=1.0, seed=5),
@@ -413,14 +428,16 @@ texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in ST
 sampled = dict(temperature=1.0, seed=5)
 how = {"C": sampled, "D": dict(presence_penalty=1.5), "E": sampled}
 requests = {
-    story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=48, ignore_eos=True) | how.get(story.name, {})
+    story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=48,
+                     ignore_eos=True) | how.get(story.name, {})
     for story, text in zip(STORIES, texts)
 }
 alone = [answer(**request) for request in requests.values()]
 survive = []
 for (name, request), text, tokens in zip(requests.items(), texts, alone):
     print(f"{name}: {text[:20]}… {tokenizer.decode(tokens)[:50]!r}…")
-    rest = answer(**request | dict(prompt=request["prompt"] + tokens[:CUT], max_tokens=48 - CUT))
+    rest = answer(**request | dict(prompt=request["prompt"] + tokens[:CUT],
+                                   max_tokens=48 - CUT))
     survive += [name] if tokens[:CUT] + rest == tokens else []
 print("the same tokens as a longer prompt:", *survive)
 
@@ -443,22 +460,28 @@ LOST_AT, MOVES = 9, 2
 
 def start_reader(request):
     block_hashes = hash_prompt(request["prompt"], BLOCK)
-    return relay(request, replicas, lambda remaining: choose_replica(block_hashes, remaining, LIMIT), MOVES)
+    return relay(request, replicas,
+                 lambda remaining: choose_replica(block_hashes, remaining, LIMIT), MOVES)
 
 
-options = ("--model", BUNDLED_MODEL, "--device", "cpu", "--engine", "thread", "--num-blocks", 64)
+options = ("--model", BUNDLED_MODEL, "--device", "cpu", "--engine", "thread",
+           "--num-blocks", 64)
 servers = [ServerProcess(*options, env={"OMP_NUM_THREADS": "1"}) for _ in range(2)]
 with start_together(*servers):
-    print("this process:", os.getpid(), "| replicas 0 and 1:", *(server.process.pid for server in servers))
+    print("this process:", os.getpid(), "| replicas 0 and 1:",
+          *(server.process.pid for server in servers))
     replicas = [ProcessReplica(server.url, BLOCK) for server in servers]
     readers = {name: start_reader(request) for name, request in requests.items()}
     records = record_streams(readers, replicas, LOST_AT, lose=servers[1].process.kill)
 print("exit status of replica 1:", servers[1].process.returncode)
 moved = [record.name for record in records if record.has_moved]
 print(f"moved to the other replica: {' '.join(moved) or 'none'} (your guess: {GUESS})")
-print("ended with an error:", *[record.name for record in records if record.end[1] == "error"] or ["none"])
-print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
-print("longest wait for a chunk, ms:", *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
+print("ended with an error:",
+      *[record.name for record in records if record.end[1] == "error"] or ["none"])
+print("the same tokens as without a failure:",
+      [record.token_ids for record in records] == alone)
+print("longest wait for a chunk, ms:",
+      *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
 draw_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
@@ -531,7 +554,8 @@ start for your pencil: call the load of the least loaded replica m.
 predict("15.c", ...)  # requests
 
 # %%
-reveal("15.c", simulate_routing(prompts, PrefixAffinity(4, choose_replica), 4).highest_load, unit="requests")
+reveal("15.c", simulate_routing(prompts, PrefixAffinity(4, choose_replica), 4).highest_load,
+       unit="requests")
 
 # %% [markdown]
 """
@@ -618,7 +642,8 @@ Table(
         ),
         ["a request whose client has left is aborted after", f"{ray['abort_s']} s"],
         ["after a kill, two replicas are ready again in", f"{ray['whole_again_s']} s"],
-        ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],
+        ["streams that were complete, and equal to those without a kill",
+         ray["streams_complete"]],
     ],
     caption=ray["provenance"],
 )

@@ -2,6 +2,8 @@
 """
 # 16 · Two GPUs
 
+![Two matrices cut in halves, one half for each of two processes](../lessons_lib/assets/openings/16.svg)
+
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the
 model?**
 
@@ -12,7 +14,7 @@ You build what one model on two GPUs needs, and decide how eight GPUs should ser
 need no GPU: the halves are threads or processes on your CPU.
 """
 
-# %%
+# %% folded=true
 import json
 from functools import partial
 
@@ -20,16 +22,19 @@ import torch
 import torch.nn.functional as F
 
 from lessons_lib.batching import generate_one_by_one
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.serving.workers import run_workers
-from lessons_lib.viz.replicas import decode_ratio, draw_all_reduce, draw_cut_matrices, two_gpus_table
+from lessons_lib.viz.replicas import decode_ratio, draw_all_reduce, draw_cut_matrices
+from lessons_lib.viz.replicas import two_gpus_table
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
+# %%
+# float32, so that answers can be compared token by token
+model, tokenizer = load_model(device="cpu")
 recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
 
 # %% [markdown]
@@ -101,13 +106,16 @@ x = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_
 
 
 def part_of_mlp(rank, world_size):
-    gate, up = (F.linear(x, *cut_linear(linear.weight, None, "colwise", rank, world_size)) for linear in (mlp.gate_proj, mlp.up_proj))
-    return F.linear(F.silu(gate) * up, *cut_linear(mlp.down_proj.weight, None, "rowwise", rank, world_size))
+    gate, up = (F.linear(x, *cut_linear(linear.weight, None, "colwise", rank, world_size))
+                for linear in (mlp.gate_proj, mlp.up_proj))
+    return F.linear(F.silu(gate) * up,
+                    *cut_linear(mlp.down_proj.weight, None, "rowwise", rank, world_size))
 
 
 for world_size in (2, 4):
     total = sum(part_of_mlp(rank, world_size) for rank in range(world_size))
-    print(f"{world_size} parts: the sum differs from the whole MLP by less than 0.00001: {bool((total - mlp(x)).abs().max() < 1e-5)}")
+    print(f"{world_size} parts: the sum differs from the whole MLP by less than 0.00001: "
+          f"{bool((total - mlp(x)).abs().max() < 1e-5)}")
 
 # %% [markdown]
 """
@@ -123,8 +131,10 @@ Here are the steps of *one* GPU, and those of the replicas:
 two_gpus = recorded["two_gpus"]
 NAMES = {"8 billion": "llama_8_billion", "0.5 billion": "qwen_half_billion"}
 for name, shape in NAMES.items():
-    one, replica = (two_gpus[shape][way]["64"]["decode_ms"] for way in ("one GPU", "two replicas"))
-    print(f"{name} parameters, a decode step: {one:.2f} ms for 64 requests; on a replica, {replica:.2f} ms for 32")
+    one, replica = (two_gpus[shape][way]["64"]["decode_ms"]
+                    for way in ("one GPU", "two replicas"))
+    print(f"{name} parameters, a decode step: {one:.2f} ms for 64 requests; on a replica, "
+          f"{replica:.2f} ms for 32")
 
 # %% [markdown]
 """
@@ -197,7 +207,8 @@ def through_worker_0(tensor, worker):
     return total
 
 
-totals, workers = run_workers(lambda worker: through_worker_0(torch.full([4096], 10.0**worker.rank), worker), 4)
+totals, workers = run_workers(
+    lambda worker: through_worker_0(torch.full([4096], 10.0**worker.rank), worker), 4)
 print("each worker's first element:", [total[0].item() for total in totals])
 print("elements that each has sent:", [worker.sent_bytes // 4 for worker in workers])
 
@@ -252,7 +263,9 @@ from lessons_lib.serving.all_reduce import all_reduce
 
 # %%
 tensors = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
-sums, workers = run_workers(lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker), 3)
+sums, workers = run_workers(
+    lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker),
+    3)
 print("each worker's sum:", [each.tolist() for each in sums])
 reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
 
@@ -321,13 +334,15 @@ LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
 
 
 def generate_in_halves(add_up):
-    """The answers of two workers, the workers, and their models. `add_up(tensor, worker)` is called in each layer."""
+    """The answers of two workers, the workers, and their models. `add_up(tensor, worker)` is
+    called in each layer."""
     halves = [load_model(device="cpu")[0] for _ in range(2)]
 
     def generate(worker):
         for layer in halves[worker.rank].model.layers:
             cut_layer(layer, worker.rank, worker.world_size, partial(add_up, worker=worker))
-        return generate_one_by_one(halves[worker.rank], tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+        return generate_one_by_one(halves[worker.rank], tokenizer, PROMPTS[:3],
+                                   max_new_tokens=LENGTHS)
 
     return *run_workers(generate, 2), halves
 
@@ -335,8 +350,10 @@ def generate_in_halves(add_up):
 alone = generate_one_by_one(model, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
 answers, workers, halves = generate_in_halves(all_reduce)
 without_sums, _, _ = generate_in_halves(lambda tensor, worker: tensor)
-print("the same tokens as the whole model, in each worker:", [each == alone for each in answers])
-for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_sums[0], "no sums, worker 1": without_sums[1]}.items():
+print("the same tokens as the whole model, in each worker:",
+      [each == alone for each in answers])
+for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_sums[0],
+                          "no sums, worker 1": without_sums[1]}.items():
     print(f"{what:17}  {PROMPTS[2]} “{tokenizer.decode(third)}”")
 
 # %% [markdown]
@@ -356,9 +373,11 @@ GB/s, the data sheet's number for one direction of NVLink, the link between GPUs
 """
 
 # %%
-layers, width, keys, inner, vocabulary = 80, 8192, 1024, 28672, 128256  # Llama with 70 billion parameters, bfloat16
+# Llama with 70 billion parameters, bfloat16
+layers, width, keys, inner, vocabulary = 80, 8192, 1024, 28672, 128256
 layers_gb = 2e-9 * layers * (2 * width * width + 2 * width * keys + 3 * width * inner)
-last_gb = 2e-9 * width * vocabulary  # the last matrix, which isn't cut; the embedding is as large
+# the last matrix, which isn't cut; the embedding is as large
+last_gb = 2e-9 * width * vocabulary
 caches_gb = 2e-9 * 2 * layers * keys * 5120 * 64 / 8  # on each GPU, however they are grouped
 
 
@@ -368,7 +387,8 @@ def read_ms(group):
 
 
 def sums_ms(group):
-    sent = 2 * (group - 1) / group * 2 * width * 8 * group  # bytes, for 8 requests on each GPU of the group
+    # bytes, for 8 requests on each GPU of the group
+    sent = 2 * (group - 1) / group * 2 * width * 8 * group
     return 2 * layers * (7 + sent / 450e3) / 1000
 
 
@@ -376,11 +396,13 @@ rows = []
 for group in (1, 2, 4, 8):
     stored_gb = layers_gb / group + caches_gb + 2 * last_gb
     steps = [f"{read_ms(group):.1f}", f"{read_ms(group) + sums_ms(group):.1f}"]
-    rows.append([f"{8 // group} × {group}", f"{stored_gb:.0f}", *(steps if stored_gb < 80 else ["doesn't fit"] * 2)])
+    rows.append([f"{8 // group} × {group}", f"{stored_gb:.0f}",
+                 *(steps if stored_gb < 80 else ["doesn't fit"] * 2)])
 Table(
     columns=["groups × GPUs", "GB on each GPU", "reading, ms", "reading and sums, ms"],
     rows=rows,
-    caption="70 billion parameters, 64 requests of 5,120 tokens, eight H100s: computed, not measured",
+    caption="70 billion parameters, 64 requests of 5,120 tokens, eight H100s: computed, "
+            "not measured",
 )
 
 # %% [markdown]
@@ -473,10 +495,12 @@ from lessons_lib.serving.parallel_engine import parallel_engine
 
 lengths = [min(each, 40) for each in MAX_NEW_TOKENS]
 expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=lengths)
-config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
+# too few blocks: some are preempted
+config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)
 with parallel_engine(partial(load_model, None), config) as engine:
     outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=each) for each in lengths])
-    print("the same tokens as one at a time:", [output.token_ids for output in outputs] == expected)
+    print("the same tokens as one at a time:",
+          [output.token_ids for output in outputs] == expected)
     heads = model.config.num_key_value_heads, engine.runner.cache.keys[0].shape[2]
     print(f"KV heads of the model: {heads[0]}; in this process: {heads[1]}")
     print(f"sequences preempted: {engine.scheduler.num_preempted}")
@@ -520,7 +544,8 @@ with torch.no_grad(), CountOperations() as operations:
 
 ways = ("one GPU", "two GPUs, one model")
 step = {
-    name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ways] for name, shape in NAMES.items()
+    name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ways]
+    for name, shape in NAMES.items()
 }
 beyond = [step["0.5 billion"][gpus - 1] - ms_to_read("0.5 billion", gpus) for gpus in (1, 2)]
 per_operation = beyond[0] / (SMALL * operations.count)
@@ -532,8 +557,10 @@ print(f"beyond the bound, for each operation: {1e3 * per_operation:.1f} µs; "
       f"for each sum, on two GPUs: {1e3 * per_sum:.1f} µs")  # fmt: skip
 count = LARGE * operations.count
 parts = {
-    "reading the weights at full bandwidth (computed)": [ms_to_read("8 billion", n) for n in (1, 2)],
-    f"{count:,} operations, each as in the small model (inferred)": [count * per_operation] * 2,
+    "reading the weights at full "
+    "bandwidth (computed)": [ms_to_read("8 billion", n) for n in (1, 2)],
+    f"{count:,} operations, "
+    "each as in the small model (inferred)": [count * per_operation] * 2,
     f"{2 * LARGE} sums, each as in the small model (inferred)": [0, 2 * LARGE * per_sum],
 }
 told = [sum(part[gpu] for part in parts.values()) for gpu in (0, 1)]

@@ -2,6 +2,8 @@
 """
 # 17 · Capstone: an engine of your own
 
+![An engine that serves one at a time above, one that batches below](../lessons_lib/assets/openings/17.svg)
+
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do
 you know that it's right?**
 
@@ -16,11 +18,12 @@ engines, and find out what your engine gets wrong itself. An engine with batch s
 is the project.
 """
 
-# %%
+# %% folded=true
 import inspect
 from typing import Any
 
-from lessons_lib.checks import check, hint, points, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import check, hint, points, predict, progress, quiz, reset, reveal
+from lessons_lib.checks import solution
 from lessons_lib.conformance import contract
 from lessons_lib.conformance.capstone import engine_of, start_capstone
 from lessons_lib.conformance.break_in.grading import error_of
@@ -28,7 +31,6 @@ from lessons_lib.conformance.contract import Limits, Params
 from lessons_lib.conformance.examples.cached_engine import CachedEngine
 from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
-from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.examples.small_engine import make_engine as make_small_engine
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.level_table import judge_package
@@ -59,7 +61,8 @@ requests does a step have to serve? What may come after an abort?
 """
 
 # %%
-methods = (contract.Engine.add_request, contract.Engine.step, contract.Engine.abort, contract.Engine.has_unfinished)
+methods = (contract.Engine.add_request, contract.Engine.step, contract.Engine.abort,
+           contract.Engine.has_unfinished)
 for part in (contract.Limits, contract.Params, contract.NewTokens, *methods):
     print(inspect.getsource(part))
 
@@ -147,14 +150,16 @@ limits = Limits(max_model_len=256, eos_token_id=story_tokenizer.eos_token_id)
 storyteller, texts, steps = make_engine(story_model, limits, story_tokenizer), {}, []
 for story in (STORIES[0], STORIES[2], STORIES[4]):
     texts[story.name] = story.prompt
-    storyteller.add_request(story.name, story_tokenizer(story.prompt).input_ids, Params(max_tokens=24, ignore_eos=True))
+    storyteller.add_request(story.name, story_tokenizer(story.prompt).input_ids,
+                            Params(max_tokens=24, ignore_eos=True))
 while storyteller.has_unfinished():
     steps.append("")
     for event in storyteller.step():
         texts[event.request_id] += story_tokenizer.decode(event.token_ids)
         steps[-1] += event.request_id
 print("who gets a token, step by step:", "".join(steps))
-print("the last story's first token comes in step", next(n for n, names in enumerate(steps, 1) if story.name in names))
+print("the last story's first token comes in step",
+      next(n for n, names in enumerate(steps, 1) if story.name in names))
 for name, text in texts.items():
     print(f"{name}: {text}")
 
@@ -169,8 +174,10 @@ Your engine is right. How fast is it? Sixteen requests arrive while others run.
 
 # %%
 arrivals = workload(seed=0)
-print("prompt + answer:", ", ".join(f"{each.name} {each.num_prompt} + {each.max_tokens}" for each in arrivals))
-print(f"in all {sum(each.num_prompt for each in arrivals)} + {sum(each.max_tokens for each in arrivals)} tokens")
+print("prompt + answer:",
+      ", ".join(f"{each.name} {each.num_prompt} + {each.max_tokens}" for each in arrivals))
+print(f"in all {sum(each.num_prompt for each in arrivals)} + "
+      f"{sum(each.max_tokens for each in arrivals)} tokens")
 
 # %% [markdown]
 """
@@ -234,7 +241,8 @@ tokens of each step, and then does what 17.1's does.
 from lessons_lib.conformance.examples.cached_engine import make_cached_engine
 
 # %% tags=["measured"]
-cached = race(make_cached_engine, "with a cache", against=("slow_engine.py", make_slow_engine), seed=0)
+cached = race(make_cached_engine, "with a cache",
+              against=("slow_engine.py", make_slow_engine), seed=0)
 with_cache, without = (each["tokens_per_second"] for each in cached.figures().values())
 reveal("17.d", with_cache / without, "times", tolerance=0.3)
 cached.table()
@@ -265,7 +273,8 @@ predict("17.b", ...)  # steps
 
 # %%
 def in_waves(lengths):
-    return sum(steps_of(make_small_engine, wave, max_num_seqs=3) for wave in (lengths[:3], lengths[3:]))
+    return sum(steps_of(make_small_engine, wave, max_num_seqs=3)
+               for wave in (lengths[:3], lengths[3:]))
 
 
 wanted = [2, 2, 2, 2, 2, 12]
@@ -273,7 +282,8 @@ print(f"your engine: {steps_of(make_engine, wanted, max_num_seqs=3)} steps")
 reveal("17.a", steps_of(make_small_engine, wanted, max_num_seqs=3), unit="steps")
 reveal("17.b", in_waves(wanted), unit="steps")
 turned = wanted[::-1]
-print(f"long one first: {steps_of(make_small_engine, turned, max_num_seqs=3)} steps, in waves {in_waves(turned)}")
+print(f"long one first: {steps_of(make_small_engine, turned, max_num_seqs=3)} steps, "
+      f"in waves {in_waves(turned)}")
 
 # %% [markdown]
 """
@@ -285,7 +295,8 @@ And in the race, where the requests arrive one by one? Both engines have a cache
 """
 
 # %% tags=["measured"]
-small = race(make_small_engine, "small_engine.py", against=("with a cache", make_cached_engine), seed=0)
+small = race(make_small_engine, "small_engine.py",
+             against=("with a cache", make_cached_engine), seed=0)
 small.table()
 
 # %%
@@ -340,14 +351,17 @@ eight of their items:
 
 # %%
 NAMES = {
-    "batches": ("ragged", "no_more_than_the_slots", "a_freed_slot_is_taken", "passes_are_shared"),
+    "batches": ("ragged", "no_more_than_the_slots", "a_freed_slot_is_taken",
+                "passes_are_shared"),
     "manners": ("empty_prompt", "id_in_use", "lists_are_copied", "a_pass_fails"),
 }
 wanted = [f"{level}.{name}" for level, names in NAMES.items() for name in names]
-eight = dict(zip("ABCDEFGH", [item for level in LEVELS for item in level.items if item.name in wanted]))
+eight = dict(zip("ABCDEFGH",
+                 [item for level in LEVELS for item in level.items if item.name in wanted]))
 Table(
     columns=["", "item", "what must hold"],
-    rows=[[letter, item.name, item.sentence.replace("`", "")] for letter, item in eight.items()],
+    rows=[[letter, item.name, item.sentence.replace("`", "")]
+          for letter, item in eight.items()],
 )
 
 # %% [markdown]
@@ -467,6 +481,7 @@ to the first that doesn't hold. The cell after it has the levels and the race of
 """
 
 # %% exercise="17.5"
+from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.examples.small_engine import make_engine
 
 # %% tags=["measured"]

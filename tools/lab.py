@@ -2,8 +2,8 @@
 
     python -m tools.lab [--port 9999] [--ip=0.0.0.0 ...]     what else is given goes to JupyterLab
 
-With this course's defaults (tools/lab_settings): the learner's own settings override them, and nbgrader's menus, which
-`make test` would bring, are off.
+With this course's defaults (tools/lab_settings): the learner's own settings override them, and what `make test` would
+add, nbgrader's menus and a button of Notebook, is off.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
     FOLDER/source/NN_name/NN_name.ipynb     from solutions/, which have the solutions between nbgrader's marks
     FOLDER/nbgrader_config.py               the course's name and settings
 
-Then, in FOLDER: `nbgrader generate_assignment 03_block_allocator`, and so on; see the README. What is there already is
-kept: a folder that has a source of some lesson is only completed.
+Then, in FOLDER: `nbgrader generate_assignment 03_block_allocator`, and so on; see tools/site/pages/teachers.md. What is
+there already is kept: a folder that has a source of some lesson is only completed.
 """
 
 import argparse

@@ -149,7 +149,8 @@ def _not_yours(exercise: Exercise) -> Panel:
     line = (
         f"An earlier check replaced your version with it. Rerun the cell that defines `{exercise.name}`, then this one."
     )
-    return Panel("open", f"{exercise.id} `{exercise.name}`: this is the reference, not your version.", [line])
+    afresh = f'`reset("{exercise.id}")` puts the exercise, as it was, into a new cell.'
+    return Panel("open", f"{exercise.id} `{exercise.name}`: this is the reference, not your version.", [line, afresh])
 
 
 def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:

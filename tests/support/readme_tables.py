@@ -1,4 +1,4 @@
-"""The tables of recorded results in the README."""
+"""The tables of recorded results in tools/site/pages/benchmarks.md."""
 
 from collections.abc import Iterable
 from statistics import geometric_mean, median
@@ -18,7 +18,7 @@ from tools.gpu_bench.workloads import LOADS
 
 
 def summary_markdown() -> str:
-    """The recorded attention results as a table for the README; a test compares them."""
+    """The recorded attention results as a table; a test compares them."""
     recording, production = recorded_attention(), recorded_production()
     others = list(next(iter(production.microseconds.values())))
     columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
@@ -37,7 +37,7 @@ def summary_markdown() -> str:
 
 
 def engine_markdown() -> str:
-    """The engine's recorded results as a table for the README, slowest first."""
+    """The engine's recorded results as a table, slowest first."""
     recording = recorded_engine()
     rates = [(rate, name) for name, rate in recording.peers.items()]
     rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
@@ -50,7 +50,7 @@ def engine_markdown() -> str:
 
 
 def kernels_against_production() -> str:
-    """Our time over FlashAttention-3's, as a sentence for the README."""
+    """Our time over FlashAttention-3's, as a sentence."""
     times, ratios = recorded_production().microseconds, {}
     for case in recorded_attention().cases:
         if theirs := times.get(case.name, {}).get("FlashAttention-3"):
@@ -64,7 +64,7 @@ def _about(ratios: list[float]) -> str:
 
 
 def workloads_summary() -> str:
-    """Our rates over vLLM's, as a sentence for the README, the largest models first."""
+    """Our rates over vLLM's, as a sentence, the largest models first."""
     ratios = {size: [] for size in SIZES}
     for load in LOADS:
         for size, rows in recorded_workloads().by_size.get(load.name, {}).items():
@@ -74,7 +74,7 @@ def workloads_summary() -> str:
 
 
 def workloads_markdown() -> str:
-    """The recorded workloads as a table for the README: ranges over the models of a size, the largest first."""
+    """The recorded workloads as a table: ranges over the models of a size, the largest first."""
     by_size = recorded_workloads().by_size
     lines = [["tokens per second (over vLLM's)", *SIZES], ["---", *["---:"] * len(SIZES)]]
     for load in LOADS:
@@ -101,7 +101,7 @@ def _cell(values: Iterable[float], ratios: list[float], form: str) -> str:
 
 
 def ways_markdown() -> str:
-    """The serving methods on a CPU as a table for the README, slowest first, each at its fastest batch size."""
+    """The serving methods on a CPU as a table, slowest first, each at its fastest batch size."""
     results = recorded_ways().results
     fastest = {}
     for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):

@@ -6,15 +6,17 @@ import shutil
 import sys
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 from nbgrader.preprocessors import ClearSolutions
 
 from tools.authoring import __main__ as command
 from tools.authoring.assemble import Lesson
-from tools.authoring.build import build, differences, orphans, read, write
+from tools.authoring.build import build, differences, lesson_files, orphans, read, write
 from tools.authoring.compare import compare
 from tools.authoring.errors import BuildError
+from tools.authoring.execute import LIBRARY
 from tools.authoring.release import release
 from tools.authoring.review import findings
 from tools.authoring.stub import BEGIN, END, find_reference, mark_solution
@@ -125,9 +127,8 @@ def lesson_from(tmp_path, text):
         ("import area", "import area, SIDES", "must hold the line `from toylib.shapes import area` once"),
         ("from toylib.shapes import area", "pass", "must hold the line `from toylib.shapes import area` once"),
         ('given="__post_init__"', 'given="start"', "exercise 99.2: given='start' names no method"),
-        ('%% exercise="99.1"', '%% exercise="99.1" tags=["measured"]', "an exercise cell is not measured"),
+        ('%% exercise="99.1"', '%% exercise="99.1" tags=["measured"]', "neither measured nor folded"),
         ('# %%\nprint("first"', '# %% given="add"\nprint("first"', "`given` belongs to an exercise"),
-        ('# %%\nprint("first"', '# %% folded=true\nprint("first"', "folded belongs to a markdown cell"),
         ('# %%\nprint("first"', '# %% [markdown] folded=true\n"""\nno heading\n"""\n', "begins with a heading"),
         ('# %%\nprint("first"', '# %% [markdown] tags=["measured"]\n"""\n# x\n"""\n', "no options but folded"),
     ],
@@ -145,6 +146,28 @@ def test_a_folded_section_is_closed_in_both_notebooks(tmp_path):
         assert each.cells[-1].source == "## Further"
         assert each.cells[-1].metadata["jp-MarkdownHeadingCollapsed"] is True
         assert not [cell for cell in each.cells[:-1] if "jp-MarkdownHeadingCollapsed" in cell.metadata]
+
+
+def test_a_folded_cell_hides_its_source_in_both_notebooks(tmp_path):
+    text = TEXT.replace('# %%\nprint("first"', '# %% folded=true\nprint("first"')
+    notebook = Lesson(lesson_from(tmp_path, text), toy_registry).notebook
+    for each in (notebook, release(notebook)):
+        [cell] = [cell for cell in each.cells if cell.metadata.get("jupyter") == {"source_hidden": True}]
+        assert cell.source.startswith('print("first"')
+
+
+@pytest.mark.parametrize("path", lesson_files(LIBRARY), ids=lambda path: path.stem)
+def test_a_lesson_opens_with_its_picture_and_folded_imports_and_no_line_of_code_is_cut(path):
+    number, notebook = path.stem[:2], nbformat.read(LIBRARY / "solutions" / f"{path.stem}.ipynb", as_version=4)
+    heading, picture, question = notebook.cells[0].source.split("\n\n")[:3]
+    assert heading.startswith(f"# {number} · ") and question.startswith("**")
+    [file] = re.findall(r"^!\[.{20,}\]\(\.\./(lessons_lib/assets/openings/\d\d\.svg)\)$", picture)
+    assert (LIBRARY / file).exists() and file.endswith(f"/{number}.svg")
+    imports = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert imports.metadata.jupyter.source_hidden and not imports.outputs
+    written = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent").cells  # without the reference code
+    code = [line for cell in written if cell.cell_type == "code" for line in cell.source.splitlines()]
+    assert [line for line in code if len(line) > 95] == []
 
 
 def test_a_cell_keeps_its_id_when_others_come_and_go(tmp_path):

@@ -46,8 +46,8 @@ def test_docker_and_codespaces_open_the_learners_copy_and_keep_it():
     assert DEVCONTAINER["onCreateCommand"] == "python -m tools.learner_work update"
     assert DEVCONTAINER["customizations"]["codespaces"]["openFiles"] == [FIRST_PAGES[0]]
     assert 'CMD ["python", "-m", "tools.lab", "--ip=0.0.0.0"]' in DOCKERFILE
-    run = "docker run --rm -p 8888:8888 -v lessons-work:/home/learner/course/work lessons"
-    assert run in DOCKERFILE and run in (ROOT / "README.md").read_text(encoding="utf-8")
+    run = "docker run --rm -p 8888:8888 -v glass-vllm-work:/home/learner/course/work glass-vllm"
+    assert run in DOCKERFILE and run in (ROOT / "tools/site/pages/install.md").read_text(encoding="utf-8")
     assert "\nwork\n" in (ROOT / ".dockerignore").read_text(), "an image would carry the answers of who built it"
 
 

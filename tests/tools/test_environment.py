@@ -537,11 +537,13 @@ def test_the_start_page_is_trusted_before_it_has_run(tmp_path, monkeypatch):
     assert NotebookNotary(data_dir=str(tmp_path)).check_signature(read(page, 4))
 
 
-def test_nbgrader_has_no_menu_in_a_learners_jupyterlab():
+def test_the_test_tools_add_nothing_to_a_learners_jupyterlab():
     from jupyterlab_server.config import get_page_config
 
     page = get_page_config([], app_settings_dir=str(ROOT / lab.SETTINGS))
-    assert "@jupyter/nbgrader" in page["disabledExtensions"]
+    brought = {"@jupyter/nbgrader", "@jupyter-notebook/lab-extension"}  # `notebook` comes with nbgrader
+    assert brought <= set(page["disabledExtensions"])
+    assert not [line for line in pyproject()["project"]["optional-dependencies"]["site"] if "nbgrader" in line]
 
 
 def test_a_layout_from_a_narrow_window_leaves_room_for_the_lesson(tmp_path):

@@ -21,8 +21,10 @@ from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
 from tools.site import doors
 from tools.site.code_pages import code_page, linked_files, to_code_pages
-from tools.site.front_page import front_page, lessons_of, routes_of
-from tools.site.sources import lesson_page
+from tools.site.facts import facts
+from tools.site.front_page import contents_page, front_page, lessons_of, routes_of
+from tools.site.share import card, first_words, head
+from tools.site.sources import lesson_page, page_beside_lessons
 
 LESSON, HOME = "03_block_allocator", "somebody/course"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -77,11 +79,35 @@ def test_the_front_page_has_every_lesson_and_the_minutes_of_each_route():
     listed = lessons_of(README)
     assert [lesson.file for lesson in listed] == [path.stem for path in lesson_files(ROOT)]
     minutes = {lesson.number: lesson.minutes for lesson in listed}
-    text = front_page(README, HOME)
-    assert doors.colab(HOME, listed[0].file) in text and "colab" not in front_page(README, "")
+    text = front_page(README, HOME, "")
+    assert doors.colab(HOME, listed[0].file) in text and "colab" not in front_page(README, "", "")
     for name, numbers in routes_of(README).items():
-        assert f"**{name}** · {sum(minutes[number] for number in numbers) / 60:.0f} hours" in text
+        assert re.search(rf"<b>{name}</b> [^:]+, {sum(minutes[number] for number in numbers) / 60:.0f} hours\)", text)
+    for lesson in listed:
+        assert f'href="{lesson.file}.html"' in text and f"\n{lesson.file}\n" in contents_page(README)
+    assert 'href="engine_room.html"' in text and f"<dt>{facts()['gpu']} ×</dt>" in text
     assert routes_of(README)["kernels"] == ["00", "02", "03", "04", "05", "06", "07", "08", "13"]
+
+
+def test_what_other_sites_show_of_a_page(monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", HOME)
+    words = first_words("<p><img alt='x'></p><p><strong>How can 5 &lt; 6</strong> be?</p><p>more</p>")
+    assert words == "How can 5 < 6 be?"
+    tags = head("A title", words, LESSON)
+    assert 'content="https://somebody.github.io/course/og/03_block_allocator.png"' in tags
+    assert tags.count('content="How can 5 &lt; 6 be?"') == 2
+    picture = card("03", "03 · A block allocator", "`words` " * 30)
+    assert picture.count("<svg") == 3 and "prefers-color-scheme" not in picture and "`" not in picture
+
+
+def test_links_of_a_page_lead_to_the_site_or_to_github_or_nowhere():
+    text = (
+        "[a](../../../notebooks/00_one_request.ipynb) [b](../../../lessons_lib/kv_cache/audit.py) [c](../../../LICENSE)"
+    )
+    page, files = page_beside_lessons(text, "")
+    assert page == "[a](00_one_request.ipynb) [b](lessons_lib/kv_cache/audit.md) c"
+    assert files == {"lessons_lib/kv_cache/audit.py"}
+    assert page_beside_lessons(text, HOME)[0].endswith("[c](https://github.com/somebody/course/blob/main/LICENSE)")
 
 
 def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
@@ -93,7 +119,7 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
     from lessons_lib.serving.admission import LONGEST_WAIT
     from lessons_lib.serving.http import connections, errors, protocol, security, server, settings
 
-    text = (ROOT / "tools/site/the_server.md").read_text(encoding="utf-8")
+    text = (ROOT / "tools/site/pages/the_server.md").read_text(encoding="utf-8")
     options = [field for field in dataclasses.fields(EngineConfig) if field.name == "max_logprobs"]
     options += [field for field in dataclasses.fields(settings.ServerSettings) if field.name != "port"]
     for field in options:
@@ -209,6 +235,19 @@ class Links(HTMLParser):
         named = dict(attributes)
         self.links |= {named[name] for name in ("href", "src") if named.get(name)}
         self.ids.add(named.get("id"))
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_every_page_says_what_it_is_and_the_first_one_is_light(site):
+    address, out = site
+    for page in pages_of(out):
+        text = page.read_text(encoding="utf-8")
+        assert text.count('name="viewport"') == text.count('name="description"') == text.count('og:image"') == 1, page
+        assert (out / re.search(r'"og:image" content="(?:https:.*?)?(og/\w+\.png)"', text)[1]).exists()
+    first = (out / "index.html").read_text(encoding="utf-8")
+    shown = set(re.findall(r'(?:src|href)="(assets/[\w.]+)', first))
+    assert len(first) + sum((out / file).stat().st_size for file in shown) <= 600_000
 
 
 @pytest.mark.nightly

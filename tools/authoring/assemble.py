@@ -7,7 +7,8 @@ with its body marked as solution, and adds the check cell below. The options a c
     exercise="00.1"       the exercise of that id in `lessons_lib.checks`
     given="used free"     methods of its class that stay complete for the learner
     tags=["measured"]     the output holds times: it is kept, and never compared
-    folded=true           a markdown cell that begins with a heading: its section is closed until it is clicked
+    folded=true           a markdown cell that begins with a heading: its section is closed until it is clicked;
+                          a code cell: its source is, as are the imports of every lesson
 """
 
 import ast
@@ -79,7 +80,8 @@ class Lesson:
                 cells += self._exercise_cells(cell, number)
             elif cell.cell_type == "code":
                 tags = ["measured", "nbval-ignore-output"] if "tags" in cell.metadata else ["nbval-check-output"]
-                cells.append(nbformat.v4.new_code_cell(cell.source, metadata={"tags": tags}))
+                folded = {"jupyter": {"source_hidden": True}} if FOLDED in cell.metadata else {}
+                cells.append(nbformat.v4.new_code_cell(cell.source, metadata={"tags": tags, **folded}))
             else:
                 folded = {"jp-MarkdownHeadingCollapsed": True} if FOLDED in cell.metadata else {}
                 cells.append(nbformat.v4.new_markdown_cell(cell.source, metadata=folded))
@@ -139,10 +141,10 @@ class Lesson:
         if cell.cell_type != "code" and set(cell.metadata) - {FOLDED}:
             options = ", ".join(cell.metadata)
             raise BuildError(f"{where}: a markdown cell has no options but {FOLDED}; this one has {options}.")
-        if FOLDED in cell.metadata and (cell.cell_type == "code" or not cell.source.lstrip('"\n').startswith("#")):
-            raise BuildError(f"{where}: {FOLDED} belongs to a markdown cell that begins with a heading.")
-        if "exercise" in cell.metadata and "tags" in cell.metadata:
-            raise BuildError(f"{where}: an exercise cell is not measured. Measure in a separate cell.")
+        if FOLDED in cell.metadata and cell.cell_type != "code" and not cell.source.lstrip('"\n').startswith("#"):
+            raise BuildError(f"{where}: a folded markdown cell begins with a heading.")
+        if "exercise" in cell.metadata and {"tags", FOLDED} & set(cell.metadata):
+            raise BuildError(f"{where}: an exercise cell is neither measured nor folded. Measure in a separate cell.")
         if "given" in cell.metadata and "exercise" not in cell.metadata:
             raise BuildError(f"{where}: `given` belongs to an exercise, and this cell has none.")
         if not cell.source.strip():

@@ -12,11 +12,14 @@ from tools.authoring.assemble import NOTEBOOK_METADATA
 
 EXERCISE = re.compile(r'^# %% .*exercise="([\d.]+)"', re.MULTILINE)
 START = "START.ipynb"
-WELCOME = """# How LLMs are served
+WELCOME = """# glass-vllm
 
-Click into the cell below and press Ctrl+Enter, or ▶ above, to see **your progress**. Each lesson opens with a click on
-its name. In a narrow window, the list symbol at the left shows the contents.
-You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers."""
+Build the engine that serves a language model, and see every block of it. Click into the cell below and press
+Ctrl+Enter, or ▶ above, to see **your progress**. Each lesson opens with a click on its name. In a narrow window, the
+list symbol at the left shows the contents.
+
+You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers. In a lesson,
+`hint("00.1")` helps with an exercise, and `reset("00.1")` puts it, as it was, into a new cell."""
 DOCTOR = """## Doctor
 
 If something doesn't work, run this cell. It says what was found on this machine, and what to do about each problem."""

@@ -1,6 +1,6 @@
-"""The small pictures of START's tiles, lessons_lib/assets/tiles/NN.svg: a part of each lesson's main picture.
+"""Each lesson's main picture, which its first cell shows (assets/openings), and the part of it on cards (assets/tiles).
 
-They come from the solved notebooks. No text is left in them, since it couldn't be read at that size.
+They come from the solved notebooks. No text is left in a tile, since it couldn't be read at that size.
 """
 
 import re
@@ -9,8 +9,9 @@ from pathlib import Path
 from lessons_lib.viz.drawing.night import image_style
 from tools.authoring.build import lesson_files, read
 
-FOLDER = "lessons_lib/assets/tiles"
-# {lesson: (what the cell of its main picture calls, the part that is shown: x, y, width, height)}
+OPENINGS, FOLDER = "lessons_lib/assets/openings", "lessons_lib/assets/tiles"
+BOX = 240, 110  # pixels of a tile, at most
+# {lesson: (what the cell of its main picture calls, the part that a tile shows: x, y, width, height)}
 MAIN_PICTURES = {
     "00": ("draw_cache_growth(", (250, 40, 250, 100)),
     "01": ("draw_timeline(", (230, 42, 420, 136)),
@@ -31,29 +32,43 @@ MAIN_PICTURES = {
     "16": ("draw_cut_matrices(", (80, 95, 660, 300)),
     "17": ("draw_compare(", (70, 40, 700, 360)),
 }
-UNSEEN = re.compile(r"<(title|text|style|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
+HOVER = re.compile(r"<(title|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
+WORDS = re.compile(r"<(text|style)\b(?:[^>]*/>|.*?</\1>)", re.DOTALL)
 ROOT_TAG = re.compile(r'^<svg [^>]*?viewBox="[^"]*"[^>]*>')
 OF_WIDGETS = re.compile(r' (?:aria-label|role|class|tabindex|pointer-events|data-link|data-moves)="[^"]*"')
 XLINK = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 
-def tiles(root: Path) -> dict[str, str]:
+def main_pictures(root: Path) -> dict[str, str]:
     """{lesson's number: SVG}, of the lessons whose solved notebook shows its main picture."""
     found = {}
     for path in lesson_files(root):
-        call, part = MAIN_PICTURES.get(path.stem[:2], ("", ()))
+        call = MAIN_PICTURES.get(path.stem[:2], ("",))[0]
         solved = read(root, "solutions", path.stem) if call else None
         cells = [cell for cell in solved.cells if call in cell.source] if solved else []
         data = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
         if pictures := [each["image/svg+xml"] for each in data if "image/svg+xml" in each]:
-            found[path.stem[:2]] = tile(pictures[0], part)
+            found[path.stem[:2]] = pictures[0]
     return found
+
+
+def opening(svg: str) -> str:
+    """A picture as a file, in both themes; its words for readers are those of the cell that shows it."""
+    tag = ROOT_TAG.match(svg)[0]
+    start = OF_WIDGETS.sub("", tag) + image_style(svg)
+    return start + OF_WIDGETS.sub("", HOVER.sub("", svg[len(tag) :])).strip() + "\n"
+
+
+def tiles(pictures: dict[str, str]) -> dict[str, str]:
+    return {number: tile(svg, MAIN_PICTURES[number][1]) for number, svg in pictures.items()}
 
 
 def tile(svg: str, part: tuple[int, ...]) -> str:
     """A part of a picture, without what can't be seen at the size of a tile, and with one decimal."""
+    scale = min(most / side for most, side in zip(BOX, part[2:]))
+    size = 'width="{:.0f}" height="{:.0f}"'.format(*(scale * side for side in part[2:]))
     style = image_style(svg)
-    svg = OF_WIDGETS.sub("", UNSEEN.sub("", ROOT_TAG.sub("<svg>", svg)))
+    svg = OF_WIDGETS.sub("", WORDS.sub("", HOVER.sub("", ROOT_TAG.sub("<svg>", svg))))
     svg = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), svg)
     svg = re.sub(r"\s+", " ", re.sub(r"<g[^>]*>\s*</g>", "", svg))
-    return svg.replace("<svg>", f'<svg {XLINK} viewBox="{" ".join(map(str, part))}">{style}', 1) + "\n"
+    return svg.replace("<svg>", f'<svg {XLINK} viewBox="{" ".join(map(str, part))}" {size}>{style}', 1) + "\n"

@@ -4,12 +4,16 @@ The pages need no server: open FOLDER/index.html, or let `python -m http.server`
 """
 
 import argparse
+import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from tools.site.doors import ROOT, repository
+from tools.site.front_page import NAME, front_page, lessons_of, sentences
+from tools.site.share import head, write_cards
 from tools.site.sources import write_sources
 
 OUT = ROOT / "build" / "site"
@@ -20,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the pages (build/site)")
     options = parser.parse_args(arguments)
-    if find_spec("sphinx") is None or find_spec("myst_nb") is None:
+    if not all(map(find_spec, ("sphinx", "myst_nb", "resvg_py"))):
         print("✗ Sphinx is not installed; `make site` installs it, or: pip install -e '.[site]' -c constraints.txt")
         return 2
     sources = ROOT / "build" / "site-sources"
@@ -32,11 +36,35 @@ def main(arguments: list[str] | None = None) -> int:
     if status:
         print(f"✗ Sphinx ended with status {status}; see above.")
         return 1
+    write_front_page(options.out)
+    for page in options.out.rglob("*.html"):
+        page.write_text(one_viewport(page.read_text(encoding="utf-8")), encoding="utf-8")
     (options.out / ".nojekyll").touch()  # else GitHub Pages leaves out _static
     print(f"✓ {options.out / 'index.html'}")
     if not repository():
         print("  No links to Colab, Codespaces and Binder: pyproject.toml names no `repository` under [tool.lessons].")
     return 0
+
+
+def write_front_page(out: Path) -> None:
+    """index.html, what it shows, and the pictures that are shared with each page."""
+    from resvg_py import svg_to_bytes
+
+    readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
+    what, lessons = sentences(readme)[0], lessons_of(readme)
+    write_cards(lessons, what, out / "og", svg_to_bytes)
+    shown = [*Path(ROOT, "lessons_lib/assets").glob("*.svg"), *Path(ROOT, "lessons_lib/assets/tiles").glob("*.svg")]
+    (out / "assets").mkdir(exist_ok=True)
+    for file in (*shown, Path(__file__).parent / "static" / "front.css"):
+        shutil.copy(file, out / "assets")
+    page = front_page(readme, repository(), head(NAME, what, "index"))
+    (out / "index.html").write_text(page, encoding="utf-8")
+
+
+def one_viewport(page: str) -> str:
+    """The page without the tags that repeat the first one: Sphinx, docutils and the theme each write their own."""
+    first, tag, rest = page.partition('<meta name="viewport"')
+    return first + tag + re.sub(r'\s*<meta [^>]*name="viewport"[^>]*>', "", rest)
 
 
 if __name__ == "__main__":

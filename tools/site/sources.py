@@ -14,9 +14,11 @@ from nbformat import NotebookNode
 from tools.authoring.colab import is_colab_cell
 from tools.site.code_pages import linked_files, to_code_pages, write_code_pages
 from tools.site.doors import ROOT, links, repository
-from tools.site.front_page import front_page
+from tools.site.front_page import PAGES, contents_page
 
 MARK = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
+OPENINGS = "lessons_lib/assets/openings"
+LINK = re.compile(r"\[([^\]]+)\]\(\.\./\.\./\.\./([^)]+)\)")  # of a page in tools/site/pages to a file of the course
 FOOTER = re.compile(r"^footer\(", re.MULTILINE)  # a learner's score, and links to notebooks; the theme links to pages
 SHOWN_MIME = ("text/html", "text/plain")  # a picture's HTML holds the picture; its SVG would only make the page larger
 
@@ -31,11 +33,35 @@ def write_sources(folder: Path) -> None:
         page = lesson_page(nbformat.read(solved, as_version=4), released, solved.stem, home)
         nbformat.write(page, folder / solved.name)
         code |= linked_files("".join(map(_html, _outputs(page))))
+    for page in PAGES:
+        written = Path(ROOT, "tools/site/pages", f"{page}.md").read_text(encoding="utf-8")
+        text, files = page_beside_lessons(written, home)
+        code |= files
+        (folder / f"{page}.md").write_text(text, encoding="utf-8")
     write_code_pages(code, folder)
-    for file in ("notebooks/glossary.md", "tools/site/the_server.md", "lessons_lib/assets/static_and_continuous.svg"):
-        shutil.copy(ROOT / file, folder)
+    shutil.copy(ROOT / "notebooks/glossary.md", folder)
+    shutil.copytree(ROOT / OPENINGS, folder / OPENINGS)
     readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
-    (folder / "index.md").write_text(front_page(readme, home), encoding="utf-8")
+    (folder / "contents.md").write_text(contents_page(readme), encoding="utf-8")
+
+
+def page_beside_lessons(text: str, home: str) -> tuple[str, set[str]]:
+    """A page of tools/site/pages, with its links to files of the course, and the files that need a page of code.
+
+    Lessons and reference code are on the site; other files only on GitHub, and without a home there they are no links.
+    """
+    files = set()
+
+    def to_the_site(link: re.Match) -> str:
+        words, file = link.groups()
+        if file.startswith("notebooks/"):
+            return f"[{words}]({file.removeprefix('notebooks/')})"
+        if file.startswith("lessons_lib/") and file.endswith(".py"):
+            files.add(file)
+            return f"[{words}]({file.removesuffix('.py')}.md)"
+        return f"[{words}](https://github.com/{home}/blob/main/{file})" if home else words
+
+    return LINK.sub(to_the_site, text), files
 
 
 def lesson_page(solved: NotebookNode, released: NotebookNode, lesson: str, home: str) -> NotebookNode:
@@ -56,8 +82,10 @@ def lesson_page(solved: NotebookNode, released: NotebookNode, lesson: str, home:
             cells += _exercise(cell, stubs[cell.id], lesson, home)
         elif cell.cell_type == "code":
             cells.append(_code_cell(stubs[cell.id].source, cell.outputs))  # without nbgrader's hidden tests
+            if cell.metadata.get("jupyter", {}).get("source_hidden"):
+                _fold(cells[-1], "the imports")
         else:
-            cells.append(nbformat.v4.new_markdown_cell(cell.source))
+            cells.append(nbformat.v4.new_markdown_cell(cell.source.replace(f"](../{OPENINGS}", f"]({OPENINGS}")))
     doors = links(home, lesson)
     if doors:
         cells.insert(1, nbformat.v4.new_markdown_cell(f"Run this lesson: {doors}"))
@@ -71,11 +99,15 @@ def _exercise(solved: NotebookNode, stub: NotebookNode, lesson: str, home: str) 
     doors = links(home, lesson, solved.id)
     words = f"Try {number} in " + (doors or "your own copy of the course: `make lab`.")
     solution = _code_cell(MARK.sub("", solved.source), solved.outputs)
-    solution.metadata = {
-        "tags": ["hide-input"],
-        "mystnb": {"code_prompt_show": f"Show the solution of {number}", "code_prompt_hide": "Hide the solution"},
-    }
+    _fold(solution, f"the solution of {number}")
     return [_code_cell(MARK.sub("", stub.source)), nbformat.v4.new_markdown_cell(words), solution]
+
+
+def _fold(cell: NotebookNode, what: str) -> None:
+    cell.metadata = {
+        "tags": ["hide-input"],
+        "mystnb": {"code_prompt_show": f"Show {what}", "code_prompt_hide": f"Hide {what}"},
+    }
 
 
 def _code_cell(source: str, outputs: list[NotebookNode] = ()) -> NotebookNode:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 # A picture in an <img> asks for that element's color scheme (`image_style`); player.js sets it, too.
 # JupyterLab says its theme at its body, the website at its root. Where a page has no player, nothing else reads it.
+# `openings`: the picture in a lesson's first cell is a file.
 DARK_PAGES = (
-    "<style>[data-theme='dark'] .lessons-picture,[data-jp-theme-light='false'] .lessons-picture{color-scheme:dark}"
-    "</style>"
+    "<style>:is([data-theme='dark'],[data-jp-theme-light='false']) "
+    ":is(.lessons-picture,img[src*='/openings/']){color-scheme:dark}</style>"
 )
 
 LEAST_WIDTH = 820  # pixels: that of player.js. In a narrower column a picture scrolls.

@@ -63,6 +63,57 @@ def draw_compare(
     return d.picture(" ".join(words))
 
 
+def animate_compare(above: Trace, below: Trace, names: tuple[str, str], seconds: float = 12) -> Picture:
+    """Two traces that grow on one clock, again and again: a file of its own, which plays in an `<img>`, by style rules.
+
+    seconds   from one start to the next; in the last quarter nothing moves, nor ever at FILE.svg#still, nor where
+              readers want no motion
+    """
+    columns, d, y = max(len(above.steps), len(below.steps)), Drawing(), 16.0
+    width, words, times = WIDTH - _LEFT - _RIGHT, [], {}
+    for name, trace in zip(names, (above, below)):
+        end, top = len(trace.steps), y + 24
+        d.text(16, y + 4, name, 15, bold=True)
+        last = {w.request: n for n, step in enumerate(trace.steps, 1) for w in step.rows if w.useful and w.request}
+        for place, (request, step) in enumerate(sorted(last.items(), key=lambda item: item[1])):
+            with d.marked(moves=times.setdefault(step, f"at{step}")):
+                d.request_chip(210 + 26 * place, y - 6, request)
+        with d.marked(moves=times.setdefault(end, f"at{end}")):
+            d.text(220 + 26 * len(last), y + 4, f"all done after {count(end, 'step')}", 15, bold=True)
+        y = _block(d, trace, end, columns, top)
+        with d.marked(moves=f"until{end}"):
+            d.rect(8, y - 28, WIDTH - 16, 24, PAPER)
+        with d.marked(moves="cover"):
+            d.rect(_LEFT, top - 4, width + 2, y - 51 - top, PAPER)
+        with d.marked(moves="now"):
+            d.lines(f"M{_LEFT} {number(top - 4)}V{number(y - 57)}", INK, 2)
+        y += 20
+        words.append(f"{name}: all done after {count(end, 'step')}. {_describe(trace, end)}")
+    d.height = _legend(d, tuple(dict.fromkeys(above.requests + below.requests)), y - 10)
+    picture = d.picture(" ".join(words))
+    ends = [len(trace.steps) for trace in (above, below)]
+    changes = [(name, step, 0, 1) for step, name in times.items()] + [(f"until{end}", end, 1, 0) for end in ends]
+    frames = [
+        ("cover", "0%{transform:none}75%,to{transform:scaleX(0)}"),
+        ("now", f"0%{{opacity:1}}75%{{opacity:1;transform:translateX({width}px)}}76%,to{{opacity:0}}"),
+        *(
+            (name, f"0%,{(share := 75 * step / columns):.2f}%{{opacity:{old}}}{share + 0.01:.2f}%,to{{opacity:{new}}}")
+            for name, step, old, new in changes
+        ),
+    ]
+    plays = "".join(
+        f":not(:target)>g>[data-moves={name}]{{animation:{name} {seconds:g}s linear infinite}}" for name, _ in frames
+    )
+    still = "".join(f"[data-moves={name}]{{opacity:0}}" for name in ("now", *(f"until{end}" for end in ends)))
+    rules = (
+        f"[data-moves=cover]{{transform:scaleX(0);transform-origin:{WIDTH - _RIGHT + 2}px 0}}{still}"
+        f"@media(prefers-reduced-motion:no-preference){{{plays}}}"
+        + "".join(f"@keyframes {name}{{{steps}}}" for name, steps in frames)
+    )
+    svg = picture.svg.replace("<svg ", '<svg id="still" ', 1).replace("<g ", f"<style>{rules}</style><g ", 1)
+    return Picture(svg, picture.alt)
+
+
 def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> float:
     """Grid, axis, queue and sums of one trace. Returns the y below it."""
     if not trace.steps:

@@ -1,4 +1,4 @@
-// Mends two things that the theme and myst-nb do to readers without a mouse or with a screen reader.
+// Mends what the theme and myst-nb do to readers without a mouse or with a screen reader, and to those who print.
 
 document.addEventListener("DOMContentLoaded", () => {
   // Their label hides the words that are shown: "Show the solution of 03.1", "Search Ctrl + K".
@@ -12,4 +12,19 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   reach();
   addEventListener("resize", reach);
+});
+
+// A page is printed in light colors, and the pictures in the players as wide as the paper.
+addEventListener("beforeprint", () => {
+  const root = document.documentElement, theme = root.dataset.theme;
+  root.dataset.theme = "light";
+  addEventListener("afterprint", () => { root.dataset.theme = theme; }, { once: true });
+  for (const player of document.querySelectorAll("lessons-player")) {
+    if (!player.shadowRoot || player.shadowRoot.querySelector("[data-print]")) continue;
+    const style = document.createElement("style");
+    style.dataset.print = "";
+    style.textContent =
+      "@media print { svg { min-width: 0; } .controls { display: none; } .sheet { overflow: visible; animation: none; } }";
+    player.shadowRoot.append(style);
+  }
 });
