@@ -12,7 +12,7 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 ROOMY = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
-TIGHT = {**ROOMY, "num_blocks": 18}
+TIGHT = {**ROOMY, "num_blocks": 16}
 CONFIGS = {
     "roomy": ROOMY,
     "tight": TIGHT,
