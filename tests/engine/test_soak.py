@@ -7,7 +7,7 @@ from tools.soak import Soak
 
 
 def test_a_hundred_requests_leave_nothing_behind(capsys):
-    soak.main(["--requests", "100", "--seed", "4"])
+    soak.main(["--requests", "100", "--seed", "2"])
     told = capsys.readouterr().out
     figures = dict(line.rsplit(maxsplit=1) for line in told.splitlines())
     ended = sum(int(count) for what, count in figures.items() if what.startswith("ended by"))
