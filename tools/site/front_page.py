@@ -80,7 +80,7 @@ def front_page(readme: str, home: str, head: str) -> str:
     navigation = "".join(f'<a href="{page}.html">{title}</a>' for page, title in pages.items())
     told = {
         f"about {number['lines']}": "lines of code: the whole engine, with its GPU path",
-        f"{number['gpu']} ×": "vLLM 0.26 on nano-vllm’s benchmark, on one H200",
+        f"{number['gpu']} ×": "vLLM 0.26’s tokens per second, a mean of workloads on one H200",
         f"{number['cpu']} ×": "one request at a time, on a CPU with 2 cores",
     }
     commands = re.search(r"```\n(make lab.+?)```", readme, re.DOTALL)[1]
