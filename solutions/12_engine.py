@@ -888,6 +888,40 @@ Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]
 """
+**What does a rule cost?** A penalty depends on how often each token has occurred. If every row counted them anew before
+each token, that would take longer than the model. So the counts stay where the logits are, and the step that draws a
+token counts it. One pass over the logits then applies all rules of all rows (`lessons_lib/engine/rules_state.py`; on a
+GPU, a kernel of one screen). Here are 64 sequences with a vocabulary of 32,000:
+"""
+
+# %% tags=["measured"]
+from lessons_lib.engine.logits_processors import LogitsRules
+from lessons_lib.engine.rules_state import RulesState
+from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.measuring.timing import median_ms
+
+
+def chooser(**rule):
+    """A function that chooses the next tokens of 64 sequences with this rule."""
+    params, memory, position = SamplingParams(**rule), RulesState(), count()
+    sequences = [Sequence(str(number), [number], 99) for number in range(64)]
+    rules = [LogitsRules(params, memory).processor(each) if rule else None for each in sequences]
+    return lambda: choose_tokens(LOGITS, [params] * 64, [0] * 64, [next(position)] * 64, rules)
+
+
+LOGITS = torch.randn(64, 32_000)
+rules = {
+    "no rule": {},
+    "a bias": dict(logit_bias={PERIOD: -100.0}),
+    "a repetition penalty": dict(repetition_penalty=1.3),
+    "both": dict(logit_bias={PERIOD: -100.0}, repetition_penalty=1.3),
+}
+times = median_ms([chooser(**rule) for rule in rules.values()])
+for name, ms in zip(rules, times):
+    print(f"{name:20} {ms:5.1f} ms")
+
+# %% [markdown]
+"""
 - With `structured_outputs`, a parser follows the answer, and says before each token which tokens may come next. It
   comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
 - `n=3` asks for three answers. The first computes the prompt; the others find its full blocks in the prefix cache, and
