@@ -72,7 +72,7 @@ class OutputProcessor:
 
     def launch_logprobs(self, output: SchedulerOutput, *logits_and_tokens: Any) -> Any:
         """Start to compute log-probabilities, if a request asks for them; see `StepLogprobs.launch`."""
-        requests: dict[Any, int] = output.num_scheduled_tokens  # type: ignore[assignment]
+        requests: dict[Any, int] = output.num_scheduled_tokens
         if not any(each.params.needs_logits for each in requests):
             return None
         from lessons_lib.engine.step_logprobs import StepLogprobs  # only here: few requests ask for them

@@ -254,17 +254,18 @@ def apply_rules(
         float32 [N, vocabulary].
     """
     out, bits = logits.to(torch.float32, copy=True), torch.arange(32, dtype=torch.int32, device=logits.device)
+    count_slots, bias_slots, mask_rows = table[:, :3].unbind(1)
     at_once = max(1, NUM_LOGITS_AT_ONCE // logits.shape[-1])
-    for rows, settings in zip(torch.split(out, at_once), torch.split(table, at_once)):
-        has_counts, has_biases, has_mask = (settings[:, :3] >= 0).unbind(1)
-        count_slots, bias_slots, mask_rows = settings[:, :3].unbind(1)
-        penalties = settings[has_counts, 3:, None].view(torch.float64).float()
-        repetition, presence, frequency = penalties.unbind(1)
-        rows[has_biases] += biases[bias_slots[has_biases]]
-        own, seen = rows[has_counts], counts[count_slots[has_counts]]
-        own = torch.where(seen > 0, torch.where(own > 0, own / repetition, own * repetition), own)
-        times = seen >> 1
-        rows[has_counts] = torch.where(times > 0, own - (presence + frequency * times), own)
-        allowed = (masks[mask_rows[has_mask], :, None] >> bits & 1).flatten(1)[:, : rows.shape[1]]
-        rows[has_mask] = rows[has_mask].masked_fill(allowed == 0, NEVER)
+    for part in torch.split((bias_slots >= 0).nonzero()[:, 0], at_once):
+        out.index_add_(0, part, biases[bias_slots[part]])
+    for part in torch.split((count_slots >= 0).nonzero()[:, 0], at_once):
+        seen = counts[count_slots[part]]
+        where, tokens = seen.nonzero(as_tuple=True)  # few: a completion has far fewer tokens than the vocabulary
+        repetition, presence, frequency = table[part[where], 3:].view(torch.float64).float().unbind(1)
+        own, times = out[part[where], tokens], seen[where, tokens] >> 1
+        own = torch.where(own > 0, own / repetition, own * repetition)
+        out[part[where], tokens] = torch.where(times > 0, own - (presence + frequency * times), own)
+    for part in torch.split((mask_rows >= 0).nonzero()[:, 0], at_once):
+        allowed = (masks[mask_rows[part], :, None] >> bits & 1).flatten(1)[:, : out.shape[1]]
+        out[part] = out[part].masked_fill(allowed == 0, NEVER)
     return out

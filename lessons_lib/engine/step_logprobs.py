@@ -111,7 +111,7 @@ def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     num_chunks = vocabulary // CHUNK
     if count >= num_chunks:
         return logits.topk(count)
-    chunks = logits[:, : num_chunks * CHUNK].unflatten(1, (num_chunks, CHUNK))
+    chunks = logits[:, : num_chunks * CHUNK].view(-1, num_chunks, CHUNK)
     best = chunks.amax(dim=-1).topk(count).indices[:, :, None]
     ids = best * CHUNK + torch.arange(CHUNK, device=logits.device)
     rest = torch.arange(num_chunks * CHUNK, vocabulary, device=logits.device).expand(len(logits), -1)
