@@ -162,3 +162,49 @@ def test_a_bad_word_is_its_tokens_at_the_beginning_and_behind_a_space():
         own = tokens_of_bad_words((word,), tokenizer)
         completes = [tokens[end] in last_tokens_of_bad_words(tokens[:end], own) for end in range(len(tokens))]
         assert completes == [False] * (len(tokens) - 1) + [True]
+
+
+def all_rules(rng):
+    """Some rules of a request, and the tokens of its bad words."""
+    fields = dict(
+        repetition_penalty=rng.choice([1.0, 1.3, 0.7]), presence_penalty=rng.choice([0.0, 0.6]),
+        frequency_penalty=rng.choice([0.0, -0.4]), min_tokens=rng.choice([0, 3, 6]),
+        logit_bias=rng.choice([None, {rng.randrange(VOCABULARY): 7.0, 3: -2.0}]),
+        allowed_token_ids=rng.choice([None, rng.sample(range(VOCABULARY), 20)]),
+    )  # fmt: skip
+    words = rng.choice([[], [[rng.randrange(12)]], [[5], [1, 2], [7, 1]]])
+    return SamplingParams(**fields), words
+
+
+@few
+@given(seed=seeds)
+def test_what_is_kept_on_the_device_is_what_would_be_filled_in_anew(seed):
+    """Sequences come, leave, return and change places; some tokens are still in flight, others (of a chunk in the middle
+    of a prompt) are thrown away."""
+    rng, generator, memory = random.Random(seed), torch.Generator().manual_seed(seed), RulesState()
+    rules = [all_rules(rng) for _ in range(9)]
+    ends, known = frozenset([3, 8]), [[] for _ in rules]  # all tokens of each completion
+    sequences = [Sequence(str(i), [rng.randrange(12) for _ in range(rng.randint(1, 9))], 99, ends) for i in range(9)]
+    kept = [
+        LogitsRules(own, memory, tuple(map(tuple, words))).processor(sequences[i])
+        for i, (own, words) in enumerate(rules)
+    ]
+    batch = [0, 1]
+    for _ in range(25):
+        last = batch
+        if rng.random() < 0.6:
+            batch = rng.sample(range(9), rng.randint(1, 6))
+        for i in range(9):  # a token in flight is of a sequence that stays, and whose rules don't look at it
+            if i not in batch or i not in last or kept[i].needs_host or rng.random() < 0.5:
+                sequences[i].output_ids = list(known[i])
+        logits = torch.randn(len(batch), VOCABULARY, generator=generator)
+        found = memory.process(logits, [kept[i] for i in batch], [len(known[i]) for i in batch])
+        for row, i in enumerate(batch):
+            params, words = rules[i]
+            own = dict(prompt=sequences[i].prompt_ids, output=known[i], stop_token_ids=(3, 8), bad_words=words)
+            assert torch.equal(found[row], processed(logits[row], params, **own))
+        tokens = torch.tensor([rng.randrange(12) for _ in batch])
+        memory.settle(tokens, torch.zeros(len(batch)))
+        for i, token in zip(batch, tokens.tolist()):
+            if known[i] or rng.random() < 0.6:
+                known[i] = [*known[i], token]
