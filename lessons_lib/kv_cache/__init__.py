@@ -13,4 +13,4 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, SharedBlockPool
 from lessons_lib.lazy_names import lazily
 
-__getattr__ = lazily("lessons_lib.kv_cache.paged_kv_cache", "PagedKVCache")
+__getattr__ = lazily(__name__, paged_kv_cache="PagedKVCache")

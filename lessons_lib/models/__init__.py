@@ -5,6 +5,5 @@ Read in this order: configuration, loading (which calls support and whole_folder
 
 from lessons_lib.lazy_names import lazily
 from lessons_lib.models.configuration import cache_bytes_per_token, kv_head_size
-from lessons_lib.models.loading import load_model
 
-__getattr__ = lazily("lessons_lib.models.tiny_models", "VOCAB_SIZE", "tiny_model")
+__getattr__ = lazily(__name__, loading="load_model", tiny_models="VOCAB_SIZE tiny_model")

@@ -1,0 +1,64 @@
+"""Put the engine room's page together, in a folder that any static file server can serve."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from lessons_lib.measuring.code_lines import ROOT
+from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.viz.drawing.palette import _COLOURS, in_the_dark, outline, text_on
+from lessons_lib.viz.engine_room.recording import PROMPTS, Answers, record
+from lessons_lib.viz.engine_room.room import DEFAULTS, __name__ as ENGINE
+
+PAGE = Path(__file__).parent / "page"
+PYODIDE = ROOT / "node_modules" / "pyodide"  # `npm install --no-save pyodide` brings it
+PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+RECORDED_STEPS = 100
+
+
+def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
+    """Write engine_room.html and engine_room/ into a folder. Without Pyodide the page plays the recording only; returns
+    whether it is there."""
+    parts = folder / "engine_room"
+    parts.mkdir(parents=True, exist_ok=True)
+    for file in sorted(PAGE.iterdir()):
+        shutil.copy(file, folder if file.suffix == ".html" else parts)
+    shutil.copy(BUNDLED_MODEL / "tokenizer.json", parts)
+    (parts / "weights.bin").write_bytes(packed((BUNDLED_MODEL / "model.safetensors").read_bytes()))
+    write_engine(parts / "course.zip")
+    is_live = all((pyodide / name).is_file() for name in PYODIDE_FILES)
+    if is_live:
+        (parts / "pyodide").mkdir(exist_ok=True)
+        for name in PYODIDE_FILES:
+            shutil.copy(pyodide / name, parts / "pyodide")
+    colors = [[color, text_on(color), outline(color)] for color in _COLOURS]
+    begin = {
+        "live": is_live,
+        "defaults": DEFAULTS,
+        "prompts": PROMPTS,
+        "colors": [[*row, *map(in_the_dark, row)] for row in colors],
+        "frames": record(RECORDED_STEPS, Answers()),
+    }
+    (parts / "begin.json").write_text(json.dumps(begin, separators=(",", ":")), encoding="utf-8")
+    return is_live
+
+
+def packed(weights: bytes) -> bytes:
+    """A file of bf16 numbers, compressed: all their low bytes first, then the high ones, which are alike."""
+    begin = 8 + int.from_bytes(weights[:8], "little")
+    return gzip.compress(weights[:begin] + weights[begin::2] + weights[begin + 1 :: 2], 6, mtime=0)
+
+
+def write_engine(file: Path) -> None:
+    """What Python needs in the browser: the modules that the engine imports, and no more."""
+    code = f"import sys, {ENGINE}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('lessons_lib')))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(found.stdout.split()):
+            name = Path(path).relative_to(ROOT).as_posix()
+            # Without a date, so that the bytes are the same each time.
+            archive.writestr(zipfile.ZipInfo(name), Path(path).read_bytes(), zipfile.ZIP_DEFLATED)
