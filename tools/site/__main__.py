@@ -4,11 +4,13 @@ The pages need no server: open FOLDER/index.html, or let `python -m http.server`
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from lessons_lib.viz.engine_room.build import INSTALL, PYODIDE, write_page
 from tools.site.doors import ROOT, repository
 from tools.site.sources import write_sources
 
@@ -33,7 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"✗ Sphinx ended with status {status}; see above.")
         return 1
     (options.out / ".nojekyll").touch()  # else GitHub Pages leaves out _static
+    if not PYODIDE.is_dir() and shutil.which(INSTALL[0]):
+        subprocess.call(INSTALL, cwd=ROOT)
+    is_live = write_page(options.out)
     print(f"✓ {options.out / 'index.html'}")
+    if not is_live:
+        print(f"  The engine room plays a recording only: no Pyodide. `{' '.join(INSTALL)}` brings it.")
     if not repository():
         print("  No links to Colab, Codespaces and Binder: pyproject.toml names no `repository` under [tool.lessons].")
     return 0

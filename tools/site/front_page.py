@@ -57,7 +57,8 @@ def front_page(readme: str, home: str) -> str:
     promises = LINK_TO_FILE.sub("", PROMISES.search(readme)[0])
     routes = routes_of(readme)
     opening = f"# {title}\n\n{opening}\n\n![{alt}](static_and_continuous.svg)\n\n*{caption}*\n\n{promises}\n"
-    lines = [opening, *_start(lessons[0].file, home), "", "## Routes", ""]
+    room = '<a href="engine_room.html">Open the engine room</a>: the whole engine, live on one page, to play with.'
+    lines = [opening, room, "", *_start(lessons[0].file, home), "", "## Routes", ""]
     lines += [f"- **everything** · {hours(sum(lesson.minutes for lesson in lessons))} · all {len(lessons)} lessons"]
     for name, numbers in routes.items():
         on_it = ", ".join(f"[{number}]({by_number[number].file}.ipynb)" for number in numbers)

@@ -8,16 +8,16 @@ import sys
 import zipfile
 from pathlib import Path
 
-from lessons_lib.measuring.code_lines import ROOT
-from lessons_lib.models.loading import BUNDLED_MODEL
-from lessons_lib.viz.drawing.palette import _COLOURS, in_the_dark, outline, text_on
-from lessons_lib.viz.engine_room.recording import PROMPTS, Answers, record
-from lessons_lib.viz.engine_room.room import DEFAULTS, __name__ as ENGINE
+from lessons_lib.viz.drawing.palette import color_of, in_the_dark, outline, text_on
+from lessons_lib.viz.engine_room.room import DEFAULTS
+from lessons_lib.viz.engine_room.room import __name__ as ENGINE
 
+ROOT = Path(__file__).parents[3]
 PAGE = Path(__file__).parent / "page"
-PYODIDE = ROOT / "node_modules" / "pyodide"  # `npm install --no-save pyodide` brings it
+MODEL = ROOT / "lessons_lib" / "assets" / "model"
+PYODIDE = ROOT / "node_modules" / "pyodide"
+INSTALL = ("npm", "install", "--no-save", "--no-package-lock", "pyodide@314.0.7")  # in the course's folder
 PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-RECORDED_STEPS = 100
 
 
 def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
@@ -27,22 +27,20 @@ def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
     parts.mkdir(parents=True, exist_ok=True)
     for file in sorted(PAGE.iterdir()):
         shutil.copy(file, folder if file.suffix == ".html" else parts)
-    shutil.copy(BUNDLED_MODEL / "tokenizer.json", parts)
-    (parts / "weights.bin").write_bytes(packed((BUNDLED_MODEL / "model.safetensors").read_bytes()))
-    write_engine(parts / "course.zip")
     is_live = all((pyodide / name).is_file() for name in PYODIDE_FILES)
     if is_live:
+        shutil.copy(MODEL / "tokenizer.json", parts)
+        (parts / "weights.bin").write_bytes(packed((MODEL / "model.safetensors").read_bytes()))
+        write_engine(parts / "course.zip")
         (parts / "pyodide").mkdir(exist_ok=True)
         for name in PYODIDE_FILES:
             shutil.copy(pyodide / name, parts / "pyodide")
-    colors = [[color, text_on(color), outline(color)] for color in _COLOURS]
-    begin = {
-        "live": is_live,
-        "defaults": DEFAULTS,
-        "prompts": PROMPTS,
-        "colors": [[*row, *map(in_the_dark, row)] for row in colors],
-        "frames": record(RECORDED_STEPS, Answers()),
-    }
+    colors = [  # fill, text on it and outline, on a light page and on a dark one
+        [color, text_on(color), outline(color), dark, text_on(dark), in_the_dark(outline(color))]
+        for color, dark in ((color, in_the_dark(color)) for color in map(color_of, "ABCDEFGHIJKLMNOPQR"))
+    ]
+    recorded = json.loads((PAGE.parent / "recording.json").read_text(encoding="utf-8"))
+    begin = {"live": is_live, "defaults": DEFAULTS, "colors": colors, **recorded}
     (parts / "begin.json").write_text(json.dumps(begin, separators=(",", ":")), encoding="utf-8")
     return is_live
 

@@ -1,6 +1,12 @@
-"""The run that the engine room plays at once, while the live engine loads: made with PyTorch, as the engine would."""
+"""The run that the engine room plays at once, while the live engine loads, with the words of the bundled model.
+
+    python -m lessons_lib.viz.engine_room.recording
+
+makes recording.json anew, always the same, so that the pages can be built where there is no PyTorch.
+"""
 
 import json
+from pathlib import Path
 
 from lessons_lib.engine import LLMEngine, SamplingParams
 from lessons_lib.measuring.stories import STORIES
@@ -21,6 +27,10 @@ PROMPTS = {
     "system": [f"{SYSTEM} {end}" for end in ("a cat", "a frog", "a boat", "an old bear", "a star", "a girl")],
     "stories": [story.prompt for story in STORIES],
 }
+
+
+FILE = Path(__file__).with_name("recording.json")
+RECORDED_STEPS = 120
 
 
 class Answers:
@@ -68,3 +78,8 @@ def pieces(tokenizer, before: list[int], new: list[int]) -> list[str]:
     texts = [tokenizer.decode([*before, *new[:count]], skip_special_tokens=True) for count in range(len(new) + 1)]
     whole = [text.rstrip("\ufffd") for text in texts]
     return [whole[at + 1][len(whole[at]) :] for at in range(len(new))]
+
+
+if __name__ == "__main__":
+    made = {"prompts": PROMPTS, "frames": record(RECORDED_STEPS, Answers())}
+    FILE.write_text(json.dumps(made, separators=(",", ":")) + "\n", encoding="utf-8")

@@ -21,7 +21,7 @@ STEP_MS, TOKEN_MS = 20, 1  # a step of the simulated machine takes 20 ms, and 1 
 MOST_WAITING = 40  # then requests are turned away
 MOST_TOKENS = 256  # that the page computes in a step
 DEFAULTS = dict(
-    rate=5, prompts="short", answer=40, temperature=0.8, seed=7, size=4, blocks=48, budget=32, slots=6, policy="fcfs",
+    rate=6, prompts="mixed", answer=40, temperature=0.8, seed=13, size=4, blocks=48, budget=32, slots=8, policy="fcfs",
     admission="optimistic", sharing=1, victims="recompute",
 )  # fmt: skip
 POLICIES = {
@@ -154,7 +154,9 @@ class Room:
             "arrived": self.arrived,
             "refused": self.refused,
             "turnedAway": self.turned_away,
-            "running": [[each.id, each.num_tokens, each.num_computed_tokens, each.blocks] for each in scheduler.running],
+            "running": [
+                [each.id, each.num_tokens, each.num_computed_tokens, each.blocks] for each in scheduler.running
+            ],
             "waiting": [[each.id, each.num_tokens, len(each.swapped)] for each in scheduler.waiting],
             "finished": [[each.id, each.finish_reason] for each in finished],
             "stalled": [each.id for each in output.stalled],

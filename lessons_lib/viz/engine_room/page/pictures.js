@@ -50,7 +50,7 @@ function queue({ requests, frames, index }, frame) {
   $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length} request${frame.waiting.length > 1 ? "s" : ""}, the next one first` : "no request waits";
   $("#queue div").innerHTML = frame.waiting.slice(0, 12).map(([id, tokens, swapped]) => {
     const { words, prompt, tier, most } = requests.get(id), lost = frame.preempted.includes(id) || tokens > prompt;
-    const state = swapped ? `swapped out, ${swapped} blocks` : lost ? `lost its blocks, ${tokens} tokens again` : `${prompt} + at most ${most} tokens, tier ${tier}`;
+    const state = swapped ? `swapped out, ${swapped} blocks` : lost ? `lost its blocks: ${tokens} again` : `${prompt} + up to ${most} tokens, tier ${tier}`;
     return `<div class="chip ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
   }).join("") + (frame.waiting.length > 12 ? `<div class="chip more">+ ${frame.waiting.length - 12}</div>` : "");
 }

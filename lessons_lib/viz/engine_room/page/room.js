@@ -144,8 +144,8 @@ function say() {
     const made = frame.new.length, all = took.schedule + took.model + took.update;
     speeds = [...speeds.slice(-19), [made, all]];
     const rate = (1000 * speeds.reduce((a, [n]) => a + n, 0)) / speeds.reduce((a, [, t]) => a + t, 0);
-    $("#says").textContent = `live · scheduler ${(took.schedule + took.update).toFixed(1)} ms, model ${took.model.toFixed(0)} ms: ${Math.round(rate)} tokens/s in this browser`;
-  } else if (live) $("#says").textContent = "live · your browser computes every token";
+    $("#says").textContent = `live: scheduler ${(took.schedule + took.update).toFixed(1)} ms, model ${took.model.toFixed(0)} ms, ${Math.round(rate)} tokens/s here`;
+  } else if (live) $("#says").textContent = "live: your browser computes every token";
   else if (!begin.live) $("#says").textContent = "a recorded run; this copy of the page has no live engine";
   else $("#says").textContent = isRecorded() ? "a recorded run, while the live engine loads (16 MB)" : "your run starts as soon as the engine has loaded (16 MB)";
 }
@@ -356,7 +356,7 @@ function loadState() {
 const wantedStep = loadState();
 makeKnobs();
 follows();
-const isNew = Object.keys(changed()).length > 0, first = wantedStep && !isNew ? Math.min(wantedStep, begin.frames.length) : 30;
+const isNew = Object.keys(changed()).length > 0, first = wantedStep && !isNew ? Math.min(wantedStep, begin.frames.length) : 40;
 for (let i = 0; i < first; i++) take(run, begin.frames[i]); // not an empty machine
 show(run.frames.length - 1);
 document.body.dataset.first = Math.round(performance.now());
