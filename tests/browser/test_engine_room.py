@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from accessibility import axe_faults, axe_source
 
+from lessons_lib.engine import SamplingParams
 from lessons_lib.viz.engine_room import build, recording
 from lessons_lib.viz.engine_room.notebook import serve
 from lessons_lib.viz.engine_room.room import DEFAULTS, POLICIES, Room, sources
@@ -136,7 +137,7 @@ def live(chromium, site):
     """The page with its engine, at rest."""
     if not site[1]:
         pytest.skip(f"no Pyodide; `{' '.join(build.INSTALL)}` brings it")
-    tab = chromium.new_page()
+    tab = chromium.new_context().new_page()
     tab.goto(f"{serve(site[0])}/engine_room.html?still")
     tab.wait_for_function("document.body.dataset.ready", timeout=120_000)
     yield tab
@@ -195,9 +196,9 @@ def test_texts_equal_those_of_the_engine(live):
     answers = recording.Answers()
     for temperature in (0, 0.8):
         prompts = [answers.tokenizer(text)["input_ids"] for text in TEXTS]
-        expected = [answers.of(ids, 24, temperature, seed) for seed, ids in enumerate(prompts)]
-        found = live.evaluate("given => room.ask('texts', ...given)", [TEXTS, 24, temperature, [*range(len(TEXTS))]])
-        assert found == expected
+        params = [SamplingParams(temperature=temperature, seed=seed, max_tokens=24) for seed in range(len(TEXTS))]
+        expected = [output.completions[0].token_ids for output in answers.engine.generate(prompts, params)]
+        assert live.evaluate("given => room.ask('texts', ...given)", [TEXTS, 24, temperature]) == expected
 
 
 def test_knobs_scenarios_and_links(live):

@@ -19,8 +19,8 @@ its name. In a narrow window, the list symbol at the left shows the contents.
 You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers."""
 ROOM = """## Engine room
 
-The engine that you are going to build, on one page: turn its knobs, send it stories, watch every block of its memory. Run
-the cell below."""
+The engine that you are going to build, on one page: turn its knobs, send it stories, watch every block of its memory.
+Run the cell below."""
 ROOM_CELL = "from lessons_lib.viz.engine_room.notebook import engine_room\n\nengine_room()"
 DOCTOR = """## Doctor
 

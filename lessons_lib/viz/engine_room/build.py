@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 from lessons_lib.viz.drawing.palette import color_of, in_the_dark, outline, text_on
-from lessons_lib.viz.engine_room.room import DEFAULTS
+from lessons_lib.viz.engine_room.room import DEFAULTS, sources
 from lessons_lib.viz.engine_room.room import __name__ as ENGINE
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,14 @@ def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
         for color, dark in ((color, in_the_dark(color)) for color in map(color_of, "ABCDEFGHIJKLMNOPQR"))
     ]
     recorded = json.loads((PAGE.parent / "recording.json").read_text(encoding="utf-8"))
-    begin = {"live": is_live, "defaults": DEFAULTS, "colors": colors, **recorded}
+    begin = {
+        "live": is_live,
+        "home": (folder / "index.html").exists(),
+        "defaults": DEFAULTS,
+        "sources": sources(),
+        "colors": colors,
+        **recorded,
+    }
     (parts / "begin.json").write_text(json.dumps(begin, separators=(",", ":")), encoding="utf-8")
     return is_live
 

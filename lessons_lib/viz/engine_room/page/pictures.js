@@ -11,11 +11,14 @@ export const isDark = () => document.documentElement.classList.contains("dark");
 /** Fill, text and outline of a request. */
 const colors = (id) => palette[numberOf(id) % palette.length].slice(...(isDark() ? [3, 6] : [0, 3]));
 const style = (id) => { const [fill, text, outline] = colors(id); return `--fill:${fill};--text:${text};--own:${outline}`; };
-const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const tokens = new Map(), sizes = new Map(); // asked for once: the answers cost a layout
+const token = (name) => tokens.get(name) ?? tokens.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim()).get(name);
+export const forget = () => (tokens.clear(), sizes.clear());
+export const measure = () => document.querySelectorAll("main canvas").forEach((each) => sizes.has(each) || sizes.set(each, [each.clientWidth, each.clientHeight]));
 
 /** A canvas, sized for its place and cleared, with a list of what is where. */
 function surface(query) {
-  const canvas = $(query), ratio = devicePixelRatio, [W, H] = [canvas.clientWidth, canvas.clientHeight];
+  const canvas = $(query), ratio = devicePixelRatio, [W, H] = sizes.get(canvas);
   if (canvas.width !== Math.round(W * ratio) || canvas.height !== Math.round(H * ratio)) [canvas.width, canvas.height] = [W * ratio, H * ratio];
   const g = canvas.getContext("2d"), list = [];
   g.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -34,6 +37,7 @@ export function at(canvas, event) {
 export function draw(view) {
   const frame = view.frames[view.index];
   view.follow ||= view.picked?.id;
+  measure();
   if (view.isNew && !still.matches) pulse(view, frame);
   queue(view, frame);
   step(view, frame);
@@ -47,7 +51,7 @@ const away = (view, id) => (view.follow && view.follow !== id ? "away" : "");
 
 function queue({ requests, frames, index }, frame) {
   const before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
-  $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length} request${frame.waiting.length > 1 ? "s" : ""}, the next one first` : "no request waits";
+  $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length}, next first` : "none";
   $("#queue div").innerHTML = frame.waiting.slice(0, 12).map(([id, tokens, swapped]) => {
     const { words, prompt, tier, most } = requests.get(id), lost = frame.preempted.includes(id) || tokens > prompt;
     const state = swapped ? `swapped out, ${swapped} blocks` : lost ? `lost its blocks: ${tokens} again` : `${prompt} + up to ${most} tokens, tier ${tier}`;
@@ -62,6 +66,7 @@ function step(view, frame) {
   if (frame.stalled.length) told.push(`no block for ${frame.stalled.join(", ")}`);
   if (frame.swaps) told.push(`${frame.swaps} blocks copied`);
   $("#step small").textContent = told.join(" · ");
+  $(".row").style.setProperty("--n", frame.rows.length);
   $(".row").innerHTML = frame.rows.map(([id, start, count]) => {
     const { words, prompt } = requests.get(id), text = escaped(words.slice(start, start + count).join("")), hit = frame.cached[id];
     const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}${count} new` : "";

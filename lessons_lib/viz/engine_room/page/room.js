@@ -1,5 +1,5 @@
 // The page: a recorded run plays at once; when the engine in the worker is ready, it goes on from there.
-import { $, at, draw, escaped, isDark, nowShown, setPalette } from "./pictures.js";
+import { $, at, draw, escaped, forget, nowShown, setPalette } from "./pictures.js";
 import { newRun, showFigures, take } from "./figures.js";
 import { SCENARIOS } from "./scenarios.js";
 
@@ -18,7 +18,7 @@ const KNOBS = [ // name, words, values: numbers for a slider, pairs for a choice
 const TARGETS = { ttft: 500, itl: 50 };
 const begin = await (await fetch(new URL("begin.json", import.meta.url))).json();
 setPalette(begin.colors);
-let settings = { ...begin.defaults, sent: [] }, run = newRun(settings), previous = null, index = -1, picked = null, follow = "", scenario = null;
+let settings = { ...begin.defaults, sent: [] }, run = newRun({ ...settings }), previous = null, index = -1, picked = null, follow = "", scenario = null;
 let worker, ready = false, live = false, busy = false, stopped = false, timer = 0, asked = new Map(), calls = 0, own = {}, speeds = [];
 
 // --- the engine ---------------------------------------------------------------------------------------
@@ -52,7 +52,6 @@ async function load() {
   }
   if (worker !== mine) return;
   ready = true;
-  for (const [name, code] of Object.entries(await ask("sources"))) if (!$(`#${name}`).value) edit($(`#${name}`), code);
   if (isRecorded()) await takeOver();
   else await restart();
 }
@@ -248,10 +247,11 @@ document.querySelector("main").addEventListener("click", ({ target }) => {
   else pick({ id, from: Number(part.dataset.from ?? 0), to: Number(part.dataset.to ?? 0), ...(part.dataset.block && { block: Number(part.dataset.block) }) });
 });
 let resized = 0;
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => index >= 0 && show(index), 100); });
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => (forget(), index >= 0 && show(index)), 100); });
 function follows() {
   const mode = document.documentElement.dataset.theme ?? localStorage.getItem("mode");
   document.documentElement.classList.toggle("dark", mode === "dark" || (mode !== "light" && matchMedia("(prefers-color-scheme: dark)").matches));
+  forget();
   if (index >= 0) for (const child of [...$("#texts div").children]) child.remove();
   if (index >= 0) show(index);
 }
@@ -325,7 +325,7 @@ $("#write").onclick = () => { $("#own").hidden = !$("#own").hidden; $("#write").
 $("#run").onclick = async () => { own = { schedule: $("#schedule").value, rank: $("#rank").value }; await restart(); if (!stopped) play(true); };
 $("#ours").onclick = async () => {
   own = {};
-  if (ready) for (const [name, code] of Object.entries(await ask("sources"))) edit($(`#${name}`), code);
+  for (const [name, code] of Object.entries(begin.sources)) edit($(`#${name}`), code);
   await restart();
 };
 
@@ -353,6 +353,8 @@ function loadState() {
   return Math.min(Number(given.get("step")) || 0, 5000);
 }
 
+for (const [name, code] of Object.entries(begin.sources)) edit($(`#${name}`), code);
+$("#home").hidden = !begin.home;
 const wantedStep = loadState();
 makeKnobs();
 follows();

@@ -42,7 +42,6 @@ function reset(wanted) {
   settings = wanted;
   room?.destroy();
   python.globals.set("wish", JSON.stringify([wanted, prompts]));
-  python.globals.set("OLD", null);
   const answer = python.runPython(`
 try:
     made, problem = room.Room(*json.loads(wish)), None
@@ -100,22 +99,20 @@ function steps(count) {
 
 const does = {
   start, reset, send, step, steps,
-  sources: () => JSON.parse(python.runPython("json.dumps(room.sources())")),
   knee: (wanted, rates) => {
     python.globals.set("wish", JSON.stringify([wanted, prompts, rates]));
     return JSON.parse(python.runPython("json.dumps(room.knee(*json.loads(wish)))"));
   },
-  texts: (given, most, temperature, seeds) => given.map((text, i) => { // each alone, for the tests
-    const all = words.encode(text), blocks = [...Array(Math.ceil((all.length + most) / 4)).keys()];
-    let [start, count] = [0, all.length];
+  texts: (given, most, temperature) => { // the answers to texts, in one batch; the seeds are 0, 1, ... For tests
+    const all = given.map((text) => words.encode(text)), answers = given.map(() => []);
+    const rows = all.map((ids, seed) => ({ ids, start: 0, seed, position: 0, blocks: [...Array(24).keys()].map((i) => 24 * seed + i) }));
+    for (const row of rows) row.ids.slice(0, -1).forEach((id, start) => model.forward([{ ...row, ids: [id], start }], 4, 0));
     for (let position = 0; position < most; position++) {
-      const row = { ids: all.slice(start), start, blocks, seed: seeds[i], position };
-      start = all.length;
-      all.push(model.forward([row], 4, temperature)[0]);
-      if (all.at(-1) === 0) break;
+      const batch = rows.map((row, i) => ({ ...row, ids: [[...all[i], ...answers[i]].at(-1)], start: all[i].length + position - 1, position }));
+      model.forward(batch, 4, temperature).forEach((id, i) => answers[i].push(id));
     }
-    return all.slice(count);
-  }),
+    return answers.map((ids) => (ids.includes(0) ? ids.slice(0, ids.indexOf(0) + 1) : ids));
+  },
 };
 addEventListener("message", async ({ data: [call, name, ...rest] }) => {
   try { postMessage([call, await does[name](...rest)]); } catch (error) { postMessage([call, null, String(error?.message ?? error)]); }
