@@ -89,6 +89,7 @@ def test_the_recording_is_what_the_engine_does():
     assert kept["frames"][:45] == recording.record(45, recording.Answers())
 
 
+@pytest.mark.nightly
 def test_the_kernels_are_built_from_their_source(tmp_path):
     compiler = build.ROOT / "node_modules" / ".bin" / "asc"
     if not compiler.exists():
@@ -165,8 +166,7 @@ def test_the_recording_plays_and_goes_back_while_nothing_else_is_loaded(opened):
     assert re.search(r"[?]?#.*step=", tab.url) is None or f"step={step}" in tab.url
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 def test_it_fits_and_can_be_read(opened, width, scheme):
     tab = opened("?still", color_scheme=scheme, reduced_motion="reduce")
     tab.set_viewport_size({"width": width, "height": 844})

@@ -79,7 +79,7 @@ class Room:
                     break
                 kind -= share
             ids = self.prompts[name][int(which * len(self.prompts[name]))]
-            self.add(ids, 4 + min(int(length * self.settings["answer"]), 200), self.next_arrival)
+            self.add(ids, 4 + min(int(length * self.settings["answer"]), 120), self.next_arrival)
             self.next_arrival += self.gap()
         for step, ids, most in self.sent:
             if step == self.steps:

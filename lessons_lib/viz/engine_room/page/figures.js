@@ -55,7 +55,7 @@ export function take(run, frame) {
   frames.push(frame);
 }
 
-const percentile = (list, count, share) => (count ? Float64Array.from(list.slice(0, count)).sort()[Math.floor(share * (count - 1))] : null);
+const percentile = (list, share) => (list.length ? Float64Array.from(list).sort()[Math.floor(share * (list.length - 1))] : null);
 const ms = (value) => (value === null ? "–" : value < 9950 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(0)} s`);
 const share = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
 
@@ -63,11 +63,14 @@ const share = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` 
 export function figures(run, index, targets) {
   const frame = run.frames[index], { sums } = frame, past = run.frames[Math.max(0, index - 100)], { blocks, size } = run.settings;
   const good = run.done.slice(0, sums.done).filter(([ttft, itl]) => ttft <= targets.ttft && itl <= targets.itl).length;
+  // A request that still waits for its first token counts with its wait so far: else the slowest would be left out.
+  const waits = [...frame.waiting, ...frame.running].map(([id]) => run.requests.get(id)).filter(({ first }) => !(first <= frame.ms));
+  const ttft = [...run.ttft.slice(0, sums.ttft), ...waits.map((request) => frame.ms - request.ms)], itl = run.itl.slice(0, sums.itl);
   const span = frame.ms - past.ms || frame.ms, rate = (1000 * (sums.out - (past === frame ? 0 : past.sums.out))) / span;
   return [
     ["tokens per second", Math.round(rate), "the last 100 steps"],
-    ["first token (TTFT)", ms(percentile(run.ttft, sums.ttft, 0.5)), `95th percentile ${ms(percentile(run.ttft, sums.ttft, 0.95))}`],
-    ["next token (ITL)", ms(percentile(run.itl, sums.itl, 0.5)), `95th ${ms(percentile(run.itl, sums.itl, 0.95))}, longest ${ms(percentile(run.itl, sums.itl, 1))}`],
+    ["first token (TTFT)", ms(percentile(ttft, 0.5)), `95 %: ${ms(percentile(ttft, 0.95))}, longest ${ms(percentile(ttft, 1))}`],
+    ["next token (ITL)", ms(percentile(itl, 0.5)), `95 %: ${ms(percentile(itl, 0.95))}, longest ${ms(percentile(itl, 1))}`],
     ["goodput", `${((1000 * good) / frame.ms).toFixed(1)} /s`, `${good} of ${sums.done} within the limits`],
     ["cache in use", share(frame.used, blocks), `${frame.used} of ${blocks} blocks`],
     ["empty slots", share(frame.empty, frame.used * size), `${frame.empty} in blocks that are taken`],
@@ -81,5 +84,5 @@ export function figures(run, index, targets) {
 export function showFigures(run, index, targets, previous) {
   const now = figures(run, index, targets), old = previous && previous.frames[index] ? figures(previous, index, targets) : null;
   $("#figures small").textContent = old ? "small: the run before, at the same step" : `after ${(run.frames[index].ms / 1000).toFixed(1)} s of the simulated machine`;
-  $("#figures dl").innerHTML = now.map(([what, value, small], i) => `<div><dt>${what}</dt><dd>${value}<small>${small}</small>${old ? `<small class="old">before: ${old[i][1]}</small>` : ""}</dd></div>`).join("");
+  $("#figures dl").innerHTML = now.map(([what, value, small], i) => `<div><dt>${what}</dt><dd>${value}<small>${small}</small>${old ? `<small class="old">before: ${old[i][1]}${old[i][2].includes("longest") ? `, ${old[i][2]}` : ""}</small>` : ""}</dd></div>`).join("");
 }

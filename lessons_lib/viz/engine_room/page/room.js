@@ -76,10 +76,11 @@ async function restart({ steps = 1, keep = true } = {}) {
   saveState();
   tell(null);
   if (!ready) return say();
+  const wasLive = live, old = run;
   live = false;
-  const old = run, problem = await ask("reset", wanted());
+  const problem = await ask("reset", wanted());
   if (mine !== generation) return;
-  if (keep && old.frames.length > 1 && old.frames !== begin.frames) previous = old;
+  if (keep && wasLive && old.frames.length > 20) previous = old;
   run = newRun({ ...settings });
   [index, picked, stopped, live] = [-1, null, false, true];
   if (problem?.error) return stop(problem.error);
@@ -303,10 +304,13 @@ async function drawKnee(canvas) {
 const MARKS = /("""[\s\S]*?"""|"[^"\n]*"|'[^'\n]*')|(#.*)|\b(def|return|if|not|and|or|in|for|while|else|elif|break|continue|True|False|None|class|import|from|lambda|is|self|raise|try|except|pass|min|max|len|sorted|list|sum)\b/g;
 function edit(field, code) {
   if (code !== undefined) field.value = code;
-  const marked = escaped(field.value).replaceAll("&#34;", '"').replace(MARKS, (all, text, comment, key) => {
+  let [marked, end] = ["", 0];
+  for (const { 0: all, 1: text, 2: comment, index: from } of field.value.matchAll(MARKS)) {
     const kind = text ? "s" : comment ? "c" : "k";
-    return all.split("\n").map((line) => `<span class="${kind}">${line}</span>`).join("\n");
-  });
+    marked += escaped(field.value.slice(end, from)) + all.split("\n").map((line) => `<span class="${kind}">${escaped(line)}</span>`).join("\n");
+    end = from + all.length;
+  }
+  marked += escaped(field.value.slice(end));
   field.previousElementSibling.innerHTML = marked.split("\n").map((line) => `<span>${line || " "}</span>`).join("\n");
 }
 for (const field of document.querySelectorAll(".code textarea")) {
