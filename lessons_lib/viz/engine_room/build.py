@@ -15,8 +15,8 @@ from lessons_lib.viz.engine_room.room import __name__ as ENGINE
 ROOT = Path(__file__).parents[3]
 PAGE = Path(__file__).parent / "page"
 MODEL = ROOT / "lessons_lib" / "assets" / "model"
-PYODIDE = ROOT / "node_modules" / "pyodide"
-INSTALL = ("npm", "install", "--no-save", "--no-package-lock", "pyodide@314.0.7")  # in the course's folder
+PYODIDE = ROOT / "build" / "npm" / "node_modules" / "pyodide"
+INSTALL = ("npm", "install", "--no-save", "--prefix", "build/npm", "pyodide@314.0.7")  # in the course's folder
 PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 
 

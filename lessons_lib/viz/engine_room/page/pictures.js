@@ -49,13 +49,13 @@ export function draw(view) {
 }
 const away = (view, id) => (view.follow && view.follow !== id ? "away" : "");
 
-function queue({ requests, frames, index }, frame) {
-  const before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
+function queue(view, frame) {
+  const { requests, frames, index } = view, before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
   $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length}, next first` : "none";
   $("#queue div").innerHTML = frame.waiting.slice(0, 12).map(([id, tokens, swapped]) => {
     const { words, prompt, tier, most } = requests.get(id), lost = frame.preempted.includes(id) || tokens > prompt;
     const state = swapped ? `swapped out, ${swapped} blocks` : lost ? `lost its blocks: ${tokens} again` : `${prompt} + up to ${most} tokens, tier ${tier}`;
-    return `<div class="chip ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
+    return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
   }).join("") + (frame.waiting.length > 12 ? `<div class="chip more">+ ${frame.waiting.length - 12}</div>` : "");
 }
 
@@ -72,14 +72,14 @@ function step(view, frame) {
     const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}${count} new` : "";
     const marked = picked?.id === id && picked.to > start && picked.from < start + count ? "marked" : "";
     return `<div class="${away(view, id)} ${marked}" data-id="${id}" data-from="${start}" data-to="${start + count}" style="flex:${count} 1 0;${style(id)}" title="${id}: ${text}"><b>${id}</b> ${what}<br>${text}</div>`;
-  }).join("") + (used < settings.budget ? `<div class="unused" style="flex:${settings.budget - used} 1 0" title="unused budget"></div>` : "");
+  }).join("") + (used < settings.budget ? `<div class="unused" style="flex:${settings.budget - used} 1 0" title="unused budget">${settings.budget - used} of the budget unused</div>` : "");
 }
 
 function mask(view, frame) {
   const { g, W, H, canvas, hit } = surface("#mask"), { settings, picked } = view, { size } = settings, foot = 16;
   const keys = sum(frame.rows.map(([, start, count]) => start + count)), T = sum(frame.rows.map(([, , count]) => count));
   canvas.setAttribute("aria-label", T ? `Attention mask: ${T} tokens read ${keys} cached tokens; ${frame.rows.map(([id, start, count]) => `${id}: ${count} of ${start + count}`).join(", ")}` : "No token is computed in this step");
-  const gap = 5, w = (W - gap * (frame.rows.length - 1)) / Math.max(keys, 1), h = Math.min(22, (H - foot) / Math.max(T, 1));
+  const gap = 5, w = (W - gap * (frame.rows.length - 1)) / Math.max(keys, 1), h = Math.min(34, (H - foot) / Math.max(T, 1));
   let [x, y] = [0, 0];
   for (const [id, start, count] of frame.rows) {
     const [fill, , outline] = colors(id), wide = (start + count) * w, faint = view.follow && view.follow !== id ? 0.25 : 1;
@@ -167,6 +167,7 @@ function pool(view, frame) {
   if (table) { // the way through its blocks, in the order of its text
     g.strokeStyle = token("--ink");
     g.lineWidth = 1.5;
+    g.globalAlpha = 0.6;
     g.beginPath();
     table.forEach((block, i) => g[i ? "lineTo" : "moveTo"](...centers[block]));
     g.stroke();

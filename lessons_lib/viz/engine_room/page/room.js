@@ -15,6 +15,7 @@ const KNOBS = [ // name, words, values: numbers for a slider, pairs for a choice
   ["sharing", "prefix sharing", [[1, "on"], [0, "off"]]],
   ["victims", "out of blocks", [["recompute", "recompute"], ["swap", "swap out"], ["stall", "stall"]]],
 ];
+const PATIENCE = 15000; // milliseconds for a step
 const TARGETS = { ttft: 500, itl: 50 };
 const begin = await (await fetch(new URL("begin.json", import.meta.url))).json();
 setPalette(begin.colors);
@@ -27,14 +28,17 @@ function ask(...call) {
   return new Promise((...ends) => {
     asked.set(++calls, ends);
     asking.postMessage([calls, ...call]);
-    if (call[0] === "step" || call[0] === "steps") setTimeout((mine) => asked.has(mine) && worker === asking && hang(), 20000, calls);
+    if (call[0] === "step" || call[0] === "reset") setTimeout((mine) => asked.has(mine) && worker === asking && hang(), PATIENCE, calls);
   });
 }
 function hang() { // Python in a page can't be interrupted
   worker.terminate();
-  tell({ kind: "Stopped", text: "A step took more than 20 seconds. Is there an endless loop? The engine starts again, with the course's own scheduler." });
+  play(false);
+  for (const [, fail] of asked.values()) fail(new Error("stopped"));
+  tell({ kind: "Stopped", text: "A step took too long. Is there an endless loop? The engine starts again, with the course's own scheduler." });
   own = {};
-  load();
+  const words = $("#trouble").textContent;
+  load().then(() => tell({ kind: "Stopped", text: words.replace("Stopped: ", "") }));
 }
 async function load() {
   [ready, live, busy] = [false, false, false];
@@ -78,7 +82,7 @@ async function restart({ steps = 1, keep = true } = {}) {
   if (!ready) return say();
   const wasLive = live, old = run;
   live = false;
-  const problem = await ask("reset", wanted());
+  const problem = await ask("reset", wanted()).catch(() => null);
   if (mine !== generation) return;
   if (keep && wasLive && old.frames.length > 20) previous = old;
   run = newRun({ ...settings });
@@ -95,7 +99,7 @@ async function advance(isShown = true) {
   }
   busy = true;
   let result;
-  try { result = await ask("step"); } finally { busy = false; }
+  try { result = await ask("step"); } catch { return; } finally { busy = false; } // it was stopped
   if (mine !== generation || of !== run) return;
   if (result.error) return stop(result.error);
   const { frame, took } = result;
@@ -180,7 +184,7 @@ function makeKnobs() {
     if (Array.isArray(values[0])) return `<label>${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
     return `<label>${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
   }).join("") + `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
-    <label class="wide">or begin a story<input type="text" name="text" maxlength="400" placeholder="The little robot" aria-label="the beginning of a story"></label>
+    <label class="wide">or begin a story<input type="text" name="text" maxlength="400" placeholder="The little robot" aria-label="the beginning of a story"></label><div class="two"><button>send it</button></div>
     <h2>Your limits</h2><label>TTFT, ms <input type="number" name="ttft" min="0" step="50"></label><label>ITL, ms <input type="number" name="itl" min="0" step="5"></label>
     <div class="two"><button type="button" id="again" title="the same knobs, other random arrivals">other arrivals</button><button type="button" id="reset">reset</button><button type="button" id="link">copy link</button></div>`;
   showKnobs();
@@ -362,7 +366,7 @@ $("#home").hidden = !begin.home;
 const wantedStep = loadState();
 makeKnobs();
 follows();
-const isNew = Object.keys(changed()).length > 0, first = wantedStep && !isNew ? Math.min(wantedStep, begin.frames.length) : 40;
+const isNew = Object.keys(changed()).length > 0, first = wantedStep && !isNew ? Math.min(wantedStep, begin.frames.length) : 60;
 for (let i = 0; i < first; i++) take(run, begin.frames[i]); // not an empty machine
 show(run.frames.length - 1);
 document.body.dataset.first = Math.round(performance.now());
