@@ -170,6 +170,11 @@ def test_the_recording_plays_and_goes_back_while_nothing_else_is_loaded(opened):
 def test_it_fits_and_can_be_read(opened, width, scheme):
     tab = opened("?still", color_scheme=scheme, reduced_motion="reduce")
     tab.set_viewport_size({"width": width, "height": 844})
+    heights = "[...document.querySelectorAll('main > section')].map(each => each.offsetHeight)"
+    before = tab.evaluate(heights)
+    for _ in range(3):
+        tab.locator("#once").click()
+    assert tab.evaluate(heights) == before, "canvases don't grow with what is drawn on them"
     tab.get_by_text("thrashing").click()
     tab.locator("#write").click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -51,7 +51,7 @@ const away = (view, id) => (view.follow && view.follow !== id ? "away" : "");
 
 function queue(view, frame) {
   const { requests, frames, index } = view, before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
-  $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length}, next first` : "none";
+  $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length} in order` : "none";
   $("#queue div").innerHTML = frame.waiting.slice(0, 12).map(([id, tokens, swapped]) => {
     const { words, prompt, tier, most } = requests.get(id), lost = frame.preempted.includes(id) || tokens > prompt;
     const state = swapped ? `swapped out, ${swapped} blocks` : lost ? `lost its blocks: ${tokens} again` : `${prompt} + up to ${most} tokens, tier ${tier}`;
@@ -72,7 +72,7 @@ function step(view, frame) {
     const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}${count} new` : "";
     const marked = picked?.id === id && picked.to > start && picked.from < start + count ? "marked" : "";
     return `<div class="${away(view, id)} ${marked}" data-id="${id}" data-from="${start}" data-to="${start + count}" style="flex:${count} 1 0;${style(id)}" title="${id}: ${text}"><b>${id}</b> ${what}<br>${text}</div>`;
-  }).join("") + (used < settings.budget ? `<div class="unused" style="flex:${settings.budget - used} 1 0" title="unused budget">${settings.budget - used} of the budget unused</div>` : "");
+  }).join("") + (used < settings.budget ? `<div class="unused" style="flex:${settings.budget - used} 1 0" title="unused budget">${settings.budget - used} unused</div>` : "");
 }
 
 function mask(view, frame) {
@@ -123,7 +123,7 @@ function pool(view, frame) {
   for (const [id, , computed, blocks] of frame.running)
     blocks.forEach((block, i) => users.set(block, [...(users.get(block) ?? []), [id, Math.max(0, Math.min(size, computed - i * size)), i]]));
   const shared = [...users.values()].filter((list) => list.length > 1).length;
-  $("#pool small").textContent = `${count} blocks of ${size}: ${users.size} in use${shared ? `, ${shared} shared` : ""}, ${findable.size} free but findable (dashed)`;
+  $("#pool small").textContent = `${count} of ${size}: ${users.size} in use${shared ? `, ${shared} shared` : ""}, ${findable.size} free but findable (dashed)`;
   canvas.setAttribute("aria-label", `Block pool: ${users.size} of ${count} blocks in use. ${frame.running.map(([id, , , blocks]) => `${id} has ${blocks.length}`).join(", ")}`);
   let across = Math.max(1, Math.ceil(Math.sqrt((count * W) / H / 1.5)));
   while (across > 1 && Math.ceil(count / across) === Math.ceil(count / (across - 1))) across--;

@@ -184,8 +184,8 @@ function makeKnobs() {
     if (Array.isArray(values[0])) return `<label>${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
     return `<label>${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
   }).join("") + `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
-    <label class="wide">or begin a story<input type="text" name="text" maxlength="400" placeholder="The little robot" aria-label="the beginning of a story"></label><div class="two"><button>send it</button></div>
-    <h2>Your limits</h2><label>TTFT, ms <input type="number" name="ttft" min="0" step="50"></label><label>ITL, ms <input type="number" name="itl" min="0" step="5"></label>
+    <div class="two"><input type="text" name="text" maxlength="400" placeholder="or begin a story" aria-label="the beginning of a story"><button>send</button></div>
+    <h2>Your limits</h2><div class="two"><label>TTFT, ms <input type="number" name="ttft" min="0" step="50"></label><label>ITL, ms <input type="number" name="itl" min="0" step="5"></label></div>
     <div class="two"><button type="button" id="again" title="the same knobs, other random arrivals">other arrivals</button><button type="button" id="reset">reset</button><button type="button" id="link">copy link</button></div>`;
   showKnobs();
 }
