@@ -1,4 +1,4 @@
-"""`import lessons_lib` is cheap: it loads none of the heavy libraries."""
+"""`import lessons_lib` is cheap: it loads none of the heavy libraries. The schedulers load no library at all."""
 
 import os
 import subprocess
@@ -14,6 +14,14 @@ def test_importing_loads_nothing_heavy(module):
     code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["lessons_lib.scheduling", "lessons_lib.viz.engine_room.room"])
+def test_the_schedulers_need_nothing_but_python(module):
+    code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = {name.partition(".")[0] for name in loaded.stdout.split()}
+    assert found - sys.stdlib_module_names == {"lessons_lib"}
 
 
 @pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "5"}])

@@ -41,8 +41,7 @@ def shallow(model: PreTrainedModel) -> Iterator[list[int] | None]:
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[torch.nn.Module, str, torch.nn.ModuleList] | None:
-    """Find the list of the model's layers: its owner, its attribute name, and the list. None unless there is exactly
-    one."""
+    """Find the list of the model's layers: its owner, its attribute name, and the list. None unless there is one."""
     lists = [
         (owner, name, child)
         for owner in model.modules()

@@ -10,5 +10,7 @@ from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import serve_in_blocks, step_in_blocks, step_with_oracle
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, SharedBlockPool
+from lessons_lib.lazy_names import lazily
+
+__getattr__ = lazily(__name__, paged_kv_cache="PagedKVCache")

@@ -1,7 +1,6 @@
 """Small random models of widely served families: GPT-2, Llama and Qwen2.
 
-Their text is nonsense, but the computation is that of their large siblings. Checks and tests use them because they are
-fast, and because a mistake in positions or masks changes the output at once.
+Their text is nonsense, but they compute as their large siblings do, and fast: a mistake changes the output at once.
 """
 
 from functools import cache

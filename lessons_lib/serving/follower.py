@@ -64,8 +64,7 @@ class RankedCore(EngineCore):
 def engine_of(
     engine_type: type[LLMEngine], core_type: type[RankedCore], ranks: Ranks, load: LoadModel, config: EngineConfig
 ) -> LLMEngine:
-    """The engine of this process, over its part of the model. The tokens that the first process chooses are the tokens
-    of all."""
+    """The engine of this process, over its part of the model. The first process chooses the tokens of all."""
 
     def sampler(*args: Any) -> torch.Tensor:
         return ranks.from_first(choose_tokens(*args))

@@ -20,6 +20,11 @@ list symbol at the left shows the contents.
 
 You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers. In a lesson,
 `hint("00.1")` helps with an exercise, and `reset("00.1")` puts it, as it was, into a new cell."""
+ROOM = """## Engine room
+
+The engine that you are going to build, on one page: turn its knobs, send it stories, watch every block of its memory.
+Run the cell below."""
+ROOM_CELL = "from lessons_lib.viz.engine_room.notebook import engine_room\n\nengine_room()"
 DOCTOR = """## Doctor
 
 If something doesn't work, run this cell. It says what was found on this machine, and what to do about each problem."""
@@ -44,6 +49,8 @@ def start_page(lessons: list[Path], tiles: dict[str, str] | None = None) -> str:
     cells = [
         nbformat.v4.new_markdown_cell(WELCOME, id="welcome"),
         nbformat.v4.new_code_cell(HOME_CELL, id="home", outputs=[nbformat.v4.new_output("display_data", data)]),
+        nbformat.v4.new_markdown_cell(ROOM, id="room-words"),
+        nbformat.v4.new_code_cell(ROOM_CELL, id="room"),
         nbformat.v4.new_markdown_cell(DOCTOR, id="doctor-words"),
         nbformat.v4.new_code_cell(DOCTOR_CELL, id="doctor"),
     ]

@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from lessons_lib.viz.engine_room.build import INSTALL, PYODIDE, write_page
 from tools.site.doors import ROOT, repository
 from tools.site.front_page import NAME, front_page, lessons_of, sentences
 from tools.site.share import head, write_cards
@@ -40,7 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     for page in options.out.rglob("*.html"):
         page.write_text(one_viewport(page.read_text(encoding="utf-8")), encoding="utf-8")
     (options.out / ".nojekyll").touch()  # else GitHub Pages leaves out _static
+    if not PYODIDE.is_dir() and shutil.which(INSTALL[0]):
+        subprocess.call(INSTALL, cwd=ROOT)
+    is_live = write_page(options.out)
     print(f"✓ {options.out / 'index.html'}")
+    if not is_live:
+        print(f"  The engine room plays a recording only: no Pyodide. `{' '.join(INSTALL)}` brings it.")
     if not repository():
         print("  No links to Colab, Codespaces and Binder: pyproject.toml names no `repository` under [tool.lessons].")
     return 0

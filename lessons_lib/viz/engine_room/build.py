@@ -1,0 +1,69 @@
+"""Put the engine room's page together, in a folder that any static file server can serve."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from lessons_lib.viz.drawing.palette import color_of, in_the_dark, outline, text_on
+from lessons_lib.viz.engine_room.room import DEFAULTS, sources
+from lessons_lib.viz.engine_room.room import __name__ as ENGINE
+
+ROOT = Path(__file__).parents[3]
+PAGE = Path(__file__).parent / "page"
+MODEL = ROOT / "lessons_lib" / "assets" / "model"
+PYODIDE = ROOT / "build" / "npm" / "node_modules" / "pyodide"
+INSTALL = ("npm", "install", "--no-save", "--prefix", "build/npm", "pyodide@314.0.7")  # in the course's folder
+PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+
+
+def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
+    """Write engine_room.html and engine_room/ into a folder. Without Pyodide the page plays the recording only; returns
+    whether it is there."""
+    parts = folder / "engine_room"
+    parts.mkdir(parents=True, exist_ok=True)
+    for file in sorted(PAGE.iterdir()):
+        shutil.copy(file, folder if file.suffix == ".html" else parts)
+    is_live = all((pyodide / name).is_file() for name in PYODIDE_FILES)
+    if is_live:
+        shutil.copy(MODEL / "tokenizer.json", parts)
+        (parts / "weights.bin").write_bytes(packed((MODEL / "model.safetensors").read_bytes()))
+        write_engine(parts / "course.zip")
+        (parts / "pyodide").mkdir(exist_ok=True)
+        for name in PYODIDE_FILES:
+            shutil.copy(pyodide / name, parts / "pyodide")
+    colors = [  # fill, text on it and outline, on a light page and on a dark one
+        [color, text_on(color), outline(color), dark, text_on(dark), in_the_dark(outline(color))]
+        for color, dark in ((color, in_the_dark(color)) for color in map(color_of, "ABCDEFGHIJKLMNOPQR"))
+    ]
+    recorded = json.loads((PAGE.parent / "recording.json").read_text(encoding="utf-8"))
+    begin = {
+        "live": is_live,
+        "home": (folder / "index.html").exists(),
+        "defaults": DEFAULTS,
+        "sources": sources(),
+        "colors": colors,
+        **recorded,
+    }
+    (parts / "begin.json").write_text(json.dumps(begin, separators=(",", ":")), encoding="utf-8")
+    return is_live
+
+
+def packed(weights: bytes) -> bytes:
+    """A file of bf16 numbers, compressed: all their low bytes first, then the high ones, which are alike."""
+    begin = 8 + int.from_bytes(weights[:8], "little")
+    return gzip.compress(weights[:begin] + weights[begin::2] + weights[begin + 1 :: 2], 6, mtime=0)
+
+
+def write_engine(file: Path) -> None:
+    """What Python needs in the browser: the modules that the engine imports, and no more."""
+    code = f"import sys, {ENGINE}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('lessons_lib')))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(found.stdout.split()):
+            name = Path(path).relative_to(ROOT).as_posix()
+            # Without a date, so that the bytes are the same each time.
+            archive.writestr(zipfile.ZipInfo(name), Path(path).read_bytes(), zipfile.ZIP_DEFLATED)

@@ -1,0 +1,119 @@
+// The engine, in a worker: Python (Pyodide) schedules, model.js computes, a step at a time, as the page asks.
+import { loadModel } from "./model.js";
+import { tokenizer } from "./tokenizer.js";
+
+const file = async (name) => {
+  const response = await fetch(new URL(name, import.meta.url));
+  if (!response.ok) throw new Error(`${name} is missing (${response.status})`);
+  return response.arrayBuffer();
+};
+let python, model, words, room, settings, ids, sent, prompts;
+
+/** The weights are stored compressed, first all low bytes of the bf16 numbers, then all high ones, which is smaller. */
+async function unpacked(packed) {
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const halves = new Uint8Array(await new Response(stream).arrayBuffer()), whole = new Uint8Array(halves.length);
+  const begin = 8 + Number(new DataView(halves.buffer).getBigUint64(0, true)), count = (halves.length - begin) / 2;
+  whole.set(halves.subarray(0, begin));
+  for (let i = 0; i < count; i++) {
+    whole[begin + 2 * i] = halves[begin + i];
+    whole[begin + 2 * i + 1] = halves[begin + count + i];
+  }
+  return whole.buffer;
+}
+
+async function start({ kernels = true, texts }) {
+  const modelReady = (async () => {
+    const [packed, json, code] = await Promise.all([file("weights.bin"), file("tokenizer.json"), kernels ? file("kernels.wasm") : null]);
+    model = await loadModel(await unpacked(packed), code);
+    words = tokenizer(JSON.parse(new TextDecoder().decode(json)));
+    prompts = Object.fromEntries(Object.entries(texts).map(([kind, all]) => [kind, all.map(words.encode)]));
+  })();
+  const zip = file("course.zip"), { loadPyodide } = await import("./pyodide/pyodide.mjs");
+  python = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
+  python.unpackArchive(await zip, "zip", { extractDir: "/course" });
+  python.runPython("import sys, json; sys.path.insert(0, '/course'); from lessons_lib.viz.engine_room import room");
+  await modelReady;
+  return { fast: model.fast };
+}
+
+/** A new run. `wanted.sent`: [[step, text, most new tokens]], the reader's own requests. */
+function reset(wanted) {
+  settings = wanted;
+  room?.destroy();
+  python.globals.set("wish", JSON.stringify([wanted, prompts]));
+  const answer = python.runPython(`
+try:
+    made, problem = room.Room(*json.loads(wish)), None
+except Exception as error:
+    made, problem = None, json.dumps(room.told(error))
+problem`);
+  room = python.globals.get("made");
+  [ids, sent] = [{}, []];
+  for (const [step, text, most] of wanted.sent ?? []) room.sent.append(python.toPy([step, words.encode(text), most]));
+  if (answer) return { error: JSON.parse(answer) };
+}
+const send = (text, most) => room.sent.append(python.toPy([room.steps, words.encode(text), most]));
+
+/** The text that each new token adds; one that ends within a character adds nothing, and the next one adds it all. */
+function pieces(before, added) {
+  const whole = (all) => words.decode(all).replace(/\ufffd+$/, "");
+  let [all, length] = [[...before], whole(before).length];
+  return added.map((id) => {
+    all.push(id);
+    const text = whole(all), piece = text.slice(length);
+    length = text.length;
+    return piece;
+  });
+}
+
+function step() {
+  const t0 = performance.now(), plan = JSON.parse(room.plan());
+  if (plan.error) return plan;
+  const t1 = performance.now();
+  for (const [kind, from, to] of plan.copies) model.copyBlock(kind, from, to, settings.size);
+  const next = plan.rows.length ? model.forward(plan.rows, settings.size, settings.temperature) : [];
+  const t2 = performance.now(), frame = JSON.parse(room.done(next));
+  if (frame.error) return frame;
+  const t3 = performance.now();
+  for (const arrived of frame.arrived) {
+    ids[arrived[0]] = arrived[1];
+    arrived[1] = pieces([], arrived[1]);
+  }
+  for (const added of frame.new) {
+    const [name, id] = added, before = ids[name];
+    added[1] = pieces(before.slice(-8), [id])[0];
+    before.push(id);
+  }
+  return { frame, took: { schedule: t1 - t0, model: t2 - t1, update: t3 - t2 } };
+}
+
+function steps(count) {
+  let last;
+  for (let i = 0; i < count; i++) {
+    last = step();
+    if (last.error) break;
+  }
+  return last;
+}
+
+const does = {
+  start, reset, send, step, steps,
+  knee: (wanted, rates) => {
+    python.globals.set("wish", JSON.stringify([wanted, prompts, rates]));
+    return JSON.parse(python.runPython("json.dumps(room.knee(*json.loads(wish)))"));
+  },
+  texts: (given, most, temperature) => { // the answers to texts, in one batch; the seeds are 0, 1, ... For tests
+    const all = given.map((text) => words.encode(text)), answers = given.map(() => []);
+    const rows = all.map((ids, seed) => ({ ids, start: 0, seed, position: 0, blocks: [...Array(24).keys()].map((i) => 24 * seed + i) }));
+    for (const row of rows) row.ids.slice(0, -1).forEach((id, start) => model.forward([{ ...row, ids: [id], start }], 4, 0));
+    for (let position = 0; position < most; position++) {
+      const batch = rows.map((row, i) => ({ ...row, ids: [[...all[i], ...answers[i]].at(-1)], start: all[i].length + position - 1, position }));
+      model.forward(batch, 4, temperature).forEach((id, i) => answers[i].push(id));
+    }
+    return answers.map((ids) => (ids.includes(0) ? ids.slice(0, ids.indexOf(0) + 1) : ids));
+  },
+};
+addEventListener("message", async ({ data: [call, name, ...rest] }) => {
+  try { postMessage([call, await does[name](...rest)]); } catch (error) { postMessage([call, null, String(error?.message ?? error)]); }
+});

@@ -1,0 +1,250 @@
+"""The engine room: its Python here, and the page in Chromium, from a file server and with no other network."""
+
+import gzip
+import json
+import random
+import re
+import subprocess
+
+import pytest
+from accessibility import axe_faults, axe_source
+
+from lessons_lib.engine import SamplingParams
+from lessons_lib.viz.engine_room import build, recording
+from lessons_lib.viz.engine_room.notebook import serve
+from lessons_lib.viz.engine_room.room import DEFAULTS, POLICIES, Room, sources
+
+MOST_BYTES, MOST_BYTES_FIRST = 18_000_000, 100_000
+KNOBS = {  # each makes another run
+    **dict(rate=9, answer=90, prompts="long", seed=5, size=8, blocks=24, budget=8, slots=3, policy="shortest"),
+    **dict(admission="conservative", sharing=0, victims="swap", temperature=0),
+}
+TEXTS = [text for kind in ("short", "stories", "system") for text in recording.PROMPTS[kind]]  # 20 of them
+
+
+def fake_prompts(seed=1):
+    draws = random.Random(seed)
+    return {
+        kind: [[draws.randrange(1, 4096) for _ in text.split()] for text in texts]
+        for kind, texts in recording.PROMPTS.items()
+    }
+
+
+def run(steps, **settings):
+    """The frames of a run whose tokens are made up."""
+    room, frames = Room(DEFAULTS | settings, fake_prompts()), []
+    for step in range(steps):
+        plan = json.loads(room.plan())
+        frames.append(plan if "error" in plan else json.loads(room.done([5 + step % 50] * len(plan["rows"]))))
+        if "error" in frames[-1]:
+            break
+    return frames
+
+
+def test_the_same_requests_arrive_whatever_the_machine_and_a_run_is_the_same_each_time():
+    first, again, other = run(60), run(60), run(60, blocks=96, policy="shortest", budget=64)
+    assert first == again and first != other
+    arrived = [[each[:3] for frame in frames for each in frame["arrived"]] for frames in (first, other)]
+    shorter = min(map(len, arrived))
+    assert shorter > 5 and arrived[0][:shorter] == arrived[1][:shorter]
+
+
+@pytest.mark.parametrize("name", [*set(KNOBS) - {"temperature"}, *(f"policy {name}" for name in POLICIES)])
+def test_each_knob_changes_the_run(name):
+    name, _, value = name.partition(" ")
+    hard = dict(blocks=24, rate=9) | ({"prompts": "system"} if name == "sharing" else {})
+    usual = run(150, **hard)
+    assert run(150, **hard | {name: value or {**KNOBS, "blocks": 40, "rate": 3}[name]}) != usual or value == "fcfs"
+
+
+def test_what_fits_nowhere_and_a_deadlock_are_told():
+    room = Room(DEFAULTS | {"rate": 0, "blocks": 8}, fake_prompts())
+    room.sent.append((0, [7] * 20, 60))
+    room.plan()
+    (told,) = json.loads(room.done([]))["refused"]
+    assert told[0] == "A" and "the pool has 8" in told[1]
+    error = run(300, victims="stall", blocks=12, rate=12, prompts="short")[-1]["error"]
+    assert error["kind"] == "Deadlock" and error["line"] is None
+
+
+def test_own_code_runs_in_place_of_ours_and_a_fault_names_its_line():
+    ours = sources()
+    assert run(80) == run(80, **ours), "the course's own code, handed back"
+    assert run(80, rank="def rank(self, sequence):\n    return -sequence.max_new_tokens\n", rate=12) != run(80, rate=12)
+    for code, kind, line in (
+        ("def schedule(self):\n    return 1 / 0\n", "ZeroDivisionError", 2),
+        ("def schedule(self)\n    pass\n", "SyntaxError", 1),
+        (ours["schedule"].replace("sequence] = count", "sequence] = count + 1"), "ValueError", None),
+    ):
+        try:
+            error = run(9, schedule=code)[-1]["error"]
+        except SyntaxError as found:  # it isn't run at all
+            error = {"kind": "SyntaxError", "line": found.lineno}
+        assert (error["kind"], error["line"]) == (kind, line)
+
+
+def test_the_recording_is_what_the_engine_does():
+    kept = json.loads(recording.FILE.read_text(encoding="utf-8"))
+    assert kept["prompts"] == recording.PROMPTS and len(kept["frames"]) == recording.RECORDED_STEPS
+    assert kept["frames"][:45] == recording.record(45, recording.Answers())
+
+
+@pytest.mark.nightly
+def test_the_kernels_are_built_from_their_source(tmp_path):
+    compiler = build.ROOT / "node_modules" / ".bin" / "asc"
+    if not compiler.exists():
+        pytest.skip("`npm install --no-save assemblyscript@0.28.20` brings the compiler")
+    options = ["-O3", "--enable", "simd", "--runtime", "stub", "--importMemory", "--noAssert"]
+    subprocess.run([compiler, build.PAGE / "kernels.ts", *options, "-o", tmp_path / "kernels.wasm"], check=True)
+    assert (tmp_path / "kernels.wasm").read_bytes() == (build.PAGE / "kernels.wasm").read_bytes()
+
+
+# --- in a browser --------------------------------------------------------------------------------------
+in_a_browser = pytest.mark.usefixtures("chromium")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    return folder, build.write_page(folder)
+
+
+@pytest.fixture
+def opened(chromium, site):
+    """A function that opens the page: `opened("#rate=3")`. Requests to anything but the file server fail the test."""
+    contexts, outside = [], []
+
+    def open_page(address="", wait="first", **options):
+        contexts.append(chromium.new_context(viewport={"width": 1440, "height": 900}, **options))
+        tab = contexts[-1].new_page()
+        home = serve(site[0])
+        tab.route(
+            lambda url: not url.startswith(home), lambda route: (outside.append(route.request.url), route.abort())
+        )
+        tab.on("pageerror", lambda error: outside.append(str(error)))
+        tab.goto(f"{home}/engine_room.html{address}")
+        tab.wait_for_function(f"document.body.dataset.{wait}", timeout=120_000)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert outside == []
+
+
+@pytest.fixture(scope="module")
+def live(chromium, site):
+    """The page with its engine, at rest."""
+    if not site[1]:
+        pytest.skip(f"no Pyodide; `{' '.join(build.INSTALL)}` brings it")
+    tab = chromium.new_context().new_page()
+    tab.goto(f"{serve(site[0])}/engine_room.html?still")
+    tab.wait_for_function("document.body.dataset.ready", timeout=120_000)
+    yield tab
+    tab.close()
+
+
+def test_bytes(site):
+    sizes = {
+        file.name: len(gzip.compress(file.read_bytes()))
+        for file in site[0].rglob("*")
+        if file.suffix != ".ts" and file.is_file()
+    }
+    first = ("engine_room.html", "room.css", "room.js", "pictures.js", "figures.js", "scenarios.js", "begin.json")
+    assert sum(sizes[name] for name in first) < MOST_BYTES_FIRST and sum(sizes.values()) < MOST_BYTES
+
+
+def test_the_recording_plays_and_goes_back_while_nothing_else_is_loaded(opened):
+    tab = opened()
+    tab.wait_for_function("document.body.dataset.step > 42")
+    tab.keyboard.press("Space")
+    step = int(tab.evaluate("document.body.dataset.step"))
+    tab.keyboard.press("ArrowLeft")
+    tab.wait_for_function(f"document.body.dataset.step == {step - 1}")
+    assert tab.locator("#play").inner_text() == "Play"
+    assert re.search(r"[?]?#.*step=", tab.url) is None or f"step={step}" in tab.url
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+def test_it_fits_and_can_be_read(opened, width, scheme):
+    tab = opened("?still", color_scheme=scheme, reduced_motion="reduce")
+    tab.set_viewport_size({"width": width, "height": 844})
+    heights = "[...document.querySelectorAll('main > section')].map(each => each.offsetHeight)"
+    before = tab.evaluate(heights)
+    for _ in range(3):
+        tab.locator("#once").click()
+    assert tab.evaluate(heights) == before, "canvases don't grow with what is drawn on them"
+    tab.get_by_text("thrashing").click()
+    tab.locator("#write").click()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    if axe_source():
+        assert axe_faults(tab, axe_source()) == []
+
+
+def test_steps_equal_those_of_python_and_the_recording(live):
+    kept = json.loads(recording.FILE.read_text(encoding="utf-8"))["frames"]
+    script = """async ([settings, steps]) => {
+        await room.ask('reset', {...settings, sent: []});
+        const frames = [];
+        for (let i = 0; i < steps; i++) frames.push((await room.ask('step')).frame);
+        return frames;
+    }"""
+    assert live.evaluate(script, [DEFAULTS, 50]) == kept[:50]
+    swaps = dict(blocks=24, victims="swap", rate=9)
+    expected = recording.record(60, recording.Answers(), swaps)
+    assert live.evaluate(script, [DEFAULTS | swaps, 60]) == expected
+    assert sum(frame["swaps"] for frame in expected) > 0
+
+
+def test_texts_equal_those_of_the_engine(live):
+    answers = recording.Answers()
+    for temperature in (0, 0.8):
+        prompts = [answers.tokenizer(text)["input_ids"] for text in TEXTS]
+        params = [SamplingParams(temperature=temperature, seed=seed, max_tokens=16) for seed in range(len(TEXTS))]
+        expected = [output.completions[0].token_ids for output in answers.engine.generate(prompts, params)]
+        assert live.evaluate("given => room.ask('texts', ...given)", [TEXTS, 16, temperature]) == expected
+
+
+def test_a_crash_of_own_code_shows_its_line_and_the_page_goes_on(live):
+    live.locator("#write").click()
+    ours = live.locator("#schedule").input_value()
+    live.locator("#schedule").fill(ours.replace("budget -= count", "budget -= 1 / 0"))
+    live.get_by_text("Run mine").click()
+    live.locator("#trouble").get_by_text("ZeroDivisionError in line").wait_for()
+    assert live.locator(".code .bad").inner_text().strip() == "budget -= 1 / 0"
+    live.get_by_text("Back to the course").click()
+    live.locator("#trouble").wait_for(state="hidden")
+    live.locator("#once").click()
+    live.wait_for_function("room.run.frames.length > 1")
+    live.locator("#write").click()
+
+
+def test_knobs_scenarios_and_links(live):
+    def settings():
+        return live.evaluate("room.state.settings")
+
+    live.select_option("[name=policy]", "shortest")
+    live.wait_for_function("location.hash.includes('policy=shortest')")
+    for name in live.locator("#scenarios button").all_inner_texts():
+        live.get_by_role("button", name=name, exact=True).click()
+        live.wait_for_function("room.state.live && room.run.frames.length > 3")
+        before = settings()
+        live.locator("#question [data-choice]").first.click()
+        live.locator("#question [data-then]").click()
+        assert settings() != before
+    live.locator("[name=text]").fill("The little robot")
+    live.keyboard.press("Enter")
+    live.wait_for_function(
+        "[...room.run.requests.values()].some(each => each.words.join('').startsWith('The little robot'))"
+    )
+    live.locator("#play").click()
+    live.wait_for_function("location.hash.includes('step=')")
+    shown, link = live.evaluate("[document.body.dataset.step, room.state.settings]"), live.url
+    other = live.context.new_page()
+    other.goto(link)
+    other.wait_for_function("document.body.dataset.ready === 'true'", timeout=120_000)
+    assert other.evaluate("[document.body.dataset.step, room.state.settings]") == shown
+    texts = "[...room.run.requests.values()].map(each => each.words.join(''))"
+    assert other.evaluate(texts) == live.evaluate(texts) and "The little robot" in live.evaluate(texts + ".join()")
+    other.close()
