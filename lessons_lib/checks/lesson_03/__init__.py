@@ -2,35 +2,18 @@
 budget, the step, the rule of admission."""
 
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_03 import pool, table
 from lessons_lib.checks.lesson_03.admitting import check_may_admit
 from lessons_lib.checks.lesson_03.budget import check_blocks_in_budget
 from lessons_lib.checks.lesson_03.counting import check_blocks_for
 from lessons_lib.checks.lesson_03.mapping import check_slot_mapping
-from lessons_lib.checks.lesson_03.pool import check_block_pool
 from lessons_lib.checks.lesson_03.quiz import QUIZ
 from lessons_lib.checks.lesson_03.serving import check_step_in_blocks
-from lessons_lib.checks.lesson_03.table import check_block_table
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [
-    Exercise(
-        id="03.1",
-        title="the block pool",
-        reference="lessons_lib.kv_cache.block_pool:BlockPool",
-        test=check_block_pool,
-        hints=(
-            "Three rows of the table make `free` raise. Which of them does the test 'is it in `used`?' catch, and "
-            "which does it miss?",
-            "`allocate`: refuse a negative count, and refuse more than `len(self.free_queue)`. Then take that many "
-            "from the front, add them to `used`, and return the list. `free`: refuse a block that is not in `used`, "
-            "and refuse a list that contains a block twice. Then remove the blocks from `used` and put them at the end "
-            "of the queue, the last one first.",
-            "`blocks = [self.free_queue.popleft() for _ in range(count)]`, `self.used.update(blocks)`. The way back: "
-            "`self.used.difference_update(blocks)`, `self.free_queue.extend(reversed(blocks))`. A block is listed "
-            "twice if `len(set(blocks)) < len(blocks)`.",
-        ),
-    ),
+    pool.EXERCISE,
     Exercise(
         id="03.2",
         title="how many blocks (optional)",
@@ -45,22 +28,7 @@ EXERCISES = [
         ),
         points=1,
     ),
-    Exercise(
-        id="03.3",
-        title="the block table",
-        reference="lessons_lib.kv_cache.block_table:BlockTable",
-        test=check_block_table,
-        hints=(
-            "Don't think about when a block gets full. Compute how many blocks *all* the tokens need, the stored ones "
-            "and the new ones, and allocate what is missing.",
-            "Refuse a negative count. Compute the new number of tokens and, with `blocks_for`, the blocks "
-            "needed. Raise `TableFull` if there is a limit and they exceed it. Allocate the missing blocks from the "
-            "pool in one call; only then change `num_tokens`.",
-            "`needed = blocks_for(num_tokens, self.pool.block_size)`; `self.blocks += self.pool.allocate(needed - "
-            "len(self.blocks))`; `self.num_tokens = num_tokens`. `allocate` itself raises `OutOfBlocks`, before "
-            "anything has changed. The limit: `if self.max_blocks is not None and needed > self.max_blocks`.",
-        ),
-    ),
+    table.EXERCISE,
     Exercise(
         id="03.4",
         title="the slot mapping",
