@@ -4,6 +4,7 @@ import ast
 import inspect
 import itertools
 import linecache
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -11,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-
-MARKS = ("~ ", "- ", "+ ")
+MARKS = ("~ ", "= ", "- ", "+ ")
 
 
 class StalePatch(LookupError):
@@ -43,9 +43,12 @@ class Known:
 def mistakes(text: str, **names: Any) -> list[Known]:
     """Read mistakes. Each is a sentence, on one line or more, and below it what changes in the reference:
 
-    `~ old => new` changes every place of a piece of a line. `- line` and `+ line` change whole lines: a line of `-` may
-    be the beginning of the reference's, of `+` lines only the indentation relative to the first one counts, and `+ ...`
-    stands for the lines of `-` as they were. After `or`, another way to make the same mistake follows.
+    - `~ old => new` changes every place of a piece of a line;
+    - `= line` takes the place of the line that begins in the same way: with `return`, or with what is assigned to;
+    - `- line` and `+ line` change whole lines. A line of `-` may be the beginning of the reference's, and
+      `- first ... last` is all from one line to another. Of `+` lines only the indentation relative to the first one
+      counts, and `+ ...` stands for the lines of `-` as they were;
+    - after `or`, another way to make the same mistake follows.
 
     Args:
         names: what the patches use beyond the names of the reference's module.
@@ -107,10 +110,28 @@ def changes(patch: str) -> Iterator[tuple[list[str], list[str]] | tuple[str, str
         if mark == "~ ":
             before, _, after = rest.partition(" => ")
             yield before, after
+        elif mark == "= ":
+            yield [beginning(rest)], [rest]
         elif mark == "- ":
             old.append(rest)
         elif mark == "+ ":
             new.append(rest)
+
+
+def end_of(lines: list[str], start: int, wanted: str) -> int:
+    """The index behind what a line of `-` stands for, if it begins here; else -1."""
+    first, _, last = wanted.strip().partition(" ... ")
+    if start >= len(lines) or not (lines[start].strip().startswith(first) or beginning(lines[start].strip()) == first):
+        return -1
+    if not last:
+        return start + 1
+    return next((index + 1 for index in range(start, len(lines)) if lines[index].strip().startswith(last)), -1)
+
+
+def beginning(line: str) -> str:
+    """`return`, or what a line assigns to; another line as a whole."""
+    found = re.match(r"(return)\b|([\w.\[\], ]+?) [-+*/|&]?= ", line)
+    return f"{found[1] or found[2]} =" if found else line
 
 
 def replaced(source: str, old: list[str] | str, new: list[str] | str) -> str:
@@ -119,13 +140,16 @@ def replaced(source: str, old: list[str] | str, new: list[str] | str) -> str:
             raise StalePatch(f"{old!r} is not in the reference any more:\n{source}")
         return source.replace(str(old), str(new))
     lines = source.split("\n")
-    for start in range(len(lines) - len(old) + 1):
-        if all(line.strip().startswith(each.strip()) for line, each in zip(lines[start:], old)):
+    for start in range(len(lines)):
+        end = start
+        for each in old:
+            end = end_of(lines, end, each) if end >= 0 else -1
+        if end > start:
             indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
             inserted = [
                 each
-                for line in textwrap.dedent("\n".join(new)).split("\n")
-                for each in (lines[start : start + len(old)] if line == "..." else [indent + line])
+                for line in textwrap.dedent("\n".join(new or ["pass"])).split("\n")
+                for each in (lines[start:end] if line == "..." else [indent + line])
             ]
-            return "\n".join([*lines[:start], *inserted, *lines[start + len(old) :]])
+            return "\n".join([*lines[:start], *inserted, *lines[end:]])
     raise StalePatch("\n".join(["these lines are not in the reference any more:", *old, "It is:", source]))

@@ -122,8 +122,10 @@ class Task:
             kinds = {each.known.why for each in near if each.does(index, step)}
             weights[index] = 1 / max(1, len(kinds))
         likeness = {each: each.likeness(failures, weights) for each in near}
-        best = max(near, key=likeness.__getitem__, default=None)
-        return best if best and likeness[best] > CLEAR else None
+        likely = [each for each in near if likeness[each] > CLEAR]
+        # With two mistakes at once, each of them explains a part of the failures, and fails nowhere else.
+        parts = [each for each in near if each.explains(failures)]
+        return max(likely or parts, key=likeness.__getitem__, default=None)
 
     def _refuse_state(self, attempt: Any, failures: Failures) -> None:
         """Each case again, in the reverse order."""
@@ -148,10 +150,10 @@ class Task:
         if step is None:  # it isn't the same twice
             return Mistake("your code gives something else each time.", text, KEPT)
         want = wanted[min(step.place, len(wanted) - 1)]
-        if known is None and step.error is not None and step.seen.get("raised") not in self.refusals:
-            if "raised" not in want.seen:
-                current_case.text = text
-                return step.error
+        is_accident = step.error is not None and step.seen.get("raised") not in self.refusals
+        if known is None and is_accident and "raised" not in want.seen:
+            current_case.text = text
+            return step.error
         why = known.known.why if known else meaning(step, want) or self._about(step, want)
         if known and self.facts:
             why = why.format_map(self.facts(case))
@@ -170,7 +172,7 @@ class Task:
         """The smallest case in which an answer fails, and does so as the mistaken one, if there is one."""
         for smaller in self.smaller(case):
             wanted = self.steps_of(smaller)
-            mine = self.failure(attempt, smaller, wanted)
+            mine = self.failure(attempt, smaller, wanted) if wanted else None
             if mine and (mistaken is None or alike(self.failure(mistaken, smaller, wanted), mine)):
                 return self.shrunk(attempt, smaller, mistaken)
         return case
@@ -197,6 +199,11 @@ class Wrong:
     def does(self, index: int, step: Step) -> bool:
         """Whether it goes wrong in a case in this way."""
         return alike(self.failure(index), step)
+
+    def explains(self, failures: Failures) -> bool:
+        """Whether an answer goes wrong in the same way wherever it does."""
+        own = {index: self.failure(index) for index in range(len(self.task.all_cases))}
+        return all(step is None or (index in failures and alike(failures[index], step)) for index, step in own.items())
 
     def likeness(self, failures: Failures, weights: dict[int, float] | None = None) -> float:
         """Of the cases in which it or an answer fails, the share in which both do the same; 1 if in all."""

@@ -31,13 +31,14 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     if "raised" in want.seen and name in ("returned", "raised"):
         did = f"returned {short(mine.seen['returned'])}." if "returned" in mine.seen else f"raised {raised(mine)}"
         return f"{mine.done} should raise {want.seen['raised']}; yours {did}"
-    subject = "the result" if name == "returned" else name if " " in name else f"`{name}`"
+    subject = mine.subject if name == "returned" else name if " " in name else f"`{name}`"
     place, got, wanted = deepest(got, wanted)
     if kind(got) != kind(wanted):
-        got, wanted = f"{kind(got)}: {short(got)}", f"{kind(wanted)}, {short(wanted)}"
+        got = short(got) if got is None else f"{kind(got)}: {short(got)}"
+        wanted = f"{kind(wanted)}, {short(wanted)}"
     else:
         got, wanted = short(got), short(wanted)
-    when = "" if alone and name == "returned" else f"after {mine.done}, "
+    when = f"after {mine.done}, " if name != "returned" else "" if alone else f"{mine.done}: "
     return f"{when}{subject}{place} should be {wanted}; yours is {got}."
 
 
@@ -60,15 +61,19 @@ def deepest(got: Any, wanted: Any) -> tuple[str, Any, Any]:
     if is_tensor(got) and is_tensor(wanted) and got.shape == wanted.shape and got.dtype == wanted.dtype:
         if got.numel() <= 12:
             return "", got, wanted
-        wrong = [index for index in (got != wanted).nonzero().tolist() if not same(got[tuple(index)], wanted[tuple(index)])]
+        wrong = [
+            index for index in (got != wanted).nonzero().tolist() if not same(got[tuple(index)], wanted[tuple(index)])
+        ]
         index = tuple(wrong[0]) if wrong else (0,) * got.dim()
-        mine, want = (f"{each:.4g}" if isinstance(each, float) else each for each in (got[index].item(), wanted[index].item()))
+        mine, want = (
+            f"{each:.4g}" if isinstance(each, float) else each for each in (got[index].item(), wanted[index].item())
+        )
         return f" at [{', '.join(map(str, index))}]", Shown(mine), Shown(want)
     return "", got, wanted
 
 
 class Shown(str):
-    """A number that is shown as it is written."""
+    """Text that is shown without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -87,7 +92,9 @@ def meaning(mine: Step, want: Step) -> str:
     if got is MISSING or wanted is MISSING:
         return ""
     if got is None:
-        return "Is a `return` missing?" if name == "returned" else "Does a method stand on the right that returns nothing?"
+        return (
+            "Is a `return` missing?" if name == "returned" else "Does a method stand on the right that returns nothing?"
+        )
     return other_kind(got, wanted)
 
 
@@ -97,9 +104,11 @@ def other_kind(got: Any, wanted: Any) -> str:
         if is_tensor(wanted):
             return _other_tensor(got, wanted)
         if is_tensor(got):
-            return "A plain number is expected: `int(...)`, `float(...)` or `.item()` converts one element." if isinstance(
-                wanted, int | float
-            ) else "No tensor is expected: `.tolist()` converts it."
+            return (
+                "A plain number is expected: `int(...)`, `float(...)` or `.item()` converts one element."
+                if isinstance(wanted, int | float)
+                else "No tensor is expected: `.tolist()` converts it."
+            )
         if isinstance(wanted, int) and isinstance(got, float):
             return "It is a float. `/` gives floats, `//` integers; `int(...)` converts one."
         if isinstance(wanted, list):

@@ -21,6 +21,7 @@ class Step:
         error: what was raised, for the message only.
         before: the arguments that were changed, as they were.
         place: the number of steps before it.
+        subject: what is returned, in words.
     """
 
     done: str
@@ -28,6 +29,7 @@ class Step:
     error: BaseException | None = None
     before: dict[str, Any] = field(default_factory=dict)
     place: int = 0
+    subject: str = "the result"
 
 
 class Differs(BaseException):
@@ -54,12 +56,14 @@ class Watch:
         *args: Any,
         look: Callable[[], dict[str, Any]] = dict,
         returns: Callable[[Any], Any] = lambda result: result,
+        subject: str = "the result",
         **named: Any,
     ) -> Any:
         """Call something, and note the result or the exception, changed arguments, and what `look` sees afterwards.
 
         Args:
             returns: what of the result is compared.
+            subject: what the result is, in words.
 
         Returns:
             What the call returned; None if it raised.
@@ -67,7 +71,7 @@ class Watch:
         Raises:
             Differs: what is seen isn't what the reference shows.
         """
-        step = Step(done, {}, place=len(self.steps))
+        step = Step(done, {}, place=len(self.steps), subject=subject)
         self.steps.append(step)
         given = plain_arguments(function, args, named)
         before = {name: frozen(value) for name, value in given.items()}
@@ -79,6 +83,8 @@ class Watch:
             raise
         except Exception as error:  # noqa: BLE001 - a learner's code may raise anything
             step.error, step.seen["raised"] = error, self.name_of(error)
+            if step.seen["raised"] not in self.refusals:
+                look = dict  # an accident: what it leaves behind says nothing
         for name, value in before.items():
             if not same(value, frozen(given[name]), 0.0):
                 step.before[name], step.seen[f"argument {name}"] = value, frozen(given[name])
@@ -86,9 +92,9 @@ class Watch:
             step.seen |= {name: frozen(value) for name, value in look().items()}
         except Exception as error:  # noqa: BLE001 - what is looked at may be missing, or of another kind
             step.seen["what can be seen"] = f"{type(error).__name__}: {str(error)[:120]}"
-        if self.wanted is not None:
-            if step.place >= len(self.wanted) or not same(step.seen, self.wanted[step.place].seen):
-                raise Differs
+        wanted = step if self.wanted is None else self.wanted[step.place] if step.place < len(self.wanted) else None
+        if wanted is None or not same(step.seen, wanted.seen):
+            raise Differs
         return result
 
     def name_of(self, error: BaseException) -> str:
@@ -174,3 +180,20 @@ def _same_elements(one: Any, other: Any, near: float) -> bool:
     zeros = (one == 0) == (other == 0)
     is_near = (one.double() - other.double()).abs() <= 1e-6 + near * other.double().abs()
     return bool((zeros & (is_near | (one == other) | ((one != one) & (other != other)))).all())
+
+
+def calls(name: str, returns: Callable[[Any], Any] = lambda result: result) -> dict[str, Callable[..., Any]]:
+    """`run` and `tell` of an exercise whose cases are the arguments of one call.
+
+    Args:
+        name: the function's.
+        returns: what of the result is compared.
+    """
+
+    def tell(case: tuple) -> str:
+        return f"`{name}({', '.join(map(repr, case))})`."
+
+    def run(attempt: Any, case: tuple, watch: Watch) -> None:
+        watch(tell(case)[:-1], attempt, *case, returns=returns)
+
+    return {"run": run, "tell": tell}

@@ -9,6 +9,7 @@ from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.probes import Compared, grows, work
+from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import block_ids, counted
 
@@ -18,7 +19,7 @@ MANY = 2000
 
 def run(Pool: Any, case: tuple[int, list[Op]] | str, watch: Watch) -> None:
     if isinstance(case, str):
-        return watch(case, partial(slower, Pool, case))
+        return watch(case, partial(slower, Pool, case), subject=f"what {case} costs", returns=Shown)
     num_blocks, ops = case
     pool = Pool(num_blocks, 16)
     for name, argument in ops:
@@ -45,17 +46,19 @@ def slower(Pool: Any, case: str) -> str:
     for size in (20, MANY):
         pool = Pool(size + 10, 16)
         if type(pool.free_queue) is not deque or type(pool.used) is not set:
-            return "as much"  # an answer may have containers of its own
+            return "no more"  # an answer may have containers of its own
         pool.free_queue = deque(map(Compared, range(size + 10)))
         held = pool.allocate(size if is_used else 5)
-        calls = [partial(pool.allocate, 1)] * 3 if method == "allo" else [partial(pool.free, [each]) for each in held[:3]]
+        calls = (
+            [partial(pool.allocate, 1)] * 3 if method == "allo" else [partial(pool.free, [each]) for each in held[:3]]
+        )
         costs.append(work(*calls))
-    return " and ".join(f"more {kind}" for kind in grows(*costs, by=MANY)) or "as much"
+    return " and ".join(f"more {kind}" for kind in grows(*costs, by=MANY)) or "no more"
 
 
 def tell(case: tuple[int, list[Op]] | str) -> str:
     if isinstance(case, str):
-        return f"a pool of {MANY + 10:,} blocks. The time must not depend on the size of the pool."
+        return f"a pool of {MANY + 10:,} blocks, compared with one of 30. The time must not depend on the size."
     return f"a pool of {counted(case[0], 'block')}; {', '.join(f'`{name}({argument})`' for name, argument in case[1])}."
 
 
@@ -95,11 +98,12 @@ def cases() -> Iterator[tuple[int, list[Op]] | str]:
         yield 12, ops
     for call in ("`pool.allocate(1)`", "`pool.free([0])`"):
         for blocks in ("free", "allocated"):
-            yield f"with {MANY:,} {blocks} blocks, {call}, compared with 20"
+            yield f"{call} with {MANY:,} {blocks} blocks instead of 20"
 
 
 MISTAKES = """
-Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free longest is allocated first.
+Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free longest is allocated
+first.
 ~ self.free_queue.popleft() => self.free_queue.pop()
 The caller needs the block ids for its block table: return them.
 - return blocks
@@ -111,7 +115,8 @@ The blocks are right, but a block table joins such lists with `+`, which takes o
 ~ return blocks => return tuple(blocks)
 or
 ~ return blocks => return deque(blocks)
-These are the right blocks in another order: return them as they leave the queue. Do you sort them, or do they come from a set?
+These are the right blocks in another order: return them as they leave the queue. Do you sort them, or do they come from
+a set?
 ~ return blocks => return sorted(blocks)
 These are the right blocks in another order: return them as they leave the queue, the first one first.
 ~ return blocks => return blocks[::-1]
@@ -152,7 +157,8 @@ A refused call changes nothing, not even the order of the queue: compare `count`
 - if count > len(self.free_queue)
 + if count > len(self.free_queue): self.free_queue = deque(sorted(self.free_queue))
 + ...
-Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with ValueError.
+Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with
+ValueError.
 ~ if count < 0 => if False
 or
 ~ raise ValueError(f"can't allocate => return list(f"can't allocate
@@ -168,7 +174,8 @@ or
 ~ if count < 0 => if count <= 0
 A negative count is a mistake of the caller: raise ValueError, not OutOfBlocks.
 ~ raise ValueError(f"can't allocate => raise OutOfBlocks(f"can't allocate
-Each block costs a copy of the queue. `popleft()` takes the first block without looking at the rest: don't copy or slice.
+Each block costs a copy of the queue. `popleft()` takes the first block without looking at the rest: don't copy or
+slice.
 - blocks = [
 + blocks = list(self.free_queue)[:count]
 + self.free_queue = deque(list(self.free_queue)[count:])
@@ -189,7 +196,8 @@ or
 Don't sort the queue: freed blocks go to the end, and of these the last one listed goes first.
 - self.free_queue.extend
 + self.free_queue = deque(sorted([*self.free_queue, *blocks]))
-`blocks` is in the order of the request's tokens, whatever the ids: reverse that order, `reversed(blocks)`, and don't sort.
+`blocks` is in the order of the request's tokens, whatever the ids: reverse that order, `reversed(blocks)`, and don't
+sort.
 ~ reversed(blocks) => sorted(blocks, reverse=True)
 or
 ~ reversed(blocks) => sorted(blocks)
@@ -202,8 +210,6 @@ The caller still uses the list that it passed in. `reversed(blocks)` leaves it a
 + if isinstance(blocks, list): blocks.reverse()
 + self.free_queue.extend(blocks)
 `append` puts the list itself into the queue, as one element; `extend` adds its elements.
-~ self.free_queue.extend(reversed(blocks)) => self.free_queue.append(list(blocks)[::-1]) if len(blocks) > 1 else self.free_queue.extend(blocks)
-or
 ~ self.free_queue.extend(reversed(blocks)) => self.free_queue.append(list(reversed(blocks)))
 `used` contains exactly the blocks that are allocated now: `free` removes them.
 - self.used.difference_update(blocks)
@@ -212,12 +218,14 @@ A block is either in `free_queue` or in `used`, never in neither: put it back in
 It is free already, or belongs to another pool: two requests would get the same block, and each would overwrite the
 other's keys. Refuse a block that isn't in `used`.
 ~ if block not in self.used => if False
-A block that is listed twice would be in the queue twice. Both times it is still in `used`, so also check that the blocks
-differ: `len(set(blocks)) == len(blocks)`.
+A block that is listed twice would be in the queue twice. Both times it is still in `used`, so also check that the
+blocks differ: `len(set(blocks)) == len(blocks)`.
 ~ if len(set(blocks)) < len(blocks) => if False
-Neighbors differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) == len(blocks)`.
+Neighbors differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) ==
+len(blocks)`.
 ~ if len(set(blocks)) < len(blocks) => if any(one == other for one, other in zip(blocks, blocks[1:]))
-The ends differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) == len(blocks)`.
+The ends differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) ==
+len(blocks)`.
 ~ if len(set(blocks)) < len(blocks) => if len(blocks) > 1 and blocks[0] == blocks[-1]
 or
 ~ if len(set(blocks)) < len(blocks) => if any(block == blocks[0] for block in blocks[1:])
@@ -252,7 +260,8 @@ or
 + ...
 A block of another pool, or of none, isn't in this pool's queue either. Check whether it is in `used`.
 ~ if block not in self.used => if block in set(self.free_queue)
-To see whether a block is allocated, look in `used`: a set finds it without a search, and a search goes over the whole queue.
+To see whether a block is allocated, look in `used`: a set finds it without a search, and a search goes over the whole
+queue.
 - for block in blocks
 + if any(block in self.free_queue for block in blocks): raise ValueError
 + ...
@@ -263,11 +272,12 @@ To see whether a block is allocated, look in `used`: a set finds it without a se
 Don't build another queue: `extend` adds at the end of the existing one.
 - self.free_queue.extend
 + self.free_queue = deque([*self.free_queue, *reversed(blocks)])
-Use `block in self.used`: a set finds a block without a search. Don't make a list or a copy of it.
+Don't make a list, a copy, or another set of `used`: `in` finds a block without a search, and `update` and
+`difference_update` change the set that is there.
 ~ if block not in self.used => if block not in list(self.used)
 or
 ~ if block not in self.used => if block not in sorted(self.used)
-Don't build another set: `update` and `difference_update` change the existing one, block by block.
+or
 - self.used.difference_update(blocks)
 + self.used = self.used - set(blocks)
 or
@@ -291,7 +301,7 @@ TASK = Task(
     known=mistakes(MISTAKES),
     about={
         "raised OutOfBlocks": "Refuse only if `count` exceeds the number of free blocks.",
-        "raised ValueError": "`allocate` refuses a negative count, and `free` a block that isn't allocated or is listed "
+        "raised ValueError": "`allocate` refuses a negative count, and `free` a block that is free or listed "
         "twice; nothing else.",
         "should raise OutOfBlocks": "All or none: compare `count` with `len(self.free_queue)` before you take any.",
         "should raise ValueError": "Two requests would get the same block, and each would overwrite the other's keys.",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.probes import counting
@@ -12,7 +12,7 @@ from lessons_lib.checks.lesson_03.books import block_ids, counted
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
 from lessons_lib.kv_cache.block_table import BlockTable
 
-Op = tuple[str, int | None | str]  # a table, and how many tokens it appends; "": no argument; None: it is released
+Op = tuple[str, int | str | None]  # a table, and how many tokens it appends; "": no argument; None: it is released
 Case = tuple[int, int, int | None, bool, list[Op]]  # blocks, their size, max_blocks, queue reversed?, what is done
 
 
@@ -90,7 +90,7 @@ def cases() -> Iterator[Case]:
 
 
 class SharesItsList(BlockTable):
-    common: list[int] = []
+    common: ClassVar[list[int]] = []
 
     def __init__(self, pool: BlockPool, max_blocks: int | None = None):
         super().__init__(pool, max_blocks)
@@ -217,7 +217,9 @@ Change the pool only through `allocate` and `free`, which keep `free_queue` and 
 + self.num_tokens += 1
 A table may hold `max_blocks` blocks: refuse only if *more* are needed.
 ~ needed > self.max_blocks => needed >= self.max_blocks
-The limit is missing: compare the blocks needed with `self.max_blocks` before you allocate.
+The limit never refuses: compare the blocks *needed* with `self.max_blocks` before you allocate.
+~ needed > self.max_blocks => len(self.blocks) > self.max_blocks
+or
 ~ if self.max_blocks is not None and => if False and
 0 is a limit too, although it counts as False in Python: use `is not None`.
 ~ self.max_blocks is not None and => self.max_blocks and
@@ -228,8 +230,6 @@ or
 A full table still takes tokens while its last block has room. Compare the blocks *needed* with the limit.
 ~ needed > self.max_blocks => len(self.blocks) >= self.max_blocks
 You compare what the table holds *before* the call with the limit: compare what will be needed.
-~ needed > self.max_blocks => len(self.blocks) > self.max_blocks
-or
 ~ needed > self.max_blocks => len(self.blocks) >= self.max_blocks and needed > len(self.blocks)
 Check the limit before you allocate: the blocks are gone when the call is refused.
 - if self.max_blocks is not None and
@@ -247,13 +247,13 @@ You fill the table up to its limit. All or nothing: raise TableFull instead.
 - if self.max_blocks is not None and
 + if self.max_blocks is not None: needed = min(needed, self.max_blocks)
 + if False:
-A table only grows, until it is released: refuse a negative `count`.
+A table only grows, until it is released: refuse every negative `count`, even if the last block stays in use.
 ~ if count < 0 => if False
 or
 - if count < 0
 + if count < 0: self.num_tokens += count; return
 + ...
-A table only grows, until it is released, even if the last block stays in use: refuse every negative `count`.
+or
 ~ if count < 0 => if blocks_for(self.num_tokens + count, self.pool.block_size) < len(self.blocks)
 `append(0)` is allowed, and changes nothing: refuse only negative counts.
 ~ if count < 0 => if count <= 0
@@ -328,7 +328,9 @@ TASK = Task(
     refusals=("OutOfBlocks", "TableFull", "ValueError"),
     known=[
         *mistakes(MISTAKES, OutOfBlocks=OutOfBlocks),
-        Known("Do the tables share an object, such as the list of blocks? Each table needs its own.", answer=SharesItsList),
+        Known(
+            "Do the tables share an object, such as the list of blocks? Each table needs its own.", answer=SharesItsList
+        ),
     ],
     about={
         "raised TableFull": "Refuse only if more than `max_blocks` blocks are needed; None means no limit.",
