@@ -44,91 +44,6 @@ def decodes_first(running):
     return ones(running) + more(running)
 
 
-def answering_first(running):
-    return sorted(running, key=lambda sequence: not sequence.output_ids)
-
-
-def counts_answers_as_decodes(running, budget):
-    return sharing(answering_first, lambda s: 1 if s.output_ids else wanted(s))(running, budget)
-
-
-def forgets_the_budget(running, budget):
-    return {sequence: wanted(sequence) for sequence in running}
-
-
-def forgets_to_pay_for_decodes(running, budget):
-    return {sequence: 1 for sequence in ones(running)} | sharing(more)(running, budget)
-
-
-def pays_for_decodes_later(running, budget):
-    counts = {sequence: 1 for sequence in ones(running)}
-    return counts | sharing(more)(running, budget - len(counts))
-
-
-def keeps_zeros(running, budget):
-    return {sequence: share_budget(running, budget).get(sequence, 0) for sequence in running}
-
-
-def empties_running(running, budget):
-    counts = {}
-    while running:
-        sequence = running.pop(0)
-        if budget:
-            counts[sequence] = min(wanted(sequence), budget)
-            budget -= counts[sequence]
-    return counts
-
-
-def computes_at_once(running, budget):
-    counts = share_budget(running, budget)
-    for sequence, count in counts.items():
-        sequence.num_computed_tokens += count
-    return counts
-
-
-def shares_by_id(running, budget):
-    return {sequence.id: count for sequence, count in share_budget(running, budget).items()}
-
-
-def shares_evenly(running, budget):
-    return {sequence: min(wanted(sequence), budget / len(running)) for sequence in running if budget}
-
-
-def returns_pairs(running, budget):
-    return list(share_budget(running, budget).items())
-
-
-def shares_by_a_wrong_count(count):
-    """A token for each that wants one; the others get `count`, if the budget suffices."""
-
-    return sharing(decodes_first, lambda s: 1 if wanted(s) == 1 else count(s))
-
-
-def keeps_one_dict(running, budget, shares={}):
-    shares |= share_budget(running, budget)
-    return shares
-
-
-def serves_decodes_twice(running, budget):
-    counts = {sequence: 1 for sequence in ones(running)[:budget]}
-    return counts | sharing()(running, budget - len(counts))
-
-
-def ends_at_a_decode(running, budget):
-    first = next((index for index, sequence in enumerate(running) if wanted(sequence) == 1), len(running))
-    return sharing()(ones(running) + running[:first], budget)
-
-
-def divides_what_is_left(running, budget):
-    counts = {sequence: 1 for sequence in ones(running)[:budget]}
-    share = (budget - len(counts)) // max(len(more(running)), 1)
-    return counts | {sequence: min(wanted(sequence), share) for sequence in more(running) if share}
-
-
-def takes_0_for_no_limit(running, budget):
-    return share_budget(running, budget or 1000)
-
-
 def in_one_dict_in_order(running, budget):
     counts = dict.fromkeys(running, 0)
     for wants_one in (True, False):
@@ -145,16 +60,6 @@ def in_two_dicts(running, budget):
     for sequence in more(running):
         prompts[sequence] = min(wanted(sequence), left - sum(prompts.values()))
     return decodes | {sequence: count for sequence, count in prompts.items() if count}
-
-
-def lets_the_rest_fall_below_zero(running, budget):
-    decodes = [sequence for sequence in running if wanted(sequence) == 1]
-    counts, left = dict.fromkeys(decodes[:budget], 1), budget - len(decodes)
-    for sequence in running:
-        if wanted(sequence) > 1 and left:
-            counts[sequence] = min(wanted(sequence), left)
-            left -= counts[sequence]
-    return counts
 
 
 # 09.2 conservative
@@ -754,10 +659,6 @@ def rank_as_a_pair(self, s):
     return s.arrival_time + self.patience * step / 4, s.expected_tokens
 
 
-def in_order_of_arrival(running, budget):
-    return sharing(lambda running: decodes_first(sorted(running, key=lambda s: s.arrival_time)))(running, budget)
-
-
 def allocates_for_all_known_of_an_answer(self, scheduler_output, sequence, count):
     tokens = sequence.num_tokens if sequence.output_ids else sequence.num_computed_tokens + count
     missing = blocks_for(tokens, self.pool.block_size) - len(sequence.blocks)
@@ -766,32 +667,6 @@ def allocates_for_all_known_of_an_answer(self, scheduler_output, sequence, count
         return
     sequence.blocks += self.pool.allocate(max(missing, 0))
     scheduler_output.num_scheduled_tokens[sequence] = count
-
-
-def splits_what_is_left_evenly(running, budget):
-    """Each prompt gets an equal part of what is left, the last ones what the first didn't need."""
-    counts = {sequence: 1 for sequence in ones(running)[:budget]}
-    left, prompts = budget - len(counts), more(running)
-    for place, sequence in enumerate(prompts):
-        if count := min(wanted(sequence), left // (len(prompts) - place)):
-            counts[sequence] = count
-            left -= count
-    return counts
-
-
-def counts_decodes_and_prompts_apart(running, budget):
-    """A token for each whose prompt is computed; the others get what their prompts lack."""
-    counts = {}
-    for sequence in running:
-        if sequence.num_computed_tokens >= len(sequence.prompt_ids) and budget > 0:
-            counts[sequence] = 1
-            budget -= 1
-    for sequence in running:
-        count = min(len(sequence.prompt_ids) - sequence.num_computed_tokens, budget)
-        if count > 0:
-            counts[sequence] = count
-            budget -= count
-    return counts
 
 
 def stalls_when_no_block_is_free(self, scheduler_output, sequence, count):
@@ -804,100 +679,6 @@ def stalls_when_no_block_is_free(self, scheduler_output, sequence, count):
 
 
 WRONG = {
-    "09.1": [
-        Wrong("one dict for all calls", keeps_one_dict, "a sequence A that isn't there"),
-        Wrong("what is left falls below 0", lets_the_rest_fall_below_zero, "yours are {'A': 1, 'F': -1}"),
-        Wrong("in the order of arrival", in_order_of_arrival, "but was admitted after it"),
-        Wrong("what is left, in equal parts", splits_what_is_left_evenly, "F, which comes after it, gets 16"),
-        Wrong(
-            "a lost answer is forgotten",
-            counts_decodes_and_prompts_apart,
-            "E wants 25 tokens (known − computed = 25 − 0)",
-        ),
-        Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "You serve the prompts first"),
-        Wrong("in one pass", sharing(), "wherever they are in `running`"),
-        Wrong("no budget", forgets_the_budget, "never schedule more than is left"),
-        Wrong("decodes are free", forgets_to_pay_for_decodes, "subtract its token from the budget"),
-        Wrong("more decodes than budget", pays_for_decodes_later, "The last of them get none"),
-        Wrong(
-            "whole prompts or nothing",
-            sharing(decodes_first, amount=lambda wants, left: wants if wants <= left else 0),
-            "still gets a chunk",
-        ),
-        Wrong("an answer is a decode", counts_answers_as_decodes, "what it wants is known − computed"),
-        Wrong("answers first", sharing(answering_first), "You seem to check whether there is an answer"),
-        Wrong("entries of 0", keeps_zeros, "an entry of 0"),
-        Wrong(
-            "prompts backwards",
-            sharing(lambda running: ones(running) + more(running)[::-1]),
-            "serve the prompts in the wrong order",
-        ),
-        Wrong(
-            "short prompts first",
-            sharing(lambda running: sorted(running, key=wanted)),
-            "You serve short prompts before long ones",
-        ),
-        Wrong("decodes only", sharing(ones), "for prompts"),
-        Wrong("prompts only", sharing(more), "wanting 1 counts too"),
-        Wrong(
-            "one prompt a step", sharing(lambda running: ones(running) + more(running)[:1]), "Only one of the prompts"
-        ),
-        Wrong("a token each", sharing(amount=lambda wants, left: min(1, left)), "Each sequence got one token"),
-        Wrong(
-            "a token each, decodes first",
-            sharing(decodes_first, amount=lambda wants, left: min(1, left)),
-            "No sequence got more than one token",
-        ),
-        Wrong("computed tokens again", sharing(decodes_first, lambda s: s.num_tokens), "wanted = known − computed"),
-        Wrong(
-            "answers forgotten",
-            sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1),
-            "plus one token once it is computed",
-        ),
-        Wrong(
-            "prompts only counted",
-            sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens),
-            "You count only the prompt. An answer",
-        ),
-        Wrong("one token kept back", lambda running, budget: share_budget(running, max(budget - 1, 0)), "stays unused"),
-        Wrong(
-            "only an answer decodes",
-            sharing(lambda running: sorted(running, key=lambda s: wanted(s) != 1 or not s.output_ids)),
-            "D wants only the last token of its prompt",
-        ),
-        Wrong(
-            "prompt only, in chunks",
-            shares_by_a_wrong_count(lambda s: len(s.prompt_ids) - s.num_computed_tokens),
-            "You count only the prompt",
-        ),
-        Wrong(
-            "computed tokens again, in chunks",
-            shares_by_a_wrong_count(lambda s: s.num_tokens),
-            "You schedule all known tokens",
-        ),
-        Wrong("ends at a decode", ends_at_a_decode, "Your second pass stops at a sequence that wants one token"),
-        Wrong(
-            "short prompts before decodes",
-            sharing(lambda running: sorted(running, key=lambda s: len(s.prompt_ids))),
-            "First come those that want one token",
-        ),
-        Wrong(
-            "one token is too few",
-            lambda running, budget: {} if budget == 1 and not ones(running) else share_budget(running, budget),
-            "'A': 1}; yours are {}",
-        ),
-        Wrong("whole even shares", divides_what_is_left, "You divide what is left among the prompts"),
-        Wrong("decodes pay twice", serves_decodes_twice, "seems to pay for it twice"),
-        Wrong("0 is no limit", takes_0_for_no_limit, "With a budget of 0, no sequence gets a token"),
-        Wrong(
-            "no prompt beside a decode", sharing(lambda running: ones(running) or running), "the prompts get nothing"
-        ),
-        Wrong("list emptied", empties_running, "changed the list `running`"),
-        Wrong("counts what is only scheduled", computes_at_once, "Nothing has been computed yet"),
-        Wrong("names as keys", shares_by_id, "The keys are the sequences themselves"),
-        Wrong("even shares", shares_evenly, "should be an int"),
-        Wrong("pairs", returns_pairs, "should return a dict"),
-    ],
     "09.2": [
         Wrong("tokens known now", promising(tokens=lambda s: s.num_tokens), "You count the tokens known now"),
         Wrong("last token counted", promising(tokens=lambda s: s.most_tokens + 1), "returned but never computed"),

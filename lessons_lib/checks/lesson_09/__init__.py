@@ -1,31 +1,17 @@
 """The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, two policies with aging."""
 
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_09 import share
 from lessons_lib.checks.lesson_09.admission import check_conservative
 from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
-from lessons_lib.checks.lesson_09.share import check_share_budget
 from lessons_lib.checks.lesson_09.shortest import check_shortest_with_aging
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [
-    Exercise(
-        id="09.1",
-        title="share the budget",
-        reference="lessons_lib.scheduling.scheduler:share_budget",
-        test=check_share_budget,
-        hints=(
-            "Which sequences are served first depends on one number, not on their place in the list. Which?",
-            "Make two passes over `running`. In the first, each sequence that wants exactly one token gets it while "
-            "there is budget. In the second, each of the others, in order, gets what it wants or what is left, "
-            "whichever is smaller. Leave out sequences that would get 0.",
-            "`wanted = sequence.num_tokens - sequence.num_computed_tokens`. First pass: `if wanted == 1 and budget: "
-            "num_scheduled_tokens[sequence] = 1; budget -= 1`. Second pass: `if wanted > 1 and budget: "
-            "num_scheduled_tokens[sequence] = min(wanted, budget); budget -= num_scheduled_tokens[sequence]`.",
-        ),
-    ),
+    share.EXERCISE,
     Exercise(
         id="09.2",
         title="conservative admission (optional)",
