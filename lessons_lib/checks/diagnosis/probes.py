@@ -23,7 +23,7 @@ def counting(kind: type, *methods: str) -> type:
         return method
 
     def new(cls: type, *_: Any, **__: Any) -> Any:
-        made = object.__new__(cls)
+        made = kind.__new__(cls)
         made.calls = Counter()
         return made
 

@@ -57,6 +57,7 @@ class Watch:
         look: Callable[[], dict[str, Any]] = dict,
         returns: Callable[[Any], Any] = lambda result: result,
         subject: str = "the result",
+        is_new: bool = False,
         **named: Any,
     ) -> Any:
         """Call something, and note the result or the exception, changed arguments, and what `look` sees afterwards.
@@ -64,6 +65,7 @@ class Watch:
         Args:
             returns: what of the result is compared.
             subject: what the result is, in words.
+            is_new: whether it must not be one of the arguments, nor a tensor over the same memory.
 
         Returns:
             What the call returned; None if it raised.
@@ -79,6 +81,10 @@ class Watch:
         try:
             result = function(*args, **named)
             step.seen["returned"] = frozen(returns(result))
+            if is_new:
+                step.seen["the arguments that the result shares memory with"] = sorted(
+                    name for name, value in given.items() if shares(result, value)
+                )
         except NotImplementedError:
             raise
         except Exception as error:  # noqa: BLE001 - a learner's code may raise anything
@@ -111,6 +117,13 @@ def plain_arguments(function: Callable[..., Any], args: tuple, named: dict[str, 
     except (TypeError, ValueError):  # the call itself will say so
         return {}
     return {name: value for name, value in found.items() if isinstance(value, list | dict | set) or is_tensor(value)}
+
+
+def shares(one: Any, other: Any) -> bool:
+    """Whether a change of one object shows in another."""
+    if is_tensor(one) and is_tensor(other):
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() and one.numel() > 0
+    return one is other
 
 
 def is_tensor(value: object) -> bool:

@@ -27,7 +27,7 @@ def cases() -> Iterator[Case]:
         (1, 1, 1, 4),
         (13, 4, 4, 4),
         (4, 9, 3, 4),
-        (4, 9, 2, 4),
+        (4, 4, 2, 4),
         (2, 40, 32, 16),
         (60, 160, 32, 16),
     ):
@@ -176,7 +176,8 @@ def _refuse_one_at_a_time(attempt: Any, what: str) -> None:
         raise Mistake(
             what,
             case=f"{tell(case)} The prompt needs 1 block, and your rule refuses it.",
-            idea="So your requests run almost one at a time. What do you compare? `num_free` counts blocks, not slots.",
+            idea="So your requests run almost one at a time. Do you admit only if nothing runs? Or what "
+            "do you compare? `num_free` counts blocks, not slots.",
         )
 
 

@@ -74,6 +74,12 @@ def reads_the_notebooks_model(config: Any, block_size: int, budget_bytes: float,
 MISTAKES = """
 That is how many tokens fit. A block holds `block_size` tokens.
 = return int(budget_bytes // block_bytes(config, 1, bytes_per_element))
+The budget is in bytes already: don't convert it.
+~ budget_bytes // => budget_bytes * 2**30 //
+or
+~ budget_bytes // => budget_bytes // 2**20 //
+It is the other way around: divide the budget by the size of a block.
+= return int(block_bytes(config, block_size, bytes_per_element) // max(1, budget_bytes))
 That assumes 4 bytes per element. Pass `bytes_per_element` on to `block_bytes`.
 = return int(budget_bytes // block_bytes(config, block_size))
 A token has a key *and* a value, in every layer. `block_bytes` counts both.

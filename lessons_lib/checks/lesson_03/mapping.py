@@ -124,6 +124,12 @@ That is right for blocks of 16. Use `block_size`.
 = return table[positions // block_size] * 16 + positions % 16
 or
 = return table[positions // 16] * 16 + positions % 16
+You reversed the blocks. Their order in the table is the order of the request's tokens.
+= table = torch.tensor(blocks[::-1], dtype=torch.int64)
+You take one block after the other, position by position. A block holds `block_size` positions: divide by it.
+= return table[positions % max(1, len(blocks))] * block_size + positions % block_size
+Each block before it has `block_size` slots: multiply by the block size, don't add it.
+= return table[positions // block_size] + block_size + positions % block_size
 You sorted the blocks. Their order in the table is the order of the request's tokens.
 = return table.sort().values[positions // block_size] * block_size + positions % block_size
 Is there a list or a loop over the positions? Make one tensor of the positions, and index the table with it: one look-up

@@ -120,6 +120,12 @@ a set?
 ~ return blocks => return sorted(blocks)
 These are the right blocks in another order: return them as they leave the queue, the first one first.
 ~ return blocks => return blocks[::-1]
+You return another number of blocks than `count`: check the range of the loop or the slice.
+~ range(count) => range(count + 1)
+or
+~ range(count) => range(max(0, count - 1))
+`add` puts the list itself into the set, as one element; `update` adds its elements.
+~ used.update(blocks) => used.add(blocks)
 `used` contains exactly the blocks that are allocated now: `allocate` adds them.
 - self.used.update(blocks)
 or

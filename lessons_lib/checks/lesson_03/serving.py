@@ -35,8 +35,6 @@ class Scene:
         return CachedRequest(name, prompt, answer, table)
 
     def seen(self) -> dict[str, Any]:
-        """The blocks themselves tell in which order requests have grown; only the last one of each, because what is
-        freed together may be freed in any order."""
         return {
             "running": [request.id for request in self.running],
             "waiting": [request.id for request in self.waiting],
@@ -49,15 +47,11 @@ def run(step: Any, case: Case, watch: Watch) -> None:
     scene = Scene(case)
     for index in range(case[4]):
         done = "the step" if case[4] == 1 else f"step {index + 1}"
-        watch(done, partial(step, scene.waiting, scene.running, scene.pool), look=scene.seen, returns=bool_of_none)
+        watch(done, partial(step, scene.waiting, scene.running, scene.pool), look=scene.seen, returns=lambda _: None)
     if case == ORDER:
         watch(
             "the step", dict, look=lambda: {f"{each.id}'s new block": each.table.blocks[-1] for each in scene.running}
         )
-
-
-def bool_of_none(_: Any) -> None:
-    """A step may return anything."""
 
 
 def tell(case: Case) -> str:
@@ -198,7 +192,7 @@ A request that gives up its blocks arrived before those that wait, so it goes ba
 The request admitted last returns *all* its blocks, goes to the front of the queue, and starts over: `release()` its
 table.
 - last.table.release()
-It got a token although it had already given up its blocks and waits: only requests in `running` grow.
+It got a token although it had given up its blocks and waits: only requests in `running` grow.
 - grown = 0 ... waiting.appendleft(last)
 + for request in list(running):
 +     while True:

@@ -127,6 +127,12 @@ Only the *missing* blocks are allocated: those that all tokens need, minus those
 ~ needed - len(self.blocks) => needed
 You grow by one block at most. A long prompt needs several at once.
 ~ needed - len(self.blocks) => min(1, needed - len(self.blocks))
+You allocate one block too many, whenever one is due.
+- self.blocks += self.pool
++ if needed > len(self.blocks): self.blocks += self.pool.allocate(needed - len(self.blocks) + 1)
+or
+- needed = blocks_for
++ needed = blocks_for(num_tokens, self.pool.block_size) + 1
 That is right for blocks of 16. The block size is in `self.pool.block_size`.
 ~ self.pool.block_size) => 16)
 `allocate` returns a list. `self.blocks.append(...)` would nest that list; `+=` or `extend` adds its elements.
@@ -140,10 +146,6 @@ or
 The new blocks come after the existing ones, not before them: the order is that of the tokens.
 - self.blocks += self.pool
 + self.blocks = self.pool.allocate(needed - len(self.blocks)) + self.blocks
-Keep the existing blocks, with the tokens in them: you return them and take others.
-- self.blocks += self.pool
-+ self.pool.free(self.blocks)
-+ self.blocks = self.pool.allocate(needed)
 All or nothing: change `num_tokens` only after `allocate`, which may refuse.
 - self.blocks += self.pool
 + self.num_tokens = num_tokens
@@ -206,12 +208,6 @@ Change the pool only through `allocate` and `free`, which keep `free_queue` and 
 `num_tokens` counts tokens, not the slots of the blocks.
 - self.num_tokens = num_tokens
 + self.num_tokens = needed * self.pool.block_size
-`num_tokens` changes in every call, not only in those that need a new block.
-- self.blocks += self.pool
-- self.num_tokens = num_tokens
-+ if needed > len(self.blocks):
-+     self.blocks += self.pool.allocate(needed - len(self.blocks))
-+     self.num_tokens = num_tokens
 `num_tokens` grew by 1. `append(count)` stores `count` tokens.
 - self.num_tokens = num_tokens
 + self.num_tokens += 1
@@ -259,10 +255,6 @@ or
 ~ if count < 0 => if count <= 0
 A negative `count` is a mistake of the caller: raise ValueError, don't ignore it.
 ~ raise ValueError => return str
-A negative `count` must be refused, not taken for its absolute value.
-- if count < 0
-+ count = abs(count)
-+ ...
 `append()` without an argument appends one token: give `count` the default 1.
 ~ count: int = 1 => count: int
 Return all blocks with `self.pool.free(...)`: they stay allocated, and no other request can ever use them.
@@ -312,10 +304,6 @@ Releasing an empty table should do nothing.
 or
 - self.pool.free(self.blocks)
 + if self.max_blocks is not None: self.max_blocks -= len(self.blocks)
-+ ...
-or
-- self.pool.free(self.blocks)
-+ if self.max_blocks is not None: self.max_blocks = 0
 + ...
 """
 
