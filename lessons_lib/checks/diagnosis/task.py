@@ -11,7 +11,7 @@ from lessons_lib.checks.diagnosis.telling import first_of, meaning, told
 from lessons_lib.checks.diagnosis.watching import Differs, Step, Watch, fresh, same
 from lessons_lib.checks.exercise import Mistake, current_case
 
-CLEAR = 0.5  # share of the cases in which an answer does as a known mistake does, from which it is named
+CLEAR = 0.4  # share of the cases in which an answer does as a known mistake does, from which it is named
 LOOKED_AT = 6  # failing cases in which every known mistake is tried; those that never agree are left out
 Failures = dict[int, Step]  # of an answer that differs from the reference: case -> the first step that does
 KEPT = (
