@@ -1,8 +1,7 @@
 """The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, two policies with aging."""
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_09 import share
-from lessons_lib.checks.lesson_09.admission import check_conservative
+from lessons_lib.checks.lesson_09 import admission, share
 from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
@@ -12,21 +11,7 @@ __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [
     share.EXERCISE,
-    Exercise(
-        id="09.2",
-        title="conservative admission (optional)",
-        reference="lessons_lib.scheduling.scheduler:conservative",
-        test=check_conservative,
-        hints=(
-            "Imagine that all running sequences and the new one use all their `max_tokens`. Would the pool have enough "
-            "blocks for all of them at once?",
-            "For each sequence in `[*scheduler.running, sequence]`, compute the blocks for its `most_tokens`. Add them "
-            "up and compare the sum with the number of blocks in the pool.",
-            "`promised = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in "
-            "[*scheduler.running, sequence])`; `return promised <= scheduler.pool.num_blocks`.",
-        ),
-        points=1,
-    ),
+    admission.EXERCISE,
     Exercise(
         id="09.3",
         title="the scheduler",
