@@ -160,7 +160,7 @@ class Task:
             return Mistake("your code gives something else each time.", text, KEPT)
         want = wanted[min(step.place, len(wanted) - 1)]
         is_accident = step.error is not None and step.seen.get("raised") not in self.refusals
-        if known is None and is_accident and "raised" not in want.seen:
+        if known is None and is_accident and "raised" not in want.seen and not self._about(step, want):
             current_case.text = text
             return step.error
         why = known.known.why if known else meaning(step, want) or self._about(step, want)
@@ -172,7 +172,7 @@ class Task:
 
     def _about(self, mine: Step, want: Step) -> str:
         name = first_of(mine, want)
-        for key in (f"raised {mine.seen.get('raised')}", f"should raise {want.seen.get('raised')}", name):
+        for key in (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}", name):
             if key in self.about:
                 return self.about[key]
         return ""

@@ -251,7 +251,8 @@ has raised OutOfBlocks.
 - running[grown].table.append()
 + if not pool.free_queue: raise OutOfBlocks
 + ...
-While the prompt of the first waiting request fits in the free blocks, admit that request: yours stops too early, or admits none.
+While the prompt of the first waiting request fits in the free blocks, admit that request: yours stops too early, or
+admits none.
 ~ while waiting and => while False and
 To admit a request, append its whole prompt to its table.
 ~ append(request.prompt_tokens) => append()

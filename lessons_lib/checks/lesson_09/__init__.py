@@ -1,8 +1,7 @@
 """The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, two policies with aging."""
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_09 import admission, share
-from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
+from lessons_lib.checks.lesson_09 import admission, aging, share
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
 from lessons_lib.checks.lesson_09.shortest import check_shortest_with_aging
@@ -32,21 +31,7 @@ EXERCISES = [
         ),
         points=3,
     ),
-    Exercise(
-        id="09.4",
-        title="priority with aging (optional)",
-        reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
-        test=check_priority_with_aging,
-        hints=(
-            "All waiting requests age at the same rate. So three things are enough: when a request arrived, how many "
-            "seconds its tier costs it, and how many it gains if it is interactive.",
-            "The rank is a time: the arrival time, plus `patience` seconds for each tier below the best, minus "
-            "`head_start` seconds if the request is interactive. Tier 0 is the best.",
-            "`head_start = self.head_start if sequence.is_interactive else 0`; `return sequence.arrival_time + "
-            "sequence.tier * self.patience - head_start`",
-        ),
-        points=1,
-    ),
+    aging.EXERCISE,
     Exercise(
         id="09.5",
         title="a policy of your own",

@@ -152,8 +152,6 @@ promises: compare with `pool.num_blocks`.
 {promises} You compare the new sequence with the blocks that are free now. Some of those are promised to running
 sequences, which will need them later.
 = return blocks_for(sequence.most_tokens, scheduler.pool.block_size) <= len(scheduler.pool.free_queue)
-{promises} That is the number of blocks in use. Compare the promises with all blocks of the pool.
-= return promised <= len(scheduler.pool.used)
 {promises} You round up the blocks a sequence has and the blocks it still needs separately. Its last block may have room
 left: round up `most_tokens` once.
 - promised
@@ -161,7 +159,7 @@ left: round up `most_tokens` once.
 + promised = sum(len(s.blocks) + blocks_for(s.most_tokens - s.num_computed_tokens, size) for s in everyone)
 {promises} Promises that fill the pool exactly can all be kept: `<=`, not `<`.
 ~ promised <= => promised <
-{promises} Promises that fill the pool exactly can all be kept: the blocks still needed may equal the free blocks.
+or
 - return
 + needs = promised - sum(len(other.blocks) for other in scheduler.running)
 + return needs < len(scheduler.pool.free_queue)
