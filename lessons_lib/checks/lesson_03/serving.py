@@ -172,8 +172,6 @@ In the step that admits it, a request stores its prompt, and not one token more.
 Each request that is still running appends one token to its table: `request.table.append()`.
 - running[grown].table.append()
 + pass
-One token per request and step.
-~ running[grown].table.append() => running[grown].table.append(2)
 Your step lets OutOfBlocks through. If a running request finds no free block, the one that was admitted last returns its
 blocks; then try again.
 - try: ... waiting.appendleft(last)

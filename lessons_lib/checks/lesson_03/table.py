@@ -291,8 +291,6 @@ The pool's `used` must forget the blocks, too: call `pool.free`.
 + self.pool.free_queue.extend(reversed(self.blocks))
 You return only the last block: a released table returns all of them.
 ~ free(self.blocks) => free(self.blocks[-1:])
-You return all but the last block.
-~ free(self.blocks) => free(self.blocks[:-1])
 Releasing an empty table should do nothing.
 - self.pool.free(self.blocks)
 + if not self.blocks: raise ValueError("empty")
