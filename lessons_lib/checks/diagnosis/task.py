@@ -11,7 +11,7 @@ from lessons_lib.checks.diagnosis.telling import first_of, meaning, told
 from lessons_lib.checks.diagnosis.watching import Differs, Step, Watch, fresh, same
 from lessons_lib.checks.exercise import Mistake, current_case
 
-CLEAR = 0.4  # share of the cases in which an answer does as a known mistake does, from which it is named
+CLEAR = 0.4
 LOOKED_AT = 6  # failing cases in which every known mistake is tried; those that never agree are left out
 Failures = dict[int, Step]  # of an answer that differs from the reference: case -> the first step that does
 KEPT = (
@@ -35,6 +35,8 @@ class Task:
         smaller: function (case) -> smaller cases, in the order in which they are tried.
         facts: function (case) -> what sentences may mention in braces.
         refusals: names of the exceptions that the exercise asks for.
+        clear: the share of the failures in which an answer does as a mistake does, from which it is named: more where
+            little can be seen, such as True or False.
         probes: functions (answer) that raise `Mistake`; called once the answer agrees with the reference in all cases.
     """
 
@@ -48,6 +50,7 @@ class Task:
     facts: Callable[[Any], dict[str, Any]] | None = None
     refusals: tuple[str, ...] = ()
     probes: tuple[Callable[[Any], None], ...] = ()
+    clear: float = CLEAR
 
     @cached_property
     def right(self) -> Any:
@@ -131,9 +134,9 @@ class Task:
             kinds = {each.known.why for each in near if each.does(index, step)}
             weights[index] = 1 / max(1, len(kinds))
         likeness = {each: each.likeness(failures, tried, weights) for each in near}
-        likely = [each for each in near if likeness[each] > CLEAR]
+        likely = [each for each in near if likeness[each] > self.clear]
         # With two mistakes at once, each of them explains a part of the failures, and fails nowhere else.
-        parts = [each for each in near if each.explains(failures, tried)]
+        parts = [each for each in near if self.clear == CLEAR and each.explains(failures, tried)]
         return max(likely or parts, key=likeness.__getitem__, default=None)
 
     def _refuse_state(self, attempt: Any, failures: Failures, tried: int) -> None:
@@ -159,8 +162,15 @@ class Task:
         if step is None:  # it isn't the same twice
             return Mistake("your code gives something else each time.", text, KEPT)
         want = wanted[min(step.place, len(wanted) - 1)]
+        if isinstance(step.error, Mistake) and known is None:
+            return Mistake(step.error.what, step.error.case or text, step.error.idea)
         is_accident = step.error is not None and step.seen.get("raised") not in self.refusals
-        if known is None and is_accident and "raised" not in want.seen and not self._about(step, want):
+        if (
+            known is None
+            and is_accident
+            and "raised" not in want.seen
+            and f"raised {type(step.error).__name__}" not in self.about
+        ):
             current_case.text = text
             return step.error
         why = known.known.why if known else meaning(step, want) or self._about(step, want)

@@ -121,6 +121,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
+    clear=0.8,
     known=mistakes(MISTAKES),
     facts=facts,
     about={"returned": "The prompt must fit in the free blocks; and if nothing runs, that is enough."},

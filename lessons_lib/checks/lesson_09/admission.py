@@ -15,6 +15,7 @@ Lengths = tuple[int, int, int]  # (prompt, max_tokens, answer so far) of a seque
 Case = tuple[int, int, list[Lengths], Lengths]  # block size, blocks of the pool, running, new; or with limits behind it
 CASES: tuple[Case, ...] = (
     (4, 3, [], (4, 5, 0)),
+    (4, 7, [(4, 9, 1)], (4, 5, 0)),
     (4, 9, [], (4, 5, 0)),
     (4, 11, [], (4, 5, 0)),
     (4, 2, [], (4, 5, 0)),
@@ -179,6 +180,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
+    clear=0.8,
     facts=facts,
     known=mistakes(MISTAKES),
     about={

@@ -279,6 +279,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
+    clear=0.6,
     known=mistakes(MISTAKES, time=time),
     about={
         "returned": "A sequence ranks as if it had arrived `patience` seconds later for each tier below the best, and "
