@@ -146,9 +146,9 @@ def call(attempt: Callable, *args, case: str, **kwargs):
     for name, value in before.items():
         if not _same(value, named[name]):
             raise Mistake(
-                f"your code changed its argument `{name}`. {_how_it_changed(name, value, named[name])}",
+                f"your code changed its argument `{name}`. {how_it_changed(name, value, named[name])}",
                 case=case,
-                idea=f"The caller still uses what it passed in. Make a copy first: {_how_to_copy(name, value)}.",
+                idea=f"The caller still uses what it passed in. Make a copy first: {how_to_copy(name, value)}.",
             )
     return result
 
@@ -169,7 +169,7 @@ def _named_arguments(attempt: Callable, args: tuple, kwargs: dict) -> dict[str, 
         return {}
 
 
-def _how_it_changed(name: str, before: object, after: object) -> str:
+def how_it_changed(name: str, before: object, after: object) -> str:
     """Both values; of a tensor with many elements, only the first that changed."""
     if type(before).__name__ == "Tensor" and before.shape == after.shape and before.numel() > 20:
         index = tuple((before != after).nonzero()[0].tolist())
@@ -181,7 +181,7 @@ def _how_it_changed(name: str, before: object, after: object) -> str:
     return f"It was {short(before)} before the call and {short(after)} after it."
 
 
-def _how_to_copy(name: str, value: object) -> str:
+def how_to_copy(name: str, value: object) -> str:
     if type(value).__name__ == "Tensor":
         return f"`{name}.clone()`"
     if isinstance(value, list) and any(isinstance(item, list) for item in value):

@@ -4,6 +4,7 @@ from numbers import Real
 
 from lessons_lib.checks import progress
 from lessons_lib.checks.panel import Panel
+from lessons_lib.checks.registry import slips_of
 
 EXACT = 0.005  # of what was measured: a prediction this near is correct
 
@@ -39,7 +40,14 @@ def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) 
     far = None if guess is None else how_far(guess, measured, unit, tolerance)
     if guess is None:
         return Panel("note", f"Measured: {_with_unit(measured, unit)}", ["You made no prediction for this one."]).show()
-    Panel("note", f"Measured: {_with_unit(measured, unit)}. You predicted {_with_unit(guess, unit)}.", [far]).show()
+    lines = [far, *slip_of(key, guess, measured)]
+    Panel("note", f"Measured: {_with_unit(measured, unit)}. You predicted {_with_unit(guess, unit)}.", lines).show()
+
+
+def slip_of(key: str, guess: float, measured: float) -> list[str]:
+    """What led to a wrong prediction, if it is a value that a known slip gives."""
+    near = [why for wrong, why in slips_of(key).items() if abs(guess - wrong) <= EXACT * abs(wrong)]
+    return near if abs(guess - measured) > EXACT * abs(measured) else []
 
 
 def how_far(guess: float, measured: float, unit: str = "", tolerance: float = EXACT) -> str:

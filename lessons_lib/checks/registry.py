@@ -6,6 +6,7 @@ import pkgutil
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lessons_lib.checks.exercise import Exercise, Question
 
@@ -29,9 +30,19 @@ def exercises_of(lesson: str) -> list[Exercise]:
     return list(_module(lesson).EXERCISES)
 
 
-@cache
 def quiz_of(lesson: str) -> tuple[Question, ...]:
-    """A lesson's questions. Their module is loaded by itself: the exercises beside it import torch."""
+    return tuple(_quiz_module(lesson).QUIZ)
+
+
+def slips_of(key: str) -> dict[float, str]:
+    """What wrong values of a prediction such as "00.a" come from."""
+    lesson = key.split(".")[0]
+    return getattr(_quiz_module(lesson), "SLIPS", {}).get(key, {}) if lesson in lesson_numbers() else {}
+
+
+@cache
+def _quiz_module(lesson: str) -> Any:
+    """The module with a lesson's questions, loaded by itself: the exercises beside it import torch."""
     if lesson not in lesson_numbers():
         raise _unknown_lesson(lesson)
     folders = [Path(place, f"lesson_{lesson}") for place in sys.modules[__package__].__path__]
@@ -39,7 +50,7 @@ def quiz_of(lesson: str) -> tuple[Question, ...]:
     spec = importlib.util.spec_from_file_location(f"{__package__}.quiz_of_lesson_{lesson}", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return tuple(module.QUIZ)
+    return module
 
 
 def get_exercise(id: str) -> Exercise:

@@ -1,4 +1,5 @@
-"""Every check names the mistakes in tests/answers/lesson_NN.py and accepts the right answers there.
+"""Every check names the mistakes in tests/answers/lesson_NN.py and accepts the right answers there. An exercise that is
+a `Task` lists its mistakes itself.
 
 The checks of SLOW exercises run kernels or whole engines: by day every fifth answer of these is tried, and with
 LESSONS_NIGHTLY=1 each.
@@ -11,6 +12,7 @@ import answers
 import pytest
 from how_many import by_day
 
+from lessons_lib.checks.diagnosis import Task
 from lessons_lib.checks.registry import exercises_of, get_exercise, lesson_numbers
 
 BOOKS = {lesson: importlib.import_module(f"answers.lesson_{lesson}") for lesson in lesson_numbers()}
@@ -28,6 +30,7 @@ WRONG = [
     for id in book.WRONG
     for wrong in tried(id, book.WRONG[id])
 ]
+TASKS = [exercise for exercise in EXERCISES if isinstance(exercise.test, Task)]
 RIGHT = [
     pytest.param(id, right, id=f"{id} {right.__name__}")
     for book in BOOKS.values()
@@ -45,6 +48,26 @@ def test_a_wrong_answer_is_named(id, wrong):
     assert wrong.says in str(panel), str(panel)
 
 
+@pytest.mark.parametrize("exercise", TASKS, ids=lambda exercise: exercise.id)
+def test_each_known_mistake_is_recognised(exercise):
+    task, lost = exercise.test, []
+    for wrong in task.wrong:
+        failed = {index: step for index in range(len(task.all_cases)) if (step := wrong.failure(index))}
+        named = task.named(failed, len(task.all_cases)) if failed else None
+        if named is None or named.known.why != wrong.known.why:
+            told = f"taken for: {named.known.why}" if named else "it does what the reference does"
+            lost.append(f"{wrong.known.why}\n{wrong.known.patch}\n{told}")
+    assert not lost, "\n\n".join(lost)
+
+
+@pytest.mark.parametrize("exercise", TASKS, ids=lambda exercise: exercise.id)
+def test_a_known_mistake_is_told(exercise):
+    wrong = exercise.test.wrong[0]
+    panel = answers.verdict(exercise.id, wrong.attempt)
+    assert panel.kind == "wrong"
+    assert wrong.known.why.split("{")[0] in str(panel), str(panel)
+
+
 @pytest.mark.parametrize("id, right", RIGHT)
 def test_another_right_answer_is_accepted(id, right):
     panel = verdict(id, right)
@@ -60,7 +83,8 @@ def test_the_reference_is_accepted(exercise):
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 def test_enough_answers_and_hints(exercise):
     book = BOOKS[exercise.id.split(".")[0]]
-    assert len(book.WRONG[exercise.id]) >= 5
+    known = {each.why for each in getattr(exercise.test, "known", ())}
+    assert len(book.WRONG.get(exercise.id, ())) + len(known) >= 5
     assert len(book.RIGHT[exercise.id]) >= 2
     assert len(exercise.hints) >= 3
 
@@ -69,7 +93,7 @@ def test_enough_answers_and_hints(exercise):
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 def test_each_wrong_answer_has_a_message_of_its_own(exercise):
     book = BOOKS[exercise.id.split(".")[0]]
-    wrong = tried(exercise.id, book.WRONG[exercise.id])
+    wrong = tried(exercise.id, book.WRONG.get(exercise.id, []))
     first_lines = [str(verdict(exercise.id, each.attempt)).rsplit("`hint(", 1)[0] for each in wrong]
     assert len(set(first_lines)) == len(first_lines)
 

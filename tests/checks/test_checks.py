@@ -337,6 +337,15 @@ def test_how_far_off_a_prediction_is(guess, measured, options, says, capsys):
     assert says in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_a_wrong_prediction_is_explained(capsys):
+    predict("00.b", 4096)
+    reveal("00.b", 8192, "bytes")
+    assert "Too low by a factor of 2.0.\nA key *and* a value" in capsys.readouterr().out
+    predict("00.b", 8192)
+    reveal("00.b", 8192, "bytes")
+    assert capsys.readouterr().out.endswith("Correct.\n")
+
+
 @pytest.mark.parametrize("guess", ["many", None, True, float("nan"), [3], ...])
 def test_a_prediction_is_a_number(guess, capsys):
     predict("77.a", guess)

@@ -2,6 +2,35 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "00.a": {
+        390: "30 passes over A's 13 prompt tokens. Each pass is one token longer than the one before.",
+        855: "The last new token is never fed back: the passes are 13 to 42 tokens long, not 14 to 43.",
+        1290: "30 passes over 43 tokens. Only the last pass is that long, nearly; the first has 13.",
+        435: "You added up the new tokens only. Every pass computes the 13 tokens of the prompt, too.",
+        42: "Each position is needed once, but this loop computes it again in every pass.",
+        43: "Each position is needed once, but this loop computes it again in every pass.",
+        30: "That is the number of passes. How many tokens does each compute?",
+    },
+    "00.b": {
+        4096: "A key *and* a value are stored, in every layer.",
+        16384: "Only the keys and values of the 2 KV heads are stored, not of all 4 query heads.",
+        2048: "That is the number of elements. Each takes 4 bytes in float32.",
+        1024: "That is one layer. Every layer has keys and values of its own.",
+        512: "That is a key, or a value, in one layer.",
+    },
+    "00.c": {
+        74: "The weights need room, too: 2 × 8.03 billion bytes of it.",
+        67: "In bfloat16 each weight takes two bytes: 16.06 × 10⁹ in all.",
+        119: "A key *and* a value are stored, in every layer.",
+        14: "Only the 8 KV heads are cached, not all 32 query heads.",
+        29: "An element takes 2 bytes in bfloat16, not 4.",
+    },
+    "00.d": {
+        105: "Each weight takes two bytes, and two operations for a token: one operation per byte.",
+        421: "A token takes two operations for each weight, a multiplication and an addition.",
+    },
+}
 QUIZ = [
     Question(
         "With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does "

@@ -1,9 +1,10 @@
-"""Judges 03.7, `may_admit`: what any rule must do, and then what it costs."""
+"""03.7, `may_admit`: what any rule must do, and then what it costs."""
 
-from dataclasses import replace
-from numbers import Number
+from collections.abc import Iterator
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise, Mistake, current_case
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_03.scoreboard import (
     BLOCK_SIZE,
@@ -17,131 +18,141 @@ from lessons_lib.checks.lesson_03.scoreboard import (
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.block_serving import AdmissionView
 
-
-def check_may_admit(attempt) -> None:
-    _check_nothing_runs(attempt)
-    _check_it_fits(attempt)
-    _check_cost(attempt)
+Case = tuple[int, int, int, int, int]  # prompt, limit, how many run, free blocks, block size
 
 
-def _answer(attempt, request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int, case: str):
-    """What the rule returns: anything that counts as True or False."""
-    got = call(attempt, request, running, num_free, block_size, case=case)
-    if got is None:
-        raise Mistake(
-            "your rule should return True or False; it returned None.",
-            case=case,
-            idea="Every way through the function needs a `return`.",
-        )
-    return got
-
-
-def _wrong(got, what: str, case: str, idea: str) -> Mistake:
-    """A wrong answer of the rule. If it is a number, that is said before any other idea."""
-    if not isinstance(got, Number) or isinstance(got, bool):
-        return Mistake(f"{what} your rule {'admits' if got else 'refuses'} it.", case=case, idea=idea)
-    return Mistake(
-        f"{what} yours returned {got}, which counts as {bool(got)}.",
-        case=case,
-        idea="0 counts as False, and every other number as True, a negative one too. Return True or False: a "
-        "comparison, such as `... >= 0`.",
-    )
-
-
-def _admits(attempt, request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int):
-    """Whether a rule that is known to be wrong admits the request; None if it raises."""
-    try:
-        return bool(attempt(request, list(running), num_free, block_size))
-    except Exception:  # noqa: BLE001 - a wrong rule may raise anything
-        return None
-
-
-def _told(request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int) -> str:
-    runs = "nothing runs"
-    if running:
-        runs = "; ".join(
-            f"one runs with {each.num_tokens} tokens in {counted(each.num_blocks, 'block')}" for each in running
-        )
-    return (
-        f"{counted(num_free, 'free block')} of {block_size}; {runs}; the first in the queue has a prompt of "
-        f"{request.prompt_tokens} and a limit of {request.max_new_tokens}."
-    )
-
-
-def _check_nothing_runs(attempt) -> None:
+def cases() -> Iterator[Case]:
+    """If nothing runs, a prompt that fits is admitted; one that doesn't fit never is. The rest is up to the rule."""
     for prompt, limit, num_free, size in (
-        (1, 1, 1, 4), (13, 4, 4, 4), (4, 9, 3, 4), (2, 40, NUM_BLOCKS, 16), (60, 160, NUM_BLOCKS, 16),
-    ):  # fmt: skip
-        request = AdmissionView(prompt, limit, 0, 0)
-        case = _told(request, [], num_free, size)
-        got = _answer_alone(attempt, request, num_free, size, case)
-        if not got:
-            free = f"{num_free} {'is' if num_free == 1 else 'are'} free"
-            what = f"the prompt needs {counted(blocks_for(prompt, size), 'block')}, and {free}: it fits, but"
-            raise _wrong(got, what, case, _why_refused(attempt, request, num_free, size))
+        (1, 1, 1, 4),
+        (13, 4, 4, 4),
+        (4, 9, 3, 4),
+        (4, 4, 2, 4),
+        (2, 40, 32, 16),
+        (60, 160, 32, 16),
+    ):
+        yield prompt, limit, 0, num_free, size
+    for num_running in (1, 0):
+        for prompt, num_free, size in ((33, 2, 16), (16, 0, 16), (30, 29, 1), (60, 14, 4), (40, 39, 1), (48, 2, 16)):
+            yield prompt, 40, num_running, num_free, size
 
 
-def _answer_alone(attempt, request: AdmissionView, num_free: int, size: int, case: str):
-    try:
-        return _answer(attempt, request, [], num_free, size, case)
-    except (ArithmeticError, ValueError, LookupError) as error:
-        if _admits(attempt, request, [AdmissionView(2, 40, 2, 1)], num_free, size) is None:
-            raise  # whether or not something runs
-        raise Mistake(
-            f"your code raised {type(error).__name__}: {str(error)[:120]}",
-            case=case,
-            idea="Nothing runs, so `running` is empty: it has no first or largest element, and nothing can be divided "
-            "by its length or its sums. Treat this case first: then a prompt that fits is admitted.",
-        ) from None
+def run(rule: Any, case: Case, watch: Watch) -> None:
+    request, running, num_free, size = scene(case)
+    watch("the rule", rule, request, running, num_free, size, returns=lambda got: got if got is None else bool(got))
 
 
-def _why_refused(attempt, request: AdmissionView, num_free: int, size: int) -> str:
-    """Why a rule refuses a prompt that fits although nothing runs."""
-    if _admits(attempt, replace(request, max_new_tokens=1), [], num_free, size):
-        return (
-            "With a limit of 1, your rule admits it. Do you ask for room up to the limit? If nothing runs, it is "
-            "enough that the prompt fits: most answers end before their limit."
-        )
-    if num_free == blocks_for(request.prompt_tokens, size) and _admits(attempt, request, [], num_free + 1, size):
-        return (
-            "With one more free block, your rule admits it. Do you compare with `<`, or keep a block free although "
-            "nothing runs? A prompt that needs exactly the free blocks fits."
-        )
+def scene(case: Case) -> tuple[AdmissionView, list[AdmissionView], int, int]:
+    prompt, limit, num_running, num_free, size = case
+    return AdmissionView(prompt, limit, 0, 0), [AdmissionView(5, 40, 2 * size, 2)] * num_running, num_free, size
+
+
+def tell(case: Case) -> str:
+    request, running, num_free, size = scene(case)
+    runs = [f"one runs with {each.num_tokens} tokens in {counted(each.num_blocks, 'block')}" for each in running]
     return (
-        "Nothing runs, so no block will ever become free: the server stands still for good. Whatever you keep free, "
-        "keep it for requests that run."
+        f"{counted(num_free, 'free block')} of {size}; {'; '.join(runs) or 'nothing runs'}; the first in the queue has "
+        f"a prompt of {request.prompt_tokens} and a limit of {request.max_new_tokens}."
     )
 
 
-def _check_it_fits(attempt) -> None:
-    cases = ((33, 2, 16), (16, 0, 16), (30, 29, 1), (60, 14, 4), (40, 39, 1))
-    if_alone = ((48, 2, 16), (33, 2, 16), (40, 39, 1))
-    for prompt, num_free, size, num_running in [*((*case, 1) for case in cases), *((*case, 0) for case in if_alone)]:
-        request, running = AdmissionView(prompt, 40, 0, 0), [AdmissionView(5, 40, 2 * size, 2)] * num_running
-        case = _told(request, running, num_free, size)
-        got = _answer(attempt, request, running, num_free, size, case)
-        if got:
-            what = f"the prompt needs {counted(blocks_for(prompt, size), 'block')}, and {num_free} are free;"
-            raise _wrong(got, what, case, _why_admitted(attempt, request, running, num_free, size))
+def facts(case: Case) -> dict[str, Any]:
+    prompt, limit, _, num_free, size = case
+    return {"prompt": prompt, "limit": limit, "free": num_free, "needed": counted(blocks_for(prompt, size), "block")}
 
 
-def _why_admitted(attempt, request: AdmissionView, running: list[AdmissionView], num_free: int, size: int) -> str:
-    """Why a rule admits a prompt that doesn't fit."""
-    prompt = request.prompt_tokens
-    by_prompt = not _admits(attempt, replace(request, prompt_tokens=1000 * prompt), running, num_free, size)
-    if not by_prompt and not _admits(attempt, replace(request, num_tokens=prompt), running, num_free, size):
-        return (
-            "Do you read `request.num_tokens`? A waiting request holds no tokens yet, so that is 0. The length of its "
-            f"prompt is `prompt_tokens`, here {prompt}."
-        )
-    return "Whatever else you ask, the prompt must fit: compare blocks of `block_size` with `num_free`."
+MISTAKES = """
+Every way through the function needs a `return`, with True or False.
+- return
++ if blocks_for(request.prompt_tokens, block_size) + soon <= num_free: return True
+or
+- return
+Nothing runs, so no block will ever become free: the server stands still for good. Whatever you keep free, keep it for
+requests that run.
+= soon = 8
+or
+= soon = 2 * max(1, len(running))
+or
+= return False
+The prompt must fit, whatever else you ask: compare blocks of `block_size` with `num_free`.
+= return len(running) < 8
+or
+= return True
+or
+= return not running or blocks_for(request.prompt_tokens, block_size) + soon <= num_free
+or
+= return num_free > 0
+or
+= return num_free > 2 * len(running)
+`block_size` is an argument: it isn't always 16.
+= return request.prompt_tokens <= 16 * (num_free - soon)
+or
+= return blocks_for(request.prompt_tokens, 16) + soon <= num_free
+The prompt needs {needed}: a block that is begun is a whole block, so round up, as `blocks_for` does.
+= return request.prompt_tokens // block_size + soon <= num_free
+A prompt that needs exactly the free blocks fits. Do you compare with `<`, or keep a block free although nothing runs?
+~ <= num_free => < num_free
+or
+= soon = 1
+If nothing runs, it is enough that the prompt fits: most answers end before their limit. Do you ask for room up to the
+limit?
+~ blocks_for(request.prompt_tokens, => blocks_for(request.prompt_tokens + request.max_new_tokens,
+Compare blocks with blocks: the prompt's length counts tokens.
+= return request.prompt_tokens + soon <= num_free
+0 counts as False, and every other number as True, a negative one too. Return True or False: a comparison, such as `...
+>= 0`.
+= return num_free - soon - blocks_for(request.prompt_tokens, block_size)
+Do you read `request.num_tokens`? A waiting request holds no tokens yet, so that is 0. The length of its prompt is
+`prompt_tokens`, here {prompt}.
+~ request.prompt_tokens => request.num_tokens
+or
+= return request.num_blocks + soon <= num_free
+Nothing runs, so `running` is empty: it has no first or largest element, and nothing can be divided by its length or its
+sums. Treat this case first: then a prompt that fits is admitted.
+= return (num_free - blocks_for(request.prompt_tokens, block_size)) / len(running) >= 2
+or
+= return max(each.num_blocks for each in running) + blocks_for(request.prompt_tokens, block_size) <= num_free
+It is the other way around: admit if the prompt's blocks and those that you keep are at most the free ones.
+~ <= num_free => > num_free
+"""
+
+TASK = Task(
+    reference="lessons_lib.kv_cache.block_serving:may_admit",
+    cases=cases,
+    run=run,
+    tell=tell,
+    clear=0.8,
+    known=mistakes(MISTAKES),
+    facts=facts,
+    about={"returned": "The prompt must fit in the free blocks; and if nothing runs, that is enough."},
+    probes=(lambda attempt: check_cost(attempt),),
+)
+
+EXERCISE = Exercise(
+    id="03.7",
+    title="when to admit",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Each running request needs a new block once in 16 steps, and a short one ends before that. With n of "
+        "them, how many blocks will be asked for in the next 16 steps, at most?",
+        "Ask for more free blocks than the prompt needs. How many more? A fixed number, or one that grows with "
+        "`running`: one or two blocks for each request, say. If nothing runs, ask only for the prompt.",
+        "`blocks_for(request.prompt_tokens, block_size) + soon <= num_free`. Begin with `soon = len(running)`, "
+        "look at steps and restarts, and try others.",
+    ),
+    time_limit=20.0,
+)
 
 
-def _check_cost(attempt) -> None:
+def check_cost(attempt: Any) -> None:
+    """What the rule costs, on requests that the learner hasn't seen: any good rule will do."""
     case = "the 300 requests of the scoreboard."
 
-    def rule(request, running, num_free, block_size) -> bool:
-        return bool(_answer(attempt, request, running, num_free, block_size, case))
+    current_case.text = case
+
+    def rule(request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int) -> bool:
+        return bool(attempt(request, running, num_free, block_size))
 
     try:
         steps, restarts = steps_and_restarts(rule)
@@ -159,15 +170,15 @@ def _check_cost(attempt) -> None:
         raise Mistake(what, case=case, idea=_why(steps, restarts))
 
 
-def _refuse_one_at_a_time(attempt, what: str) -> None:
+def _refuse_one_at_a_time(attempt: Any, what: str) -> None:
     """The rule costs more than the safe one. Raise if it refuses the smallest prompt beside the smallest request."""
-    request, running = AdmissionView(2, 40, 0, 0), [AdmissionView(2, 40, 2, 1)]
-    scene = request, running, NUM_BLOCKS - 1, BLOCK_SIZE
-    if _admits(attempt, *scene) is False:
+    case = (2, 40, 1, NUM_BLOCKS - 2, BLOCK_SIZE)
+    if not attempt(*scene(case)):
         raise Mistake(
             what,
-            case=f"{_told(*scene)} The prompt needs 1 block, and your rule refuses it.",
-            idea="So your requests run almost one at a time. What do you compare? `num_free` counts blocks, not slots.",
+            case=f"{tell(case)} The prompt needs 1 block, and your rule refuses it.",
+            idea="So your requests run almost one at a time. Do you admit only if nothing runs? Or what "
+            "do you compare? `num_free` counts blocks, not slots.",
         )
 
 

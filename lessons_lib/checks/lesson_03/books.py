@@ -1,6 +1,6 @@
 """What the checks of the pool and of the table share: reading the pool's containers, and judging a refusal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
@@ -94,3 +94,8 @@ def _unchanged(unchanged: Callable[[], None], case: str) -> None:
             case=case,
             idea="Do all checks first. Change something only once the call can no longer be refused.",
         ) from None
+
+
+def block_ids(blocks: Iterable) -> list:
+    """Plain ints, whatever container and kind of int an answer uses; anything else as it is."""
+    return [int(block) if is_whole(block) else block for block in blocks]

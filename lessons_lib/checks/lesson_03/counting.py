@@ -1,127 +1,99 @@
-"""Judges 03.2, `blocks_for`: as many blocks as are needed, and not one more."""
+"""03.2, `blocks_for`: as many blocks as are needed, and not one more."""
 
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import counted, is_tensor, is_whole
-
-# (tokens, block size). The boundary from the lesson's example comes first: that's what this exercise is about.
-CASES = [
-    *((tokens, 16) for tokens in (128, 129, 127, 0, 1, 15, 16, 17, 13, 62, 3)),
-    *((5, 1), (7, 4), (8, 4), (9, 4), (0, 1)),
-    *((128, 128), (129, 128), (1, 256), (1001, 1000)),
-]
+import lessons_lib.kv_cache.block_pool as pool
+from lessons_lib.checks.diagnosis import Task, calls, mistakes
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_03.books import is_tensor, is_whole
 
 
-def check_blocks_for(attempt) -> None:
-    rng = Random(1)
-    further = [(rng.randrange(3000), rng.choice((1, 2, 3, 8, 16, 32, 100))) for _ in range(300)]
-    for num_tokens, block_size in CASES + further:
-        case = f"`blocks_for({num_tokens}, {block_size})`."
-        got = call(attempt, num_tokens, block_size, case=case)
-        want = sum(1 for _ in range(0, num_tokens, block_size))
-        _check_kind(attempt, got, want, case)
-        if int(got) != want:
-            raise _name_wrong_count(attempt, int(got), want, num_tokens, block_size, case)
+def cases() -> Iterator[tuple[int, int]]:
+    """(tokens, block size). The boundary from the lesson's example comes first: that's what this exercise is about."""
+    yield from ((tokens, 16) for tokens in (128, 129, 127, 0, 1, 15, 16, 17, 13, 62, 3, 130, 143))
+    yield from ((5, 1), (7, 4), (8, 4), (9, 4), (0, 1), (128, 128), (129, 128), (1, 256), (1001, 1000))
+    draw = Random(1)
+    yield from ((draw.randrange(3000), draw.choice((1, 2, 3, 8, 16, 32, 100))) for _ in range(100))
 
 
-def _gives(attempt, num_tokens: int, block_size: int = 16) -> object:
-    """What the attempt returns for another number of tokens, to tell one mistake from another."""
-    try:
-        return attempt(num_tokens, block_size)
-    except Exception:  # noqa: BLE001 - the attempt is already known to be wrong
-        return None
+def facts(case: tuple[int, int]) -> dict[str, Any]:
+    tokens, size = case
+    full, want = tokens // size, pool.blocks_for(tokens, size)
+    return {"tokens": tokens, "size": size, "full": full, "want": want, "room": want * size, "last": tokens - 1}
 
 
-def _check_kind(attempt, got, want: int, case: str) -> None:
-    if got is None:
-        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number of blocks.")
-    if isinstance(got, float) or type(got).__name__ in ("float64", "float32"):
-        further = _gives(attempt, 129)
-        if got == int(got) and isinstance(further, float) and further != int(further):
-            got, want, case = further, 9, "`blocks_for(129, 16)`."
-        if got == int(got):
-            idea = (
-                "A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or convert the result with "
-                "`int(...)`."
-            )
-        else:
-            idea = (
-                "`/` gives a fraction, but a request holds whole blocks: a partly filled block counts. Round up, in "
-                "integers."
-            )
-        shown = f"{float(got):.1f}" if got == int(got) else f"{float(got):g}"
-        raise Mistake(f"the answer should be the int {want}; yours is the float {shown}.", case=case, idea=idea)
-    if is_tensor(got):
-        raise Mistake(
-            f"the answer should be the int {want}; yours is a tensor, {short(got)}.",
-            case=case,
-            idea="A count is a plain int. Use `//` on the two ints, or convert the result with `int(...)`.",
-        )
-    if not is_whole(got):
-        raise Mistake(f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case)
+MISTAKES = """
+{tokens} tokens fill {full} blocks of {size} exactly: position {last} is the last slot of the last one. You count a
+block for a token that isn't there yet; add one only if there is a remainder.
+= return num_tokens // block_size + 1
+`//` rounds down and drops the block that isn't full: round up. Position {last} needs a slot, too.
+= return num_tokens // block_size
+{want} blocks hold {room} tokens, enough for {tokens}. Is your formula made for powers of two, as 16 is?
+= return (num_tokens + block_size - 1) >> (block_size.bit_length() - 1)
+`round` goes to the nearest integer, down as well as up: always round up.
+= return round(num_tokens / block_size)
+`/` gives a fraction, but a request holds whole blocks: a partly filled block counts. Round up, in integers.
+= return num_tokens / block_size
+or
+= return (num_tokens + block_size - 1) / block_size
+A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or convert the result with `int(...)`.
+= return float((num_tokens + block_size - 1) // block_size)
+Without tokens there is nothing to store, so no block is needed. A waiting request takes no memory.
+= return max(1, (num_tokens + block_size - 1) // block_size)
+That is the answer for blocks of 16. Use `block_size`.
+= return (num_tokens + 15) // 16
+or
+= return (num_tokens + 15) // block_size
+You add the remainder itself: it is a number of tokens, and they need one block together.
+= return num_tokens // block_size + num_tokens % block_size
+That is the remainder, `%`: the tokens in the last block. How many blocks are there?
+= return num_tokens % block_size
+You add slightly too little: a remainder of one token must reach the next block, too, however large the block is.
+~ block_size - 1) => block_size - 2)
+or
+= return int(num_tokens / block_size + 0.99)
+{want} blocks hold {room} tokens, enough for {tokens}. Do you round up twice, or add too much before you divide?
+= return (num_tokens + block_size - 1) // block_size + (num_tokens % block_size == block_size - 1)
+or
+= return (num_tokens + block_size - 1) // block_size + (num_tokens % block_size > 0)
+The two arguments are swapped: divide the tokens by `block_size`.
+= return -(-block_size // num_tokens) if num_tokens else 0
+or
+= return (block_size + num_tokens - 1) // num_tokens
+That is the number of cache slots in {want} blocks. How many blocks are there?
+= return (num_tokens + block_size - 1) // block_size * block_size
+Do you divide by one less than the block size? A block of {size} holds {size} tokens; no slot is kept free.
+= return -(-num_tokens // max(1, block_size - 1))
+Return the number of blocks: a `return` is missing.
+- return
+A count is a plain int, not a text.
+= return str((num_tokens + block_size - 1) // block_size)
+A count is a plain int, not True or False.
+= return num_tokens > 0
+"""
 
+TASK = Task(
+    reference="lessons_lib.kv_cache.block_pool:blocks_for",
+    cases=cases,
+    **calls("blocks_for", returns=lambda got: int(got) if is_whole(got) and not is_tensor(got) else got),
+    known=mistakes(MISTAKES),
+    facts=facts,
+    about={"returned": "Count one block for every `block_size` tokens, and one more if there is a remainder."},
+)
 
-def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size: int, case: str) -> Mistake:
-    needs = "needs" if num_tokens == 1 else "need"
-    what = (
-        f"{counted(num_tokens, 'token')} at {block_size} per block {needs} {counted(want, 'block')}; yours returns "
-        f"{got}."
-    )
-    full, rest = divmod(num_tokens, block_size)
-    last = num_tokens - 1
-    if num_tokens == 0:
-        idea = "Without tokens there is nothing to store, so no block is needed. A waiting request takes no memory."
-    elif got == want * block_size and _gives(attempt, 129) == 144:
-        idea = f"That is the number of cache slots in {counted(want, 'block')}. How many blocks are there?"
-    elif _gives(attempt, 16, 128) == 8 and _gives(attempt, 128, 16) == 1:
-        idea = "The two arguments are swapped: divide the tokens by `block_size`."
-    elif rest == 0 and got == want + 1 and _gives(attempt, 480) == 32:
-        idea = "Do you divide by one less than the block size? A block of 16 holds 16 tokens; no slot is kept free."
-    elif rest == 0 and got == want + 1:
-        idea = (
-            f"{num_tokens} is {full} × {block_size}: the blocks are exactly full. The last token is at position "
-            f"{last}, the last slot of block {last} // {block_size} = {last // block_size}. You count a block for a "
-            "token that isn't there yet; add one only if there is a remainder."
-        )
-    elif rest == 1 and got == want - 1:
-        idea = (
-            f"Position {last} is the first slot of block {last} // {block_size} = {full}, the {_nth(full + 1)}. "
-            f"{_why_down(attempt)}"
-        )
-    elif rest and got == want - 1:
-        idea = (
-            f"{counted(full, 'full block')} {'holds' if full == 1 else 'hold'} {full * block_size} tokens. The "
-            "remaining tokens need a block too, even if they don't fill it."
-        )
-    elif rest and got == want + 1 and block_size & (block_size - 1):
-        idea = (
-            f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. {block_size} is no power "
-            "of two, as 16 is: does your formula need one? Or do you round up twice?"
-        )
-    elif rest and got == want + 1:
-        idea = f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. Do you round up twice?"
-    elif got == rest and _gives(attempt, 130) == 2:
-        idea = "That is the remainder, `%`: the tokens in the last block. How many blocks are there?"
-    elif got == -(-num_tokens // 16):
-        idea = "That is the answer for blocks of 16. Use `block_size`."
-    else:
-        idea = "Count one block for every `block_size` tokens, and one more if there is a remainder."
-    return Mistake(what, case=case, idea=idea)
-
-
-def _why_down(attempt) -> str:
-    if _gives(attempt, 130) == 9:
-        return (
-            "You seem to add slightly too little: a remainder of one token must reach the next block too, however "
-            "large the block is."
-        )
-    if _gives(attempt, 143) == 9:
-        return "`round` goes to the nearest integer, down as well as up: always round up."
-    return "`//` rounds down and drops the block that isn't full: round up."
-
-
-def _nth(number: int) -> str:
-    words = {1: "first", 2: "second", 3: "third", 9: "ninth"}
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return words.get(number, f"{number}{suffix}")
+EXERCISE = Exercise(
+    id="03.2",
+    title="how many blocks (optional)",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Divide, and round up: a partly filled block is a block, too. If there is no remainder, there is nothing "
+        "to round.",
+        "`//` rounds down. It rounds up if you first add something to the number of tokens: enough that any "
+        "remainder, even of one token, reaches the next block, but an exact multiple doesn't.",
+        "Add `block_size - 1` to the tokens, then divide with `//`.",
+    ),
+    points=1,
+)

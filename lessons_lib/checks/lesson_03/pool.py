@@ -1,269 +1,335 @@
-"""Judges 03.1, `BlockPool`: every block is free or allocated, the order is kept, and a refusal changes nothing."""
+"""03.1, `BlockPool`: every block is free or allocated, the order is kept, a refusal changes nothing, and no method gets
+slower in a larger pool."""
 
 from collections import deque
+from collections.abc import Iterator
+from functools import partial
 from random import Random
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
-from lessons_lib.checks.lesson_03.cost import check_cost
-from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.probes import Compared, grows, work
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_03.books import block_ids, counted
 
-
-def check_block_pool(attempt) -> None:
-    _check_allocate(attempt)
-    _check_too_many(attempt)
-    _check_free(attempt)
-    _check_refusals(attempt)
-    _check_long_run(attempt)
-    check_cost(attempt)
+Op = tuple[str, Any]  # ("allocate", count) or ("free", blocks)
+MANY = 2000
 
 
-def _allocate(pool, count: int, case: str) -> list[int]:
-    """Allocate blocks that are free, and compare with the front of the queue as it was."""
-    free, used = queue_of(pool), used_of(pool)
-    try:
-        got = call(pool.allocate, count, case=case)
-    except (OutOfBlocks, ValueError) as error:
-        raise Mistake(
-            f"`allocate({count})` raised {type(error).__name__}, with {counted(len(free), 'block')} free.",
-            case=case,
-            idea="Refuse only if `count` exceeds the number of free blocks. The last free block can be allocated too, "
-            "and 0 blocks always can.",
-        ) from None
-    _check_answer(got, count, free, case)
-    blocks = [int(block) for block in got]
-    if blocks != free[:count]:
-        idea = (
-            "Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free longest is "
-            "allocated first."
-        )
-        if sorted(blocks) == sorted(free[:count]):
-            idea = "These are the right blocks in another order. Return them in the order of the queue."
-            if blocks == sorted(blocks):
-                idea += " Do you sort them, or do they come from a set?"
-        raise Mistake(
-            f"`allocate({count})` should return {free[:count]}, the front of the queue; yours returned "
-            f"{short(blocks)}.",
-            case=case,
-            idea=idea,
-        )
-    _check_containers(pool, free[count:], used | set(blocks), case)
-    return blocks
-
-
-def _check_answer(got, count: int, free: list[int], case: str) -> None:
-    if got is None:
-        raise Mistake(
-            f"`allocate({count})` should return the list {short(free[:count])}; yours returned None.",
-            case=case,
-            idea="The caller needs the block ids for its block table.",
-        )
-    if not isinstance(got, list):
-        idea = (
-            "A set has no order, and the order of the blocks is the order of the request's tokens."
-            if isinstance(got, (set, frozenset))
-            else ""
-        )
-        if isinstance(got, (tuple, deque)):
-            idea = "The blocks are right. A block table joins such lists with `+`, which takes only another list."
-        raise Mistake(
-            f"`allocate({count})` should return a list, {short(free[:count])}; yours returned {type(got).__name__}: "
-            f"{short(got)}.",
-            case=case,
-            idea=idea or "Always return a list, even for one block: `[0]`, not `0`.",
-        )
-    if len(got) != count:
-        raise Mistake(
-            f"`allocate({count})` should return {counted(count, 'block')}; yours returned {len(got)}: "
-            f"{short(list(got))}.",
-            case=case,
-        )
-    if not all(is_whole(block) for block in got):
-        raise Mistake(
-            f"`allocate` should return block ids, which are ints; yours returned {short(list(got))}.", case=case
-        )
-
-
-def _check_containers(pool, free: list[int], used: set[int], case: str) -> None:
-    """`free_queue` and `used` contain what they should, the queue in its order."""
-    queue, in_use = queue_of(pool), used_of(pool)
-    if not all(is_whole(block) for block in queue):
-        raise Mistake(
-            f"the free queue should contain block ids, which are ints; yours is {short(queue)}.",
-            case=case,
-            idea="`append` puts the list itself into the queue, as one element; `extend` adds its elements.",
-        )
-    if in_use != used:
-        raise Mistake(
-            f"`used` should be {short(used)}; yours is {short(in_use)}.",
-            case=case,
-            idea="`used` contains exactly the blocks that are allocated now: `allocate` adds them, `free` removes "
-            "them.",
-        )
-    if sorted(queue) != sorted(free):
-        raise Mistake(
-            f"the free queue should contain {short(free)}; yours contains {short(queue)}.",
-            case=case,
-            idea="A block is either in `free_queue` or in `used`, never in both, never in neither.",
-        )
-    if queue != free:
-        raise Mistake(
-            f"the free queue should be {short(free)}, in this order; yours is {short(queue)}.",
-            case=case,
-            idea="Freed blocks go to the end, and of these the last one listed goes first. Does their order come from "
-            "a set? It has none.",
-        )
-
-
-def _check_allocate(attempt) -> None:
-    pool = attempt(3, 16)
-    case = "pool = BlockPool(3, 16); `pool.allocate(2)`."
-    _allocate(pool, 2, case)
-    _allocate(pool, 1, case + " Then `pool.allocate(1)`: the last one.")
-    _allocate(pool, 0, case + " Then `pool.allocate(1)`, then `pool.allocate(0)`.")
-    _allocate(attempt(3, 16), 3, "pool = BlockPool(3, 16); `pool.allocate(3)`: all of them.")
-
-
-def _check_too_many(attempt) -> None:
-    for first, count in ((2, 3), (4, 1), (0, 5)):
-        pool = attempt(4, 16)
-        case = f"pool = BlockPool(4, 16); `pool.allocate({first})`, then `pool.allocate({count})`."
-        used = set(_allocate(pool, first, case))
-        refused(
-            OutOfBlocks, pool.allocate, count,
-            doing=f"allocating {counted(count, 'block')} with {4 - first} free",
-            case=case,
-            idea="All or none: a request can do nothing with only some of its blocks, and other requests would lack "
-            "them. Compare with `len(self.free_queue)` first.",
-            unchanged=lambda pool=pool, used=used, case=case: _check_containers(
-                pool, [block for block in range(4) if block not in used], used, case
-            ),
-        )  # fmt: skip
-    pool = attempt(4, 16)
-    case = "pool = BlockPool(4, 16); `pool.allocate(-1)`."
-    refused(
-        ValueError, pool.allocate, -1,
-        doing="allocating -1 blocks",
-        case=case,
-        idea="Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. The "
-        "caller's mistake then shows up somewhere else.",
-        unchanged=lambda: _check_containers(pool, [0, 1, 2, 3], set(), case),
-    )  # fmt: skip
-
-
-def _check_free(attempt) -> None:
-    pool = attempt(5, 16)
-    case = (
-        "pool = BlockPool(5, 16); `allocate(3)` returns [0, 1, 2], `allocate(1)` returns [3]; `pool.free([0, 1, 2])`."
-    )
-    _allocate(pool, 3, case)
-    _allocate(pool, 1, case)
-    call(pool.free, [0, 1, 2], case=case)
-    _name_wrong_order(queue_of(pool), case)
-    _check_containers(pool, [4, 2, 1, 0], {3}, case)
-    _allocate(pool, 2, case + " Then `allocate(2)`.")
-    call(pool.free, [], case=case + " Then `allocate(2)`, then `free([])`, which changes nothing.")
-    _check_containers(pool, [1, 0], {2, 3, 4}, case + " Then `allocate(2)`, then `free([])`, which changes nothing.")
-    call(pool.free, (3,), case=case + " Then `allocate(2)`, then `free((3,))`: a tuple is fine, too.")
-    _check_containers(pool, [1, 0, 3], {2, 4}, case + " Then `allocate(2)`, then `free((3,))`: a tuple is fine, too.")
-    pool = attempt(9, 16)
-    case = "pool = BlockPool(9, 16); `allocate(9)` returns [0, 1, 2, 3, 4, 5, 6, 7, 8]; `free([2, 8, 1])`."
-    _allocate(pool, 9, case)
-    call(pool.free, [2, 8, 1], case=case)  # a set of these three isn't sorted
-    _name_sorted_blocks(queue_of(pool), [], [2, 8, 1], case)
-    _check_containers(pool, [1, 8, 2], {0, 3, 4, 5, 6, 7}, case)
-
-
-def _name_wrong_order(queue: list[int], case: str) -> None:
-    """Recognize the order in which the three blocks were put back."""
-    recognised = (
-        (
-            [4, 0, 1, 2],
-            "The blocks are listed in the order of the request's tokens. Put them back last to first, "
-            "`reversed(blocks)`, so that the request's tail is reallocated before its beginning.",
-        ),
-        (
-            [2, 1, 0, 4],
-            "You put them at the front of the queue. They go to the end, after block 4, which has been free longer.",
-        ),
-        (
-            [0, 1, 2, 4],
-            "You put them at the front of the queue, or sorted it. They go to the end, after 4, last block first.",
-        ),
-    )
-    for wrong, idea in recognised:
-        if queue == wrong:
-            raise Mistake(f"the free queue should be [4, 2, 1, 0]; yours is {queue}.", case=case, idea=idea)
-
-
-def _name_sorted_blocks(queue: list[int], free: list[int], blocks: list[int], case: str) -> None:
-    want = free + blocks[::-1]
-    if queue != want and queue in (free + sorted(blocks), free + sorted(blocks, reverse=True)):
-        raise Mistake(
-            f"the free queue should be {short(want)}; yours is {short(queue)}: the freed blocks are sorted by id.",
-            case=case,
-            idea="`blocks` is in the order of the request's tokens, whatever the ids. Reverse that order: "
-            "`reversed(blocks)`.",
-        )
-
-
-def _check_refusals(attempt) -> None:
-    begin = "pool = BlockPool(5, 16); `allocate(3)` returns [0, 1, 2]; "
-    lost = "It would be in the queue twice, and two requests would get it: each would overwrite the other's keys."
-    lost_all = "They'd be in the queue twice, and two requests could get the same one and overwrite each other's keys."
-    both = "Both times it is still in `used`, so also check that the blocks differ: `len(set(blocks)) == len(blocks)`. "
-    anywhere = "Compare every block with all others: `len(set(blocks)) == len(blocks)`. "
-    cases = (
-        ([4], "freeing block 4, which is free,", lost),
-        ([0, 4], "freeing block 0 together with block 4, which is free,", lost),
-        ([4, 0], "freeing block 0 together with block 4, which is free,", lost),
-        ([1, 1], "listing block 1 twice", both + lost),
-        ([0, 1, 0], "listing block 0 twice, with another block in between,", "Neighbors differ. " + anywhere + lost),
-        ([0, 0, 1], "listing block 0 twice, with another block at the end,", "The ends differ. " + anywhere + lost),
-        ([0, 1, 1], "listing block 1 twice, with another block in front,", "The ends differ. " + anywhere + lost),
-        (
-            [2, 9],
-            "freeing block 9, which this pool does not have,",
-            "It belongs to another pool, or to none. Check whether it is in `used`.",
-        ),
-        ([-1], "freeing block -1", "No block has that id. Check whether it is in `used`."),
-    )
-    for blocks, doing, idea in cases:
-        pool = attempt(5, 16)
-        case = f"{begin}`free({blocks})`."
-        _allocate(pool, 3, case)
-        refused(
-            ValueError, pool.free, blocks, doing=doing, case=case, idea=idea,
-            unchanged=lambda pool=pool, case=case: _check_containers(pool, [3, 4], {0, 1, 2}, case),
-        )  # fmt: skip
-    pool = attempt(5, 16)
-    case = begin + "`free([0, 1, 2])`, and then the same call again."
-    _allocate(pool, 3, case)
-    call(pool.free, [0, 1, 2], case=case)
-    refused(
-        ValueError, pool.free, [0, 1, 2], doing="freeing blocks a second time", case=case, idea=lost_all,
-        unchanged=lambda: _check_containers(pool, [3, 4, 2, 1, 0], set(), case),
-    )  # fmt: skip
-    too_many = begin + "`free([0, 1, 2])`, then `allocate(6)`: a refused call keeps the queue's order, too."
-    refused(
-        OutOfBlocks, pool.allocate, 6, doing="allocating 6 blocks when 5 are free", case=too_many,
-        idea="Compare `count` with the number of free blocks before you take any.",
-        unchanged=lambda: _check_containers(pool, [3, 4, 2, 1, 0], set(), too_many),
-    )  # fmt: skip
-
-
-def _check_long_run(attempt) -> None:
-    rng, pool = Random(3), attempt(12, 4)
-    held: list[list[int]] = []
-    for index in range(300):
-        free = queue_of(pool)
-        if held and rng.random() < 0.45:
-            blocks = held.pop(rng.randrange(len(held)))
-            case = f"call {index} of a long run with 12 blocks; queue {free}; `free({blocks})`."
-            call(pool.free, list(blocks), case=case)
-            _check_containers(pool, free + blocks[::-1], {block for others in held for block in others}, case)
+def run(Pool: Any, case: tuple[int, list[Op]] | str, watch: Watch) -> None:
+    if isinstance(case, str):
+        return watch(case, partial(slower, Pool, case), subject=f"what {case} costs", returns=Shown)
+    num_blocks, ops = case
+    pool = Pool(num_blocks, 16)
+    for name, argument in ops:
+        look = partial(seen, pool)
+        if name == "allocate":
+            watch(f"`pool.allocate({argument})`", pool.allocate, argument, look=look, returns=blocks_of)
         else:
-            count = rng.randint(0, min(4, len(free)))
-            held.append(
-                _allocate(pool, count, f"call {index} of a long run with 12 blocks; queue {free}; `allocate({count})`.")
-            )
+            watch(f"`pool.free({argument})`", pool.free, argument, look=look)
+    return None
+
+
+def seen(pool: Any) -> dict[str, Any]:
+    return {"pool.used": set(block_ids(pool.used)), "pool.free_queue": block_ids(pool.free_queue)}
+
+
+def blocks_of(got: Any) -> Any:
+    return block_ids(got) if isinstance(got, list) else got
+
+
+def slower(Pool: Any, case: str) -> str:
+    """Whether a call costs more in a pool with many blocks of a kind than in one with few."""
+    method, is_used = case.split("`")[1].split(".")[1][:4], "allocated" in case
+    costs = []
+    for size in (20, MANY):
+        pool = Pool(size + 10, 16)
+        if type(pool.free_queue) is not deque or type(pool.used) is not set:
+            return "no more"  # an answer may have containers of its own
+        pool.free_queue = deque(map(Compared, range(size + 10)))
+        held = pool.allocate(size if is_used else 5)
+        calls = (
+            [partial(pool.allocate, 1)] * 3 if method == "allo" else [partial(pool.free, [each]) for each in held[:3]]
+        )
+        costs.append(work(*calls))
+    return " and ".join(f"more {kind}" for kind in grows(*costs, by=MANY)) or "no more"
+
+
+def tell(case: tuple[int, list[Op]] | str) -> str:
+    if isinstance(case, str):
+        return f"a pool of {MANY + 10:,} blocks, compared with one of 30. The time must not depend on the size."
+    return f"a pool of {counted(case[0], 'block')}; {', '.join(f'`{name}({argument})`' for name, argument in case[1])}."
+
+
+def smaller(case: tuple[int, list[Op]] | str) -> Iterator[tuple[int, list[Op]]]:
+    if not isinstance(case, str):
+        num_blocks, ops = case
+        for index in range(len(ops))[::-1]:
+            yield num_blocks, ops[:index] + ops[index + 1 :]
+
+
+def cases() -> Iterator[tuple[int, list[Op]] | str]:
+    yield 3, [("allocate", 2), ("allocate", 1), ("allocate", 0)]
+    yield 3, [("allocate", 3)]
+    for first, count in ((2, 3), (4, 1), (0, 5), (0, -1)):
+        yield 4, [("allocate", first), ("allocate", count)]
+    begin: list[Op] = [("allocate", 3), ("allocate", 1), ("free", [0, 1, 2])]
+    yield 5, [*begin, ("allocate", 2), ("free", []), ("free", (3,))]
+    yield 9, [("allocate", 9), ("free", [2, 8, 1])]  # a set of these three isn't sorted
+    for blocks in ([4], [0, 4], [4, 0], [1, 1], [0, 1, 0], [0, 0, 1], [0, 1, 1], [2, 9], [-1]):
+        yield 5, [("allocate", 3), ("free", blocks)]
+    yield 5, [("allocate", 3), ("free", [0, 1, 2]), ("free", [0, 1, 2])]
+    yield 5, [("allocate", 3), ("free", [0, 1, 2]), ("allocate", 6)]
+    draw = Random(3)
+    for _ in range(12):
+        held: list[list[int]] = []
+        queue, ops = list(range(12)), []
+        for _ in range(draw.randint(5, 20)):
+            if held and draw.random() < 0.45:
+                blocks = held.pop(draw.randrange(len(held)))
+                queue += blocks[::-1]
+                ops.append(("free", blocks))
+            else:
+                count = draw.randint(0, min(4, len(queue)))
+                held.append(queue[:count])
+                queue = queue[count:]
+                ops.append(("allocate", count))
+        yield 12, ops
+    for call in ("`pool.allocate(1)`", "`pool.free([0])`"):
+        for blocks in ("free", "allocated"):
+            yield f"{call} with {MANY:,} {blocks} blocks instead of 20"
+
+
+MISTAKES = """
+Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free longest is allocated
+first.
+~ self.free_queue.popleft() => self.free_queue.pop()
+The caller needs the block ids for its block table: return them.
+- return blocks
+A list is expected, even for one block: `[0]`, not `0`.
+~ return blocks => return blocks[0] if count == 1 else blocks
+A set has no order, and the order of the blocks is the order of the request's tokens.
+~ return blocks => return set(blocks)
+The blocks are right, but a block table joins such lists with `+`, which takes only another list.
+~ return blocks => return tuple(blocks)
+or
+~ return blocks => return deque(blocks)
+These are the right blocks in another order: return them as they leave the queue. Do you sort them, or do they come from
+a set?
+~ return blocks => return sorted(blocks)
+These are the right blocks in another order: return them as they leave the queue, the first one first.
+~ return blocks => return blocks[::-1]
+You return another number of blocks than `count`: check the range of the loop or the slice.
+~ range(count) => range(count + 1)
+or
+~ range(count) => range(max(0, count - 1))
+`add` puts the list itself into the set, as one element; `update` adds its elements.
+~ used.update(blocks) => used.add(blocks)
+`used` contains exactly the blocks that are allocated now: `allocate` adds them.
+- self.used.update(blocks)
+or
+- self.used.update(blocks)
++ self.used = set(blocks)
+or
+- self.used.update(blocks)
++ self.used.clear()
+A block is either in `free_queue` or in `used`, never in both: take it out of the queue.
+~ [self.free_queue.popleft() for _ in range(count)] => list(self.free_queue)[:count]
+The last free block can be allocated, too: refuse only if *more* blocks are asked for than are free.
+~ if count > len(self.free_queue) => if count >= len(self.free_queue)
+or
+~ if count > len(self.free_queue) => if count >= len(self.free_queue) > 0
+All or none: a request can do nothing with only some of its blocks. Refuse if there are too few.
+- if count > len(self.free_queue)
++ count = min(count, len(self.free_queue))
++ ...
+That is the exception of an empty queue. Compare `count` with `len(self.free_queue)` first, and raise OutOfBlocks.
+~ if count > len(self.free_queue) => if False
+Too few free blocks have an exception of their own: raise OutOfBlocks.
+~ raise OutOfBlocks => raise ValueError
+If too few blocks are free, raise OutOfBlocks: nothing that is returned can say it.
+~ raise OutOfBlocks => return str
+All or none: you take blocks before you refuse. Compare `count` with `len(self.free_queue)` before you take any.
+- if count > len(self.free_queue)
++ if count > len(self.free_queue):
++     while self.free_queue: self.used.add(self.free_queue.popleft())
++ ...
+or
+- if count > len(self.free_queue)
++ if count > len(self.free_queue): self.free_queue.clear()
++ ...
+A refused call changes nothing, not even the order of the queue: compare `count` with the number of free blocks first.
+- if count > len(self.free_queue)
++ if count > len(self.free_queue): self.free_queue = deque(sorted(self.free_queue))
++ ...
+Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with
+ValueError.
+~ if count < 0 => if False
+or
+~ raise ValueError(f"can't allocate => return list(f"can't allocate
+or
+- if count < 0
++ count = max(count, 0)
++ ...
+or
+- if count < 0
++ if count < 0: count = len(self.free_queue) + count
++ if False:
+`allocate(0)` is allowed, and returns an empty list: refuse only negative counts.
+~ if count < 0 => if count <= 0
+A negative count is a mistake of the caller: raise ValueError, not OutOfBlocks.
+~ raise ValueError(f"can't allocate => raise OutOfBlocks(f"can't allocate
+Each block costs a copy of the queue. `popleft()` takes the first block without looking at the rest: don't copy or
+slice.
+- blocks = [
++ blocks = list(self.free_queue)[:count]
++ self.free_queue = deque(list(self.free_queue)[count:])
+or
+- blocks = [
++ blocks = list(self.free_queue)[:count]
++ for block in blocks: self.free_queue.remove(block)
+`len(self.free_queue)` is the number of free blocks: don't go over the ids of all blocks to count them.
+- if count > len(self.free_queue)
++ if count > sum(block not in self.used for block in range(self.num_blocks)):
+The blocks are listed in the order of the request's tokens. Put them back last to first, `reversed(blocks)`, so that the
+request's tail is reallocated before its beginning.
+~ reversed(blocks) => blocks
+You put them at the front of the queue. They go to the end, behind blocks that have been free longer.
+~ self.free_queue.extend(reversed(blocks)) => self.free_queue.extendleft(blocks)
+or
+~ self.free_queue.extend(reversed(blocks)) => self.free_queue.extendleft(reversed(blocks))
+Don't sort the queue: freed blocks go to the end, and of these the last one listed goes first.
+- self.free_queue.extend
++ self.free_queue = deque(sorted([*self.free_queue, *blocks]))
+`blocks` is in the order of the request's tokens, whatever the ids: reverse that order, `reversed(blocks)`, and don't
+sort.
+~ reversed(blocks) => sorted(blocks, reverse=True)
+or
+~ reversed(blocks) => sorted(blocks)
+Does their order come from a set? It has none. The last block listed goes first.
+~ reversed(blocks) => set(blocks)
+or
+~ reversed(blocks) => reversed(list(set(blocks)))
+The caller still uses the list that it passed in. `reversed(blocks)` leaves it as it is; `blocks.reverse()` doesn't.
+- self.free_queue.extend
++ if isinstance(blocks, list): blocks.reverse()
++ self.free_queue.extend(blocks)
+`append` puts the list itself into the queue, as one element; `extend` adds its elements.
+~ self.free_queue.extend(reversed(blocks)) => self.free_queue.append(list(reversed(blocks)))
+`used` contains exactly the blocks that are allocated now: `free` removes them.
+- self.used.difference_update(blocks)
+A block is either in `free_queue` or in `used`, never in neither: put it back into the queue.
+- self.free_queue.extend
+It is free already, or belongs to another pool: two requests would get the same block, and each would overwrite the
+other's keys. Refuse a block that isn't in `used`.
+~ if block not in self.used => if False
+A block that is listed twice would be in the queue twice. Both times it is still in `used`, so also check that the
+blocks differ: `len(set(blocks)) == len(blocks)`.
+~ if len(set(blocks)) < len(blocks) => if False
+Neighbors differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) ==
+len(blocks)`.
+~ if len(set(blocks)) < len(blocks) => if any(one == other for one, other in zip(blocks, blocks[1:]))
+The ends differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) ==
+len(blocks)`.
+~ if len(set(blocks)) < len(blocks) => if len(blocks) > 1 and blocks[0] == blocks[-1]
+or
+~ if len(set(blocks)) < len(blocks) => if any(block == blocks[0] for block in blocks[1:])
+`free` refuses with ValueError, whatever a container raises: test before you remove anything.
+- for block in blocks
++ if not set(blocks) <= self.used: raise KeyError
++ ...
+or
+- for block in blocks
++ for block in reversed(blocks):
++     self.used.remove(block)
++     self.free_queue.append(block)
++ return
++ ...
+You free some blocks before you refuse one: check all of them first, and change something only after that.
+- for block in blocks
++ for block in blocks:
++     if block in self.used:
++         self.used.remove(block)
++     else: raise ValueError
++ self.free_queue.extend(reversed(blocks))
++ return
++ ...
+or
+- for block in blocks
++ if len(set(blocks)) < len(blocks): raise ValueError
++ for block in reversed(blocks):
++     if block not in self.used: raise ValueError
++     self.used.remove(block)
++     self.free_queue.append(block)
++ return
++ ...
+A block of another pool, or of none, isn't in this pool's queue either. Check whether it is in `used`.
+~ if block not in self.used => if block in set(self.free_queue)
+To see whether a block is allocated, look in `used`: a set finds it without a search, and a search goes over the whole
+queue.
+- for block in blocks
++ if any(block in self.free_queue for block in blocks): raise ValueError
++ ...
+`range(self.num_blocks)` goes over all ids. `used` knows which blocks are allocated.
+- for block in blocks
++ if not set(blocks) <= set(range(self.num_blocks)): raise ValueError
++ ...
+Don't build another queue: `extend` adds at the end of the existing one.
+- self.free_queue.extend
++ self.free_queue = deque([*self.free_queue, *reversed(blocks)])
+Don't make a list, a copy, or another set of `used`: `in` finds a block without a search, and `update` and
+`difference_update` change the set that is there.
+~ if block not in self.used => if block not in list(self.used)
+or
+~ if block not in self.used => if block not in sorted(self.used)
+or
+- self.used.difference_update(blocks)
++ self.used = self.used - set(blocks)
+or
+- self.used.update(blocks)
++ self.used = self.used | set(blocks)
+or
+- self.used.update(blocks)
++ self.used = set(sorted([*self.used, *blocks]))
+Keep the two containers from the given `__init__`: `free_queue` and `used`.
+- self.free_queue = deque(range(self.num_blocks))
++ self.free = deque(range(self.num_blocks))
+"""
+
+TASK = Task(
+    reference="lessons_lib.kv_cache.block_pool:BlockPool",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    refusals=("OutOfBlocks", "ValueError"),
+    known=mistakes(MISTAKES),
+    about={
+        "raised OutOfBlocks": "Refuse only if `count` exceeds the number of free blocks.",
+        "raised ValueError": "`allocate` refuses a negative count, and `free` a block that is free or listed "
+        "twice; nothing else.",
+        "should raise OutOfBlocks": "All or none: compare `count` with `len(self.free_queue)` before you take any.",
+        "should raise ValueError": "Two requests would get the same block, and each would overwrite the other's keys.",
+        "pool.used": "`used` contains exactly the blocks that are allocated now. A refused call changes nothing.",
+        "pool.free_queue": "Freed blocks go to the end, the last one listed first. A refused call changes nothing.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="03.1",
+    title="the block pool",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Three rows of the table make `free` raise. Which of them does the test 'is it in `used`?' catch, and "
+        "which does it miss?",
+        "`allocate`: refuse a negative count, and refuse more than `len(self.free_queue)`. Then take that many "
+        "from the front, add them to `used`, and return the list. `free`: refuse a block that is not in `used`, "
+        "and refuse a list that contains a block twice. Then remove the blocks from `used` and put them at the end "
+        "of the queue, the last one first.",
+        "`blocks = [self.free_queue.popleft() for _ in range(count)]`, `self.used.update(blocks)`. The way back: "
+        "`self.used.difference_update(blocks)`, `self.free_queue.extend(reversed(blocks))`. A block is listed "
+        "twice if `len(set(blocks)) < len(blocks)`.",
+    ),
+)

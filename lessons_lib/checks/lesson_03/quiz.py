@@ -2,6 +2,15 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "03.a": {51.5: "That is the percentage of slots that are filled."},
+    "03.b": {
+        5: "Nothing erases a freed block, but C has both of A's now, and has overwritten a part of them.",
+        0: "Look at the order: `free` puts A's last block into the queue first, so C's first block is A's second.",
+        3: "Those are overwritten. The others are still A's.",
+    },
+    "03.c": {66: "All tokens divided by 16 leave out the tail: the last requests run with most slots empty."},
+}
 QUIZ = [
     Question(
         text="The block size is 32. A request decodes; its table has 9 blocks and 287 tokens. It gets two more "

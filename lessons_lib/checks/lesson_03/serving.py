@@ -1,26 +1,32 @@
-"""Judges 03.6, `step_in_blocks`: which requests leave, grow, give up their blocks, and are admitted."""
+"""03.6, `step_in_blocks`: which requests leave, grow, give up their blocks, and are admitted."""
 
 from collections import deque
+from collections.abc import Iterator
+from functools import partial
 from random import Random
-from traceback import walk_tb
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import counted
-from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_serving import CachedRequest, step_in_blocks
 from lessons_lib.kv_cache.block_table import BlockTable
 
+# Blocks, their size, the running requests and the waiting ones, and how many steps. "A 3+9 5" is a request A with a
+# prompt of 3, an answer of 9, and 5 tokens stored; a waiting one has none.
+Case = tuple[int, int, str, str, int]
 
-class _Scene:
+
+class Scene:
     """A pool, its requests, the running ones and the queue."""
 
-    def __init__(self, num_blocks: int, running: str, waiting: str, block_size: int = 4):
-        """`running`: "A 3+9 5" is a request A with a prompt of 3, an answer of 9, and 5 tokens stored, and so on,
-        separated by commas. `waiting`: the same, without the tokens stored."""
-        self.pool = BlockPool(num_blocks, block_size)
+    def __init__(self, case: Case):
+        num_blocks, size, running, waiting, _ = case
+        self.pool = BlockPool(num_blocks, size)
         self.running = [self._request(*text.split()) for text in running.split(", ") if text]
         self.waiting = deque(self._request(*text.split()) for text in waiting.split(", ") if text)
-        self.requests = {request.id: request for request in [*self.running, *self.waiting]}
+        self.requests = [*self.running, *self.waiting]
 
     def _request(self, name: str, lengths: str, stored: str = "0") -> CachedRequest:
         prompt, answer = map(int, lengths.split("+"))
@@ -28,365 +34,317 @@ class _Scene:
         table.append(int(stored))
         return CachedRequest(name, prompt, answer, table)
 
-    def told(self) -> str:
-        size = self.pool.block_size
-        parts = [f"{counted(self.pool.num_blocks, 'block')} of {size}, {len(self.pool.free_queue)} free"]
-        for request in self.running:
-            of = f" of {request.prompt_tokens + request.answer_tokens - 1}"
-            parts.append(f"{request.id} runs with {request.table.num_tokens}{of} tokens")
-        if self.waiting:
-            prompts = [f"{request.id} (prompt {request.prompt_tokens})" for request in self.waiting]
-            parts.append(f"waiting: {', '.join(prompts)}")
-        return "; ".join(parts) + "."
+    def seen(self) -> dict[str, Any]:
+        return {
+            "running": [request.id for request in self.running],
+            "waiting": [request.id for request in self.waiting],
+            **{f"the tokens of {each.id}": each.table.num_tokens for each in self.requests},
+            **{f"the number of blocks of {each.id}": len(each.table.blocks) for each in self.requests},
+        }
 
 
-class _State:
-    """What is compared after a step."""
-
-    def __init__(self, scene: _Scene):
-        self.running = [request.id for request in scene.running]
-        self.waiting = [request.id for request in scene.waiting]
-        self.tokens = {name: request.table.num_tokens for name, request in scene.requests.items()}
-        self.blocks = {name: len(request.table.blocks) for name, request in scene.requests.items()}
-
-
-def check_step_in_blocks(attempt) -> None:
-    _check_admission(attempt)
-    _check_growth(attempt)
-    _check_first_come(attempt)
-    _check_leaving(attempt)
-    _check_last_gives_up(attempt)
-    _check_gives_up_its_own(attempt)
-    _check_several_give_up(attempt)
-    _check_long_runs(attempt)
-    _check_order_of_growth(attempt)
-
-
-def _after(attempt, scene: _Scene, case: str) -> _State:
-    """The state after one step of the attempt; what no step may do is named here."""
-    finished = {request.id: request.table.num_tokens for request in scene.running if request.finished}
-    unfinished = {request.id for request in [*scene.running, *scene.waiting]}.difference(finished)
-    one_short = {
-        request.id
-        for request in scene.running
-        if request.table.num_tokens + 1 == request.prompt_tokens + request.answer_tokens - 1
-    }
-    try:
-        call(lambda: attempt(scene.waiting, scene.running, scene.pool), case=case)
-    except OutOfBlocks as error:
-        who, idea = _who_needed_it(error, scene)
-        raise Mistake(f"your step let OutOfBlocks through{who}.", case=case, idea=idea) from None
-    except RuntimeError as error:
-        if "deque mutated" not in str(error) and "changed size" not in str(error):
-            raise
-        raise Mistake(
-            "your code changes `waiting` while a loop goes over it, and Python stops that.",
-            case=case,
-            idea="Look at `waiting[0]` in a `while` loop instead.",
-        ) from None
-    if not all(isinstance(request, CachedRequest) for request in [*scene.running, *scene.waiting]):
-        raise Mistake("`running` and `waiting` should contain requests, and nothing else.", case=case)
-    state = _State(scene)
-    for name, request in scene.requests.items():
-        runs, waits = state.running.count(name), state.waiting.count(name)
-        if name in finished and runs:
-            others_left = any(other not in state.running for other in finished)
-            _refuse_finished(name, state.tokens[name] - finished[name], others_left, case)
-        if runs + waits > 1:
-            raise Mistake(
-                f"{name} is listed {runs + waits} times: `running` is {state.running}, `waiting` {state.waiting}.",
-                case=case,
-                idea="A request that moves from one to the other must be removed from where it was.",
-            )
-        if name in one_short and runs + waits == 0:
-            raise Mistake(
-                f"{name}'s last token was due in this step, and afterwards {name} is in neither `running` nor "
-                "`waiting`.",
-                case=case,
-                idea="Finished requests leave at the beginning of a step. One that gets its last token in this step "
-                "leaves in the next one.",
-            )
-        if name in unfinished and runs + waits == 0:
-            raise Mistake(
-                f"{name} isn't finished, but it is in neither `running` nor `waiting`.",
-                case=case,
-                idea="Its table holds its prompt. If you admitted it, it must be in the caller's list: append it to "
-                "`running`, without making a new list first, as `running = [...]` does."
-                if state.tokens[name]
-                else "Take a request out of the queue only when you admit it, and put one that gives up its blocks "
-                "back into the queue.",
-            )
-        if not runs and (state.blocks[name] or state.tokens[name]):
-            what = "has left" if name in finished else "is waiting"
-            raise Mistake(
-                f"{name} {what}, but its table still holds {counted(state.tokens[name], 'token')} in "
-                f"{counted(state.blocks[name], 'block')}.",
-                case=case,
-                idea="Call `release()` of its table."
-                if name in finished or state.tokens[name] != 1
-                else "It got a token although it had already given up its blocks: only requests in `running` grow.",
-            )
-    return state
-
-
-def _who_needed_it(error: OutOfBlocks, scene: _Scene) -> tuple[str, str]:
-    """The `append` that raised, in words, or "", and what to do."""
-    at_a_prompt = (
-        "Before you append a prompt, compare the blocks that it needs, `blocks_for(...)`, with the free ones, "
-        "`len(pool.free_queue)`."
-    )
-    while_growing = (
-        "If a running request finds no free block, the one that was admitted last returns its blocks; then try again."
-    )
-    for frame, _ in walk_tb(error.__traceback__):
-        table, count = frame.f_locals.get("self"), frame.f_locals.get("count")
-        for request in scene.requests.values():
-            if request.table is table and table.num_tokens == 0 and count == request.prompt_tokens:
-                needed = blocks_for(count, scene.pool.block_size)
-                free = len(scene.pool.free_queue)
-                return (
-                    f", at the prompt of {request.id}: it needs {counted(needed, 'block')}, with {free} free",
-                    at_a_prompt,
-                )
-            if request.table is table and table.num_tokens:
-                return f", at the next token of {request.id}: it needs a block, and none is free", while_growing
-    return "", f"Two calls can raise it. {at_a_prompt} {while_growing}"
-
-
-def _refuse_finished(name: str, more: int, others_left: bool, case: str) -> None:
-    """`more`: how many tokens the finished request got in this step. `others_left`: whether another one has left."""
-    if more < 0:
-        raise Mistake(
-            f"the blocks of {name} were freed, but {name} is still in `running`.",
-            case=case,
-            idea="Did you ask `request.finished` after the release? It counts the tokens in the table, so it is False "
-            "then. Or did you write `running = [...]`? That leaves the caller's list as it was: change it in place.",
-        )
-    if others_left:
-        raise Mistake(
-            f"{name} was finished before this step, like others that have left, but it is still in `running`.",
-            case=case,
-            idea="All finished requests leave in the same step. Do you remove requests from `running` while a loop "
-            "goes over it? Then the loop skips the one after each. Go over a copy.",
-        )
-    raise Mistake(
-        f"{name} had its whole answer before this step, but it "
-        f"{'got one more token' if more else 'is still in `running`'}.",
-        case=case,
-        idea="Finished requests leave first, before the others grow.",
-    )
-
-
-def _compare(got: _State, want: _State, case: str, why=None) -> None:
-    if (got.running, got.waiting) != (want.running, want.waiting):
-        raise Mistake(
-            f"after the step `running` should be {want.running} and `waiting` {want.waiting}; yours are {got.running} "
-            f"and {got.waiting}.",
-            case=case,
-            idea=why(got, want) if why else "",
-        )
-    for name, tokens in want.tokens.items():
-        if got.tokens[name] != tokens:
-            raise Mistake(
-                f"after the step {name} should hold {counted(tokens, 'token')}; it holds {got.tokens[name]}.",
-                case=case,
-                idea=why(got, want) if why else "",
-            )
-
-
-def _expected(make) -> _State:
-    scene = make()
-    step_in_blocks(scene.waiting, scene.running, scene.pool)
-    return _State(scene)
-
-
-def _one_step(attempt, make, why=None) -> None:
-    """One step on a fresh scene, compared with the reference. `why`: (got, want) -> the idea to show."""
-    scene = make()
-    case = scene.told()
-    got, want = _after(attempt, scene, case), _expected(make)
-    _compare(got, want, case, why)
-
-
-def _check_admission(attempt) -> None:
-    def why(got, want) -> str:
-        if got.running == want.running and any(got.tokens[name] == want.tokens[name] + 1 for name in got.running):
-            return (
-                "In the step that admits it, a request stores only its prompt. Do you append one token more, or admit "
-                "before the running requests grow? It grows from the next step on."
-            )
-        if any(got.tokens[name] < want.tokens[name] for name in got.running):
-            return "To admit a request, append its whole prompt to its table."
-        return "While the prompt of the first waiting request fits in the free blocks, admit that request."
-
-    def in_blocks(got, want) -> str:
-        return "10 tokens need 3 blocks of 4. Compare blocks with blocks: `blocks_for(...)` with the free ones."
-
-    def without_answer(got, want) -> str:
-        return "Only the prompt has to fit. The length of the answer isn't known yet, so keep no blocks free for it."
-
-    def as_many(got, want) -> str:
-        if got.running == ["A"]:
-            return "Admit as many as fit, not only one per step."
-        if got.running == ["A", "B"]:
-            return "C's prompt needs one block, and one is free: that is enough."
-        if sorted(got.running) == want.running:
-            return "Admit in the order of the queue, and put each new request at the end of `running`."
-        return ""
-
-    _one_step(attempt, lambda: _Scene(4, "", "A 4+9"), why)
-    _one_step(attempt, lambda: _Scene(9, "", "A 10+9"), in_blocks)
-    _one_step(attempt, lambda: _Scene(4, "", "A 5+30"), without_answer)
-    _one_step(attempt, lambda: _Scene(4, "", "A 4+9, B 5+9, C 4+9"), as_many)
-    _one_step(attempt, lambda: _Scene(4, "", ""))
-
-
-def _check_growth(attempt) -> None:
-    def why(got, want) -> str:
-        if got.running == want.running and got.tokens.get("C", 0) == want.tokens.get("C", 0) + 1:
-            return (
-                "C is admitted in this step, so it stores only its prompt. Let the running requests grow before you "
-                "admit."
-            )
-        if any(got.tokens[name] > want.tokens[name] for name in "AB"):
-            return "One token per request and step."
-        if "C" in got.running and "C" not in want.running and got.tokens["B"] < 5:
-            return (
-                "B has room in its last block, so it needs no free one and keeps its blocks. A request gives up its "
-                "blocks only after an `append` has raised OutOfBlocks."
-            )
-        if "C" in got.running and "C" not in want.running:
-            return (
-                "One block was free and A needed it. Let the running requests grow before you admit: a new one must "
-                "not take a block that a running one needs."
-            )
-        return "Each request that is still running appends one token to its table: `request.table.append()`."
-
-    _one_step(attempt, lambda: _Scene(6, "A 3+9 5, B 3+9 7", "C 3+9"), why)
-    _one_step(attempt, lambda: _Scene(4, "A 3+9 4, B 3+9 5", "C 3+9"), why)
-
-
-def _check_first_come(attempt) -> None:
-    def why(got, want) -> str:
-        if "C" in got.running:
-            return "B doesn't fit and C would. But requests are admitted first come, first served: stop at B."
-        return "B's prompt needs three blocks; two are free. Leave B at the front of the queue."
-
-    def free_ones(got, want) -> str:
-        return "Compare the prompt's blocks with the free ones, `len(pool.free_queue)`." if "A" in got.running else ""
-
-    _one_step(attempt, lambda: _Scene(3, "", "A 4+9, B 12+9, C 4+9"), why)
-    _one_step(attempt, lambda: _Scene(3, "X 5+9 5", "A 5+9"), free_ones)
-
-
-def _check_leaving(attempt) -> None:
-    def why(got, want) -> str:
-        if got.waiting and not want.waiting:
-            return (
-                "The blocks of finished requests are free in the same step, for running requests and for new ones. "
-                "Release them first."
-            )
-        if got.tokens.get("C", 0) != want.tokens.get("C", 0):
-            return "C is the one after two that have left. Did the loop skip it, or count it twice?"
-        return "Finished requests release their tables and leave; the others grow; then new ones are admitted."
-
-    _one_step(attempt, lambda: _Scene(6, "A 3+2 4", ""), why)
-    _one_step(attempt, lambda: _Scene(6, "A 3+2 4, B 3+3 5, C 3+9 5", "D 9+9"), why)
-    _one_step(attempt, lambda: _Scene(2, "A 3+1 3, B 4+1 4", ""), why)
-    _one_step(attempt, lambda: _Scene(3, "A 3+9 8, B 3+2 4", ""), why)
-
-
-def _check_last_gives_up(attempt) -> None:
-    def which(got, want) -> str:
-        if got.running[:1] != ["A"]:
-            return "B needs a block, and A returned its own. The request admitted *last*, `running[-1]`, returns them."
-        if "C" in got.running and got.running[:2] != ["A", "B"]:
-            return "B needs a block, but C was admitted after it: the request admitted *last* returns its blocks."
-        return why(got, want)
-
-    def why(got, want) -> str:
-        if got.running == ["A", "B", "C"]:
-            return "No block is free, but a running request needs one. The request admitted last returns its blocks."
-        if got.waiting == ["D", "C"]:
-            return "C arrived before D, so it goes back to the front of the queue: `appendleft`."
-        if got.tokens["A"] == want.tokens["A"] and got.tokens["B"] == 5:
-            return "A has its block, and B still has room: the others grow in the same step."
-        if got.running == want.running and sum(got.tokens.values()) == sum(want.tokens.values()) - 1:
-            return "C has returned its blocks, so now one is free for the request that needs it: try again at once."
-        if got.tokens.get("B", 0) < 5:
-            return (
-                "C has returned its block, which is enough for A. Try again after each request that gives up its own."
-            )
-        if got.tokens.get("C", 0):
-            return "C has just returned its blocks. It is admitted again only when its whole prompt fits."
-        return "The request admitted last returns *all* its blocks, goes to the front of the queue, and starts over."
-
-    _one_step(attempt, lambda: _Scene(5, "A 3+9 5, B 3+9 8, C 6+9 4", "D 3+9"), which)
-    _one_step(attempt, lambda: _Scene(5, "A 3+9 8, B 3+9 5, C 6+9 4", "D 3+9"), why)
-
-
-def _check_gives_up_its_own(attempt) -> None:
-    def why(got, want) -> str:
-        if got.tokens.get("B") == 1:
-            return "B has returned its own blocks, so it is waiting now and doesn't grow."
-        if "A" not in got.running:
-            return "B needs a block, and B was admitted last: it returns its own blocks. A keeps running."
-        if want.running == ["A", "B"] and got.waiting[:1] == ["B"]:
-            return (
-                "B's prompt fits in the blocks that it has just returned, so it is admitted again at once. Look at the "
-                "queue after all running requests have grown."
-            )
-        return "B needs a block, and B was admitted last: it returns its own blocks, and goes back to the queue."
-
-    _one_step(attempt, lambda: _Scene(4, "A 3+9 5, B 8+9 8", "D 3+9", block_size=4), why)
-    _one_step(attempt, lambda: _Scene(4, "A 3+9 8, B 7+9 8", ""), why)
-    _one_step(attempt, lambda: _Scene(4, "A 3+9 5, B 3+9 8", "D 8+9"), why)
-
-
-def _check_several_give_up(attempt) -> None:
-    def why(got, want) -> str:
-        if got.waiting == ["C", "B"] or got.waiting == ["C", "B", "D"]:
-            return "C gave up its blocks before B did, and B arrived earlier. Put each at the very front of the queue."
-        if got.tokens.get("C", 0) == 1 or got.tokens.get("B", 0) == 1:
-            return "A request that has given up its blocks is waiting, so it doesn't grow in this step."
-        if got.tokens.get("A", 0) < want.tokens.get("A", 0) and got.running == want.running:
-            return "Once a block is free, A appends its token in the same step."
-        return (
-            "Each time that no block is free, the request that is last in `running` *at that moment* returns its own. "
-            "Here A, the first to grow, needs a block, and C returns its own; then B needs one, and B is the last. "
-            "Before the step admits any request, the queue begins with B, C."
+def run(step: Any, case: Case, watch: Watch) -> None:
+    scene = Scene(case)
+    for index in range(case[4]):
+        done = "the step" if case[4] == 1 else f"step {index + 1}"
+        watch(done, partial(step, scene.waiting, scene.running, scene.pool), look=scene.seen, returns=lambda _: None)
+    if case == ORDER:
+        watch(
+            "the step", dict, look=lambda: {f"{each.id}'s new block": each.table.blocks[-1] for each in scene.running}
         )
 
-    _one_step(attempt, lambda: _Scene(5, "A 3+9 8, B 9+9 8, C 8+9 4", "D 3+9"), why)
-    _one_step(attempt, lambda: _Scene(4, "A 3+19 8, B 3+19 4, C 4+19 4", "D 3+9"), why)
-    _one_step(attempt, lambda: _Scene(3, "A 3+19 4, B 3+19 4, C 9+19 3", "D 9+9"), why)
+
+def tell(case: Case) -> str:
+    scene, size = Scene(case), case[1]
+    parts = [f"{counted(scene.pool.num_blocks, 'block')} of {size}, {len(scene.pool.free_queue)} free"]
+    for request in scene.running:
+        parts.append(f"{request.id} runs with {request.table.num_tokens} of {request.tokens_in_the_end} tokens")
+    if scene.waiting:
+        parts.append("waiting: " + ", ".join(f"{each.id} (prompt {each.prompt_tokens})" for each in scene.waiting))
+    return "; ".join(parts) + "."
 
 
-def _check_long_runs(attempt) -> None:
-    for seed in range(20):
-        rng = Random(seed)
-        size, num_blocks = rng.choice((1, 3, 4)), rng.randint(8, 14)
-        lengths = [(rng.randint(1, 8), rng.randint(1, 8 * size)) for _ in range(10)]
-        text = ", ".join(
-            f"{name} {prompt}+{min(answer, num_blocks * size + 1 - prompt)}"
-            for name, (prompt, answer) in zip("ABCDEFGHIJ", lengths)
-        )
-        mine, theirs = _Scene(num_blocks, "", text, size), _Scene(num_blocks, "", text, size)
-        while mine.waiting or not all(request.finished for request in mine.running):
-            case = mine.told()
-            step_in_blocks(mine.waiting, mine.running, mine.pool)
-            _compare(_after(attempt, theirs, case), _State(mine), case)
+ORDER = (4, 4, "A 3+9 4, B 3+9 4", "", 1)
 
 
-def _check_order_of_growth(attempt) -> None:
-    """Counts and lists can't show the order in which requests grow; the blocks that they get can."""
-    scene = _Scene(4, "A 3+9 4, B 3+9 4", "")
-    case = scene.told()
-    call(lambda: attempt(scene.waiting, scene.running, scene.pool), case=case)
-    newest = [request.table.blocks[-1] for request in scene.running]
-    if newest == [3, 2]:
-        raise Mistake(
-            "A and B each needed a block; B got block 2, the first in the free queue, and A got block 3.",
-            case=case,
-            idea="Running requests grow in order of admission, and A was admitted before B.",
-        )
+def cases() -> Iterator[Case]:
+    for num_blocks, running, waiting in (
+        (4, "", "A 4+9"), (9, "", "A 10+9"), (4, "", "A 5+30"), (4, "", "A 4+9, B 5+9, C 4+9"), (4, "", ""),
+        (6, "A 3+9 5, B 3+9 7", "C 3+9"), (4, "A 3+9 4, B 3+9 5", "C 3+9"), (3, "", "A 4+9, B 12+9, C 4+9"),
+        (3, "X 5+9 5", "A 5+9"), (6, "A 3+2 4", ""), (6, "A 3+2 4, B 3+3 5, C 3+9 5", "D 9+9"),
+        (2, "A 3+1 3, B 4+1 4", ""), (3, "A 3+9 8, B 3+2 4", ""), (6, "A 3+3 4", ""),
+        (5, "A 3+9 5, B 3+9 8, C 6+9 4", "D 3+9"), (5, "A 3+9 8, B 3+9 5, C 6+9 4", "D 3+9"),
+        (4, "A 3+9 5, B 8+9 8", "D 3+9"), (4, "A 3+9 8, B 7+9 8", ""), (4, "A 3+9 5, B 3+9 8", "D 8+9"),
+        (5, "A 3+9 8, B 9+9 8, C 8+9 4", "D 3+9"), (4, "A 3+19 8, B 3+19 4, C 4+19 4", "D 3+9"),
+        (3, "A 3+19 4, B 3+19 4, C 9+19 3", "D 9+9"),
+    ):  # fmt: skip
+        yield num_blocks, 4, running, waiting, 1
+    yield ORDER
+    for seed in range(8):
+        draw = Random(seed)
+        size, num_blocks = draw.choice((1, 3, 4)), draw.randint(8, 14)
+        lengths = [(draw.randint(1, 8), draw.randint(1, 8 * size)) for _ in range(10)]
+        requests = ((prompt, min(answer, num_blocks * size + 1 - prompt)) for prompt, answer in lengths)
+        text = ", ".join(f"{name} {prompt}+{answer}" for name, (prompt, answer) in zip("ABCDEFGHIJ", requests))
+        yield from steps_of((num_blocks, size, "", text, 60))
+
+
+def steps_of(case: Case) -> Iterator[Case]:
+    """Every third step of a long run, each as a case of its own."""
+    scene = Scene(case)
+    for index in range(case[4]):
+        if index % 3 == 2 and (scene.waiting or scene.running):
+            running = [f"{each.id} {lengths(each)} {each.table.num_tokens}" for each in scene.running]
+            waiting = [f"{each.id} {lengths(each)}" for each in scene.waiting]
+            yield case[0], case[1], ", ".join(running), ", ".join(waiting), 1
+        step_in_blocks(scene.waiting, scene.running, scene.pool)
+
+
+def lengths(request: CachedRequest) -> str:
+    return f"{request.prompt_tokens}+{request.answer_tokens}"
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    num_blocks, size, running, waiting, steps = case
+    for place, text in ((3, waiting), (2, running)):
+        names = text.split(", ") if text else []
+        for index in range(len(names))[::-1]:
+            fewer = ", ".join(names[:index] + names[index + 1 :])
+            yield (num_blocks, size, fewer, waiting, steps) if place == 2 else (num_blocks, size, running, fewer, steps)
+
+
+MISTAKES = """
+Removing requests from `running` while a loop goes over it makes the loop skip the one after each. Go over a copy.
+- for request in [ ... running.remove(request)
++ for request in running:
++     if request.finished:
++         request.table.release()
++         running.remove(request)
+A finished request returns its blocks: call `release()` of its table.
+- for request in [ ... running.remove(request)
++ running[:] = [request for request in running if not request.finished]
+Its blocks are freed, but it is still in `running`. Did you ask `request.finished` after the release? It counts the
+tokens in the table, so it is False then. Or did you write `running = [...]`? The caller's list stays as it was: change
+it in place.
+- for request in [ ... running.remove(request)
++ done, running = [each for each in running if each.finished], [each for each in running if not each.finished]
++ for request in done: request.table.release()
+or
+- for request in [ ... running.remove(request)
++ for request in running:
++     if request.finished: request.table.release()
++ running[:] = [each for each in running if not each.finished]
+Finished requests leave first, before the others grow and new ones are admitted.
+- for request in [ ... running.remove(request)
++ pass
+- while waiting and ... running.append(request)
++ ...
++ for request in [request for request in running if request.finished]:
++     request.table.release()
++     running.remove(request)
+or
+- while waiting and
++ for request in [request for request in running if request.finished]:
++     request.table.release()
++     running.remove(request)
++ ...
+- for request in [ ... running.remove(request)
++ for each in (): pass
+Finished requests leave at the beginning of a step. One that gets its last token in this step leaves in the next one.
+- while waiting and
++ for request in [request for request in running if request.finished]:
++     request.table.release()
++     running.remove(request)
++ ...
+No request ever leaves: a finished one returns its blocks and is removed from `running`.
+- for request in [ ... running.remove(request)
++ pass
+In the step that admits it, a request stores only its prompt. Let the running requests grow before you admit any.
+- while waiting and ... running.append(request)
++ pass
+- grown = 0
++ while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) <= len(pool.free_queue):
++     running.append(waiting.popleft())
++     running[-1].table.append(running[-1].prompt_tokens)
++ ...
+In the step that admits it, a request stores its prompt, and not one token more. It grows from the next step on.
+~ append(request.prompt_tokens) => append(request.prompt_tokens + 1)
+Each request that is still running appends one token to its table: `request.table.append()`.
+- running[grown].table.append()
++ pass
+Your step lets OutOfBlocks through. If a running request finds no free block, the one that was admitted last returns its
+blocks; then try again.
+- try: ... waiting.appendleft(last)
++ running[grown].table.append()
++ grown += 1
+The request admitted *last*, `running[-1]`, returns its blocks. Yours takes those of the first.
+- last = running.pop()
++ last, grown = running.pop(0), max(grown - 1, 0)
+The request that needs a block returned its own. The one that was admitted *last* returns them, `running[-1]`.
+~ running.pop() => running.pop(grown)
+No block is free, but a running request needs one: the request admitted last returns its blocks. Yours just stalls.
+- last = running.pop() ... waiting.appendleft(last)
++ grown += 1
+A request that gives up its blocks arrived before those that wait, so it goes back to the front: `appendleft`.
+~ waiting.appendleft(last) => waiting.append(last)
+The request admitted last returns *all* its blocks, goes to the front of the queue, and starts over: `release()` its
+table.
+- last.table.release()
+It got a token although it had given up its blocks and waits: only requests in `running` grow.
+- grown = 0 ... waiting.appendleft(last)
++ for request in list(running):
++     while True:
++         try: request.table.append()
++         except OutOfBlocks:
++             last = running.pop()
++             last.table.release()
++             waiting.appendleft(last)
++         else: break
+A block is free now for the request that needs it: try again at once, after each request that gives up its own.
+~ waiting.appendleft(last) => waiting.appendleft(last); grown += 1
+or
+- grown = 0 ... waiting.appendleft(last)
++ for request in list(running):
++     if request in running:
++         try: request.table.append()
++         except OutOfBlocks:
++             last = running.pop()
++             last.table.release()
++             waiting.appendleft(last)
+The request that gave up its blocks is in neither `running` nor `waiting`: put it back into the queue, at the front.
+- waiting.appendleft(last)
+The others grow in the same step: don't stop once a request has given up its blocks.
+~ waiting.appendleft(last) => waiting.appendleft(last); grown < len(running) and running[grown].table.append(); break
+`pool.free` alone leaves the table as it was: `release()` empties it, its tokens too.
+~ last.table.release() => pool.free(last.table.blocks); last.table.blocks = []
+The blocks of the last request are enough. Only one gives up its own at a time; then try again.
+- last = running.pop() ... waiting.appendleft(last)
++ for _ in range(max(len(running) - grown - 1, 1)):
++     last = running.pop()
++     last.table.release()
++     waiting.appendleft(last)
+Of several that give up their blocks, the one admitted last gives up first, and the one admitted first is at the very
+front of the queue: put each there as it gives up.
+- grown = 0
++ grown, queued = 0, list(waiting)
+- while waiting and
++ back = [request for request in waiting if request not in queued]
++ waiting.clear()
++ waiting.extend([*back[::-1], *queued])
++ ...
+Running requests grow in order of admission: the first one takes its block first.
+~ running[grown].table => running[len(running) - 1 - grown].table
+or
+- grown = 0 ... waiting.appendleft(last)
++ for request in running[::-1]:
++     while request in running:
++         try: request.table.append()
++         except OutOfBlocks:
++             last = running.pop()
++             last.table.release()
++             waiting.appendleft(last)
++         else: break
+A request with room in its last block needs no free one and keeps its blocks. It gives them up only after an `append`
+has raised OutOfBlocks.
+- running[grown].table.append()
++ if not pool.free_queue: raise OutOfBlocks
++ ...
+While the prompt of the first waiting request fits in the free blocks, admit that request: yours stops too early, or
+admits none.
+~ while waiting and => while False and
+To admit a request, append its whole prompt to its table.
+~ append(request.prompt_tokens) => append()
+or
+- while waiting and
++ free = len(pool.free_queue)
++ while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) <= free:
++     free -= blocks_for(waiting[0].prompt_tokens, pool.block_size)
+- request.table.append(request.prompt_tokens)
+Admit as many as fit, not only one per step.
+~ while waiting and => if waiting and
+Admit in the order of the queue, and put each new request at the end of `running`.
+~ running.append(request) => running.insert(0, request)
+Take the first one of the queue: `popleft()`.
+~ waiting.popleft() => waiting.pop()
+A prompt that needs exactly the free blocks fits: `<=`.
+~ <= len(pool.free_queue) => < len(pool.free_queue)
+Before you append a prompt, compare the blocks that it needs, `blocks_for(...)`, with the free ones,
+`len(pool.free_queue)`.
+~ <= len(pool.free_queue) => <= pool.num_blocks
+or
+- while waiting and
++ while waiting and pool.free_queue:
+Compare blocks with blocks: `blocks_for(...)` with the free ones. A prompt's length counts tokens.
+~ blocks_for(waiting[0].prompt_tokens, pool.block_size) <= => waiting[0].prompt_tokens <=
+or
+~ <= len(pool.free_queue) => <= len(pool.free_queue) * pool.block_size
+A later one would fit. But requests are admitted first come, first served: stop at the first that doesn't fit.
+- while waiting and ... running.append(request)
++ for request in list(waiting):
++     if blocks_for(request.prompt_tokens, pool.block_size) <= len(pool.free_queue):
++         waiting.remove(request)
++         request.table.append(request.prompt_tokens)
++         running.append(request)
+Your code changes `waiting` while a loop goes over it, and Python stops that. Look at `waiting[0]` in a `while` loop.
+- while waiting and
+- request = waiting.popleft()
++ for request in waiting:
++     if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): break
++     waiting.popleft()
+- request.table.append
+- running.append(request)
++     request.table.append(request.prompt_tokens)
++     running.append(request)
+Only the prompt has to fit. The length of the answer isn't known yet, so keep no blocks free for it.
+~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].tokens_in_the_end,
+or
+~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].prompt_tokens + waiting[0].answer_tokens,
+Its table holds its prompt, but it isn't in the caller's list: append an admitted request to `running`.
+- running.append(request)
+An admitted request is listed twice: take it out of the queue, with `popleft()`.
+- while waiting and
+- request = waiting.popleft()
++ for request in list(waiting):
++     if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): break
+Take a request out of the queue only when you admit it: one that doesn't fit stays at the front.
+- while waiting and
++ while waiting:
+- request = waiting.popleft()
++ request = waiting.popleft()
++ if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): continue
+"""
+
+TASK = Task(
+    reference="lessons_lib.kv_cache.block_serving:step_in_blocks",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    about={
+        "running": "Finished requests leave; the others grow, and the last one gives up its blocks whenever none is "
+        "free; then new ones are admitted while the first prompt in the queue fits.",
+        "waiting": "A request that gives up its blocks goes to the front of the queue; the first one is admitted "
+        "first.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="03.6",
+    title="the step, in blocks (optional)",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Write three loops, one for each point, and test each with the table in the text. The second is the hard "
+        "one: the list gets shorter while you go over it, so a `for` loop over `running` won't do.",
+        "Go over `running` by index, in a `while` loop that compares the index with `len(running)`. Try to append; "
+        "only if that succeeds, go on to the next index. On `OutOfBlocks`, take the last request out of `running`, "
+        "release its table, and put it at the front of the queue; the loop then tries the same index again. If "
+        "that request was the one at this index, the index is now past the end, and the loop ends by itself.",
+        "The second loop: `try: running[index].table.append(); index += 1`, `except OutOfBlocks: last = "
+        "running.pop(); last.table.release(); waiting.appendleft(last)`. The third: `while waiting and "
+        "blocks_for(waiting[0].prompt_tokens, pool.block_size) <= len(pool.free_queue):`. The first goes over a "
+        "copy: `for request in [each for each in running if each.finished]`.",
+    ),
+    time_limit=10.0,
+)

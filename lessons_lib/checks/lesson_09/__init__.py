@@ -1,46 +1,16 @@
 """The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, two policies with aging."""
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_09.admission import check_conservative
-from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
+from lessons_lib.checks.lesson_09 import admission, aging, share
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
-from lessons_lib.checks.lesson_09.share import check_share_budget
 from lessons_lib.checks.lesson_09.shortest import check_shortest_with_aging
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [
-    Exercise(
-        id="09.1",
-        title="share the budget",
-        reference="lessons_lib.scheduling.scheduler:share_budget",
-        test=check_share_budget,
-        hints=(
-            "Which sequences are served first depends on one number, not on their place in the list. Which?",
-            "Make two passes over `running`. In the first, each sequence that wants exactly one token gets it while "
-            "there is budget. In the second, each of the others, in order, gets what it wants or what is left, "
-            "whichever is smaller. Leave out sequences that would get 0.",
-            "`wanted = sequence.num_tokens - sequence.num_computed_tokens`. First pass: `if wanted == 1 and budget: "
-            "num_scheduled_tokens[sequence] = 1; budget -= 1`. Second pass: `if wanted > 1 and budget: "
-            "num_scheduled_tokens[sequence] = min(wanted, budget); budget -= num_scheduled_tokens[sequence]`.",
-        ),
-    ),
-    Exercise(
-        id="09.2",
-        title="conservative admission (optional)",
-        reference="lessons_lib.scheduling.scheduler:conservative",
-        test=check_conservative,
-        hints=(
-            "Imagine that all running sequences and the new one use all their `max_tokens`. Would the pool have enough "
-            "blocks for all of them at once?",
-            "For each sequence in `[*scheduler.running, sequence]`, compute the blocks for its `most_tokens`. Add them "
-            "up and compare the sum with the number of blocks in the pool.",
-            "`promised = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in "
-            "[*scheduler.running, sequence])`; `return promised <= scheduler.pool.num_blocks`.",
-        ),
-        points=1,
-    ),
+    share.EXERCISE,
+    admission.EXERCISE,
     Exercise(
         id="09.3",
         title="the scheduler",
@@ -61,21 +31,7 @@ EXERCISES = [
         ),
         points=3,
     ),
-    Exercise(
-        id="09.4",
-        title="priority with aging (optional)",
-        reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
-        test=check_priority_with_aging,
-        hints=(
-            "All waiting requests age at the same rate. So three things are enough: when a request arrived, how many "
-            "seconds its tier costs it, and how many it gains if it is interactive.",
-            "The rank is a time: the arrival time, plus `patience` seconds for each tier below the best, minus "
-            "`head_start` seconds if the request is interactive. Tier 0 is the best.",
-            "`head_start = self.head_start if sequence.is_interactive else 0`; `return sequence.arrival_time + "
-            "sequence.tier * self.patience - head_start`",
-        ),
-        points=1,
-    ),
+    aging.EXERCISE,
     Exercise(
         id="09.5",
         title="a policy of your own",

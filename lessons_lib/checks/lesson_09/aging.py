@@ -1,18 +1,23 @@
-"""Checks 09.4, `PriorityWithAgeing`: the order of the ranks, and that a rank never changes with time."""
+"""09.4, `PriorityWithAgeing`: the order of the ranks, and that a rank never changes with time."""
 
 import time
+from collections.abc import Iterator
+from functools import partial
 from random import Random
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_09.aging_words import why
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
 from lessons_lib.checks.lesson_09.ranks import is_before, refuse_no_number
-from lessons_lib.scheduling.policies import PriorityWithAgeing
-from lessons_lib.scheduling.sequence import WaitingQueue
+from lessons_lib.scheduling.sequence import Sequence
 
+Spec = tuple[Any, ...]  # arrival, tier, and perhaps interactive, the lengths of prompt and expected answer
+Case = tuple[float, float, list[Spec]]  # patience, head start, the sequences
 INTERACTIVE = True
 # patience, head start, then (arrival, tier, interactive) of the sequence that goes first, and of the other
-CASES = (
+PAIRS = (
     (10, 4, (1, 0), (2, 0)),
     (10, 4, (1, 1), (2, 1)),
     (10, 4, (5, 0), (4, 1)),
@@ -48,173 +53,259 @@ CASES = (
 )
 
 
-def check_priority_with_aging(attempt) -> None:
-    for patience, head_start, first, other in CASES:
-        _check_pair(attempt, patience, head_start, first, other)
-    _check_clock(attempt)
-    _check_lengths(attempt)
-    _check_queue(attempt)
+def cases() -> Iterator[Case]:
+    """Pairs of which the first goes first, then one twice, two of other lengths, and many in one queue."""
+    yield from ((patience, head_start, [first, other]) for patience, head_start, first, other in PAIRS)
+    yield 10, 4, [(1.0, 1, INTERACTIVE)]
+    yield 10, 4, [(1, 0, False, 40, 60), (2, 0, False, 3, 5)]
+    draw = Random(9)
+    for patience, head_start in ((25, 40), (25, 40), (0, 0), (0, 40), (25, 0), (0.5, 0.25), (60, 75), (1000, 5)):
+        specs: dict[float, Spec] = {}
+        while len(specs) < 60:
+            spec = (draw.randrange(80_000) / 64, draw.choice((0, 1, 2, 3)), draw.random() < 0.5)
+            specs.setdefault(counts_as(spec, patience, head_start), spec)  # no two of the same rank
+        yield patience, head_start, list(specs.values())
 
 
-def _sequence(name: str, arrival: float, tier: int, interactive: bool = False):
-    return a_sequence(name, 13, arrival=arrival, tier=tier, interactive=interactive)
+def counts_as(spec: Spec, patience: float, head_start: float) -> float:
+    return spec[0] + spec[1] * patience - (len(spec) > 2 and spec[2]) * head_start
 
 
-def _looked_at(sequence) -> tuple:
-    return sequence.arrival_time, sequence.tier, sequence.is_interactive
+def run(Policy: Any, case: Case, watch: Watch) -> None:
+    patience, head_start, specs = case
+    policy = Policy(patience, head_start)
+    sequences = [made(f"{number}" if len(specs) > 2 else "AB"[number], *spec) for number, spec in enumerate(specs)]
+
+    def look() -> dict[str, Any]:
+        """What a rank may not change."""
+        own = {"policy.patience": policy.patience, "policy.head_start": policy.head_start}
+        for each in sequences[:2]:
+            own |= {
+                f"arrival_time of {each.id}": each.arrival_time,
+                f"is_interactive of {each.id}": each.is_interactive,
+                f"tier of {each.id}": each.tier,
+                f"state of {each.id}": list(state_of(each)),
+            }
+        return own
+
+    if len(sequences) == 1:
+        watch("`rank`, twice", partial(twice, policy, *sequences), look=look, subject="the second rank of A")
+    elif len(sequences) == 2:
+        watch("`rank` of A and B", partial(first_of, policy, *sequences), look=look, subject="the one that goes first")
+    else:
+        watch("a queue of 60", partial(order, policy, sequences), subject="the order")
 
 
-def _settings(patience: float, head_start: float) -> str:
-    return f"patience {patience} s, head start {head_start} s"
+def made(
+    name: str, arrival: float, tier: int, interactive: bool = False, prompt: int = 13, expected: float | None = None
+) -> Sequence:
+    return a_sequence(name, prompt, arrival=float(arrival), tier=tier, interactive=interactive, expected=expected)
 
 
-def _told(sequence) -> str:
-    return (
-        f"arrived at {sequence.arrival_time} s, tier {sequence.tier}, "
-        f"{'' if sequence.is_interactive else 'not '}interactive"
-    )
-
-
-def _counts_as(sequence, patience: float, head_start: float) -> float:
-    return sequence.arrival_time + sequence.tier * patience - sequence.is_interactive * head_start
-
-
-def _rank(policy, sequence, case: str):
-    state, own, told, settings = (
-        state_of(sequence),
-        _looked_at(sequence),
-        _told(sequence),
-        (policy.patience, policy.head_start),
-    )
-    rank = call(policy.rank, sequence, case=case)
-    if _looked_at(sequence) != own:
-        what = f"your code changed the sequence. Before: {told}. Now: {_told(sequence)}."
-        raise Mistake(
-            what,
-            case=case,
-            idea=("A policy only reads sequences. Other code relies on their arrival, tier and state too."),
-        )
-    if state_of(sequence) != state:
-        what = "your code changed the sequence: its tokens, its blocks or its number of computed tokens."
-        raise Mistake(
-            what,
-            case=case,
-            idea=("A policy only reads sequences. Other code relies on their arrival, tier and state too."),
-        )
-    if (policy.patience, policy.head_start) != settings:
-        what = (
-            f"your code changed the policy. Before: {_settings(*settings)}. Now: "
-            f"{_settings(policy.patience, policy.head_start)}."
-        )
-        raise Mistake(
-            what,
-            case=case,
-            idea=(
-                "Both settings apply to all sequences, including later ones. Keep what applies only to this "
-                "sequence in a local variable."
-            ),
-        )
-    refuse_no_number(rank, case)
+def rank_of(policy: Any, sequence: Sequence) -> Any:
+    rank = policy.rank(sequence)
+    refuse_no_number(rank, "")
     return rank
 
 
-def _made(attempt, patience: float, head_start: float):
-    policy = attempt(patience, head_start)
-    if not hasattr(policy, "rank"):
-        raise Mistake(
-            "the class should have a method `rank(self, sequence)`; yours has none.",
-            case=f"{_settings(patience, head_start)}.",
-        )
-    return policy
+def first_of(policy: Any, a: Sequence, b: Sequence) -> str:
+    ranks = rank_of(policy, a), rank_of(policy, b)
+    return Shown("A" if is_before(*ranks, "") else "B" if is_before(*ranks[::-1], "") else "neither: they are tied")
 
 
-def _check_pair(attempt, patience: float, head_start: float, first, other) -> None:
-    policy = _made(attempt, patience, head_start)
-    a, b = (_sequence(name, *numbers) for name, numbers in zip("AB", (first, other)))
-    case = f"{_settings(patience, head_start)}. A: {_told(a)}. B: {_told(b)}."
-    try:
-        ranks = _rank(policy, a, case), _rank(policy, b, case)
-    except ZeroDivisionError:
-        if patience and head_start:
-            raise
-        zero = "head start" if patience else "patience"
-        raise Mistake(
-            f"`rank` divides by the {zero}, and a {zero} of 0 is allowed.",
-            case=case,
-            idea="Add and subtract seconds. A setting of 0 seconds then has no effect on the order.",
-        ) from None
-    if not is_before(*ranks, case):
-        a_, b_ = (_counts_as(sequence, patience, head_start) for sequence in (a, b))
-        what = (
-            f"A should go first: A ranks as if it had arrived at {a_:g} s, B as if at {b_:g} s. "
-            f"Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
-        )
-        raise Mistake(what, case=case, idea=why(attempt))
-
-
-def _check_clock(attempt) -> None:
-    case = f"{_settings(10, 4)}; the rank of one sequence, computed twice."
-    policy, sequence = _made(attempt, 10, 4), _sequence("A", 1.0, 1, INTERACTIVE)
-    before = _rank(policy, sequence, case)
+def twice(policy: Any, sequence: Sequence) -> str:
+    before = rank_of(policy, sequence)
     time.sleep(0.002)
-    after = _rank(policy, sequence, case)
-    if before != after:
-        what = f"the rank of a sequence should never change; yours was {short(before)}, then {short(after)}."
-        idea = (
-            "The queue asks once, when a sequence arrives. All waiting sequences age at the same rate, so the "
-            "current time makes no difference to the order: leave the clock out."
-        )
-        raise Mistake(what, case=case, idea=idea)
+    return Shown("the same" if rank_of(policy, sequence) == before else "another")
 
 
-def _check_lengths(attempt) -> None:
-    case = (
-        f"{_settings(10, 4)}. Both tier 0 and not interactive. A: arrived at 1 s, prompt 40, max_tokens 90, expected "
-        "answer 60. B: arrived at 2 s, prompt 3, max_tokens 8, expected answer 5."
-    )
-    policy = _made(attempt, 10, 4)
-    a = a_sequence("A", 40, max_tokens=90, arrival=1, expected=60)
-    b = a_sequence("B", 3, max_tokens=8, arrival=2, expected=5)
-    ranks = _rank(policy, a, case), _rank(policy, b, case)
-    if not is_before(*ranks, case):
-        what = f"A should go first, since it arrived first. Your ranks are {short(ranks[0])} and {short(ranks[1])}."
-        idea = (
-            "How long a request is makes no difference here: only its arrival time, its tier and `is_interactive` do."
-        )
-        raise Mistake(what, case=case, idea=idea)
+def order(policy: Any, sequences: list[Sequence]) -> list[str]:
+    return [each.id for each in sorted(sequences, key=partial(rank_of, policy))]
 
 
-def _check_queue(attempt) -> None:
-    """The order of a queue of forty sequences."""
-    rng = Random(9)
-    for settings in ((0, 0), (0.5, 0.25), (7, 3), (7, 20), (1000, 5)):
-        sequences = [_sequence(str(n), n * 0.75, rng.choice((0, 1, 2, 3)), rng.random() < 0.5) for n in range(40)]
-        case = (
-            f"{_settings(*settings)}; forty sequences in tiers 0 to 3, one every 0.75 s, about half of them "
-            "interactive."
-        )
-        queue, want = WaitingQueue(_made(attempt, *settings)), WaitingQueue(PriorityWithAgeing(*settings))
-        for sequence in sequences:
-            queue.add(sequence), want.add(sequence)
-        index = next(
-            (
-                n
-                for n, (one, other) in enumerate(zip(queue, want))
-                if _counts_as(one, *settings) != _counts_as(other, *settings)
-            ),
-            None,
-        )
-        if index is not None:
-            one, other = list(queue)[index], list(want)[index]
-            what = (
-                f"position {index + 1} of the queue should be {other.id} ({_told(other)}); yours is {one.id} "
-                f"({_told(one)})."
-            )
-            raise Mistake(
-                what,
-                case=case,
-                idea=(
-                    "The rule is the same for every sequence: arrival time + tier × patience, minus the head "
-                    "start if it is interactive."
-                ),
-            )
+def tell(case: Case) -> str:
+    patience, head_start, specs = case
+    settings = f"patience {patience} s, head start {head_start} s."
+    if len(specs) > 2:
+        return f"{settings} Sixty sequences in tiers 0 to 3, about half of them interactive."
+    told = (f"{name}: {told_of(*spec)}; ranks as if it had arrived at {counts_as(spec, patience, head_start):g} s."
+            for name, spec in zip("AB", specs))  # fmt: skip
+    return f"{settings} {' '.join(told)}"
+
+
+def told_of(arrival: float, tier: int, interactive: bool = False, *lengths: float) -> str:
+    text = f"arrived at {arrival} s, tier {tier}, {'' if interactive else 'not '}interactive"
+    return text + (f", prompt {lengths[0]}, expected answer {lengths[1]}" if lengths else "")
+
+
+MISTAKES = """
+The whole order is reversed: the smallest rank goes first.
+= return -(sequence.arrival_time + sequence.tier * self.patience - head_start)
+Your rank uses only the arrival time: that is first come, first served. The tier and the head start belong in the same
+sum.
+= return sequence.arrival_time
+That is strict priority: a lower tier waits until no better one is left, however long that takes. Here waiting counts,
+too: arrival, tier and head start belong in one sum.
+= return sequence.tier, sequence.arrival_time
+or
+= return sequence.tier, not sequence.is_interactive, sequence.arrival_time
+Your head start works only within a tier. Between tiers, that is strict priority: a lower tier waits until no better one
+is left. Arrival, tier and head start belong in one sum.
+= return sequence.tier, sequence.arrival_time - head_start
+All interactive requests go before all others, however long the others wait. Being interactive is worth `head_start`
+seconds, no more: put everything in one sum.
+= return not sequence.is_interactive, sequence.tier, sequence.arrival_time
+or
+= return not sequence.is_interactive, sequence.arrival_time + sequence.tier * self.patience
+Your rank uses only the tier. A request that has waited long enough must go first at some point: put arrival time and
+tier in one sum.
+= return sequence.tier
+Your rank uses only `is_interactive`. Arrival time, tier and head start belong in one sum.
+= return -head_start
+Your ranks never go below 0, so all sequences whose rank should be negative are tied. A rank may be negative: only the
+order matters.
+= return max(sequence.arrival_time + sequence.tier * self.patience - head_start, 0)
+Interactive requests that arrive in the first seconds are all tied, because your arrival − head start never goes below
+0. A rank may be negative.
+= return max(sequence.arrival_time - head_start, 0) + sequence.tier * self.patience
+In the tiers below the best, your head start can at most cancel the tier. Subtract all of it, even if the rank becomes
+smaller than the arrival time.
+- return
++ tier = sequence.tier * self.patience
++ return sequence.arrival_time + (max(tier - head_start, 0) if sequence.tier else -head_start)
+Your head start can at most cancel the tier, so an interactive tier-0 request gains nothing. Subtract all of it.
+= return sequence.arrival_time + max(sequence.tier * self.patience - head_start, 0)
+Your rank ignores `is_interactive`, or all sequences get the head start. An interactive request ranks as if it had
+arrived `head_start` seconds earlier, and no other.
+= head_start = 0
+The sign of the head start is wrong, or it goes to the sequences that aren't interactive. The smallest rank goes first,
+so a head start makes the rank of an interactive request smaller.
+= return sequence.arrival_time + sequence.tier * self.patience + head_start
+Being interactive is worth twice the head start here. Subtract it once from interactive requests, and leave the others.
+= head_start = self.head_start if sequence.is_interactive else -self.head_start
+Being interactive is worth one second here, whatever the head start is: subtract `self.head_start` seconds.
+= head_start = sequence.is_interactive
+Being interactive is worth `patience` seconds here, like a tier. It has a setting of its own: `self.head_start`.
+= head_start = self.patience if sequence.is_interactive else 0.0
+You multiply the head start by the patience, so it is worth more or less than it says. All are in seconds: use them as
+they are.
+= head_start = self.head_start * self.patience if sequence.is_interactive else 0.0
+You multiply the head start by the tier, so interactive tier-0 requests have none. It's the same for all tiers.
+= return sequence.arrival_time + sequence.tier * self.patience - head_start * sequence.tier
+Only tier 0 gets a head start in your rank. Every interactive request gets it, whatever its tier.
+~ if sequence.is_interactive => if sequence.is_interactive and sequence.tier == 0
+Interactive tier-0 requests get no head start in your rank. Every interactive request gets it, whatever its tier.
+~ if sequence.is_interactive => if sequence.is_interactive and sequence.tier
+Your rank ignores the tier of interactive requests. The head start comes on top of it: arrival + tier × patience − head
+start.
+= return sequence.arrival_time - head_start + sequence.tier * self.patience * (not sequence.is_interactive)
+Your rank ignores the tier of interactive requests, and never uses the head start. Both belong in one sum.
+= return sequence.arrival_time + sequence.tier * self.patience * (not sequence.is_interactive)
+Your rank ignores the tier. Each tier below the best adds `patience` seconds.
+= return sequence.arrival_time - head_start
+Your rank ignores the arrival time, and with it the time spent waiting. Arrival time, tier and head start belong in one
+sum.
+= return sequence.tier * self.patience - head_start
+The sign of the tier is wrong: tier 0 is the best, and the smallest rank goes first. A worse tier makes the rank larger.
+= return sequence.arrival_time - sequence.tier * self.patience - head_start
+A later arrival has the smaller rank here, so the newest goes first. An early arrival should have a small rank.
+= return sequence.tier * self.patience - sequence.arrival_time - head_start
+The signs of arrival and tier are flipped: the smallest rank goes first.
+= return -sequence.arrival_time - sequence.tier * self.patience - head_start
+A longer patience makes a tier worth less here. Do you divide by it, or multiply the arrival time by it? It's the number
+of seconds that each tier is worth: patience × tier.
+= return sequence.arrival_time * self.patience + sequence.tier - head_start
+or
+= return sequence.arrival_time + (sequence.tier / self.patience if self.patience else 0) - head_start
+`rank` divides by a setting, and a patience or head start of 0 is allowed. Add and subtract seconds.
+= return sequence.arrival_time + sequence.tier / self.patience - head_start
+or
+= return sequence.arrival_time / self.patience + sequence.tier - head_start / self.patience
+You multiply arrival time and tier, so what a tier is worth depends on the time of day. Add them: arrival + tier ×
+patience.
+= return sequence.arrival_time * (self.patience + sequence.tier) - head_start
+or
+= return sequence.arrival_time * sequence.tier - head_start
+A tier is worth one second here, whatever the patience is. It should be worth `self.patience` seconds.
+= return sequence.arrival_time + sequence.tier - head_start
+A tier is worth `head_start` seconds here. `self.patience` is for tiers, `self.head_start` for interactive requests.
+= return sequence.arrival_time + sequence.tier * self.head_start - head_start
+Tier 2 ranks like tier 1. Each further tier adds `patience` seconds.
+= return sequence.arrival_time + bool(sequence.tier) * self.patience - head_start
+Tier 2 is worth four times the patience here. Each tier below the best adds `patience` seconds once: patience × tier.
+= return sequence.arrival_time + sequence.tier**2 * self.patience - head_start
+You raise the patience to the power of the tier. Each tier below the best adds `patience` seconds: tier × patience.
+= return sequence.arrival_time + (self.patience**sequence.tier if sequence.tier else 0) - head_start
+or
+= return sequence.arrival_time + self.patience**sequence.tier - head_start
+You multiply the patience by the head start. They are separate numbers of seconds: a tier is worth `patience` seconds.
+= return sequence.arrival_time + sequence.tier * self.patience * self.head_start - head_start
+Fractions of a second are lost. Many requests arrive within one second; keep the arrival time as it is.
+~ sequence.arrival_time => int(sequence.arrival_time)
+or
+= return round(sequence.arrival_time + sequence.tier * self.patience - head_start, 2)
+or
+= return (sequence.arrival_time + sequence.tier * self.patience - head_start) // 1
+or
+= return round(1000 * (sequence.arrival_time + sequence.tier * self.patience - head_start))
+You multiply the arrival time, so patience and head start in seconds hardly count next to it. All are in seconds.
+~ sequence.arrival_time => 1000 * sequence.arrival_time
+The two settings are swapped: `self.patience` is for tiers, `self.head_start` for interactive requests.
+- head_start =
+- return
++ return sequence.arrival_time + sequence.tier * self.head_start - self.patience * sequence.is_interactive
+Your ranks are the same whatever the patience is. A tier is worth `self.patience` seconds, which differs from policy to
+policy.
+~ self.patience - => 10 -
+Your ranks are the same whatever the head start is. Being interactive is worth `self.head_start` seconds.
+~ self.head_start if => 4 if
+A setting of 0 needs no special case: 0 seconds add nothing, and the order of arrival is what is left.
+~ self.head_start if => (self.head_start if self.patience else 0.0) if
+or
+~ sequence.tier * self.patience => sequence.tier * (self.patience or 1)
+The queue asks once, when a sequence arrives. All waiting sequences age at the same rate, so the current time makes no
+difference to the order: leave the clock out.
+= return sequence.arrival_time + sequence.tier * self.patience - head_start - time.time()
+How long a request is makes no difference here: only its arrival time, its tier and `is_interactive` do.
+~ - head_start => - head_start + (sequence.expected_tokens or 0)
+or
+~ - head_start => - head_start + len(sequence.prompt_ids)
+"""
+
+READS = "A policy only reads sequences. Other code relies on their arrival, tier and state: use a local variable."
+SETTINGS = "Both settings apply to all sequences. Keep what applies only to this one in a local variable."
+TASK = Task(
+    reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
+    cases=cases,
+    run=run,
+    tell=tell,
+    clear=0.6,
+    known=mistakes(MISTAKES, time=time),
+    about={
+        "returned": "A sequence ranks as if it had arrived `patience` seconds later for each tier below the best, and "
+        "`head_start` seconds earlier if it is interactive.",
+        "raised ZeroDivisionError": "A patience or head start of 0 is allowed. Add and subtract seconds.",
+        **{
+            f"{name} of {which}": READS
+            for name in ("arrival_time", "is_interactive", "tier", "state")
+            for which in "AB"
+        },
+        **dict.fromkeys(("policy.patience", "policy.head_start"), SETTINGS),
+    },
+)
+
+EXERCISE = Exercise(
+    id="09.4",
+    title="priority with aging (optional)",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "All waiting requests age at the same rate. So three things are enough: when a request arrived, how many "
+        "seconds its tier costs it, and how many it gains if it is interactive.",
+        "The rank is a time: the arrival time, plus `patience` seconds for each tier below the best, minus "
+        "`head_start` seconds if the request is interactive. Tier 0 is the best.",
+        "`head_start = self.head_start if sequence.is_interactive else 0`; `return sequence.arrival_time + "
+        "sequence.tier * self.patience - head_start`",
+    ),
+    points=1,
+)

@@ -2,6 +2,18 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "11.a": {
+        0: "All three blocks are found, but the logits after the last token are needed: it is computed once more.",
+        16: "The last block is found as well. Only the last token is computed once more, for its logits.",
+        48: "That is the whole prompt, without a cache.",
+    },
+    "11.b": {
+        20: "That is without sharing. The full blocks of the prompt are stored once.",
+        8: "The prompt's last block isn't full: each writes its own tokens to it, so each needs a copy.",
+        3: "Those are the shared blocks. Each also has two of its own, for positions 48 to 69.",
+    },
+}
 QUIZ = [
     Question(
         text="Two prompts have the same tokens 16 to 31, but different tokens before them. Blocks hold 16 tokens. Can "

@@ -1,0 +1,11 @@
+"""Diagnosis: runs an answer beside the reference, and names the known mistake that it makes.
+
+An exercise is a reference, cases, what can be seen in a case, and the mistakes that learners make, each a small change
+of the reference with the sentence that explains it. CONTRIBUTING.md says how to write one.
+"""
+
+from lessons_lib.checks.diagnosis.mistakes import Known, mistakes
+from lessons_lib.checks.diagnosis.task import Task
+from lessons_lib.checks.diagnosis.watching import Watch, calls
+
+__all__ = ["Known", "Task", "Watch", "calls", "mistakes"]
