@@ -66,7 +66,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
     Raises:
         StepFailed: with the requests to blame: those that are scheduled, or, if there are none, those swapped out.
     """
-    requests = requests_of(scheduler_output)
+    requests: list[Any] = list(scheduler_output.num_scheduled_tokens)
     try:
         core.copy_blocks(scheduler_output.block_copies)
         if not requests:
