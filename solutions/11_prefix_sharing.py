@@ -509,7 +509,8 @@ class HashesAfterTheStep(CopyOnWriteScheduler):
 
 
 def tokens_computed(scheduler_class, count):
-    scheduler = scheduler_class(PrefixCache(300, BLOCK), max_num_seqs=16, max_num_batched_tokens=1024, **YOURS)
+    pool = PrefixCache(300, BLOCK)
+    scheduler = scheduler_class(pool, max_num_seqs=16, max_num_batched_tokens=1024, **YOURS)
     for n in range(count):
         scheduler.add(Sequence(str(n), [*beginning, *range(8 * n, 8 * n + 8)], 1))
     computed = 0
@@ -525,8 +526,10 @@ Table(
     columns=["requests", *map(str, counts)],
     rows=[
         ["tokens of their prompts", *(n * (len(beginning) + 8) for n in counts)],
-        ["computed, hashes after the step", *(tokens_computed(HashesAfterTheStep, n) for n in counts)],
-        ["computed, hashes when scheduled", *(tokens_computed(CopyOnWriteScheduler, n) for n in counts)],
+        ["computed, hashes after the step",
+         *(tokens_computed(HashesAfterTheStep, n) for n in counts)],
+        ["computed, hashes when scheduled",
+         *(tokens_computed(CopyOnWriteScheduler, n) for n in counts)],
     ],
     caption="Requests with a common beginning that arrive together",
 )

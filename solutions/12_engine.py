@@ -905,7 +905,8 @@ def chooser(**rule):
     """A function that chooses the next tokens of 64 sequences with this rule."""
     params, memory, position = SamplingParams(**rule), RulesState(), count()
     sequences = [Sequence(str(number), [number], 99) for number in range(64)]
-    rules = [LogitsRules(params, memory).processor(each) if rule else None for each in sequences]
+    own = LogitsRules(params, memory)
+    rules = [own.processor(each) if rule else None for each in sequences]
     return lambda: choose_tokens(LOGITS, [params] * 64, [0] * 64, [next(position)] * 64, rules)
 
 

@@ -712,12 +712,14 @@ of_churn = {
     "steps with prompts too": workloads.best[f"{CHURN}, 1,024 × 10–200 + 10–200"],
 }
 draw_bars(
-    of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests, a model of 0.5 B",
+    of_churn, "tokens/s",
+    title="Output tokens a second, 1,024 short requests, a model of 0.5 B",
     note=workloads.provenance, own=["steps with prompts too"],
 )  # fmt: skip
 print(f"Tokens a second over those of vLLM ({workloads.peers_provenance}):")
 for load in ("nano-vllm, greedy", "churn, 1,024 × 10–200 + 10–200"):
-    ranges = [f"{size} {range_text(times_vllm(rows))}" for size, rows in workloads.by_size[load].items()]
+    by_size = workloads.by_size[load].items()
+    ranges = [f"{size} {range_text(times_vllm(rows))}" for size, rows in by_size]
     print(f"{load}: {'; '.join(ranges)}")
 
 # %% [markdown]

@@ -208,11 +208,11 @@ class LogitsProcessor:
         return self.rules.looks_at_tokens
 
     def missing_tokens(self, position: int) -> int:
-        """How many tokens a completion with `position` tokens needs until `min_tokens` excludes its end no more."""
+        """Number of tokens that a completion with `position` tokens still needs before `min_tokens` allows its end."""
         return self.rules.params.min_tokens - position
 
     def biases(self, is_beginning: bool, vocab_size: int) -> tuple[float, dict[int, float]]:
-        """What is added to logits: to those of some tokens, by their ids, and in front of it, to all others."""
+        """The amounts added to logits: first to those of all tokens that aren't named, then to some by their ids."""
         params, others = self.rules.params, 0.0
         added = dict(params.logit_bias or {})
         if params.allowed_token_ids is not None:

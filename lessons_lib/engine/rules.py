@@ -17,7 +17,7 @@ class NoTokenAllowed(RuntimeError):
 
 
 class RulesMemory(Protocol):
-    """What the rules of a step need on the device, such as a RulesState."""
+    """State that the rules of a step need on the device, such as a RulesState."""
 
     def process(self, logits: torch.Tensor, processors: ListOf[Any], positions: ListOf[int]) -> torch.Tensor:
         """The logits of a step after the rules of each sequence, float32 [N, vocabulary]; the argument stays as it is.

@@ -73,7 +73,7 @@ class Slots:
 
 @dataclass
 class Plan:
-    """What a step with the same sequences as the last one needs again, as most steps have.
+    """The part of a step's rules that the next step uses again if it has the same sequences, as most steps have.
 
     Attributes:
         processors, positions: of each sequence, see `RulesMemory`; the positions are those of the next step.
@@ -98,7 +98,7 @@ class Plan:
 
 
 class RulesState:
-    """What the rules of the completions of an engine need on the device.
+    """State that the rules of an engine's completions need on the device.
 
     Attributes:
         counts: int32: twice the number of times that the completion contains a token, plus 1 if the prompt does. Filled

@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_in(output: SchedulerOutput) -> dict[int, list[Wanted]]:
-    """What the requests of a launched step ask for: how many of the likeliest tokens -> for which rows."""
+    """Collect what the requests of a launched step ask for: how many of the likeliest tokens -> for which rows."""
     scheduled: dict[Request, int] = output.num_scheduled_tokens  # type: ignore[assignment]
     wanted: dict[int, list[Wanted]] = {}
     extra = len(scheduled)  # rows of prompts are below those of the requests

@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 from fronts import counting_engine, read, until, until_empty
 
@@ -24,9 +25,7 @@ class FreeGrammar:
         return self
 
     def allowed(self, output_ids, size):
-        import torch
-
-        return torch.ones(size, dtype=torch.bool)
+        return np.full(-(-size // 32), -1, np.int32)
 
 
 @pytest.fixture
