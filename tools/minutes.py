@@ -6,9 +6,11 @@ lessons from the student notebook alone. What is under "Further", and what is op
 
 import argparse
 import ast
+import io
 import json
 import re
 import sys
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -84,8 +86,18 @@ def _statements(source: str) -> list[str]:
 
 
 def _code_lines(source: str) -> int:
+    """Lines of up to 120 characters: a statement that is wrapped for narrow screens isn't more to read."""
     helpers = re.compile(r"(predict|reveal|quiz|progress|hint|check|show_source|from|import)\b")
-    return sum(bool(line.strip()) and not helpers.match(line) for line in source.splitlines())
+    count, wrapped = 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NEWLINE:
+            text = wrapped if wrapped.endswith(token.line) else wrapped + token.line
+            length = sum(len(line.strip()) + 1 for line in text.splitlines())
+            count += 0 if helpers.match(text) else -(-length // 120)
+            wrapped = ""
+        elif token.type == tokenize.NL and token.line.strip() and not token.line.strip().startswith("#"):
+            wrapped += token.line
+    return count
 
 
 def _picture(output: dict) -> int:

@@ -6,7 +6,7 @@ from lessons_lib.checks.lessons import released_pages
 from tools.minutes import EASY_LINES, FAILED_CHECK, UNDERSTAND, _prose, _solution, minutes_of
 
 PAGES = released_pages()
-SLACK = 9  # minutes; readers differ by more
+SLACK = 5  # minutes; readers differ by more
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.number for page in PAGES])
