@@ -1,10 +1,12 @@
-"""The same attention computed with PyTorch.
+"""The same attention computed with PyTorch, and with vLLM's kernel if it is installed.
 
 Each function returns one call per block table, or None if it doesn't apply.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -155,6 +157,20 @@ def flex(inputs: Inputs) -> Calls | None:
     return [lambda mask=mask: attend(mask) for mask in masks]
 
 
+def flash_attention_3(inputs: Inputs) -> Calls | None:
+    """As it is built into vLLM, over the same paged cache; None without vLLM."""
+    if find_spec("vllm") is None:
+        return None
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+    case = inputs.case
+    attend = partial(
+        flash_attn_varlen_func, inputs.q, inputs.k_cache, inputs.v_cache, max(case.q_lens), inputs.cu_seqlens_q,
+        max(case.context_lens), seqused_k=inputs.context_lens, softmax_scale=inputs.scale, causal=True, fa_version=3,
+    )  # fmt: skip
+    return [partial(attend, block_table=table) for table in inputs.tables]
+
+
 def _rectangle(inputs: Inputs) -> torch.Tensor:
     return inputs.q.unflatten(0, (len(inputs.case.q_lens), -1)).transpose(1, 2)
 
@@ -167,4 +183,5 @@ PEERS: dict[str, Callable[[Inputs], Calls | None]] = {
     "dense SDPA, cuDNN": lambda inputs: dense_sdpa(inputs, SDPBackend.CUDNN_ATTENTION),
     "packed FlashAttention-2": packed_flash,
     "FlexAttention": flex,
+    "FlashAttention-3": flash_attention_3,
 }
