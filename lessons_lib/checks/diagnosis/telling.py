@@ -35,7 +35,7 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     place, got, wanted = deepest(got, wanted)
     if kind(got) != kind(wanted):
         got = short(got) if got is None else f"{kind(got)}: {short(got)}"
-        wanted = f"{kind(wanted)}, {short(wanted)}"
+        wanted = wanted if isinstance(wanted, Shown) else f"{kind(wanted)}, {short(wanted)}"
     else:
         got, wanted = short(got), short(wanted)
     when = f"after {mine.done}, " if name != "returned" else "" if alone else f"{mine.done}: "

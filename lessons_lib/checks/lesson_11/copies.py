@@ -1,220 +1,243 @@
-"""Judges 11.4, `copy_before_write`: the sequence gets a block of its own, and all others keep what they have."""
+"""11.3, `copy_before_write`: the sequence gets a block of its own, and all others keep what they have."""
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import refused
-from lessons_lib.checks.lesson_11.counts import expect
-from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
-from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
-A, B = bytes([1]) * 32, bytes([2]) * 32
+
+class Case(NamedTuple):
+    """Block tables, and who is about to write.
+
+    Attributes:
+        tables: name -> its blocks.
+        hashed: the blocks in use that have a hash.
+        left: the free blocks that still have one.
+        writes: (name, index in its table).
+    """
+
+    num_blocks: int
+    tables: dict[str, list[int]]
+    hashed: list[int]
+    left: list[int]
+    writes: list[tuple[str, int]]
 
 
-def check_copy_before_write(attempt) -> None:
-    _check_fork(attempt)
-    _check_cached(attempt)
-    _check_old_hash_of_the_new_block(attempt)
-    _check_any_block(attempt)
-    _check_three_users(attempt)
-    _check_no_block_free(attempt)
-
-
-def _forked(num_blocks: int, blocks: list[int], users: int = 2):
-    """(pool, sequences that all use the same blocks)."""
-    pool = PrefixCache(num_blocks, 4)
-    # The block ids are those that the pool allocates, in another order if the case wants it.
-    assert sorted(pool.allocate(len(blocks))) == sorted(blocks)
-    for _ in range(users - 1):
-        pool.touch(blocks)
-    prompt = list(range(4 * len(blocks) - 2))
-    return pool, [
-        Sequence(name, prompt, 5, blocks=list(blocks), num_computed_tokens=len(prompt)) for name in "XYZ"[:users]
-    ]
-
-
-def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
-    """`attempt` replaces one block of the table, and says what has to be copied."""
-    before, hashes = list(sequence.blocks), dict(pool.block_to_hash)
-    want = BlockCopy(COPY, before[index], target)
-    got = call(attempt, pool, sequence, index, case=case)
-    if not isinstance(got, BlockCopy):
-        idea = "The contents of the block still have to be copied on the device. Return what to copy: a `BlockCopy`."
-        if got is None and list(sequence.blocks) == before:
-            idea = _table_idea(True, index) + " Return what to copy: a `BlockCopy`."
-            if pool.block_to_hash != hashes:
-                idea = "Without its hash, no sequence that comes later finds the block. " + idea
-        raise Mistake(f"the function should return {want}; yours returned {short(got)}.", case=case, idea=idea)
-    if list(sequence.blocks) != [*before[:index], target, *before[index + 1 :]]:
-        raise Mistake(
-            f"`sequence.blocks` should be {[*before[:index], target, *before[index + 1 :]]}; yours is "
-            f"{short(sequence.blocks)}.",
-            case=case,
-            idea=_table_idea(list(sequence.blocks) == before, index) + _no_list(sequence.blocks),
-        )
-    if sequence.num_computed_tokens != len(sequence.prompt_ids) or sequence.output_ids:
-        raise Mistake(
-            f"`num_computed_tokens` should still be {len(sequence.prompt_ids)}, and `output_ids` empty; they are "
-            f"{sequence.num_computed_tokens} and {short(sequence.output_ids)}.",
-            case=case,
-            idea="The copy holds the same keys and values, so nothing has to be computed again.",
-        )
-    if got != want:
-        raise Mistake(f"the copy should be {want}; yours is {got}.", case=case, idea=_copy_idea(got, want))
-
-
-def _table_idea(is_unchanged: bool, index: int) -> str:
-    if is_unchanged:
-        return (
-            "The table still has the old block, to which the sequence may not write: what it holds must stay, for "
-            "others now or for those that find it later. Put the new block in its place."
-        )
-    return f"Only entry {index} of the table changes: from the old block to the new one."
-
-
-def _copy_idea(got: BlockCopy, want: BlockCopy) -> str:
-    if (got.source, got.target) == (want.target, want.source):
-        return "`source` is the block that is read, and `target` the one that is written: the new block."
-    if got.kind != want.kind:
-        return "This copy stays within the pool: its kind is `COPY`. The swap space is not involved."
-    idea = "It is copied from the block that was in the table to the block that replaces it."
-    return idea + _no_list([got.source, got.target])
-
-
-def _no_list(blocks: list) -> str:
-    return " `pool.allocate(1)` returns a list with one block." if any(isinstance(one, list) for one in blocks) else ""
-
-
-def _check_fork(attempt) -> None:
-    pool, (first, second) = _forked(4, [0, 1])
-    case = "four blocks; X and its fork Y use blocks 0 and 1; the free queue is [2, 3]. Y is about to write to block 1."
-    _copy(attempt, pool, second, 1, 2, case)
-    if first.blocks != [0, 1]:
-        raise Mistake(
-            f"X's table should still be [0, 1]; it is {first.blocks}.", case=case, idea="Only Y gets a new block."
-        )
-    books = (
-        "Y uses the new block now, and no longer uses block 1: `pool.allocate` has counted the one, and the other has "
-        "to be freed, once. Y still uses block 0."
-    )
-    expect(pool, {0: 2, 1: 1, 2: 1}, [3], case, books)
-    _check_new_is_writable(pool, case)
-
-
-def _check_cached(attempt) -> None:
-    pool, (only,) = _forked(4, [0, 1], users=1)
-    pool.cache_full_block(0, A)
-    pool.cache_full_block(1, B)
-    case = (
-        "four blocks; only X uses blocks 0 and 1, which have the hashes a and b; the free queue is [2, 3]. X is about "
-        "to write to block 1."
-    )
-    _copy(attempt, pool, only, 1, 2, case)
-    if pool.ref_count.get(1) == 0:
-        raise Mistake(
-            "block 1 has a count of 0 in `ref_count`, but it isn't in the free queue.",
-            case=case,
-            idea="Leave the counting to the pool: `pool.free([block])` lowers the count, and frees the block if no "
-            "other sequence uses it.",
-        )
-    books = (
-        "X no longer uses block 1, and neither does any other sequence: it is free, and goes to the end of the queue."
-    )
-    expect(pool, {0: 1, 2: 1}, [3, 1], case, books)
-    if pool.match_prefix([A, B]) != [0, 1]:
-        idea = (
-            "Block 1 keeps its contents and its hash, so that others still find it. The copy gets no hash: X is about "
-            "to change it."
-        )
-        raise Mistake(
-            f"afterwards `pool.match_prefix([a, b])` should return [0, 1]; it returns {pool.match_prefix([A, B])}.",
-            case=case,
-            idea=idea,
-        )
-    _check_new_is_writable(pool, case)
-
-
-def _check_old_hash_of_the_new_block(attempt) -> None:
-    pool, (_, second) = _forked(3, [0, 1])
-    pool.cache_full_block(*pool.allocate(1), A)
-    pool.free([2])
-    case = (
-        "three blocks; X and its fork Y use blocks 0 and 1; block 2 is free, and has the hash a. Y is about to write "
-        "to block 1."
-    )
-    _copy(attempt, pool, second, 1, 2, case)
-    expect(pool, {0: 2, 1: 1, 2: 1}, [], case)
-    if pool.match_prefix([A]) or pool.evicted != 1:
-        raise Mistake(
-            "block 2 is Y's now, but it still has its old hash.",
-            case=case,
-            idea="A sequence that finds it by this hash would read Y's tokens. `pool.allocate(1)` takes the block from "
-            "the queue, counts it, and removes its hash.",
-        )
-
-
-def _check_new_is_writable(pool, case: str) -> None:
-    if not pool.is_writable(2):
-        idea = "It has one user and no hash, if you leave it as `pool.allocate` returns it."
-        raise Mistake("the new block should be writable; it isn't.", case=case, idea=idea)
-
-
-def _check_any_block(attempt) -> None:
+def cases() -> Iterator[Case]:
+    """Smallest first."""
+    yield Case(4, {"X": [0, 1], "Y": [0, 1]}, [], [], [("Y", 1)])
+    yield Case(4, {"X": [0, 1]}, [0, 1], [], [("X", 1)])
+    yield Case(3, {"X": [0, 1], "Y": [0, 1]}, [], [2], [("Y", 1)])
+    yield Case(4, {"X": [0, 1], "Y": [0, 1]}, [0], [], [("X", 0)])
     for index in (0, 1):
-        pool, (_, second) = _forked(6, [2, 0, 1])
-        target = 3
-        case = (
-            "six blocks; X and Y use blocks [2, 0, 1], in this order; the free queue is [3, 4, 5]. Y is about to write "
-            f"to the block at index {index} of its table."
+        yield Case(6, {"X": [2, 0, 1], "Y": [2, 0, 1]}, [], [], [("Y", index)])
+    yield Case(5, {"X": [0], "Y": [0], "Z": [0]}, [], [], [("Y", 0), ("Z", 0)])
+    for tables in ({"X": [0]}, {"X": [0], "Y": [0]}):
+        yield Case(1, tables, [0], [], [("X", 0)])
+    yield Case(3, {"X": [2, 1, 0], "Y": [2, 1]}, [], [], [("Y", 0)])
+    draw = Random(11)
+    for _ in range(12):
+        table = draw.sample(range(5), draw.randint(1, 4))
+        users = "XYZ"[: draw.randint(2, 3)]
+        hashed = sorted(draw.sample(table, draw.randint(0, len(table))))
+        left = [block for block in range(5) if block not in table and draw.random() < 0.5]
+        yield Case(7, dict.fromkeys(users, table), hashed, left, [(draw.choice(users), draw.randrange(len(table)))])
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    pool = PrefixCache(case.num_blocks, 4)
+    used = {block for table in case.tables.values() for block in table}
+    pool.allocate(case.num_blocks)
+    for block in (*case.hashed, *case.left):
+        pool.cache_full_block(block, bytes([block + 1]) * 32)
+    pool.free([block for block in range(case.num_blocks)[::-1] if block not in used])
+    for table in [*case.tables.values()][1:]:
+        pool.touch(table)
+    sequences = {
+        name: Sequence(
+            name, list(range(4 * len(table) - 2)), 5, blocks=table[:], num_computed_tokens=4 * len(table) - 2
         )
-        _copy(attempt, pool, second, index, target, case)
-        counts = dict.fromkeys(range(3), 2) | {[2, 0][index]: 1, target: 1}
-        expect(pool, counts, [4, 5], case, "Free the block that was in the table, and no other.")
+        for name, table in case.tables.items()
+    }
 
-
-def _check_three_users(attempt) -> None:
-    pool, (_, second, third) = _forked(5, [0], users=3)
-    case = "five blocks; X, Y and Z use block 0; the free queue is [1, 2, 3, 4]. Y is about to write to it, then Z."
-    _copy(attempt, pool, second, 0, 1, case)
-    _copy(attempt, pool, third, 0, 2, case)
-    expect(pool, {0: 1, 1: 1, 2: 1}, [3, 4], case, "Each of them gets a block of its own, and X keeps block 0.")
-
-
-def _check_no_block_free(attempt) -> None:
-    idea = (
-        "`pool.allocate(1)` raises it. Allocate the new block before you change anything else: if there is none, the "
-        "sequence must still have its old one."
-    )
-    for users, who in ((1, "only X uses it, and it has the hash a"), (2, "X and Y use it")):
-        pool, sequences = _forked(1, [0], users=users)
-        if users == 1:
-            pool.cache_full_block(0, A)
-        case = f"a pool of one block; {who}. The free queue is empty, and {sequences[-1].id} is about to write."
-
-        def unchanged(pool=pool, sequence=sequences[-1], users=users, case=case) -> None:
-            if sequence.blocks != [0]:
-                raise Mistake(f"`sequence.blocks` should be [0]; yours is {short(sequence.blocks)}.", case=case)
-            expect(pool, {0: users}, [], case)
-            if users == 1 and pool.match_prefix([A]) != [0]:
-                raise Mistake("block 0 should still be found by its hash; it isn't.", case=case)
-
-        def attempt_at(*args, case=case):
-            try:
-                return attempt(*args)
-            except RuntimeError as error:  # `refused` names only some kinds of errors
-                if isinstance(error, (OutOfBlocks, NotImplementedError, RecursionError)):
-                    raise
-                what = f"copying a block with none free should raise OutOfBlocks; yours raised {short(error)}."
-                raise Mistake(what, case=case, idea=idea) from None
-
-        refused(
-            OutOfBlocks,
-            attempt_at,
-            pool,
-            sequences[-1],
-            0,
-            doing="copying a block with none free",
-            case=case,
-            idea=idea,
-            unchanged=unchanged,
+    def look() -> dict[str, Any]:
+        return (
+            {f"{name}.blocks": sequence.blocks for name, sequence in sequences.items()}
+            | {f"{name}.num_computed_tokens": each.num_computed_tokens for name, each in sequences.items()}
+            | {
+                "pool.ref_count": dict(sorted(pool.ref_count.items())),
+                "pool.free_queue": list(pool.free_queue),
+                "the blocks with a hash": sorted(pool.block_to_hash),
+                "the blocks found by a hash": sorted(pool.hash_to_block.values()),
+            }
         )
+
+    for name, index in case.writes:
+        call = f"`copy_before_write(pool, {name.lower()}, {index})`"
+        watch(call, attempt, pool, sequences[name], index, look=look, returns=copy_of, subject="what it returns")
+
+
+def copy_of(got: Any) -> Any:
+    return Shown(repr(got)) if isinstance(got, BlockCopy) else got
+
+
+def tell(case: Case) -> str:
+    tables = ", ".join(f"{name}'s table is {table}" for name, table in case.tables.items())
+    hashed = f"; with a hash: {[*case.hashed, *case.left]}" if case.hashed or case.left else ""
+    writes = ", then ".join(f"{name} at index {index}" for name, index in case.writes)
+    used = {block for table in case.tables.values() for block in table}
+    free = [block for block in range(case.num_blocks) if block not in used]
+    return f"{tables}{hashed}; the free queue is {free}. About to write: {writes}."
+
+
+MISTAKES = """
+`source` is the block that is read, and `target` the one that is written: the new block.
+~ COPY, source, target => COPY, target, source
+This copy stays within the pool: its kind is `COPY`. The swap space is not involved.
+~ COPY, source => "swap out", source
+or
+~ COPY, source => "swap in", source
+It is copied from the block that was in the table. Read it before you put the new one there.
+~ BlockCopy(COPY, source, target) => BlockCopy(COPY, sequence.blocks[index], target)
+`index` is a place in the table, not a block: the block is `sequence.blocks[index]`.
+~ source = sequence.blocks[index] => source = index
+Return what to copy: a `BlockCopy`.
+- return
+or
+~ return BlockCopy(COPY, source, target) => return source, target
+or
+~ return BlockCopy(COPY, source, target) => return COPY, source, target
+or
+~ return BlockCopy(COPY, source, target) => return target
+or
+~ return BlockCopy(COPY, source, target) => return [BlockCopy(COPY, source, target)]
+The sequence no longer uses the old block, so it has to be freed, once.
+- pool.free([source])
+Allocate the new block before you change anything else: if there is none, the sequence must still have its old one.
+~ (target,) = pool.allocate(1) => pass
+- pool.free([source])
++ pass
+~ sequence.blocks[index] = target => pool.free([source]); (target,) = pool.allocate(1); sequence.blocks[index] = target
+or
+= source = sequence.blocks.pop(index)
+~ sequence.blocks[index] = target => sequence.blocks.insert(index, target)
+Free the block that was in the table, and no other.
+~ pool.free([source]) => pool.free([source, *(each for each in sequence.blocks if each != target)])
+or
+~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
+or
+~ pool.free([source]) => pool.free([target])
+`pool.allocate` has counted the new block already.
+- pool.free([source])
++ ...
++ pool.touch([target])
+The new block takes the place of the old one; the rest of the table stays.
+~ sequence.blocks[index] = target => sequence.blocks.append(target)
+or
+~ sequence.blocks[index] = target => sequence.blocks.insert(index, target)
+Only the entry at `index` changes. It isn't always the last one.
+~ sequence.blocks[index] => sequence.blocks[-1]
+The table still has the old block, to which the sequence may not write. Put the new block in its place.
+- sequence.blocks[index] = target
+Without its hash, no sequence that comes later finds the block. Don't take it over: it keeps its hash, and the sequence
+gets another one.
+- source = sequence.blocks[index]
++ ...
++ if pool.ref_count[source] == 1:
++     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)
++     return BlockCopy(COPY, source, source)
+or
+- source = sequence.blocks[index]
++ ...
++ if pool.ref_count[source] == 1:
++     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)
++     return None
+A single user may not write to a block with a hash, either: a sequence that finds it later reads it.
+- source = sequence.blocks[index]
++ ...
++ if pool.ref_count[source] == 1: return None
+Leave the counting to the pool: `pool.free([block])` lowers the count, and frees the block if no other sequence uses it.
+~ pool.free([source]) => pool.ref_count[source] -= 1
+`pool.allocate(1)` takes a block from the queue, counts it, and removes its old hash. Taken by hand, it can still be
+found by what it held before.
+- (target,) = pool.allocate(1)
++ if not pool.free_queue: pool.allocate(1)
++ target = pool.free_queue.popleft()
++ pool.used.add(target)
++ pool.ref_count[target] = 1
+or
+~ (target,) = pool.allocate(1) => target = pool.free_queue.popleft()
+The queue has no `[0]`: its keys are the blocks. `pool.allocate(1)` takes the first one, and counts it.
+~ (target,) = pool.allocate(1) => target = pool.free_queue[0]
+`pool.allocate(1)` returns a list with one block.
+~ (target,) = pool.allocate(1) => target = pool.allocate(1)
+The old block keeps its contents and its hash. The copy gets none: the sequence is about to change it.
+- pool.free([source])
++ ...
++ if source in pool.block_to_hash:
++     one = pool.block_to_hash.pop(source)
++     pool.block_to_hash[target], pool.hash_to_block[one] = one, target
+or
+- pool.free([source])
++ ...
++ if source in pool.block_to_hash: del pool.hash_to_block[pool.block_to_hash.pop(source)]
+or
+- pool.free([source])
++ ...
++ pool.cache_full_block(target, pool.block_to_hash.get(source, bytes(32)))
+or
+- pool.free([source])
++ ...
++ pool.cache_full_block(target, bytes(32))
+The copy holds the same keys and values, so nothing has to be computed again.
+- return
++ sequence.num_computed_tokens = index * pool.block_size
++ ...
+If no block is free, `pool.allocate(1)` raises OutOfBlocks. Don't catch it, and raise no other error.
+- (target,) = pool.allocate(1)
++ if not pool.free_queue: raise RuntimeError("no block is free")
++ ...
+or
+- (target,) = pool.allocate(1)
++ if not pool.free_queue: return None
++ ...
+"""
+
+TASK = Task(
+    reference="lessons_lib.scheduling.shared_blocks:copy_before_write",
+    cases=cases,
+    run=run,
+    tell=tell,
+    refusals=("OutOfBlocks",),
+    known=mistakes(MISTAKES),
+    about={
+        **{f"{name}.blocks": "Only the writer's table changes, and only at `index`: the new block." for name in "XYZ"},
+        "returned": "From the block that was in the table, to the new one that replaces it.",
+        "pool.ref_count": "Each block is counted as often as tables contain it: `allocate` has counted the new one, "
+        "and the old one has to be freed, once.",
+        "pool.free_queue": "The new block leaves the queue. The old one joins its end if no other sequence uses it.",
+        "the blocks with a hash": "The old block keeps its hash, and the new one has none.",
+        "should raise OutOfBlocks": "`pool.allocate(1)` raises it. Allocate before you change anything.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="11.3",
+    title="copy before a write",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Which of the pool's methods changes the count of a block by one, and which of them may raise? What may "
+        "have changed by then? The pool itself knows what becomes of a block that no table contains.",
+        "First allocate one block. Then put it into the table in place of the old one. Then free the old one. "
+        "The pool's counts need nothing else.",
+        "`source = sequence.blocks[index]`; `(target,) = pool.allocate(1)`; `sequence.blocks[index] = target`; "
+        "`pool.free([source])`; `return BlockCopy(COPY, source, target)`.",
+    ),
+)

@@ -1,376 +1,327 @@
-"""Judges 11.1, `block_hash`: one hash for all tokens up to the end of a block, and a different hash for anything
-else.
-"""
+"""11.1, `block_hash`: SHA-256 of all tokens up to the end of a block, and of nothing else."""
 
 import hashlib
 import os
-import types
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from functools import wraps
 from random import Random
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown, kind
+from lessons_lib.checks.exercise import Exercise, short
 
-PARENT = hashlib.sha256(b"a parent").digest()
-OTHER_PARENT = hashlib.sha256(b"another parent").digest()
-
-
-def check_block_hash(attempt) -> None:
-    _check_kind(attempt)
-    _check_changed_list(attempt)
-    _check_same_again(attempt)
-    _check_tokens(attempt)
-    _check_parent(attempt)
-    _check_chain(attempt)
-    _check_spread(attempt)
-    _check_python_hash(attempt)
+PARENT, OTHER = hashlib.sha256(b"a parent").digest(), hashlib.sha256(b"another parent").digest()
+WORDS = {b"": "b''", PARENT: "<parent>", OTHER: "<other parent>"}
+Block = tuple[bytes, list[int]]  # parent, tokens
+Case = tuple[str, list[Any]]  # what must be: "differ" or "same", and `Block`s; or "ends differ", and two chains of them
+OTHERS = {"hash": "Python's `hash`", "crc32": "a checksum", "adler32": "a checksum"}
+DIGESTS: set[bytes] = set()  # all that SHA-256 has returned; an answer may keep what it has computed
 
 
-def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes:
-    case = case or f"block_hash({'b' + repr('') if not parent else '<parent>'}, {short(token_ids)})"
-    try:
-        got = call(attempt, parent, list(token_ids), case=case)
-    except OverflowError as error:
-        raise _too_large(error, case) from None
-    except ValueError as error:
-        if "256" in str(error):
-            raise _too_large(error, case) from None
-        if isinstance(error, UnicodeError):
-            raise _no_text(error, case) from None
-        raise
-    if not isinstance(got, bytes):
-        raise Mistake(
-            f"a block hash should be of type bytes; yours is {type(got).__name__}: {short(got, 60)}.",
-            case=case,
-            idea=_kind_idea(got),
-        )
-    if len(got) != 32:
-        raise Mistake(
-            f"a block hash should have 32 bytes; yours has {len(got)}.", case=case, idea=_length_idea(got, parent)
-        )
-    return got
+PAIRS = (  # of blocks that must differ
+    ([5], [6]),
+    ([1, 2, 3, 4], [9, 8, 7, 6]),
+    ([1, 2, 3, 4], [1, 2, 3, 5]),
+    ([1, 2, 3, 4], [0, 2, 3, 4]),
+    ([1, 2, 3, 4], [1, 9, 3, 4]),
+    ([1, 2, 3, 4], [4, 3, 2, 1]),
+    ([1, 1, 2, 2], [1, 2, 2, 2]),
+    ([1, 12], [11, 2]),
+    ([2, 0], [0, 1]),
+    ([1, 515], [258, 3]),
+    ([1, 2, 3, 4], [257, 2, 3, 4]),
+    ([1, 2, 3, 4], [65_537, 2, 3, 4]),
+    ([1, 2, 3, 4], [131_073, 2, 3, 4]),
+    ([199_998], [199_999]),
+    ([55_296], [55_297]),
+    ([*range(64)], [*range(63), 99]),
+    ([*range(2000)], [*range(1000), 5, *range(1001, 2000)]),
+    ([10, 1234], [101, 234]),  # written with at least two digits, three, ...
+    ([100, 12_345], [1001, 2345]),
+    ([1000, 123_456], [10_001, 23_456]),
+    ([10_000, 123_456], [100_001, 23_456]),
+    ([0x10, 0x1234], [0x101, 0x234]),
+    ([0x1000, 0x12345], [0x10001, 0x2345]),
+)
 
 
-def _length_idea(got: bytes, parent: bytes) -> str:
-    if parent and len(got) == 64:
-        return (
-            "This hash will be the parent of the next block. If a hash contained its parent, it would grow from block "
-            "to block. Hash the parent together with the tokens."
-        )
-    if len(got) == 64 and not set(got) - set(b"0123456789abcdef"):
-        return (
-            "`.hexdigest()` writes each of the 32 bytes as two characters, and encoding the text doesn't undo that. "
-            "`.digest()` returns the 32 bytes."
-        )
-    return (
-        "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may get the "
-        "same hash, and one user reads another's keys."
-    )
-
-
-def _too_large(error: Exception, case: str) -> Mistake:
-    holds = "A byte holds 0 to 255" if "256" in str(error) else "Here a number doesn't fit into its bytes"
-    idea = f'{holds}; ids go up to 200,000. `array("q", token_ids).tobytes()` uses eight bytes for each.'
-    return Mistake(f"your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea)
-
-
-def _no_text(error: UnicodeError, case: str) -> Mistake:
-    idea = (
-        "Are tokens made into characters, as by `chr`? A token id is a number, and 55,296 to 57,343 stand for no "
-        'character that can be encoded. `array("q", token_ids).tobytes()` holds the numbers.'
-        if isinstance(error, UnicodeEncodeError)
-        else "A hash is 32 bytes of any value, not an encoded text. Hash the bytes of `parent` as they are."
-    )
-    return Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=idea)
-
-
-def _kind_idea(got) -> str:
-    if isinstance(got, str):
-        return (
-            "`.hexdigest()` returns the 32 bytes as text. `.digest()` returns the bytes, which the next block can "
-            "use as its `parent`."
-        )
-    if isinstance(got, int):
-        return (
-            "Python's `hash` returns an int of 64 bits. Two blocks may share one by chance, and such a pair can be constructed on purpose. For bytes and strings it "  # noqa: E501
-            "also differs from process to process. Use `hashlib.sha256(...).digest()`."
-        )
-    if isinstance(got, bytearray):
-        return "A bytearray can change, so it can't be a key of `hash_to_block`. `bytes(...)` can."
-    if got is None:
-        return "Return the hash: `return hashlib.sha256(...).digest()`."
-    return "`hashlib.sha256(data)` is an object; its `.digest()` returns the bytes."
-
-
-def _check_kind(attempt) -> None:
-    for tokens in ([1, 2, 3, 4], [300, 70_000, 151_935, 0], [55_296]):
-        case = f"block_hash(b'', {tokens})"
-        _hash(attempt, b"", tokens, case)
-    _hash(attempt, PARENT, [1, 2, 3, 4])
-
-
-def _differ(attempt, one: tuple, other: tuple, idea: str, what: str) -> None:
-    case = f"{_in_words(one)} and {_in_words(other)}."
-    if _hash(attempt, *one) == _hash(attempt, *other):
-        raise Mistake(f"{what} should give two different hashes; yours gives the same one twice.", case=case, idea=idea)
-
-
-def _in_words(arguments: tuple) -> str:
-    parent, tokens = arguments
-    return f"block_hash({ {b'': 'b' + repr(''), PARENT: '<parent>', OTHER_PARENT: '<other parent>'}.get(parent, '…') }, {short(tokens)})"  # noqa: E501
-
-
-def _check_same_again(attempt) -> None:
-    case = "block_hash(<parent>, [5, 6, 7, 8]), called twice, with two equal lists."
-    one = [_hash(attempt, PARENT, [5, 6, 7, 8], case) for _ in range(2)]
-    first = [5, 6, 7, 8]  # kept alive, so that another list can't get its address
-    second = [*first]
-    two = [bytes(call(attempt, PARENT, tokens, case=case)) for tokens in (first, second)]
-    again = bytes(call(attempt, PARENT, first, case=case))
-    if len({*one, *two}) > 1:
-        idea = (
-            "The hash must depend only on the parent and the tokens: not on which list object it gets, not on the "
-            "time, a counter or a random number. Otherwise no block is ever found again."
-        )
-        if again != two[0]:  # of the same list
-            idea += (
-                " Does each call make a hasher of its own? `update` adds to all that a hasher has got before, so one "
-                "that is made outside of the function, or as a default value, goes on from the earlier calls."
-            )
-        raise Mistake(
-            "equal tokens after the same parent should give the same hash; yours gives two different ones.",
-            case=case,
-            idea=idea,
-        )
-
-    _check_first_block_again(attempt)
-
-
-def _check_first_block_again(attempt) -> None:
-    case = "block_hash(b'', [5, 6, 7, 8]), called twice."
-    if _hash(attempt, b"", [5, 6, 7, 8], case) != _hash(attempt, b"", [5, 6, 7, 8], case):
-        raise Mistake(
-            "the same first block should have the same hash each time; yours has two different ones.",
-            case=case,
-            idea="Is a random number, or the time, put in place of an empty parent? Then no two sequences ever share "
-            "their first blocks. `b''` is a parent like any other: hash it with the tokens.",
-        )
-
-
-def _check_changed_list(attempt) -> None:
-    """Whether a hash is remembered by the address of the list."""
-    parent = os.urandom(32)  # not one that an earlier trial has used
-    tokens, others = [5, 6, 7, 8], [9, 8, 7, 6]
-    case = "block_hash(<parent>, tokens); then `tokens[:] = [9, 8, 7, 6]`, and again block_hash(<parent>, tokens)."
-    before, other = (call(attempt, parent, one, case=case) for one in (tokens, others))
-    tokens[:] = others
-    after = call(attempt, parent, tokens, case=case)
-    if before == after != other:
-        raise Mistake(
-            "a list with other tokens should have another hash; yours gives the same one as before.",
-            case=case,
-            idea="Is the hash remembered by `id(token_ids)`, or some other sign of the list object? An object may "
-            "get other tokens, and another list may get its address. Compute the hash in every call.",
-        )
-
-
-def _check_tokens(attempt) -> None:
-    lost = "Is `token_ids` part of what you hash, and does nothing cut it off?"
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [9, 8, 7, 6]), lost, "different tokens")
-    every_token = "Every token counts, including the first and the last."
-    between = "Every token counts, including those between the first and the last."
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1, 2, 3, 5]), every_token, "a different last token")
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [0, 2, 3, 4]), every_token, "a different first token")
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1, 9, 3, 4]), between, "a different second token")
-    long = list(range(64))
-    case = "two blocks of 64 tokens that differ in the last one; the same parent."
-    if _hash(attempt, PARENT, long, case) == _hash(attempt, PARENT, [*long[:-1], 99], case):
-        any_size = (
-            "A block may have any size: hash all of its tokens, however many there are. Does a slice or a `zip` end "
-            "too early?"
-        )
-        raise Mistake(
-            "two blocks should give two different hashes; yours gives the same one twice.", case=case, idea=any_size
-        )
-    order = 'The order counts: "dog bites man" is not "man bites dog". A sum, a set or a sorted list loses it.'
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [4, 3, 2, 1]), order, "the same tokens in a different order")
-    _differ(
-        attempt,
-        (PARENT, [1, 1, 2, 2]),
-        (PARENT, [1, 2, 2, 2]),
-        "It matters how often a token occurs. A set loses that.",
-        "the same tokens, one of them more often,",
-    )
-    joined = (
-        "Without a separator, 1 and 12 look like 11 and 2. Use the same number of bytes for each token, or put a "
-        "separator between them."
-    )
-    _differ(attempt, (PARENT, [1, 12]), (PARENT, [11, 2]), joined, "[1, 12] and [11, 2]")
-    lengths = (
-        "With as many bytes for each token as it needs, nothing says where one token ends and the next begins. Use the "
-        "same number of bytes for each token."
-    )
-    for one, other in (([1, 515], [258, 3]), ([1, 770], [513, 3])):
-        _differ(attempt, (PARENT, one), (PARENT, other), lengths, f"{one} and {other}")
-    single = "A block may have any size, one token too. Do you hash something that is made of pairs of tokens?"
-    _differ(attempt, (PARENT, [5]), (PARENT, [6]), single, "two blocks of one token")
-    combined = (
-        "Are the tokens made into one number first, as in `number * 31 + token`, or a sum of token × position? Then "
-        "many lists give the same number. Hash the tokens themselves."
-    )
-    _differ(attempt, (PARENT, [2, 0]), (PARENT, [0, 1]), combined, "[2, 0] and [0, 1]")
-    for base in (*range(2, 300), 1000, 1009, 10_007, 65_536, 65_537, 65_599, 100_003, 151_936):
-        one, other = (PARENT, [1, 0]), (PARENT, [0, base])
-        _differ(attempt, one, other, combined, f"[1, 0] and [0, {base}]")
-    rounded = "Part of a token id is lost. Are the ids made into floats, which round large ones, or cut off?"
-    for one, other in (([2048], [2049]), ([199_998], [199_999])):
-        _differ(attempt, (PARENT, one), (PARENT, other), rounded, f"token {one[0]:,} and token {other[0]:,}")
-    surrogates = (
-        "Are tokens made into characters, as by `chr`? 55,296 to 57,343 stand for no character that can be encoded. If "
-        "the encoding leaves them out or replaces them, they become equal. A token id is a number."
-    )
-    _differ(attempt, (PARENT, [55_296]), (PARENT, [55_297]), surrogates, "token 55,296 and token 55,297")
-    wrapped = (
-        "Part of a token id is lost. One byte per token, or `% 256`, can tell only 256 ids apart, and two bytes only "
-        '65,536; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
-    )
-    for far in (256, 65_536, 2**17):
-        _differ(
-            attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1 + far, 2, 3, 4]), wrapped, f"token 1 and token {1 + far:,}"
-        )
-    longer = list(range(2000))
-    case = "two blocks of 2,000 tokens that differ in token 1,000; the same parent."
-    if _hash(attempt, PARENT, longer, case) == _hash(attempt, PARENT, [*longer[:1000], 5, *longer[1001:]], case):
-        shortened = (
-            "A block may have any size: hash all of its tokens, however many there are. Is a text hashed? The text of "
-            "a long array or tensor has `...` instead of the numbers in the middle."
-        )
-        raise Mistake(
-            "two blocks should give two different hashes; yours gives the same one twice.", case=case, idea=shortened
-        )
-
-    _check_digits(attempt)
-
-
-def _check_digits(attempt) -> None:
-    """Numbers written with at least so many digits: a longer one runs into the next."""
-    for base, name in ((10, "decimal"), (16, "hexadecimal")):
-        for width in range(2, 6 if base == 10 else 5):
-            text = f"1{'0' * (width - 1)}123456"[: 2 * width + 1]
-            one, other = ([int(text[:end], base), int(text[end:], base)] for end in (width, width + 1))
-            idea = (
-                f"Are tokens written as text, with at least {width} {name} digits each? Ids go up to 200,000, "
-                "and a longer one runs into the next. Put a separator between them, or use "
-                '`array("q", token_ids).tobytes()`.'
-            )
-            _differ(attempt, (PARENT, one), (PARENT, other), idea, f"{one} and {other}")
-
-
-def _check_parent(attempt) -> None:
-    idea = (
-        "The keys of a token depend on all tokens before it. After a different beginning, the same tokens have "
-        "different keys, so the block needs a different hash: hash `parent` together with the tokens."
-    )
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
-    _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
-    whole = "All 32 bytes of the parent count. Are some lost: in a slice, a `zip` or a `decode`?"
-    for index in (31, *range(31)):
-        flipped = PARENT[:index] + bytes([PARENT[index] ^ 1]) + PARENT[index + 1 :]
-        where = {0: "the first of their 32 bytes", 31: "the last of their 32 bytes"}
-        case = f"two parents that differ in {where.get(index, f'byte {index} of 0 to 31')}; the same tokens."
-        if _hash(attempt, PARENT, [1, 2, 3, 4], case) == _hash(attempt, flipped, [1, 2, 3, 4], case):
-            raise Mistake(
-                "two parents should give two different hashes; yours gives the same one twice.", case=case, idea=whole
-            )
-    order = "The order of the parent's bytes counts, too: a sum, a set or a sorted list loses it. Hash `parent` itself."
-    two = "two parents with the same bytes in the opposite order"
-    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT[::-1], [1, 2, 3, 4]), order, two)
-
-
-def _chain(attempt, blocks: list[list[int]]) -> bytes:
-    parent = b""
-    for tokens in blocks:
-        parent = _hash(attempt, parent, tokens)
-    return parent
-
-
-def _check_chain(attempt) -> None:
+def cases() -> Iterator[Case]:
+    """Smallest first."""
+    draw = Random(2)
+    for parent in (b"", PARENT):
+        yield "same", [(parent, [5, 6, 7, 8])]
+    for pair in PAIRS:
+        yield "differ", [(PARENT, tokens) for tokens in pair]
+    flipped = [PARENT[:index] + bytes([PARENT[index] ^ 1]) + PARENT[index + 1 :] for index in (0, 8, 16, 31)]
+    for one, other in ((PARENT, OTHER), (b"", PARENT), (PARENT, PARENT[::-1]), *((PARENT, each) for each in flipped)):
+        yield "differ", [(one, [1, 2, 3, 4]), (other, [1, 2, 3, 4])]
+    yield "differ", [(PARENT, [1, 0]), *((PARENT, [0, base]) for base in (*range(2, 300), 1009, 65_536, 65_599))]
     x, y, z = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
-    idea = (
-        "Combining two hashes with + or ^ loses their order, and with ^ equal ones cancel out. Hash both at once: "
-        "`hashlib.sha256(parent + ...)`."
-    )
-    for one, other in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z]), ([x, x, z], [z])):
-        if _chain(attempt, one) == _chain(attempt, other):
-            what = "two different beginnings should end with different hashes; yours end with the same one."
-            raise Mistake(what, case=f"blocks of 4, hashed one after the other: {one} and {other}.", idea=idea)
+    for chain, turned in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z])):
+        yield "ends differ", [(b"", chain), (b"", turned)]
+    yield "differ", [(draw.choice((PARENT, b"")), draw.choices(range(200_000), k=16)) for _ in range(300)]
 
 
-def _check_python_hash(attempt) -> None:
-    """`hash` of bytes differs from process to process: so must nothing that the attempt returns."""
-    other = _with_another_hash(attempt)
-    case = "block_hash(<parent>, [5, 6, 7, 8]) in two processes."
-    if other and _hash(attempt, PARENT, [5, 6, 7, 8], case) != _hash(other, PARENT, [5, 6, 7, 8], case):
-        raise Mistake(
-            "equal arguments should give the same hash in every process; yours depends on Python's `hash`.",
-            case=case,
-            idea="For bytes, `hash` returns another number in each process, and it has only 64 bits. Pass the bytes "
-            "themselves to `hashlib.sha256`.",
-        )
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    what, blocks = case
+    used: set[str] = set()
+
+    def hash_of(parent: bytes, tokens: list[int]) -> Any:
+        words = f"block_hash({WORDS.get(parent, '<parent>')}, {short(tokens, 60)})"
+        return watch(f"`{words}`", profiled(attempt, used), parent, tokens, returns=lambda got: kind_of(got, used))
+
+    if what == "same":
+        (parent, tokens), others = blocks[0], [9, 8, 7, 5]
+        kept = [*tokens]  # the same list object three times, and then with other tokens
+        hashes = [hash_of(parent, each) for each in (tokens, kept, kept)]
+        kept[:] = others
+        watch("equal blocks", lambda: counted(hashes))
+        differ = [hashes[0], hash_of(parent, kept)]
+        watch("other tokens in the same list", lambda: counted(differ))
+    elif what == "ends differ":
+        ends: list[Any] = []
+        for _, chain in blocks:
+            parent = b""
+            for tokens in chain:
+                parent = hash_of(parent, list(tokens))
+            ends.append(parent)
+        watch("two different beginnings", lambda: counted(ends))
+    else:
+        hashes = [hash_of(parent, list(tokens)) for parent, tokens in blocks]
+        watch("different blocks", lambda: counted(hashes))
 
 
-def _with_another_hash(attempt):
-    """The attempt and the functions of its cell, with a `hash` that returns other numbers; None if it isn't a plain
-    function, or has a `hash` of its own."""
-    if not isinstance(attempt, types.FunctionType) or "hash" in attempt.__globals__:
+def counted(hashes: list[bytes]) -> Shown:
+    """How many different ones there are."""
+    number = len(set(hashes))
+    return Shown("one hash" if number == 1 else f"{number} different hashes")
+
+
+def profiled(attempt: Callable[..., Any], used: set[str]) -> Callable[..., Any]:
+    """The attempt, while what it hashes with is noted."""
+
+    @wraps(attempt)
+    def watched(*args: Any) -> Any:
+        before = sys.getprofile()
+
+        def note(frame: Any, event: str, called: Any) -> None:
+            if before:
+                before(frame, event, called)
+            if event == "c_call":
+                owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
+                if name in ("digest", "hexdigest") and hasattr(owner, "digest_size"):
+                    if owner.name.endswith("sha256"):
+                        DIGESTS.add(owner.copy().digest())
+                    else:
+                        used.add("another hash")
+                elif name in OTHERS:
+                    used.add(OTHERS[name])
+
+        sys.setprofile(note)
+        try:
+            return attempt(*args)
+        finally:
+            sys.setprofile(before)
+
+    return watched
+
+
+def kind_of(got: Any, used: set[str]) -> Any:
+    """What of a hash is compared: its kind and length, and what it was computed with."""
+    others = " and ".join(sorted(used))
+    used.clear()
+    if got is None:
         return None
-    names = dict(attempt.__globals__, hash=lambda value: hash(value) ^ 1)
-
-    def again(function):
-        made = types.FunctionType(
-            function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-        )
-        made.__kwdefaults__ = function.__kwdefaults__
-        return made
-
-    for name, value in attempt.__globals__.items():
-        if isinstance(value, types.FunctionType) and value.__globals__ is attempt.__globals__:
-            names[name] = again(value)
-    return again(attempt)
+    if not isinstance(got, bytes):
+        return Shown(f"a str of {len(got)} characters" if isinstance(got, str) else kind(got))
+    if got in DIGESTS:
+        return Shown(f"32 bytes by SHA-256, of what {others} returned" if others else "32 bytes by SHA-256")
+    return Shown(f"{len(got)} bytes by {others}" if others else f"{len(got)} bytes that SHA-256 hasn't returned")
 
 
-def _check_spread(attempt) -> None:
-    rng = Random(2)
-    case = "2,000 blocks with random tokens and parents."
-    blocks = [
-        (rng.choice((PARENT, OTHER_PARENT, b"")), [rng.randrange(200_000) for _ in range(16)]) for _ in range(2000)
-    ]
-    hashes = [_hash(attempt, *block, case) for block in blocks]
-    if len(set(hashes)) < len(hashes):
-        second = next(index for index, one in enumerate(hashes) if one in hashes[:index])
-        pair = blocks[hashes.index(hashes[second])], blocks[second]
-        raise Mistake(
-            f"2,000 different blocks should have 2,000 different hashes; yours have {len(set(hashes)):,}.",
-            case=" and ".join(map(_in_words, pair)) + " have the same one.",
-            idea="Some part of the tokens or of the parent is lost before it is hashed.",
-        )
-    if all(byte in b"0123456789abcdefABCDEF" for one in hashes for byte in one):
-        idea = (
-            "As text, a hash of 16 bytes such as MD5 takes 32 characters, but it is still only 16 bytes long, and "
-            "MD5 collisions can be constructed. Use `hashlib.sha256(...).digest()`."
-        )
-        what = f"a block hash should be 32 bytes of any value; yours contains only hexadecimal digits: {hashes[0]!r}."
-        raise Mistake(what, case=case, idea=idea)
-    if all(one[:16] == one[16:] for one in hashes):
-        idea = "Repeating 16 bytes adds nothing, and MD5 collisions can be constructed. SHA-256 returns 32 bytes."
-        what = f"the two halves of a block hash should differ; in yours they are equal: {hashes[0].hex()}."
-        raise Mistake(what, case=case, idea=idea)
-    constant = [index for index in range(32) if len({one[index] for one in hashes}) < 100]
-    if constant:
-        idea = (
-            "A short checksum that is padded to 32 bytes is still short: Python's `hash` has 64 bits, a CRC 32. Two "
-            "blocks may share one by chance, or on purpose. Use `hashlib.sha256(...).digest()`."
-        )
-        what = (
-            f"each of the 32 bytes should vary from hash to hash; in yours byte {constant[-1]} hardly ever "
-            f"changes. One of your hashes: {hashes[0].hex()}."
-        )
-        raise Mistake(what, case=case, idea=idea)
+def tell(case: Case) -> str:
+    what, blocks = case
+    if what == "ends differ":
+        chains = " and ".join(str(chain) for _, chain in blocks)
+        return f"blocks of 4, hashed one after the other: {chains}. The last hashes must differ."
+    if len(blocks) > 2:
+        return f"{len(blocks)} different blocks, the first {blocks[0][1]} and {blocks[1][1]}. All hashes must differ."
+    if len(blocks[0][1]) > 16:
+        place = next(index for index, (one, other) in enumerate(zip(blocks[0][1], blocks[1][1])) if one != other)
+        return f"two blocks of {len(blocks[0][1])} tokens that differ in token {place}, after the same parent."
+    words = [f"block_hash({WORDS.get(parent, '<parent with another byte>')}, {short(ids)})" for parent, ids in blocks]
+    if what == "same":
+        return f"{words[0]} three times, then with other tokens in the same list."
+    return f"{' and '.join(words)} must differ."
+
+
+MISTAKES = """
+The keys of a token depend on all tokens before it. After a different beginning, the same tokens have different keys:
+hash `parent` together with the tokens.
+= return hashlib.sha256(array("q", token_ids).tobytes()).digest()
+Is `token_ids` part of what you hash?
+= return hashlib.sha256(parent).digest()
+`.hexdigest()` returns the 32 bytes as text. `.digest()` returns the bytes, which the next block can use as its
+`parent`. Encoding the text doesn't undo that.
+~ digest() => hexdigest()
+or
+~ digest() => hexdigest().encode()
+`hashlib.sha256(data)` is an object; its `.digest()` returns the bytes.
+= return hashlib.sha256(parent + array("q", token_ids).tobytes())
+A bytearray can change, so it can't be a key of a table. `bytes` can.
+= return bytearray(hashlib.sha256(parent + array("q", token_ids).tobytes()).digest())
+A hash that contains its parent grows from block to block. Hash the parent together with the tokens.
+= return parent + hashlib.sha256(array("q", token_ids).tobytes()).digest()
+Only SHA-256 will do, for all of it. For MD5 and SHA-1, pairs with the same hash have been constructed. Other hashes are
+as good, but engines that share a cache must use the same one.
+~ sha256 => md5
+or
+~ sha256 => sha1
+or
+~ sha256 => sha512
+or
+~ sha256 => sha3_256
+or
+= return hashlib.sha256(hashlib.md5(parent + array("q", token_ids).tobytes()).digest()).digest()
+Python's `hash` has 64 bits. Two blocks may share one by chance, and such a pair can be constructed. For bytes it also
+differs from process to process. Pass the bytes themselves to `hashlib.sha256`.
+= return hash((parent, tuple(token_ids)))
+or
+= return hash((parent, tuple(token_ids))).to_bytes(8, "little", signed=True)
+or
+= return hash((parent, tuple(token_ids))).to_bytes(32, "little", signed=True)
+or
+= return hashlib.sha256(str(hash((parent, tuple(token_ids)))).encode()).digest()
+A checksum of 32 bits is short, also if it is padded to 32 bytes or hashed again. Pass the tokens to `hashlib.sha256`.
+= return zlib.crc32(parent + array("q", token_ids).tobytes()).to_bytes(32, "big")
+or
+= return hashlib.sha256(str(zlib.crc32(parent + array("q", token_ids).tobytes())).encode()).digest()
+Combining two hashes with ^ or + loses their order, and with ^ equal ones cancel out. Hash both at once:
+`hashlib.sha256(parent + ...)`.
+- return
++ own = hashlib.sha256(array("q", token_ids).tobytes()).digest()
++ return bytes(a ^ b for a, b in zip(parent.ljust(32, bytes(1)), own))
+The hash must depend only on the parent and the tokens: not on which list object it gets, the time, a counter or a
+random number. Otherwise no block is ever found again. (A hasher that is made outside of the function remembers, too:
+`update` adds to all that it has got before.)
+= return hashlib.sha256(parent + str(id(token_ids)).encode() + repr(token_ids).encode()).digest()
+or
+= return hashlib.sha256(parent + os.urandom(8) + array("q", token_ids).tobytes()).digest()
+Is a random number, or the time, put in place of an empty parent? `b''` is a parent like any other.
+= return hashlib.sha256((parent or os.urandom(32)) + array("q", token_ids).tobytes()).digest()
+Is the hash remembered by `id(token_ids)`? An object may get other tokens, and another list may get its address.
+- return
++ known = block_hash.__dict__.setdefault("known", {})
++ if id(token_ids) not in known or known[id(token_ids)][0] is not token_ids or known[id(token_ids)][2] != parent:
++     value = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
++     known[id(token_ids)] = (token_ids, value, parent)
++ return known[id(token_ids)][1]
+The order counts: "dog bites man" is not "man bites dog". A sum, a set or a sorted list loses it.
+= return hashlib.sha256(parent + str(sum(token_ids)).encode()).digest()
+or
+= return hashlib.sha256(parent + array("q", sorted(token_ids)).tobytes()).digest()
+or
+= return hashlib.sha256(parent + array("q", sorted(set(token_ids))).tobytes()).digest()
+It matters how often a token occurs.
+= return hashlib.sha256(parent + array("q", dict.fromkeys(token_ids)).tobytes()).digest()
+Without a separator, 1 and 12 look like 11 and 2. Use the same number of bytes for each token, or put a separator
+between them.
+= return hashlib.sha256(parent + "".join(map(str, token_ids)).encode()).digest()
+With as many bytes for each token as it needs, nothing says where one token ends and the next begins. Use the same
+number of bytes for each.
+- return
++ data = b"".join(token.to_bytes((token.bit_length() + 7) // 8, "big") for token in token_ids)
++ return hashlib.sha256(parent + data).digest()
+Are tokens written with at least so many digits each? Ids go up to 200,000, and a longer one runs into the next. Use
+`array("q", token_ids).tobytes()`.
+= return hashlib.sha256(parent + "".join(f"{token:05d}" for token in token_ids).encode()).digest()
+or
+= return hashlib.sha256(parent + "".join(f"{token:04x}" for token in token_ids).encode()).digest()
+or
+= return hashlib.sha256(parent + "".join(map(hex, token_ids)).replace("0x", "").encode()).digest()
+One or two bytes can tell only 256 or 65,536 ids apart, and ids go up to 200,000. `array("q", token_ids).tobytes()`
+uses eight bytes for each.
+= return hashlib.sha256(parent + bytes(token_ids)).digest()
+or
+= return hashlib.sha256(parent + bytes(token % 256 for token in token_ids)).digest()
+or
+~ array("q", token_ids) => array("H", token_ids)
+or
+= return hashlib.sha256(parent + array("H", (token % 65536 for token in token_ids)).tobytes()).digest()
+Tokens as characters: 55,296 to 57,343 stand for no character that can be encoded. A token id is a number.
+= return hashlib.sha256(parent + "".join(map(chr, token_ids)).encode()).digest()
+or
+= return hashlib.sha256(parent + "".join(map(chr, token_ids)).encode(errors="ignore")).digest()
+A hash is 32 bytes of any value, not an encoded text. Hash the bytes of `parent` as they are.
+= return hashlib.sha256((parent.decode() + str(token_ids)).encode()).digest()
+All 32 bytes of the parent count, and their order.
+= return hashlib.sha256(parent[:8] + array("q", token_ids).tobytes()).digest()
+or
+= return hashlib.sha256(parent[:16] + array("q", token_ids).tobytes()).digest()
+or
+= return hashlib.sha256(parent[-1:] + array("q", token_ids).tobytes()).digest()
+or
+= return hashlib.sha256(bytes(sorted(parent)) + array("q", token_ids).tobytes()).digest()
+or
+= return hashlib.sha256((parent.decode(errors="ignore") + str(token_ids)).encode()).digest()
+Every token counts, including the first and the last.
+= return hashlib.sha256(parent + array("q", token_ids[:-1]).tobytes()).digest()
+or
+= return hashlib.sha256(parent + array("q", token_ids[1:]).tobytes()).digest()
+Every token counts, including those between the first and the last.
+= return hashlib.sha256(parent + array("q", [token_ids[0], token_ids[-1]]).tobytes()).digest()
+A block may have any size: hash all of its tokens, however many there are.
+= return hashlib.sha256(parent + array("q", token_ids[:16]).tobytes()).digest()
+The text of a long array or tensor has `...` instead of the numbers in the middle. Hash the numbers.
+- return
++ import numpy
++ return hashlib.sha256(parent + str(numpy.array(token_ids)).encode()).digest()
+Are the ids made into floats? They round large ones.
+= return hashlib.sha256(parent + b"".join(b"%.3g " % token for token in token_ids)).digest()
+Are the tokens made into one number first, as in `number * 31 + token`, or a sum of token × position? Then many lists
+give the same number. Hash the tokens themselves.
+- return
++ number = 0
++ for token in token_ids: number = number * 31 + token
++ return hashlib.sha256(parent + str(number % 2**61).encode()).digest()
+or
+= return hashlib.sha256(parent + str(sum(i * token for i, token in enumerate(token_ids, 1))).encode()).digest()
+or
+= return hashlib.sha256(parent + str([a * b for a, b in zip(token_ids, token_ids[1:])]).encode()).digest()
+"""
+
+TASK = Task(
+    reference="lessons_lib.kv_cache.block_hashes:block_hash",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES, zlib=zlib, os=os),
+    about={
+        "returned": "Return what SHA-256 returns for all bytes of the parent and all tokens, and for nothing else.",
+        "raised OverflowError": 'A number doesn\'t fit into its bytes; ids go up to 200,000. `array("q", token_ids)` '
+        "uses eight bytes for each.",
+        "raised error": 'A number doesn\'t fit into its bytes; ids go up to 200,000. `array("q", token_ids)` uses '
+        "eight bytes for each.",
+        "raised UnicodeEncodeError": "Are tokens made into characters? A token id is a number.",
+        "raised UnicodeDecodeError": "A hash is 32 bytes of any value, not an encoded text. Hash the bytes as they "
+        "are.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="11.1",
+    title="the hash of a block",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "SHA-256 takes bytes, and you have 32 bytes and a list of ints. How can ints become bytes so that [1, 12] "
+        "and [11, 2], or 1 and 65,537, don't become the same?",
+        '`array("q", token_ids)` holds the tokens as ints of eight bytes each, and its `tobytes()` returns them. '
+        "`hashlib.sha256(data).digest()` hashes bytes. `+` concatenates bytes.",
+        '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',
+    ),
+    points=1,
+)

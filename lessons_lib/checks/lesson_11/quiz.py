@@ -4,13 +4,18 @@ from lessons_lib.checks.exercise import Choice, Question
 
 SLIPS = {
     "11.a": {
+        3: "Only three blocks of the pool never contained anything, and Z takes five.",
+        2: "Z takes the three that never contained anything, and then two of X's.",
+        0: "The first of X's blocks is the last in the queue, so it is still there.",
+    },
+    "11.b": {
         0: "All three blocks are found, but the logits after the last token are needed: it is computed once more.",
         16: "The last block is found as well. Only the last token is computed once more, for its logits.",
         48: "That is the whole prompt, without a cache.",
     },
-    "11.b": {
+    "11.c": {
         20: "That is without sharing. The full blocks of the prompt are stored once.",
-        8: "The prompt's last block isn't full: each writes its own tokens to it, so each needs a copy.",
+        8: "Those are the blocks that they don't share, two each. The three full blocks of the prompt come on top.",
         3: "Those are the shared blocks. Each also has two of its own, for positions 48 to 69.",
     },
 }
@@ -90,27 +95,26 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A prompt of 32 tokens is entirely in the cache, in two blocks of 16 that another sequence uses; other "
-        "blocks are free. What does its first step compute, and where is that stored?",
+        text="Your server's prompts begin with 900 tokens of instructions. Since last week, a line with the date "
+        "and the time comes before them, and the first token takes twice as long. What do you change?",
         choices=(
             Choice(
-                "Nothing. The answer starts at once.",
-                "The next token is chosen from the logits of token 31, and no cache holds logits. Engines have "
-                "crashed on this.",
+                "A larger pool, so that the instructions aren't evicted.",
+                "They aren't evicted, they are never found: a hash covers all tokens before its block, and the time is "
+                "new in each request.",
             ),
             Choice(
-                "Token 31, in its slot of the second block.",
-                "That would write the same values, up to rounding, but into a block that another sequence is reading. "
-                "A sequence never writes to a block that others use.",
-            ),
-            Choice(
-                "Token 31, in a copy of the second block.",
-                "In the copy, 15 tokens are reused and one is overwritten.",
+                "Move the line behind the instructions.",
+                "Then all requests begin with the same 900 tokens, and only what follows is computed.",
                 right=True,
             ),
             Choice(
-                "All 32 tokens, because the sequence needs blocks of its own.",
-                "It can read the other sequence's blocks. It needs one of its own only where it writes.",
+                "Hash each block without its parent, so that the instructions are found again.",
+                "They would be found, and be wrong: their keys were computed after another line, at other positions.",
+            ),
+            Choice(
+                "Smaller blocks, so that the line is in a block of its own.",
+                "Its block would still come first, and its hash is part of all that follow.",
             ),
         ),
     ),
