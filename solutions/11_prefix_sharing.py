@@ -581,7 +581,7 @@ quiz("11")
 """
 ## Further (optional)
 
-Not part of the 75 minutes.
+None of this is part of its 75 minutes.
 """
 
 # %% [markdown]
