@@ -34,7 +34,7 @@ from lessons_lib.measuring import skewed_workload
 from lessons_lib.models import load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_token_bars
-from lessons_lib.viz.dashboard import Dashboard
+from lessons_lib.viz.engine_run import watch_engine
 from lessons_lib.viz.tables import Table
 
 # %%
@@ -565,23 +565,35 @@ and before it is in a block table. No request is to blame, so none should end:
 
 "Interrupted anywhere" in "Further" interrupts 20 runs of an engine with your step, each at a line drawn at random.
 
-## The engine, live
+## The engine at work, and in trouble
 
-Drive an engine yourself. Type the beginning of a story and add it. Then make trouble: a crowd, a long prompt, a reader
-that leaves, a model that fails once. (A pause counts in TTFT and ITL.)
+The six stories, and three kinds of trouble: a long prompt, a reader that leaves, and a pass that fails. **Guess first:**
+which requests does the failed pass end, and what becomes of their blocks?
 """
 
-# %% tags=["measured"]
-live = LLMEngine(model, tokenizer,
+# %%
+def a_long_prompt():
+    busy.add_request(" ".join(PROMPTS), SamplingParams(max_tokens=20), request_id="G")
+    return "G comes, with a long prompt"
+
+
+def a_reader_leaves():
+    busy.abort("E")
+    return "E's reader leaves"
+
+
+busy = LLMEngine(model, tokenizer,
                  EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
-for story in STORIES:
-    live.add_request(story.prompt, SamplingParams(max_tokens=story.max_new_tokens,
-                                                  temperature=0.8, seed=1),
-                                                  request_id=story.name)
-cockpit = Dashboard(live)
-for _ in range(20):
-    live.step()
-cockpit
+busy.runner.forward = fails_in_call(21, busy.runner.forward)
+for story, params in zip(STORIES, AS_ASKED):
+    busy.add_request(story.prompt, params, request_id=story.name)
+watch_engine(busy, trouble={12: a_long_prompt, 40: a_reader_leaves})
+
+# %% [markdown]
+"""
+Change the trouble, or make more. With a prompt of your own, and knobs for everything, the engine also runs on the
+page *engine room*: `engine_room()` in START.
+"""
 
 # %% [markdown]
 """

@@ -7,13 +7,12 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 
 # isort: split
 import torch
-from engine_cases import an_engine
+from engine_cases import an_engine, greedy
 from paged_cases import make_case
 from scheduling_cases import a_scheduler
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine, tag_tokens
 from lessons_lib.attention.packing import pack
-from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.kernels.basics import add_kernel
 from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
@@ -26,7 +25,7 @@ from lessons_lib.measuring.roofline import Machine, Work
 from lessons_lib.measuring.simulator import Simulation, StepCost, simulate
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.cache_growth import CacheStep
-from lessons_lib.recording.engine_lanes import PoolUse
+from lessons_lib.recording.engine_moments import EngineMoment, Slot, Told
 from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.kernel_accesses import Recorder, record_kernel
 from lessons_lib.recording.memory_steps import MemoryStep
@@ -45,7 +44,7 @@ from lessons_lib.viz.charts import (
     draw_token_bars,
     line_chart,
 )
-from lessons_lib.viz.dashboard.picture import draw_dashboard
+from lessons_lib.viz.engine_run import draw_engine, watch_engine
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
@@ -226,16 +225,13 @@ DECODE = _recorded_decode()
 
 # Engines and servers
 
-ENGINE_STEP = EngineStep(0.0, {"forward": 0.5}, 20, 10, 10, 4, 2, 15, 3, 1, 8)
-
-
-def metrics_of(*steps):
-    """The snapshot and the recent steps of an engine's metrics."""
-    engine = an_engine()
-    for one in steps:
-        engine.metrics.add_step(one)
-    return engine.metrics.snapshot(), list(engine.metrics.recent)
-
+ENGINE_MOMENTS = [
+    EngineMoment("A comes", (Slot("A", "prefill"),), (ODD,), 8, {2: ("A",)}, frozenset(), {"A": Told("")}),
+    EngineMoment(
+        "", (Slot("A", "decode"), None, Slot("B/1", "prefill")), (), 8, {2: ("A",), 5: ("A", "B/1")}, frozenset({0}),
+        {"A": Told("a word " * 50), ODD: Told("", "error: no\nluck"), "B/1": Told("one", "length")},
+    ),
+]  # fmt: skip
 
 MOVED = StreamRecord("A", [(0, 0), (1, 0), (4, 1)], (5, "length"))
 CUT = StreamRecord("B", [(0, 0)], (2, "error"))
@@ -249,6 +245,12 @@ TOKENS = {"temperature 1": [0.5, 0.25, 0.125], "top_k 2": [0.75, 0.25, 0.0]}
 THREE_TOKENS = [" was", " said", " and"]
 ROWS = [[1.0, 0.0], [0.0, 1.0], [2.0, -1.0]]
 WEIGHTS = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.1, 0.2, 0.7]]
+
+
+def busy_engine():
+    engine = an_engine()
+    engine.add_request([1, 2, 3], greedy(2), request_id="A")
+    return engine
 
 
 def of_stepper(make):
@@ -324,10 +326,9 @@ PICTURES = {
     "program": lambda: draw_program(ADD, 1),
     "decode": lambda: draw_program(DECODE, 6, ["sequence", "query head"]),
     "moments": of_stepper(lambda: watch(_recorded_decode(moments_of=(1, 1)), ["sequence", "query head"])),
-    "dashboard": lambda: draw_dashboard(*metrics_of(), [], [], [], PoolUse(8, {}, frozenset())),
-    "busy dashboard": lambda: draw_dashboard(
-        *metrics_of(ENGINE_STEP), [ODD] * 40, ["A"], [], PoolUse(8, {2: ("A",), 5: ("A", "B/1")}, frozenset({0}))
-    ),
+    "engine": lambda: draw_engine(ENGINE_MOMENTS, 0),
+    "engine later": lambda: draw_engine(ENGINE_MOMENTS, 1),
+    "engine run": of_stepper(lambda: watch_engine(busy_engine())),
     "load": lambda: draw_load({"all are taken": LOAD}, target=0.5, knee=20),
     "places": lambda: draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4}),
     "streams": lambda: draw_streams([MOVED, CUT], 2, lost=(0, 2)),

@@ -43,7 +43,7 @@ def test_every_kind_of_picture_is_in_the_table():
         name
         for module in pkgutil.iter_modules(viz.__path__)
         for name in vars(importlib.import_module(f"lessons_lib.viz.{module.name}"))
-        if re.match(r"draw_(?!dashboard)|watch|\w+_chart", name)
+        if re.match(r"draw_|watch|\w+_chart", name)
     }
     source = Path(picture_cases.__file__).read_text(encoding="utf-8")
     assert exported and not {name for name in exported if f"{name}(" not in source}

@@ -1,3 +1,0 @@
-"""A dashboard for a running engine."""
-
-from lessons_lib.viz.dashboard.live import Dashboard
