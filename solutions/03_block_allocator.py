@@ -29,9 +29,10 @@ from lessons_lib.kv_cache import serve_in_blocks, step_in_blocks, step_with_orac
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import contiguous_use, final_tokens, record_run, replay, tokens_held
+from lessons_lib.viz.by_hand import pool_by_hand
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.pool import draw_pool, watch_paging
+from lessons_lib.viz.pool import watch_paging
 from lessons_lib.viz.tables import Table
 
 # %%
@@ -63,7 +64,7 @@ draw_memory(longest_possible, 24, title="256 cache slots for every request", num
 
 # %% [markdown]
 """
-The picture shows all slots of the cache. Solid color: the slot holds a token. Pale: reserved, and the request will use
+Solid color: the slot holds a token. Pale: reserved, and the request will use
 it later. Hatched: reserved, and never used.
 
 > **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet. In the meantime,
@@ -106,8 +107,7 @@ which.
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-These are the four rows of the picture above, after 25 steps. Step on, and they become blocks, wherever some are free
-(the block numbers are an example):
+These are the four rows of the picture above, after 25 steps. Step on, and they become blocks, wherever some are free:
 """
 
 # %%
@@ -167,21 +167,20 @@ beginning should survive longest.
 > is. Operating systems manage the memory of programs this way; they call a block a page.
 
 A request takes a block when a token needs it, and any free block will do. So it leaves less than one block empty,
-however long it grows. Here is a pool of 24 blocks, some steps into the run:
+however long it grows. Here is a small pool. Append tokens, free A, and watch where the next request's blocks come from.
+Ask for more than the pool has.
 """
 
 # %%
-early = replay(six.trace, reference.BlockPool(24, 16))
-draw_pool(early[24])
+pool_by_hand(12, 4, calls=[("A", 6), ("B", 9), ("A", 5)])
 
 # %% [markdown]
 """
-On the left is the pool: each box is a block, divided into its cache slots. A hatched slot is empty, and only
-its request can fill it. On the right are the block tables: A's tokens 0 to 15 are in one block, 16 to 31 in the next,
-and the two need not be neighbors. At the bottom are the free blocks, in the order in which they will be allocated.
+Each box is a block, divided into its cache slots. A hatched slot is empty, and only its request can fill it. The block
+tables say where the tokens are: A's first eight are in blocks 0 and 1, the next three in block 5.
 
 The oracle left half of C's slots empty. And blocks? `blocks_for(num_tokens, block_size)` returns the number of blocks
-that these tokens need. (It's exercise 03.2, in "Further".)
+that these tokens need. (It's exercise 03.2.)
 """
 
 # %%
@@ -301,7 +300,7 @@ reveal("03.b", sum(1000 <= number < 2000 for number in stale))
 
 # %% [markdown]
 """
-A and B each read back what they stored. After A has left, its table is worth nothing. A's last block went into the free
+After A has left, its table is worth nothing. A's last block went into the free
 queue first, so C's first tokens are in it: positions 16 to 18 read C's first three numbers. Positions 14 and 15 read
 A's own, which nothing has overwritten yet. Only the tables say whose a number is.
 
@@ -325,7 +324,7 @@ for size in (1, 16, 64):
 ## Serve requests from the blocks
 
 How many blocks are there? As many as fit in the memory that is left after loading the weights: `blocks_in_budget`
-divides. (It's exercise 03.5, in "Further".)
+divides. (It's exercise 03.5.)
 """
 
 # %%
@@ -343,7 +342,7 @@ Now your parts serve requests. `step_in_blocks` is one step of a server, with th
    admitted *last* releases its table and goes back to the queue, to start over.
 3. **Admit.** First come, first served: the next request is admitted if its whole prompt fits in the free blocks.
 
-The step is given. (Writing it is exercise 03.6, in "Further". It takes half an hour.)
+The step is given. (Writing it is exercise 03.6.)
 
 ## Measure: rows against blocks
 
@@ -578,19 +577,6 @@ one. Now no block is free, so nothing is admitted.
 
 # %% exercise="03.6"
 from lessons_lib.kv_cache.block_serving import step_in_blocks
-
-# %% [markdown]
-"""
-### The pool by hand
-
-Twelve blocks of 4 slots, on your `BlockPool` and `BlockTable`. Append tokens, add a second request, free the first, and
-watch where the next one's blocks come from. Ask for more than the pool has.
-"""
-
-# %%
-from lessons_lib.viz.pool import PoolPlayground
-
-PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 
 # %% [markdown]
 """

@@ -30,6 +30,7 @@ from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.models import load_model
+from lessons_lib.viz.by_hand import mask_by_hand
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.words import marked
 
@@ -177,6 +178,23 @@ draw_mask(block_diagonal_mask(tags, tags), tags, tags, "CE", row=5, title="Your 
 > **block-diagonal mask**: a mask that lets a token attend to its own sequence only. If queries and keys are the same
 > tokens in the same order, it's True only inside square blocks along the diagonal, one per sequence. Inside its block,
 > each sequence has its usual causal mask.
+
+### By hand
+
+Now change it: drag the bars at the ends of the letters, or move the sliders. Answer first, then try:
+
+1. Without "same sequence", which cells become True, and why not all of them?
+2. Give A some cached tokens. There are more columns than rows now. Which rows gain colored cells?
+3. Set all new tokens to 1 and all cached tokens to 10. That's a decode step. What share of the cells is colored?
+"""
+
+# %%
+mask_by_hand(lengths=(4, 3, 2), cached=(0, 0, 0))
+
+# %% [markdown]
+"""
+Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
+rows. 3. One third: each query attends to one of three sequences of equal length.
 
 ## Build 2: one pass
 
@@ -651,28 +669,6 @@ if ... not in guess:
 - **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Tokens have
   attended to later ones, so their keys and values are unlike those in training. You'd only notice by comparing
   with the right answer, token by token.
-
-### The mask by hand
-
-In the explorer you can set the lengths, the cached tokens per sequence and the padding, with the sliders or by
-dragging a bar at the end of its letters, and turn each rule on and off. Answer first, then try (the answers are below
-the explorer):
-
-1. Turn "same sequence" off. Which cells become True, and why not all of them? Then turn it on again.
-2. Give A some cached tokens. Now there are more columns than rows. Which rows gain colored cells?
-3. With no padding, set all new tokens to 1 and all cached tokens to 10. That's a decode step. What share of the cells
-   is colored?
-"""
-
-# %%
-from lessons_lib.viz.masks import MaskExplorer
-
-MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
-
-# %% [markdown]
-"""
-Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
-rows. 3. One third: each query attends to one of three sequences of equal length.
 
 ### Masks that are added
 

@@ -102,7 +102,7 @@ def _code_lines(source: str) -> int:
 
 def _picture(output: dict) -> int:
     shown = "".join(output.get("data", {}).get("text/html", ""))
-    if "<lessons-player" in shown or "widget-view" in str(output.get("data", {}).keys()):
+    if "<lessons-" in shown or "widget-view" in str(output.get("data", {}).keys()):
         return PLAYER
     return STILL if "<table" in shown or "lessons-picture" in shown else 0
 

@@ -1,10 +1,6 @@
 """Step through a list of pictures with a slider, buttons and a play button; the pictures are all in the output, so it
 works without a kernel, too."""
 
-import base64
-import json
-import sys
-import zlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +9,7 @@ from lessons_lib.recording.words import check_index
 from lessons_lib.viz.drawing.picture import Picture, still_bundle
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.player.frames import recording_of
+from lessons_lib.viz.player.script import live_element
 
 PLAYER = Path(__file__).with_name("player") / "player.js"
 
@@ -68,41 +65,10 @@ class Stepper:
         if not self.count:
             return still_bundle(f"There are no {self.label}s to show: the recording is empty.")
         still = still_bundle(self.pictures[self.still])
-        data = json.dumps(self.recording(), separators=(",", ":"), ensure_ascii=False)
-        # A run's pictures are alike: 650 kB of JSON become 58.
-        packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
-        player = f'{still["text/html"]}<script type="application/zlib">{packed}</script>'
-        # JupyterLab would take the arrow keys for itself.
-        tag = "lessons-player class='lessons-stepper' data-lm-suppress-shortcuts='true'"
-        return still | {"text/html": f"<{tag}>{player}</lessons-player>{_module()}"}
+        return live_element(PLAYER, "lessons-player", self.recording(), still, "lessons-stepper")
 
 
 def _written(sentence: str) -> Picture:
     drawing = Drawing()
     drawing.height = drawing.paragraph(12, 22, sentence, 110, 13, 20)
     return drawing.picture(sentence)
-
-
-_shown_in: object = None  # the cell whose output holds the module
-
-
-def _module() -> str:
-    """The module, in one output of a notebook; in Colab in each, because there an output is a page of its own."""
-    global _shown_in
-    cell = _running_cell()
-    if _shown_in not in (None, cell) and "google.colab" not in sys.modules:
-        return ""
-    _shown_in = cell
-    return f'<script type="module">{PLAYER.read_text(encoding="utf-8")}</script>'
-
-
-def _running_cell() -> object:
-    """What tells a cell from others, also when it runs again; outside of notebooks always the same."""
-    if "IPython" not in sys.modules:
-        return "no notebook"
-    shell = sys.modules["IPython"].get_ipython()
-    if shell is None or not hasattr(shell, "get_parent"):
-        return "no notebook"
-    request = shell.get_parent()
-    # Some clients name no cell, nor do all of them count what they execute; each request has an id.
-    return request.get("metadata", {}).get("cellId") or request.get("header", {}).get("msg_id")

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-import lessons_lib.viz.stepper as stepper_module
 from lessons_lib.viz.drawing.svg import Drawing
+from lessons_lib.viz.player import script
 from lessons_lib.viz.stepper import Stepper
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -28,7 +28,7 @@ def draw(i):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    stepper_module._shown_in = None  # another test of this process may have been given the module
+    script._shown_in.clear()  # another test of this process may have been given the module
     path = tmp_path_factory.mktemp("player") / "page.html"
     pages = [Stepper(draw, COUNT, start=3)._repr_mimebundle_()["text/html"] for _ in range(2)]
     assert "customElements.define" in pages[0]
@@ -191,7 +191,7 @@ def draw_marked(i):
 
 @pytest.fixture
 def marked(chromium, tmp_path):
-    stepper_module._shown_in = None
+    script._shown_in.clear()
     path = tmp_path / "marked.html"
     path.write_text(Stepper(draw_marked, 3)._repr_mimebundle_()["text/html"], encoding="utf-8")
 

@@ -12,7 +12,6 @@ Nothing sleeps for a fixed time: each step waits for the condition that the next
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -296,66 +295,6 @@ class Stepper(Interactive):
     """A `lessons_lib.viz.stepper.Stepper`."""
 
     NAME = "lessons-stepper"
-
-
-class Playground(Interactive):
-    """A `lessons_lib.viz.pool.playground.PoolPlayground`."""
-
-    NAME = "lessons-pool"
-
-    def choose(self, request: str, tokens: int) -> None:
-        self.part("request").get_by_role("button", name=request, exact=True).click()
-        self.part("tokens").locator("input").fill(str(tokens))
-
-
-class Explorer(Interactive):
-    """A `lessons_lib.viz.masks.explorer.MaskExplorer`."""
-
-    NAME = "lessons-mask"
-
-    def tick(self, rule: str) -> tuple[str, str]:
-        """Tick or untick the box of a rule, e.g. "same sequence"."""
-        return self.changed_by(self.box.locator(".lessons-mask-rule", has_text=rule).locator("input").click)
-
-    def drag(self, end: str, tokens: int, axis: str = "x", finger: bool = False) -> None:
-        """Drag the end of a sequence on an axis by so many tokens, e.g. "new 0", and let go."""
-        handle = self.part("picture").locator(f'[data-end="{end}"][data-axis="{axis}"]')
-        handle.scroll_into_view_if_needed()
-        way = tokens * handle.evaluate("handle => Number(handle.dataset.cell) * handle.getScreenCTM().a")
-        place = handle.bounding_box()
-        x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
-        along = [(x + way * part / 6 * (axis == "x"), y + way * part / 6 * (axis == "y")) for part in range(7)]
-        if finger:
-            touches = self.page.context.new_cdp_session(self.page)
-            for kind, points in [("Start", along[:1]), *(("Move", [point]) for point in along[1:]), ("End", [])]:
-                points = [{"x": x, "y": y} for x, y in points]
-                touches.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
-            touches.detach()
-            return
-        self.page.mouse.move(*along[0])
-        self.page.mouse.down()
-        for point in along[1:]:
-            self.page.mouse.move(*point)
-        self.page.mouse.up()
-
-    def wait_for_ends(self, counts: list[int]) -> None:
-        """Wait for a picture with so many cached tokens of each sequence, new tokens of each, and padding."""
-        ends, wanted = self.box.locator('[data-end][data-axis="x"]'), list(map(str, counts))
-        told = "(ends) => ends.map((end) => end.dataset.count)"
-        self.wait_until(lambda: ends.evaluate_all(told) == wanted, f"the ends are not {counts}")
-
-
-class Dashboard(Interactive):
-    """A `lessons_lib.viz.dashboard.live.Dashboard`."""
-
-    NAME = "lessons-dashboard"
-
-    def steps(self) -> int:
-        """How many steps its picture says the engine has made."""
-        return int(re.match(r"The engine after ([\d,]+) step", self.words())[1].replace(",", ""))
-
-    def wait_for_steps(self, count: int) -> None:
-        self.wait_until(lambda: self.steps() >= count, f"fewer than {count} steps", seconds=60)
 
 
 def _end_of(log: Path) -> str:

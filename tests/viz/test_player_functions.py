@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lessons_lib.viz import masks
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.player.frames import frame_of
+from lessons_lib.viz.player.script import bundled
 from lessons_lib.viz.stepper import PLAYER, Stepper
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node isn't installed")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node isn't installed")
 
 
 ID = re.compile(r"\b(hatch|arrow)-[0-9a-f]{8}\b")  # of a pattern: another one in each recording
@@ -38,6 +38,7 @@ def run_in_node(tests, environment):
     return done.stdout
 
 
+@needs_node
 def test_the_functions_of_the_player(tmp_path):
     stepper = Stepper(draw, 25)
     html = stepper._repr_mimebundle_()["text/html"]
@@ -49,11 +50,6 @@ def test_the_functions_of_the_player(tmp_path):
         "pictures": [[ID.sub("an id", element) for element in frame_of(draw(i)).elements] for i in range(25)],
     }
     (tmp_path / "recording.json").write_text(json.dumps(given), encoding="utf-8")
-    shutil.copy(PLAYER, tmp_path / "player.mjs")  # to node, a module
+    (tmp_path / "player.mjs").write_text(bundled(PLAYER), encoding="utf-8")  # to node, a module
     places = {"PLAYER": (tmp_path / "player.mjs").as_uri(), "RECORDING": str(tmp_path / "recording.json")}
     assert "tests 9" in run_in_node("player.test.mjs", places)
-
-
-def test_which_end_of_a_mask_is_dragged(tmp_path):
-    module = shutil.copy(Path(masks.__file__).with_name("draggable.js"), tmp_path / "draggable.mjs")
-    assert "tests 2" in run_in_node("draggable.test.mjs", {"DRAGGABLE": module.as_uri()})

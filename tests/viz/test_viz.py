@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from picture_cases import CONTINUOUS, GROWTH, LONG_TRACE, ROWS, STATIC, WEIGHTS, wave
 from svg_reading import SVG, box, elements, height, texts, titles
 
-import lessons_lib.viz.stepper as stepper_module
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth
 from lessons_lib.viz.cache.growth import CacheStep
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.night import colors_of, image_style, night_rules
 from lessons_lib.viz.drawing.picture import LEAST_WIDTH, Picture
 from lessons_lib.viz.drawing.svg import Drawing, show_token
+from lessons_lib.viz.player import script
 from lessons_lib.viz.player.frames import splices
-from lessons_lib.viz.stepper import Stepper
+from lessons_lib.viz.stepper import PLAYER, Stepper
 from lessons_lib.viz.tables.table import Table
 from lessons_lib.viz.timelines.timeline import draw_compare, draw_timeline
 
@@ -265,16 +265,16 @@ def test_splices_make_each_list_of_the_one_before(lists):
 
 
 def test_the_module_is_in_one_output_of_a_notebook(monkeypatch):
-    monkeypatch.setattr(stepper_module, "_shown_in", None)
+    monkeypatch.setattr(script, "_shown_in", {})
     cell = []
-    monkeypatch.setattr(stepper_module, "_running_cell", lambda: cell[-1])
+    monkeypatch.setattr(script, "_running_cell", lambda: cell[-1])
 
     def has_module(name):
         cell.append(name)
         return "customElements.define" in growth_stepper()._repr_mimebundle_()["text/html"]
 
     assert [has_module(name) for name in ("first", "second", "first")] == [True, False, True]
-    monkeypatch.setitem(sys.modules, "google.colab", stepper_module)
+    monkeypatch.setitem(sys.modules, "google.colab", script)
     assert has_module("second"), "in Colab, each output is a page"
 
 
@@ -296,4 +296,4 @@ def test_tokens_computed_before_are_pale_without_a_cache():
 
 
 def test_a_widget_scrolls_where_a_player_does():
-    assert f"const LEAST_WIDTH = {LEAST_WIDTH};" in stepper_module.PLAYER.read_text(encoding="utf-8")
+    assert f"const LEAST_WIDTH = {LEAST_WIDTH};" in PLAYER.read_text(encoding="utf-8")

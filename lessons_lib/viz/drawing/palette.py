@@ -114,6 +114,12 @@ def in_the_dark(colour: str) -> str:
     return colour if colour in _KEPT else inverted(colour)
 
 
+def in_both_themes(request: str) -> list[str]:
+    """A request's color, the text on it and its outline: for a light page, and again for a dark one."""
+    color, dark = color_of(request), in_the_dark(color_of(request))
+    return [color, text_on(color), outline(color), dark, text_on(dark), in_the_dark(outline(color))]
+
+
 def inverted(colour: str) -> str:
     """What `invert(0.88) hue-rotate(180deg)` (CSS Filter Effects 1) makes of a colour: other lightness, same hue."""
     red, green, blue = (0.88 - 0.76 * channel / 255 for channel in _rgb(colour))

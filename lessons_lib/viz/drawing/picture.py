@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from lessons_lib.viz.drawing.night import CHART, colors_of, image_style, night_rules
+from lessons_lib.viz.drawing.night import CHART, image_style
 from lessons_lib.viz.drawing.palette import PAPER
 
 if TYPE_CHECKING:
@@ -90,22 +90,11 @@ class Picture:
         return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}
 
 
-def live_html(content: Picture | str) -> str:
-    """What a widget shows: the picture with hover texts, or a sentence. In a narrow window it scrolls."""
-    if not isinstance(content, Picture):
-        return f"<p>{escape(content)}</p>"
-    style = f"<style>{night_rules(colors_of(content.svg), '.lessons-picture ')}</style>"
-    sheet = f'<div style="min-width:{LEAST_WIDTH}px">{content.svg}</div>'
-    return f'<div style="overflow-x:auto" tabindex="0">{style}{sheet}</div>'
-
-
 def still_bundle(content: Picture | str) -> dict[str, str]:
-    """What a widget leaves behind where no kernel runs: the still picture, or the sentence that stands in its place."""
-    return (
-        content._repr_mimebundle_()
-        if isinstance(content, Picture)
-        else {"text/html": live_html(content), "text/plain": content}
-    )
+    """A picture, or the sentence that stands in its place, as an output."""
+    if isinstance(content, Picture):
+        return content._repr_mimebundle_()
+    return {"text/html": f"<p>{escape(content)}</p>", "text/plain": content}
 
 
 def svg_start(

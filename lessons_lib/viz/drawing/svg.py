@@ -186,12 +186,6 @@ class Drawing:
             self._parts.append(f'<g transform="translate(0 {row})">{"".join(cells)}</g>')
         self._parts.append("</g>")
 
-    def handle(self, x: float, y: float, width: float, height: float, **told: object) -> None:
-        """A place to be dragged, itself unseen; `told` becomes its data-attributes."""
-        data = "".join(f' data-{name}="{escape(str(value))}"' for name, value in told.items())
-        size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-        self._add(f'<rect {size} fill="none" pointer-events="all"{data}/>')
-
     def cell(
         self,
         x: float,

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from lessons_lib.viz.drawing.palette import color_of, in_the_dark, outline, text_on
+from lessons_lib.viz.drawing.palette import in_both_themes
 from lessons_lib.viz.engine_room.room import DEFAULTS, sources
 from lessons_lib.viz.engine_room.room import __name__ as ENGINE
 
@@ -35,17 +35,13 @@ def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
         (parts / "pyodide").mkdir(exist_ok=True)
         for name in PYODIDE_FILES:
             shutil.copy(pyodide / name, parts / "pyodide")
-    colors = [  # fill, text on it and outline, on a light page and on a dark one
-        [color, text_on(color), outline(color), dark, text_on(dark), in_the_dark(outline(color))]
-        for color, dark in ((color, in_the_dark(color)) for color in map(color_of, "ABCDEFGHIJKLMNOPQR"))
-    ]
     recorded = json.loads((PAGE.parent / "recording.json").read_text(encoding="utf-8"))
     begin = {
         "live": is_live,
         "home": (folder / "index.html").exists(),
         "defaults": DEFAULTS,
         "sources": sources(),
-        "colors": colors,
+        "colors": list(map(in_both_themes, "ABCDEFGHIJKLMNOPQR")),
         **recorded,
     }
     (parts / "begin.json").write_text(json.dumps(begin, separators=(",", ":")), encoding="utf-8")

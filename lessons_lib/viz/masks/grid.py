@@ -1,7 +1,7 @@
 """A mask as a grid: one row per query, one column per key, colored where the query may attend to the key.
 
 A cell has the color of the query's sequence. Letters and positions are at the edges, and hovering over a cell describes
-it. Fills are drawn in runs, because the picture must redraw while a slider moves.
+it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from lessons_lib.recording.words import check_index, count
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.masks.token_axis import End, TokenAxis, runs_of
+from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
 
 LARGEST = 100  # queries, and keys; with more, cells would be too small to tell apart
 _MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the letters are in the band, the ticks are the positions
 _WIDEST, _NARROWEST, _READABLE, _MOST_HEIGHT = 34, 6, 16, 640  # of a cell; and of all rows
-_FINGER = 24  # pixels that answer the pointer around the end of a sequence
 _DOT_CELL = 8  # narrower cells have no dot
 _GRID = "#DCDCD7"
 _BLOCK_EDGE = "#8A8A86"
@@ -60,9 +59,6 @@ def draw_mask(
     row: int | None = None,
     rules=RULES,
     title: str = "",
-    sentence: bool = True,
-    hover: bool = True,
-    ends: Sequence[End] = (),
 ) -> Picture:
     """The mask as a grid of cells. Cells where the mask differs from the rules are crossed out.
 
@@ -70,10 +66,8 @@ def draw_mask(
         mask: bool [queries, keys], True where the query may attend; 1 to 100 of each, else ValueError.
         queries, keys: Tags of the rows and columns. Keys that are not among the queries are in the cache.
         names: one for each sequence id; A, B, ... if not given.
-        row: index of a query whose row is framed and described; below the grid only with `sentence`.
+        row: index of a query whose row is framed, and described below the grid.
         rules: the rules of the mask; they give the reasons in the hover texts.
-        hover: whether cells have hover texts, which make up most of a large picture's size.
-        ends: where sequences end, to be dragged; each gets a grip at the letters.
     """
     _check(mask, queries, keys, row)
     names = names_for(queries, keys) if names is None else names
@@ -91,12 +85,9 @@ def draw_mask(
         top = y + row * sheet.rows.cell
         d.lines(f"M18 {number(top + sheet.rows.cell / 2 - 6)}l10 6l-10 6z", "none", fill=INK)
         d.rect(sheet.left - 1, top, sheet.columns.length + 2, sheet.rows.cell, "none", INK, 2)
-    if hover:
-        d.hover_grid(sheet.left, y, sheet.columns.cell, sheet.rows.cell, read_pairs(queries, keys, names, rules, mask))
-    _grips(d, sheet, y, ends)
+    d.hover_grid(sheet.left, y, sheet.columns.cell, sheet.rows.cell, read_pairs(queries, keys, names, rules, mask))
     y += sheet.rows.length + 10
-    if sentence:
-        y = d.paragraph(16, y + 10, read, 115, 14, 20, bold=True) - 10
+    y = d.paragraph(16, y + 10, read, 115, 14, 20, bold=True) - 10
     d.height = _legend(d, sheet, y)
     told = [f"{title}." if title else "", describe_mask(mask, queries, keys, names, rules), read]
     return d.picture(" ".join(filter(None, told)))
@@ -236,21 +227,6 @@ def _crosses(d: Drawing, sheet: _Sheet, y: float) -> None:
     if path:
         d.lines(path, PAPER, 3.5)  # a rim: the cells below have any color
         d.lines(path, INK, 1.5)
-
-
-def _grips(d: Drawing, sheet: _Sheet, y: float, ends: Sequence[End]) -> None:
-    """A bar at each end that can be dragged, across the letters, and around it the place that answers a finger."""
-    for end in ends:
-        cell = sheet.columns.cell if end.axis == "x" else sheet.rows.cell
-        told = {"end": end.name, "axis": end.axis, "cell": cell, "count": end.count}
-        if end.axis == "x":
-            x, top = sheet.left + end.at * cell, y - _BAND - 18
-            d.rect(x - 3, top - 2, 6, _BAND + 4, PAPER, INK, 1.5, radius=3)
-            d.handle(x - _FINGER / 2, top - 2, _FINGER, _BAND + 18, at=number(x), **told)
-        else:
-            middle = y + end.at * cell
-            d.rect(_MARGIN - 2, middle - 3, sheet.band + 4, 6, PAPER, INK, 1.5, radius=3)
-            d.handle(_MARGIN - 2, middle - _FINGER / 2, sheet.left - _MARGIN, _FINGER, at=number(middle), **told)
 
 
 def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 
 from lessons_lib.attention.masks import PADDING, Tags
 from lessons_lib.viz.drawing.palette import NEUTRAL, color_of
@@ -78,30 +78,3 @@ class TokenAxis:
             if all(abs(index - other) * self.cell >= gap for other in shown):
                 shown.append(index)
         return [(index, str(self.tokens[index][1])) for index in sorted(shown)]
-
-
-@dataclass(frozen=True)
-class End:
-    """Where a sequence's tokens end on an axis of a mask.
-
-    name   what dragging it changes: "cached 0" and "new 0" for the sequence with the id 0, and so on, or "padding"
-    axis   "x", among the keys, or "y", among the queries
-    at     how many tokens stand before it on its axis
-    count  how many tokens of this kind the sequence has
-    """
-
-    name: str
-    axis: str
-    at: int
-    count: int
-
-
-def ends_of(lengths: Sequence[int], cached: Sequence[int], padding: int) -> list[End]:
-    """All ends on both axes of one pass. Keys: cached tokens, new tokens, padding; queries: without the cached."""
-    old = [(f"cached {index}", count) for index, count in enumerate(cached)]
-    new = [*((f"new {index}", count) for index, count in enumerate(lengths)), ("padding", padding)]
-    return [
-        End(name, axis, at, count)
-        for axis, tokens in (("x", old + new), ("y", new))
-        for (name, count), at in zip(tokens, accumulate(count for _, count in tokens))
-    ]

@@ -3,4 +3,3 @@
 from lessons_lib.viz.pool.access import draw_pool_access
 from lessons_lib.viz.pool.grid import draw_pool
 from lessons_lib.viz.pool.paging import watch_paging
-from lessons_lib.viz.pool.playground import PoolPlayground
