@@ -67,8 +67,7 @@ draw_memory(longest_possible, 24, title="256 cache slots for every request", num
 Solid color: the slot holds a token. Pale: reserved, and the request will use
 it later. Hatched: reserved, and never used.
 
-> **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet. In the meantime,
-> no other request can use it.
+> **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet.
 
 > **internal fragmentation**: memory that belongs to a request and that it never uses: here the end of its row, because
 > its answer ends before the row is full.
@@ -91,7 +90,7 @@ reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
 
 # %% [markdown]
 """
-Even with a perfect oracle, half of C's piece is empty on average: reserved, and used only later.
+Even with an oracle, half of C's piece is empty on average.
 
 A second loss shows up when many requests come and go: a request that finishes leaves a gap of its own size, and the
 next one may be larger.
@@ -268,7 +267,7 @@ print("A's tokens 10 to 22 go to slots", slot_mapping(tables["A"].blocks, 16, 10
 A's tokens at positions 13, 14 and 15 still fit in its first block. Position 16 starts a new one, which comes after B's
 in memory.
 
-So far we've only counted. Now something is stored: one number for each cache slot, in place of a key. A stores 1000,
+Now something is stored: one number for each cache slot, in place of a key. A stores 1000,
 1001, …, and B 2000, 2001, …, each through its own table. Then A leaves, and C comes with 20 tokens and stores 3000,
 3001, … The code below your prediction does all this, and then reads positions 14 to 18 once more, through A's *old*
 table.
