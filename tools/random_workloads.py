@@ -27,7 +27,7 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAging, ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import FirstComeFirstServed
 
@@ -39,7 +39,7 @@ POLICIES = (
     FirstComeFirstServed(),
     ShortestJobFirst(),
     StrictPriority(),
-    PriorityWithAgeing(1.0, head_start=0.5),
+    PriorityWithAging(1.0, head_start=0.5),
     BalancedLengths(16, window=4),
 )
 

@@ -21,7 +21,7 @@ from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling.policies import PriorityWithAgeing
+from lessons_lib.scheduling.policies import PriorityWithAging
 from lessons_lib.scheduling.scheduler import conservative
 from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
 
@@ -68,7 +68,7 @@ def serve_trial(linked: Linked) -> list[Any]:
     """
     sizes = dict(block_size=4, num_blocks=16, max_num_seqs=4, max_num_batched_tokens=10, max_model_len=45, probe=False)
     configs = (
-        EngineConfig(**sizes, num_swap_blocks=8, policy=PriorityWithAgeing(2.0, 1.0)),
+        EngineConfig(**sizes, num_swap_blocks=8, policy=PriorityWithAging(2.0, 1.0)),
         EngineConfig(**sizes, admission=conservative),
         EngineConfig(**(sizes | {"block_size": 3}), share_prefixes=False),
     )

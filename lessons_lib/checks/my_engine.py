@@ -19,7 +19,6 @@ from lessons_lib.checks.registry import exercises_of, lesson_numbers
 from lessons_lib.checks.sandbox import Outcome, run_guarded
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.scheduling.policies import PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative
 from lessons_lib.viz.tables.table import Table
 
@@ -42,7 +41,6 @@ LINKS = (
     Link("lessons_lib.attention.hf_backend:attention_of_layer"),
     Link("lessons_lib.attention.hf_backend:paged_attention_in", f"{STAND_INS}:paged_attention_in"),
     Link("lessons_lib.attention.hf_backend:paged_forward"),
-    Link("lessons_lib.scheduling.policies:PriorityWithAgeing"),
     Link("lessons_lib.scheduling.scheduler:share_budget"),
     Link("lessons_lib.scheduling.scheduler:conservative"),
     Link("lessons_lib.scheduling.scheduler:SchedulerBase"),
@@ -167,12 +165,8 @@ def not_called(config: EngineConfig, on_gpu: bool = False) -> dict[str, str]:
         found |= dict.fromkeys((*of_runner, "GraphStore", "replace_placeholders"), "with this `make_runner`")
         if not config.num_swap_blocks:
             found["PagedKVCache"] = "with this `make_runner`"
-    if type(config.policy) is not PriorityWithAgeing:
-        found["PriorityWithAgeing"] = "with this `policy`"
     if config.admission is conservative:
         found |= dict.fromkeys(("last_in_rank", "preempt_sequence"), "with this `admission`")
-    else:
-        found["conservative"] = "with this `admission`"
     if not config.share_prefixes:
         found |= dict.fromkeys(("take_cached", "copy_before_write"), "with this `share_prefixes`")
     return found

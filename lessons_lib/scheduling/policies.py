@@ -22,7 +22,7 @@ class StrictPriority:
         return sequence.tier, sequence.arrival_time
 
 
-class PriorityWithAgeing:
+class PriorityWithAging:
     """The best tier first, and interactive requests before others, but waiting time counts too.
 
     All waiting sequences age alike, so the order of two sequences never changes: a sequence ranks as if it had arrived
@@ -49,7 +49,7 @@ class PriorityWithAgeing:
         return sequence.arrival_time + sequence.tier * self.patience - head_start
 
 
-class ShortestWithAgeing:
+class ShortestWithAging:
     """Short requests first, but waiting time counts too: none is overtaken by one that arrives `patience` seconds
     later.
 

@@ -38,17 +38,14 @@ class Scheduler(SchedulerBase):
 
     def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
         # Admitting new requests now would take the blocks that stalled sequences are waiting for.
-        if scheduler_output.stalled:
-            return
-        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-        while self.waiting and budget and len(self.running) < self.max_num_seqs:
+        while self.waiting and not scheduler_output.stalled and len(self.running) < self.max_num_seqs:
+            budget = self.max_num_batched_tokens - scheduler_output.num_tokens
             sequence = self.waiting.next(self.running)
-            if not self.admission(self, sequence):
+            if not budget or not self.admission(self, sequence):
                 break
             self.admit(scheduler_output, sequence)
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self.allocate_slots(scheduler_output, sequence, count)
-            budget -= count
+            wanted = sequence.num_tokens - sequence.num_computed_tokens
+            self.allocate_slots(scheduler_output, sequence, min(wanted, budget))
 
     def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
         """Schedule `count` tokens of a sequence if there are blocks for their cache slots; otherwise it stalls."""

@@ -32,7 +32,7 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.measuring.fused_llama import fused_runner
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.policies import PriorityWithAgeing
+from lessons_lib.scheduling.policies import PriorityWithAging
 from lessons_lib.scheduling.scheduler import conservative
 
 BLOCKS_FOR = "lessons_lib.kv_cache.block_pool:blocks_for"
@@ -134,13 +134,13 @@ def test_the_trial_uses_each_part(target):
     assert problem_with({target: raising(target)}) == "raises ZeroDivisionError: division by zero"
 
 
-AGEING = dict(num_swap_blocks=8, policy=PriorityWithAgeing(2.0, 1.0))
+AGING = dict(num_swap_blocks=8, policy=PriorityWithAging(2.0, 1.0))
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        AGEING | dict(overlap=True),
+        AGING | dict(overlap=True),
         dict(backend=plan_torch),
         dict(backend="torch", admission=conservative, share_prefixes=False),
         dict(make_runner=fused_runner),

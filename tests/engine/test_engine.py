@@ -12,7 +12,7 @@ from lessons_lib.engine.prometheus import COUNTERS, HISTOGRAMS, engine_families
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE
-from lessons_lib.scheduling.policies import PriorityWithAgeing, ShortestJobFirst
+from lessons_lib.scheduling.policies import PriorityWithAging, ShortestJobFirst
 from lessons_lib.scheduling.scheduler import conservative
 from tools.interrupts import Interrupter
 
@@ -41,7 +41,7 @@ def some_prompts(count, seed=0, longest=24):
         ({**TIGHT, "num_swap_blocks": 20}, True),
         ({**TIGHT, "num_blocks": 11, "share_prefixes": False, "max_num_batched_tokens": 30}, True),
         ({**TIGHT, "admission": conservative, "policy": ShortestJobFirst()}, False),
-        ({**TIGHT, "block_size": 1, "num_blocks": 46, "max_num_seqs": 5, "policy": PriorityWithAgeing(1.0)}, True),
+        ({**TIGHT, "block_size": 1, "num_blocks": 46, "max_num_seqs": 5, "policy": PriorityWithAging(1.0)}, True),
     ],
     ids=["roomy", "tight", "swap", "no sharing", "conservative", "blocks of one"],
 )

@@ -15,7 +15,7 @@ from lessons_lib.engine.sampling_params import MAX_N, MAX_STOP_CHARACTERS, MAX_V
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAging
 
 OTHERS = {"a": [1, 2, 3], "b": [9, 8], "c": [4, 4, 4]}
 
@@ -80,7 +80,7 @@ GOOD_ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("policy", [BalancedLengths(20), PriorityWithAgeing(2.0, 1.0)])
+@pytest.mark.parametrize("policy", [BalancedLengths(20), PriorityWithAging(2.0, 1.0)])
 def test_good_arguments_are_served(policy):
     engine = an_engine(policy=policy, num_blocks=200)
     for name, values in GOOD_ARGUMENTS.items():

@@ -9,9 +9,9 @@ from scheduling_cases import POLICIES, a_sequence, names
 
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
-    PriorityWithAgeing,
+    PriorityWithAging,
     ShortestJobFirst,
-    ShortestWithAgeing,
+    ShortestWithAging,
     StrictPriority,
     expected_length,
 )
@@ -84,7 +84,7 @@ def test_aging_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, pat
         waited = now - sequence.arrival_time + (head_start if sequence.is_interactive else 0)
         return patience * sequence.tier - waited
 
-    assert list(queue_of(PriorityWithAgeing(patience, head_start), sequences)) == sorted_by(sequences, urgency)
+    assert list(queue_of(PriorityWithAging(patience, head_start), sequences)) == sorted_by(sequences, urgency)
 
 
 @settings(max_examples=100, deadline=None)
@@ -153,9 +153,9 @@ def test_who_does_not_wait_is_neither_removed_nor_next(policy):
     "make, says",
     [
         (lambda: BalancedLengths(20, 0), "window is 0; it must be 1 or more"),
-        (lambda: PriorityWithAgeing(-1), "patience is -1 seconds and head_start 0.0; both must be 0 or more"),
-        (lambda: PriorityWithAgeing(3, -2), "patience is 3 seconds and head_start -2; both"),
-        (lambda: ShortestWithAgeing(0), "patience is 0 seconds; it must be above 0"),
+        (lambda: PriorityWithAging(-1), "patience is -1 seconds and head_start 0.0; both must be 0 or more"),
+        (lambda: PriorityWithAging(3, -2), "patience is 3 seconds and head_start -2; both"),
+        (lambda: ShortestWithAging(0), "patience is 0 seconds; it must be above 0"),
     ],
 )
 def test_numbers_out_of_bounds_are_refused(make, says):

@@ -19,7 +19,7 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAging, ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
@@ -82,7 +82,7 @@ POLICIES = (
     FirstComeFirstServed(),
     ShortestJobFirst(),
     StrictPriority(),
-    PriorityWithAgeing(1.0),
+    PriorityWithAging(1.0),
     BalancedLengths(20, 4),
 )
 

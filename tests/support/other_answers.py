@@ -25,20 +25,8 @@ class Scheduler(ReferenceScheduler):
         lesson_09.allocate_block_by_block(self, scheduler_output, sequence, count)
 
 
-class PriorityWithAgeing:
-    name = "mine"
-
-    def __init__(self, patience, head_start=0.0):
-        if min(patience, head_start) < 0:
-            raise ValueError(f"{patience}, {head_start}")
-        self.patience, self.head_start = patience, head_start
-
-    def rank(self, sequence):
-        return sequence.arrival_time - self.head_start * sequence.is_interactive + self.patience * sequence.tier
-
-
 # Those in tests/answers are made by functions and have no source of their own.
-OWN = {"09.3": Scheduler, "09.4": PriorityWithAgeing}
+OWN = {"09.2": Scheduler}
 # Which one of the right answers, where the first has no source of its own, or rounds otherwise and draws other tokens.
 CHOSEN = {"06.1": 2, "09.1": 1, "10.2": 1, "12.3": 1, "13.3": 1, "13.7": 1}
 

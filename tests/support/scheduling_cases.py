@@ -3,17 +3,17 @@
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
-    PriorityWithAgeing,
+    PriorityWithAging,
     ShortestJobFirst,
-    ShortestWithAgeing,
+    ShortestWithAging,
     StrictPriority,
 )
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 from lessons_lib.scheduling.stalling import Scheduler
 
 POLICIES = [
-    FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(2, head_start=1),
-    ShortestWithAgeing(3), BalancedLengths(20), BalancedLengths(5, window=2),
+    FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAging(2, head_start=1),
+    ShortestWithAging(3), BalancedLengths(20), BalancedLengths(5, window=2),
 ]  # fmt: skip
 
 

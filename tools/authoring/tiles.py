@@ -22,7 +22,7 @@ MAIN_PICTURES = {
     "06": ("draw_softmax_step(", (400, 110, 490, 200)),
     "07": ("draw_program(recorded", (130, 150, 720, 220)),
     "08": ("draw_roofline(", (45, 20, 620, 300)),
-    "09": ("draw_gantts(", (12, 30, 432, 248)),
+    "09": ("draw_gantts({", (12, 352, 560, 256)),
     "10": ("draw_pressure(", (10, 130, 400, 220)),
     "11": ("draw_pressure(all_steps", (10, 130, 600, 280)),
     "12": ("watch_engine(", (330, 68, 560, 180)),

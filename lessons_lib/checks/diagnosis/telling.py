@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lessons_lib.checks.diagnosis.watching import Step, is_tensor, same
+from lessons_lib.checks.diagnosis.watching import Other, Step, is_tensor, same
 from lessons_lib.checks.exercise import how_it_changed, how_to_copy, short
 
 MISSING = object()
@@ -140,4 +140,5 @@ def _other_tensor(got: Any, wanted: Any) -> str:
 def kind(value: Any) -> str:
     if is_tensor(value):
         return f"a tensor {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
-    return "None" if value is None else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
+    name = value.kind if isinstance(value, Other) else type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

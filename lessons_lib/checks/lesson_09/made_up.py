@@ -1,6 +1,5 @@
-"""Sequences and schedulers in any state, built for the checks of lesson 09."""
+"""Sequences in any state, built for the checks of lesson 09."""
 
-from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling.sequence import Sequence
 
 END = -1  # serves as the end token
@@ -26,13 +25,6 @@ def a_sequence(
     )  # fmt: skip
 
 
-def used_pool(num_blocks: int, block_size: int, in_use: int) -> BlockPool:
-    """A pool with `in_use` of its blocks allocated."""
-    pool = BlockPool(num_blocks, block_size)
-    pool.allocate(in_use)
-    return pool
-
-
 def state_of(sequence: Sequence) -> tuple:
     """Everything about a sequence that a step may change."""
     return (
@@ -46,9 +38,3 @@ def state_of(sequence: Sequence) -> tuple:
 
 def names_of(sequences) -> list[str]:
     return [getattr(sequence, "id", repr(sequence)) for sequence in sequences]
-
-
-def listed(names) -> str:
-    """Names in a sentence: "A, B and C"; "none" if there are none."""
-    names = list(names)
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part) if names else "none"

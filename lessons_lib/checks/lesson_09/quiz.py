@@ -2,6 +2,15 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "09.a": {
+        25: "That's all that E wants. A and C get a token each, and B and D are served before E.",
+        13: "B and D get 30 and 21. A and C take a token each, too.",
+        0: "A and C get 1 each, B 30 and D 21: that leaves some of the 64 for E.",
+    },
+    "09.b": {400: "8 ms / 20 µs. But 5 ms of each step are paid before the first token: 3 ms are left."},
+    "09.c": {22: "That counts 32 tokens each, prompt and answer. The promise is for prompt + `max_tokens` − 1."},
+}
 QUIZ = [
     Question(
         text="A step costs 4 ms, and 10 µs for each token. 20 sequences decode, and a prompt of 900 tokens arrives. "
@@ -17,31 +26,6 @@ QUIZ = [
                 right=True,
             ),
             Choice("45", "That is with chunks of 20. The decodes take 20 tokens, and the prompt gets the other 280."),
-        ),
-    ),
-    Question(
-        text="Blocks of 16, a pool of 20, watermark 0. Three sequences run, each with 6 blocks promised; together they "
-        "hold 7. A new request has a prompt of 20 and `max_tokens` of 13. What do the two admission rules say?",
-        choices=(
-            Choice(
-                "Conservative: yes. Optimistic: yes.",
-                "18 blocks are promised, and the new request may need 2 for 20 + 13 − 1 = 32 tokens: 20 of 20 in "
-                "total. And 13 are free now.",
-                right=True,
-            ),
-            Choice(
-                "Conservative: no. Optimistic: yes.",
-                "20 + 13 − 1 = 32 tokens fit in 2 blocks, and 18 + 2 = 20. The promises may use every block of the "
-                "pool.",
-            ),
-            Choice(
-                "Conservative: yes. Optimistic: no.",
-                "Optimistic admission looks at what is free now. That is 13 blocks, and the prompt needs 2.",
-            ),
-            Choice(
-                "Conservative: no. Optimistic: no.",
-                "Both have enough: 20 of 20 blocks promised, 13 of 20 free.",
-            ),
         ),
     ),
     Question(

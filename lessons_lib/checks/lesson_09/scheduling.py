@@ -1,302 +1,349 @@
-"""Checks 09.3, `Scheduler`: small cases one by one, then random workloads until they finish."""
+"""09.2, `Scheduler`: what each step of some scenes schedules and admits."""
 
+from collections.abc import Iterator
 from random import Random
+from typing import Any, NamedTuple
 
-from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_09.twins import Twins, random_requests
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAgeing
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.lesson_09.made_up import END, a_sequence, names_of
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAging
 from lessons_lib.scheduling.scheduler import conservative, optimistic
-from lessons_lib.scheduling.sequence import FirstComeFirstServed
+
+MOST_QUESTIONS = 200  # in one step; no correct scheduler asks that often
 
 
-def check_scheduler(attempt) -> None:
-    _check_new_sequences(attempt)
-    _check_running_first(attempt)
-    _check_admission(attempt)
-    _check_policy(attempt)
-    _check_blocks(attempt)
-    _check_stall_passes(attempt)
-    for seed in range(30):
-        _check_random(attempt, seed)
+class Case(NamedTuple):
+    """A scene: see SCENES."""
 
-
-def admit_all(scheduler, sequence) -> bool:
-    return True
-
-
-def admit_none(scheduler, sequence) -> bool:
-    return False
+    words: str
+    requests: dict[str, tuple[int, int, int]]
+    events: list[str]
+    settings: dict[str, Any]
 
 
 class LastComeFirstServed:
     name = "last come, first served"
 
-    def rank(self, sequence):
-        return -sequence.arrival_time
+    def rank(self, sequence: Any) -> float:
+        return -float(sequence.arrival_time)
 
 
-def _steps(twins: Twins, count: int) -> None:
-    for _ in range(count):
-        twins.step()
+def admit_all(scheduler: Any, sequence: Any) -> bool:
+    return True
 
 
-def _check_new_sequences(attempt) -> None:
-    large = dict(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=32)
-    twins = Twins(attempt, {}, "nothing runs and nothing waits.", **large)
-    _steps(twins, 1)
-    twins = Twins(
-        attempt, {"A": (13, 9, 9)}, "blocks of 4, budget 32, four batch slots; A waits, with a prompt of 13.", **large
-    )
-    twins.add("A")
-    _steps(twins, 3)
-    twins = Twins(
-        attempt,
-        {"D": (21, 9, 9)},
-        "blocks of 4, budget 8, four batch slots; D waits, with a prompt of 21.",
-        **large | {"max_num_batched_tokens": 8},
-    )
-    twins.add("D")
-    _steps(twins, 5)
-    requests = {"A": (13, 9, 9), "F": (40, 9, 9), "C": (3, 9, 9)}
-    case = "blocks of 4, budget 32, four batch slots; A (prompt 13) and C (prompt 3) wait."
-    twins = Twins(attempt, requests, case, **large)  # both prompts fit whole
-    twins.add("A", "C")
-    _steps(twins, 1)
-    twins = Twins(
-        attempt, requests, "blocks of 4, budget 32, four batch slots; A (prompt 13) and F (prompt 40) wait.", **large
-    )
-    twins.add("A", "F")
-    _steps(twins, 4)
-    twins = Twins(
-        attempt,
-        requests,
-        "blocks of 4, budget 32, four batch slots; A (prompt 13), F (prompt 40) and C (prompt 3) wait.",
-        **large,
-    )
-    twins.add("A", "F", "C")
-    _steps(twins, 5)
-    requests = {"E": (5, 12, 12)}
-    case = (
-        "blocks of 4, budget 32, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
-        "known. None of its tokens are in the cache."
-    )
-    twins = Twins(attempt, requests, case, **large)
-    twins.add_begun("E", answered=6, computed=0)
-    _steps(twins, 3)
-    case = (
-        "blocks of 4, budget 32, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
-        "known. 7 of its tokens are in the cache."
-    )
-    twins = Twins(attempt, requests, case, **large)
-    twins.add_begun("E", answered=6, computed=7)
-    _steps(twins, 3)
-    case = (
-        "blocks of 4, budget 4, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
-        "known. None of its tokens are in the cache."
-    )
-    twins = Twins(attempt, requests, case, **large | {"max_num_batched_tokens": 4})
-    twins.add_begun("E", answered=6, computed=0)
-    _steps(twins, 4)
-    case = (
-        "blocks of 4, budget 12, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
-        "known. 7 of its tokens are in the cache. Behind it waits A (prompt 13)."
-    )
-    twins = Twins(attempt, requests | {"A": (13, 9, 9)}, case, **large | {"max_num_batched_tokens": 12})
-    twins.add_begun("E", answered=6, computed=7)
-    twins.add("A")
-    _steps(twins, 2)
-    requests = dict.fromkeys("ABCD", (3, 3, 3))
-    twins = Twins(
-        attempt,
-        requests,
-        "blocks of 4, budget 32, two batch slots; A, B, C and D wait, with prompts of 3.",
-        **large | {"max_num_seqs": 2},
-    )
-    twins.add(*requests)
-    _steps(twins, 5)
+def admit_none(scheduler: Any, sequence: Any) -> bool:
+    return False
 
 
-def _check_running_first(attempt) -> None:
-    requests = {"A": (3, 9, 9), "F": (20, 9, 9), "C": (3, 9, 9)}
-    case = (
-        "blocks of 4, budget 8, four batch slots; A (prompt 3) waits. After step 1, F (prompt 20) and C (prompt "
-        "3) arrive."
-    )
-    twins = Twins(attempt, requests, case, num_blocks=64, max_num_seqs=4, max_num_batched_tokens=8)
-    twins.add("A")
-    _steps(twins, 1)
-    twins.add("F", "C")
-    _steps(twins, 7)
+# In words; the requests, "A13" or "A8/5/5" for tokens of the prompt, max_tokens and tokens of the answer; what happens:
+# "+AF" arrive, "3" steps, "-6" blocks are taken, "E7" waits with six tokens of its answer known and 7 computed.
+SCENES = """
+nothing runs and nothing waits | | 1
+A (prompt 13) waits | A13 | +A 3
+budget 8; D (prompt 21) waits | D21 | +D 4 | budget 8
+A (prompt 13) and C (3) wait | A13 C3 | +AC 1
+A (prompt 13) and F (40) wait | A13 F40 | +AF 3
+A (prompt 13), F (40) and C (3) wait | A13 F40 C3 | +AFC 4
+an admission rule that always says no; A waits | A3 | +A 2 | none
+E waits again: prompt 5, 6 tokens of its answer known, none computed | E5 | E0 3
+E waits again: prompt 5, 6 tokens of its answer known, 7 of 11 computed | E5 | E7 3
+budget 4; E waits again: 11 tokens known, none computed | E5 | E0 3 | budget 4
+budget 12; E waits again: 11 tokens known, 7 computed; behind it A (prompt 13) | E5 A13 | E7 +A 2 | budget 12
+two batch slots; A, B, C and D wait, with prompts of 3 | A3/3/3 B3/3/3 C3/3/3 D3/3/3 | +ABCD 5 | seqs 2
+budget 8; A (prompt 3) runs; after step 1, F (20) and C (3) arrive | A3 F20 C3 | +A 1 +FC 5 | budget 8
+budget 8; D (prompt 12) has computed 8 tokens in step 1, and wants 4; F (20) arrives | D12 F20 | +D 1 +F 2 | budget 8
+ten blocks, `conservative`; A (8) runs; B (30), which may need all ten, waits, and behind it C (3) | \
+A8/5/5 B30/11/11 C3/2/2 | +A 1 +BC 6 | blocks 10
+one batch slot; A, C and E arrived in this order; the policy is last come, first served | \
+A3/3/3 C3/3/3 E3/3/3 | +ACE 5 | seqs 1 last
+one batch slot; A (prompt 20) came before C (3); `BalancedLengths(15)` prefers C: its length is closest | \
+A20 C3 | +AC 2 | seqs 1 budget 8 near 15
+two batch slots; D (40) runs, A (20) and C (3) wait; `BalancedLengths(33)`: beside D, C is best | \
+D40 A20 C3 | +D 1 +AC 1 | seqs 2 budget 64 near 33
+two batch slots; F (26), B (28) and C (10) wait; `BalancedLengths(32)`: F first, and beside F, C is best | \
+F26 B28 C10 | +FBC 2 | seqs 2 budget 64 near 32
+six blocks, all are admitted; A, B (prompts of 8) and C (5) fill them; D (prompt 3) arrives after step 1 | \
+A8 B8 C5 D3 | +ABC 1 +D 2 | blocks 6 all
+three blocks; A and B (prompts of 4) run; C (3) arrives after step 1; in step 2 B stalls, and A ends | \
+A4/2/2 B4/9/9 C3/2/2 | +AB 1 +C 2 | blocks 3 all
+four blocks, all are admitted; A (8) and B (7) fill them; in step 3, none can continue | \
+A8/9/9 B7/9/9 | +AB 3 | blocks 4 all
+budget 10; A (3) and F (30) run; then only one block is free, F needs two, and C (3) waits | \
+A3 F30/9/9 C3/2/2 | +AF 1 -6 +C 2 | blocks 10 budget 10 all
+four blocks, `optimistic` with a watermark of 2; A (8) waits, and nothing else | A8/5/5 | +A 3 | blocks 4 keep 2
+nine blocks, all are admitted, budget 8; A (8) runs; F (30) waits: its first chunk fits, not all of it | \
+A8 F30/1/1 | +A 1 +F 2 | blocks 9 budget 8 all
+"""
 
 
-def _check_admission(attempt) -> None:
-    requests = {"A": (8, 5, 5), "B": (30, 11, 11), "C": (3, 2, 2)}
-    case = (
-        "ten blocks of 4, `conservative`; A (prompt 8, max_tokens 5) runs. B (prompt 30, max_tokens 11) may need "
-        "ten blocks and waits; behind it waits C (prompt 3, max_tokens 2), which needs one."
-    )
-    twins = Twins(attempt, requests, case, num_blocks=10, max_num_seqs=4, max_num_batched_tokens=32)
-    twins.add("A")
-    _steps(twins, 1)
-    twins.add("B", "C")
-    _steps(twins, 8)
-    twins = Twins(
-        attempt,
-        requests,
-        "an admission rule that always says no; A waits, nothing runs.",
-        num_blocks=10,
-        admission=admit_none,
-    )
-    twins.add("A")
-    _steps(twins, 2)
+def settings_of(told: str) -> dict[str, Any]:
+    words = told.split()
+    number = {word: int(value) for word, value in zip(words, words[1:]) if value.isdigit()}
+    rules = {"all": admit_all, "none": admit_none, "keep": optimistic}
+    policies = {"last": LastComeFirstServed(), "near": BalancedLengths(number.get("near", 1))}
+    return {
+        "num_blocks": number.get("blocks", 64),
+        "max_num_seqs": number.get("seqs", 4),
+        "max_num_batched_tokens": number.get("budget", 32),
+        "watermark": number.get("keep", 0),
+        "admission": next((rules[word] for word in words if word in rules), conservative),
+        "policy": next((policies[word] for word in words if word in policies), None),
+    }
 
 
-def _check_policy(attempt) -> None:
-    requests = {name: (3, 3, 3, float(at)) for at, name in enumerate("ACE")}
-    case = "one batch slot; the policy is last come, first served; A, C and E arrived in this order."
-    twins = Twins(
-        attempt, requests, case, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=8, policy=LastComeFirstServed()
-    )
-    twins.add("A", "C", "E")
-    _steps(twins, 8)
-    case = (
-        "one batch slot; A (prompt 20) arrived before C (prompt 3). The policy is `BalancedLengths` with a target of "
-        "6 tokens: it picks the one that brings the mean length of the running sequences closest to 6, so C."
-    )
-    twins = Twins(
-        attempt,
-        {"A": (20, 9, 9, 0.0), "C": (3, 3, 3, 1.0)},
-        case,
-        num_blocks=64,
-        max_num_seqs=1,
-        max_num_batched_tokens=8,
-        policy=BalancedLengths(6),
-    )
-    twins.add("A", "C")
-    _steps(twins, 2)
-    case = (
-        "two batch slots; D (prompt 40) runs, A (prompt 20) and C (prompt 3) wait. The policy is `BalancedLengths` "
-        "with a target of 29 tokens. A would be closer to the target by itself; beside D, C brings the mean closer."
-    )
-    twins = Twins(
-        attempt,
-        {"D": (40, 9, 9, 0.0), "A": (20, 9, 9, 1.0), "C": (3, 9, 9, 2.0)},
-        case,
-        num_blocks=64,
-        max_num_seqs=2,
-        max_num_batched_tokens=64,
-        policy=BalancedLengths(29),
-    )
-    twins.add("D")
-    _steps(twins, 1)
-    twins.add("A", "C")
-    _steps(twins, 2)
-    case = (
-        "two batch slots; F (prompt 26), B (prompt 28) and C (prompt 10) wait, and nothing runs. The policy is "
-        "`BalancedLengths` with a target of 29 tokens. With max_tokens of 9, they count 35, 37 and 19. "
-        "F is closest to the target. By itself, B would be next; "
-        "beside F, which was admitted a moment ago, C brings the mean closer."
-    )
-    twins = Twins(
-        attempt,
-        {"F": (26, 9, 9, 0.0), "B": (28, 9, 9, 1.0), "C": (10, 9, 9, 2.0)},
-        case,
-        num_blocks=64,
-        max_num_seqs=2,
-        max_num_batched_tokens=64,
-        policy=BalancedLengths(29),
-    )
-    twins.add("F", "B", "C")
-    _steps(twins, 2)
+def cases() -> Iterator[Case]:
+    """Smallest first. Prompts without more go on for longer than the scene."""
+    for scene in SCENES.strip().split("\n"):
+        words, told, happens, settings = [each.strip() for each in (scene + " | ").split("|")[:4]]
+        numbers = {each[0]: [int(number) for number in each[1:].split("/")] for each in told.split()}
+        requests = {name: (each[0], *(each[1:] or (12, 12))) for name, each in numbers.items()}
+        yield Case(words, requests, happens.split(), settings_of(settings))
+    for seed in range(14):
+        draw = Random(seed)
+        requests = {}
+        for name in "ABCDEFGH":
+            most = draw.choice((1, 2, 5, 12))
+            requests[name] = draw.choice((1, 3, 4, 9, 16, 30)), most, draw.randint(1, most)
+        told = f"blocks {draw.choice((11, 14, 30))} seqs {draw.choice((1, 2, 4))} budget {draw.choice((4, 7, 32))}"
+        told += draw.choice(("", " keep 0"))
+        settings = settings_of(told) | {"policy": draw.choice((None, PriorityWithAging(3)))}
+        events = [each for name in requests for each in (f"+{name}", "1")]
+        yield Case(f"{told.replace(' keep 0', ', optimistic')}", requests, [*events, "25"], settings)
 
 
-def _check_blocks(attempt) -> None:
-    twins = Twins(
-        attempt,
-        {"A": (8, 5, 5)},
-        "four blocks of 4, `optimistic` with a watermark of 2; A (prompt 8) waits, and nothing else.",
-        num_blocks=4,
-        admission=optimistic,
-        watermark=2,
-    )
-    twins.add("A")
-    _steps(twins, 3)
-    wide = dict(admission=admit_all, max_num_seqs=4, max_num_batched_tokens=32)
-    requests = {"A": (8, 9, 9), "B": (7, 9, 9)}
-    case = (
-        "four blocks of 4, every request is admitted; A (prompt 8) and B (prompt 7) wait. After step 1 no block "
-        "is free, and A's blocks are full."
-    )
-    twins = Twins(attempt, requests, case, num_blocks=4, **wide)
-    twins.add("A", "B")
-    _steps(twins, 3)  # in the third, none can continue
-    requests = {"A": (8, 9, 9), "B": (8, 9, 9), "C": (5, 9, 9)}
-    case = (
-        "six blocks of 4, every request is admitted; A, B (prompts of 8) and C (prompt 5) wait. After step 1 no "
-        "block is free, and the blocks of A and B are full."
-    )
-    twins = Twins(attempt, requests, case, num_blocks=6, **wide)
-    twins.add("A", "B", "C")
-    _steps(twins, 3)
-    requests = {"A": (3, 9, 9), "F": (30, 9, 9), "C": (3, 2, 2)}
-    case = (
-        "ten blocks of 4, every request is admitted, budget 10; A (prompt 3) and F (prompt 30) run. "
-        "After step 1, six more blocks are taken: F's chunk needs two blocks, and one is free. "
-        "C (prompt 3) waits, and needs one."
-    )
-    twins = Twins(attempt, requests, case, **wide | {"max_num_batched_tokens": 10, "num_blocks": 10})
-    twins.add("A", "F")
-    _steps(twins, 1)
-    for scheduler in (twins.mine, twins.want):
-        scheduler.pool.allocate(6)
-    twins.add("C")
-    _steps(twins, 3)
-    requests = {"A": (8, 9, 3), "F": (30, 9, 9)}
-    case = (
-        "ten blocks of 4, four of them taken; every request is admitted, budget 16; A (prompt 8) and F (prompt 30) "
-        "wait. In step 2, F's next chunk needs more blocks than are free."
-    )
-    pool = dict(num_blocks=10, admission=admit_all, max_num_seqs=4, max_num_batched_tokens=16)
-    twins = Twins(attempt, requests, case, **pool)
-    twins.add("A", "F")
-    for scheduler in (twins.mine, twins.want):
-        scheduler.pool.allocate(4)
-    _steps(twins, 5)
+def run(attempt: Any, scene: Case, watch: Watch) -> None:
+    settings, asked = dict(scene.settings), [0]
+    rule = settings.pop("admission", conservative)
+
+    def ask(*given: Any) -> bool:
+        if len(given) != 2:
+            raise TypeError(f"the rule takes 2 arguments, the scheduler and the sequence; it got {len(given)}")
+        scheduler, sequence = given
+        asked[0] += 1
+        if asked[0] > MOST_QUESTIONS:
+            what = f"the rule was asked {MOST_QUESTIONS} times in one step, the last time about {sequence.id}."
+            idea = "Does the loop ever end? If the next sequence can't be admitted, stop: `break`, not `continue`."
+            raise Mistake(what, idea=idea)
+        return bool(rule(scheduler, sequence))
+
+    scheduler = attempt(BlockPool(settings.pop("num_blocks"), 4), admission=ask, **settings)
+    number = 0
+    for event in scene.events:
+        if event[0] == "+":
+            for name in event[1:]:
+                arrival = float([*scene.requests].index(name))
+                prompt, most, _ = scene.requests[name]
+                scheduler.add(a_sequence(name, prompt, max_tokens=most, arrival=arrival))
+        elif event[0] == "-":
+            scheduler.pool.allocate(int(event[1:]))
+        elif event[0] == "E":
+            sequence = a_sequence("E", scene.requests["E"][0], answered=6, computed=int(event[1:]))
+            sequence.blocks = scheduler.pool.allocate(blocks_for(int(event[1:]), 4))
+            scheduler.add(sequence)
+        else:
+            for _ in range(int(event)):
+                number, asked[0] = number + 1, 0
+                one_step(scheduler, scene, f"step {number}", watch)
 
 
-def _check_stall_passes(attempt) -> None:
-    case = (
-        "three blocks of 4, every request is admitted; A and B run, with prompts of 4. After step 1, C (prompt 3) "
-        "arrives. In step 2, A gets the free block, and B stalls. Then A ends."
-    )
-    requests = {"A": (4, 2, 2), "B": (4, 9, 9), "C": (3, 2, 2)}
-    twins = Twins(attempt, requests, case, num_blocks=3, admission=admit_all, max_num_seqs=4, max_num_batched_tokens=32)
-    twins.add("A", "B")
-    _steps(twins, 1)
-    twins.add("C")
-    _steps(twins, 2)
+def one_step(scheduler: Any, scene: Case, name: str, watch: Watch) -> None:
+    outputs: list[Any] = []
+    held = {each.id: list(each.blocks) for each in scheduler.running}
+
+    def schedule() -> None:
+        outputs.append(scheduler.schedule())
+
+    def look() -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        if outputs:
+            output = outputs[0]
+            seen["the admitted sequences"] = names_of(output.admitted)
+            tokens = {getattr(each, "id", each): count for each, count in output.num_scheduled_tokens.items()}
+            seen["the scheduled tokens"] = dict(sorted(tokens.items()))
+            seen["the stalled sequences"] = sorted(names_of(output.stalled))
+        everyone = [*scheduler.running, *scheduler.waiting]
+        return seen | {
+            "scheduler.running": names_of(scheduler.running),
+            "scheduler.waiting": names_of(scheduler.waiting),
+            "the number of blocks of each": {each.id: len(each.blocks) for each in everyone},
+            "those that have lost blocks, or their order": [
+                each.id for each in everyone if each.blocks[: len(held.get(each.id, ()))] != held.get(each.id, [])
+            ],
+            "the computed tokens": {each.id: each.num_computed_tokens for each in everyone},
+            "the number of free blocks": len(scheduler.pool.free_queue),
+        }
+
+    watch(f"{name}", schedule, look=look)
+    if outputs:
+        scheduled = outputs[0].num_scheduled_tokens
+        ends = [len(each.output_ids) + 1 == scene.requests[each.id][2] for each in scheduled]
+        scheduler.update(outputs[0], [END if end else 7 for end in ends])
 
 
-def _check_random(attempt, seed: int) -> None:
-    rng = Random(seed)
-    requests = random_requests(seed)
-    settings = dict(
-        num_blocks=rng.choice((11, 14, 30)),
-        max_num_seqs=rng.choice((1, 2, 4)),
-        max_num_batched_tokens=rng.choice((4, 7, 32)),
-        admission=rng.choice((conservative, optimistic)),
-        watermark=rng.choice((0, 2)),
+def tell(scene: Case) -> str:
+    arrive = ", ".join(
+        f"{event[1]} (prompt {scene.requests[event[1]][0]})" for event in scene.events if event[0] == "+"
     )
-    told = ", ".join(f"{key} {getattr(value, '__name__', value)}" for key, value in settings.items())
-    case = f"ten sequences arrive one after the other; {told}; block size 4."
-    twins = Twins(
-        attempt, requests, case, policy=rng.choice((FirstComeFirstServed(), PriorityWithAgeing(3))), **settings
-    )
-    for name in requests:
-        twins.add(name)
-        twins.step()
-    for _ in range(400):
-        if not twins.step():
-            break
-    if twins.mine.has_unfinished() != twins.want.has_unfinished():
-        raise Mistake("at the end, all sequences should be finished; with yours, some are left.", case=case)
+    return f"blocks of 4; {scene.words}{f'; {arrive} arrive, one a step' if scene.words.startswith('blocks') else ''}."
+
+
+def smaller(scene: Case) -> Iterator[Case]:
+    for event in scene.events if scene.words.startswith("blocks") else ():
+        if event[0] == "+":
+            yield scene._replace(events=[each for each in scene.events if each != event])
+
+
+MISTAKES = """
+`max_num_seqs` limits how many run at the same time: compare it with `len(self.running)` before each admission.
+~ and len(self.running) < self.max_num_seqs => and True
+or
+~ len(self.running) < self.max_num_seqs => len(self.running) <= self.max_num_seqs
+`self.running` contains the admitted sequences already.
+~ and len(self.running) < => and len(self.running) + len(scheduler_output.admitted) <
+No budget is left: stop. An admitted sequence gets at least one token.
+~ not budget or not self.admission => not self.admission
+The running sequences have used some of the budget: start with what is left, `max_num_batched_tokens` minus
+`scheduler_output.num_tokens`.
+= budget = self.max_num_batched_tokens
+Each admitted sequence uses up budget: subtract what it gets.
+~ budget = self.max_num_batched_tokens - scheduler_output.num_tokens => pass
+- while self.waiting
++ budget = self.max_num_batched_tokens - scheduler_output.num_tokens
++ ...
+A running sequence may take more than one token of the budget: `scheduler_output.num_tokens` counts them all.
+= budget = self.max_num_batched_tokens - len(self.running)
+A new sequence gets at most what is left of the budget: a chunk of its prompt.
+~ min(wanted, budget) => wanted
+One token is too little: a new sequence gets all it wants, or what is left of the budget.
+~ min(wanted, budget) => 1
+An admitted sequence gets its first tokens in the same step: `self.allocate_slots(scheduler_output, sequence, count)`.
+- self.allocate_slots(scheduler_output, sequence, min
+`allocate_slots` does both: it takes the blocks that the tokens need, and schedules them.
+= scheduler_output.num_scheduled_tokens[sequence] = min(wanted, budget)
+The policy says which is next, and it isn't always the first in the queue, or the first to arrive:
+`self.waiting.next(self.running)`.
+= sequence = next(iter(self.waiting))
+or
+= sequence = min(self.waiting, key=lambda each: each.arrival_time)
+The policy may look at what runs, also at what this step has just admitted: `self.waiting.next(self.running)`.
+= sequence = self.waiting.next([])
+or
+- while self.waiting
++ running = list(self.running)
++ ...
+~ self.waiting.next(self.running) => self.waiting.next(running)
+The waiting queue isn't a list. `self.waiting.next(self.running)` returns the next sequence, and `self.admit` takes it
+out.
+~ self.waiting.next(self.running) => self.waiting[0]
+A prompt that doesn't fit as a whole still gets a chunk: what is left of the budget.
+~ if not budget or => if sequence.num_tokens - sequence.num_computed_tokens > budget or
+or
+- self.allocate_slots(scheduler_output, sequence, min
++ if wanted > budget: break
++ ...
+The last token of the budget can be used, too.
+~ if not budget or => if budget <= 1 or
+Whether memory has room is for the admission rule to say. A step needs blocks for its own tokens only.
+- if not budget or
++ if self.missing_blocks(sequence) > len(self.pool.free_queue): break
++ ...
+The admission rule says no: ask `self.admission(self, sequence)` before you admit.
+~ not budget or not self.admission(self, sequence) => not budget
+The rule takes the scheduler, and then the sequence: `self.admission(self, sequence)`.
+~ self.admission(self, sequence) => self.admission(sequence)
+`admit` takes the output of the step, and then the sequence: `self.admit(scheduler_output, sequence)`.
+~ self.admit(scheduler_output, sequence) => self.admit(sequence, scheduler_output)
+No sequence is overtaken: if there is no memory for the next one, stop. Don't look for a smaller one behind it.
+- while self.waiting ... self.allocate_slots(scheduler_output, sequence, min
++ for sequence in list(self.waiting):
++     budget = self.max_num_batched_tokens - scheduler_output.num_tokens
++     if scheduler_output.stalled or not budget or len(self.running) >= self.max_num_seqs: break
++     if not self.admission(self, sequence): continue
++     self.admit(scheduler_output, sequence)
++     self.allocate_slots(scheduler_output, sequence, min(sequence.num_tokens - sequence.num_computed_tokens, budget))
+A loop over the queue skips sequences while it takes them out. Ask for the next one again and again: `while`, and
+`self.waiting.next(self.running)`.
+- while self.waiting
++ for sequence in self.waiting:
++     if scheduler_output.stalled or len(self.running) >= self.max_num_seqs: break
+~ sequence = self.waiting.next(self.running) => pass
+`waiting.next` needs a waiting sequence: make `self.waiting` part of the loop's condition.
+~ while self.waiting and => while
+One admission per step is too slow: go on while there is a batch slot, budget and memory.
+- self.allocate_slots(scheduler_output, sequence, min
++ ...
++ break
+Other sequences run, but that doesn't prevent admission, as long as there is a batch slot.
+- while self.waiting
++ if self.running: return
++ ...
+`self.admit(scheduler_output, sequence)` does all three: it takes the sequence out of the queue, and appends it to
+`self.running` and to `scheduler_output.admitted`.
+~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
+or
+~ self.admit(scheduler_output, sequence) => self.waiting.remove(sequence); self.running.append(sequence)
+Was it taken out before? `self.admit(scheduler_output, sequence)` takes it out of the queue.
+- self.admit(scheduler_output, sequence)
++ self.waiting.remove(sequence)
++ ...
+A new sequence would take the block that a stalled one waits for: if `scheduler_output.stalled` isn't empty, admit none.
+~ not scheduler_output.stalled and => True and
+A sequence stalled in an earlier step. Only those of this step count: `scheduler_output.stalled`.
+- while self.waiting
++ self.has_stalled = getattr(self, "has_stalled", False) or bool(scheduler_output.stalled)
++ if self.has_stalled: return
++ ...
+A sequence that has run before wants known − computed: its answer so far is known, too, and some of its tokens may be
+in the cache.
+= wanted = len(sequence.prompt_ids)
+or
+= wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
+or
+= wanted = sequence.num_tokens
+Nothing has been computed yet. `update` counts the computed tokens after the forward pass.
+- self.allocate_slots(scheduler_output, sequence, min
++ ...
++ sequence.num_computed_tokens += min(wanted, budget)
+"""
+
+TASK = Task(
+    reference="lessons_lib.scheduling.stalling:Scheduler",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    refusals=("Deadlock",),
+    known=mistakes(MISTAKES),
+    about={
+        "the admitted sequences": "Admit the next one while there is a batch slot, budget and memory, unless one has "
+        "stalled in this step.",
+        "the scheduled tokens": "First the running sequences; then each admitted one gets what it wants, or the rest.",
+        "the number of blocks of each": "Leave the blocks to `allocate_slots`.",
+        "the stalled sequences": "`allocate_slots` keeps this list: leave it alone.",
+        "raised Deadlock": "No sequence got a token. An admitted one gets its first tokens in the same step.",
+        "should raise Deadlock": "If sequences run and none can get a token, the next step would be the same, forever.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="09.2",
+    title="the scheduler",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "`schedule_waiting` is a loop. Which conditions can you check before you know the next sequence, and which "
+        "only afterwards?",
+        "While a sequence waits, none has stalled in this step and a batch slot is free: compute the budget that is "
+        "left, the limit minus the tokens scheduled so far. Get the next sequence; if no budget is left, or the "
+        "admission rule says no, stop. Admit it, and schedule what it wants or what is left.",
+        "`while self.waiting and not scheduler_output.stalled and len(self.running) < self.max_num_seqs:`, and in the "
+        "loop `budget = self.max_num_batched_tokens - scheduler_output.num_tokens`; `sequence = "
+        "self.waiting.next(self.running)`; `if not budget or not self.admission(self, sequence): break`; "
+        "`self.admit(scheduler_output, sequence)`; `self.allocate_slots(scheduler_output, sequence, "
+        "min(sequence.num_tokens - sequence.num_computed_tokens, budget))`.",
+    ),
+    points=3,
+)

@@ -1,11 +1,10 @@
-"""Checks 09.5, `ShortestWithAgeing`: its three promises, each on pairs of sequences."""
+"""09.3, `ShortestWithAging`: its three promises, each on pairs of sequences."""
 
 import time
 from random import Random
 
-from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.exercise import Exercise, Mistake, call, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
-from lessons_lib.checks.lesson_09.ranks import is_before, refuse_no_number
 
 MOST = 512  # tokens of the longest prompt, and of the longest answer expected
 TOGETHER = "they arrive at the same time, and A has the shorter prompt and the shorter answer."
@@ -75,7 +74,7 @@ def _check_pair(attempt, patience: float, first, other, promise: str) -> None:
     a, b = _sequence("A", *first), _sequence("B", *other)
     case = f"patience {patience} s. A: {_told(*first)}. B: {_told(*other)}."
     ranks = _rank(policy, a, case), _rank(policy, b, case)
-    if not is_before(*ranks, case):
+    if not _is_before(*ranks, case):
         what = f"A should go first: {promise} Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
         raise Mistake(what, case=case, idea=_why(attempt, promise, ranks[0] == ranks[1]))
 
@@ -129,7 +128,7 @@ def _rank(policy, sequence, case: str):
                 case=case,
                 idea="`rank` only reads: compute the rank from the arrival time and the lengths, and return it.",
             )
-    refuse_no_number(rank, case)
+    _refuse_no_number(rank, case)
     return rank
 
 
@@ -206,3 +205,46 @@ def _why(attempt, promise: str, is_tie: bool) -> str:
     if promise == TOGETHER:
         return "Does the rank grow with every token of the prompt, or of the answer, or of both, and never shrink?"
     return windows
+
+
+def _refuse_no_number(rank, case: str) -> None:
+    """A tuple may be a rank, too: it is compared number by number."""
+    if rank is None:
+        raise Mistake(
+            "`rank` should return a number; yours returned None.",
+            case=case,
+            idea="The queue sorts by what `rank` returns, so end with `return ...`.",
+        )
+    parts = rank if isinstance(rank, tuple | list) else (rank,)
+    if isinstance(rank, str) or any(part != part for part in parts):
+        raise Mistake(
+            f"`rank` should return a number; yours returned {short(rank)}.",
+            case=case,
+            idea="Text is sorted letter by letter, and NaN is neither smaller nor larger than any number.",
+        )
+
+
+def _is_before(one, other, case: str) -> bool:
+    try:
+        return bool(one < other)
+    except TypeError:
+        what = f"the ranks {short(one)} and {short(other)} can't be compared."
+        raise Mistake(what, case=case, idea="Return a number for every sequence: the smaller one goes first.") from None
+
+
+EXERCISE = Exercise(
+    id="09.3",
+    title="a policy of your own",
+    reference="lessons_lib.scheduling.policies:ShortestWithAging",
+    test=check_shortest_with_aging,
+    hints=(
+        "Let each sequence rank as if it had arrived later than it did. How much later may the longest one be, so "
+        "that none overtakes it that arrived more than `patience` after it? And the shortest?",
+        "The rank is the arrival time plus a part of `self.patience`. The part depends on the lengths only: near 0 "
+        "for the shortest request, at most 1 for the longest, and larger with every token. What does a request "
+        "cost the machine?",
+        "`cost = len(sequence.prompt_ids) + 8 * sequence.expected_tokens`; `return sequence.arrival_time + "
+        "self.patience * part`, with `part = cost / 4608`. That keeps all three promises, but short requests "
+        "hardly differ. A part that grows fast at first and slowly later can keep them too, and scores far better.",
+    ),
+)

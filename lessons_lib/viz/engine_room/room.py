@@ -27,7 +27,7 @@ DEFAULTS = dict(
 POLICIES = {
     "fcfs": sequence.FirstComeFirstServed,
     "shortest": policies.ShortestJobFirst,
-    "ageing": lambda: policies.PriorityWithAgeing(patience=1000.0, head_start=500.0),
+    "ageing": lambda: policies.PriorityWithAging(patience=1000.0, head_start=500.0),
     "balanced": lambda: policies.BalancedLengths(target=60.0),
 }
 # The share of each kind among the prompts that arrive.
