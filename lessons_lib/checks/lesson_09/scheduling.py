@@ -1,6 +1,7 @@
 """09.2, `Scheduler`: what each step of some scenes schedules and admits."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ A8 F30/1/1 | +A 1 +F 2 | blocks 9 budget 8 all
 
 def settings_of(told: str) -> dict[str, Any]:
     words = told.split()
-    number = {word: int(value) for word, value in zip(words, words[1:]) if value.isdigit()}
+    number = {word: int(value) for word, value in pairwise(words) if value.isdigit()}
     rules = {"all": admit_all, "none": admit_none, "keep": optimistic}
     policies = {"last": LastComeFirstServed(), "near": BalancedLengths(number.get("near", 1))}
     return {
