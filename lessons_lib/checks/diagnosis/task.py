@@ -16,7 +16,7 @@ LOOKED_AT = 6  # failing cases in which every known mistake is tried; those that
 Failures = dict[int, Step]  # of an answer that differs from the reference: case -> the first step that does
 KEPT = (
     "The same calls give something else the second time. Your code keeps something between calls or between objects: a "
-    "global, a default argument, an attribute of the class."
+    "global, a default argument, an attribute of the class. Or it draws something at random."
 )
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lessons_lib.checks.diagnosis.watching import Other, Step, is_tensor, same
-from lessons_lib.checks.exercise import how_it_changed, how_to_copy, short
+from lessons_lib.checks.exercise import Mistake, how_it_changed, how_to_copy, short
 
 MISSING = object()
 
@@ -14,6 +14,8 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     Args:
         alone: whether the case has no other step, so that it needn't be named.
     """
+    if isinstance(mine.error, Mistake):
+        return mine.error.what
     name = first_of(mine, want)
     got, wanted = mine.seen.get(name, MISSING), want.seen.get(name, MISSING)
     if name.startswith("argument "):

@@ -191,7 +191,7 @@ def _same_elements(one: Any, other: Any, near: float) -> bool:
     if not one.is_floating_point() or near == 0:
         return bool(((one == other) | ((one != one) & (other != other))).all())
     zeros = (one == 0) == (other == 0)
-    is_near = (one.double() - other.double()).abs() <= 1e-6 + near * other.double().abs()
+    is_near = other.isfinite() & ((one.double() - other.double()).abs() <= 1e-6 + near * other.double().abs())
     return bool((zeros & (is_near | (one == other) | ((one != one) & (other != other)))).all())
 
 
