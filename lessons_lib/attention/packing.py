@@ -136,7 +136,6 @@ def scatter_cache(joined: "DynamicCache", packed: "PackedBatch") -> list["Dynami
     Args:
         joined: the DynamicCache of the pass, [1, kv_heads, keys, head_dim] in every layer: first the cached tokens of
             every sequence, one sequence after the other, then the new tokens of every sequence.
-        packed: the PackedBatch of the pass.
 
     Returns:
         list of N DynamicCache, with `packed.context_lens` tokens.
@@ -156,7 +155,6 @@ def packed_forward(model: "PreTrainedModel", packed: "PackedBatch", cache: "Dyna
     """Run one forward pass over a packed batch.
 
     Args:
-        model: a Hugging Face causal language model.
         packed: a PackedBatch with at least one sequence.
         cache: a DynamicCache with `packed.cached_lens` tokens of every sequence, one sequence after the other. The
             model appends the new tokens.

@@ -129,6 +129,29 @@ def ragged_step(batch: "RaggedBatch", forward: "Callable[..., torch.Tensor]" = f
     admit(batch)
 
 
+def chunked_step(batch: "RaggedBatch", max_num_batched_tokens: int, forward: "Callable[..., Any]" = forward) -> None:
+    """One step whose row has a limit: prompts that don't fit are computed in chunks, over several steps.
+
+    Args:
+        batch, forward: as in `ragged_step`.
+        max_num_batched_tokens: maximum number of tokens in the row, at least one for each running request.
+    """
+    known = [request.prompt_ids + request.output_ids for request in batch.running]
+    cached = [request.num_computed_tokens for request in batch.running]
+    spare = max_num_batched_tokens - len(known)
+    parts = []
+    for tokens, computed in zip(known, cached):
+        parts.append(tokens[computed : computed + 1 + spare])
+        spare -= len(parts[-1]) - 1
+    next_tokens = forward(batch, pack(parts, cached)).argmax(dim=-1).tolist()
+    for request, tokens, part, next_token in zip(batch.running, known, parts, next_tokens):
+        request.num_computed_tokens += len(part)
+        if request.num_computed_tokens == len(tokens):
+            request.append_token(next_token)
+    retire(batch)
+    admit(batch)
+
+
 def ragged_generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

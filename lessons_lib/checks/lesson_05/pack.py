@@ -1,279 +1,225 @@
-"""Judges 05.1, `pack`: one row without padding, and the indices that describe it."""
+"""05.1, `pack`: one row without padding, and the indices that describe it."""
 
-from itertools import combinations
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
-import torch
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise, short
 
-from lessons_lib.attention.packing import PackedBatch, pack, unpack
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.viz.words import marked
-
-# (new tokens of each sequence, how many each has in the cache), smallest first.
-CASES = (
-    ([[5, 6, 8]], [0]),
-    ([[7], [9]], [2, 4]),
-    ([[7], [7]], [2, 4]),
-    ([[5, 6, 8], [7]], [0, 0]),
-    ([[7], [5, 6, 8], [9]], [2, 0, 4]),
-    ([[5, 6], [8, 4, 3]], [3, 6]),
-    ([[6, 6, 5], [6, 6, 5]], [0, 0]),
-    ([[0], [0, 7]], [3, 0]),
-)
+Case = tuple[list[list[int]], list[int]]  # new tokens of each sequence, and how many each has in the cache
 FIELDS = ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "logits_index")
-BY_VALUE = (
-    "Two sequences with the same new tokens get the same cached length. Do you look it up by the tokens, with `index` "
-    "or in a dict? `zip` pairs each sequence with its own."
-)
 
 
-def check_pack(attempt) -> None:
-    for new_tokens, cached_lens in CASES:
-        _check_row(attempt, new_tokens, cached_lens)
-    _check_empty(attempt)
-    rng = Random(5)
+def cases() -> Iterator[Case]:
+    yield from (
+        ([[5, 6, 8]], [0]), ([[7], [9]], [2, 4]), ([[7], [7]], [2, 4]), ([[5, 6, 8], [7]], [0, 0]),
+        ([[7], [5, 6, 8], [9]], [2, 0, 4]), ([[5, 6], [8, 4, 3]], [3, 6]), ([[6, 6, 5], [6, 6, 5]], [0, 0]),
+        ([[0], [0, 7]], [3, 0]), ([[9, 4], [3], [2, 8, 1]], [5, 1, 2]), ([], []),
+    )  # fmt: skip
+    draw = Random(5)
     for _ in range(25):
-        num_seqs = rng.randint(1, 9)
-        new_tokens = [[rng.randrange(900) for _ in range(rng.choice((1, 1, 1, 2, 30)))] for _ in range(num_seqs)]
-        _check_row(attempt, new_tokens, [rng.choice((0, 1, 5, 64)) for _ in new_tokens])
+        new_tokens = [
+            [draw.randrange(900) for _ in range(draw.choice((1, 1, 1, 2, 30)))] for _ in range(draw.randint(1, 9))
+        ]
+        yield new_tokens, [draw.choice((0, 1, 5, 64)) for _ in new_tokens]
 
 
-def _check_row(attempt, new_tokens, cached_lens) -> None:
-    case = f"new tokens {short(new_tokens)}, cached_lens {cached_lens}."
-    got = _packed(attempt, new_tokens, cached_lens, case)
-    want = pack(new_tokens, cached_lens)
-    _check_swapped(got, want, case)
-    for name in FIELDS:
-        _check_field(name, getattr(got, name), getattr(want, name), want, case)
-    parts = [part.tolist() for part in unpack(got, got.input_ids)]
-    if parts != new_tokens:
-        raise Mistake(f"`unpack` of the row should give {short(new_tokens)}; it gives {short(parts)}.", case=case)
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    made: list[Any] = []
+
+    def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> Any:
+        made.append(attempt(new_tokens, cached_lens))
+        return made[0]
+
+    watch(call(case), pack, *case, returns=kind_of, look=lambda: fields_of(made))
 
 
-def _packed(attempt, new_tokens, cached_lens, case: str):
-    try:
-        # Copies, because an attempt may change its arguments.
-        got = call(attempt, [list(tokens) for tokens in new_tokens], list(cached_lens), case=case)
-    except ValueError as error:
-        if "negative dimensions" in str(error) or "expected" in str(error):
-            raise
-        idea = (
-            "Reject only lists of unequal length, a sequence without a new token, and a negative length. A "
-            "cached length of 0 is a prefill."
-        )
-        if any(0 in tokens for tokens in new_tokens):
-            idea = "0 is a token id like any other. Check the number of tokens, `len(tokens)`, not the tokens."
-        raise Mistake(
-            f"these lists are valid, but your code raised ValueError: {error}", case=case, idea=idea
-        ) from None
-    if not all(hasattr(got, name) for name in FIELDS):
-        idea = "Return a `PackedBatch(input_ids=..., positions=..., ...)` with all six fields."
-        raise Mistake(f"`pack` should return a PackedBatch; yours returned {type(got).__name__}.", case=case, idea=idea)
-    return got
+def kind_of(got: Any) -> Any:
+    return Shown("a PackedBatch") if all(hasattr(got, name) for name in FIELDS) else got
 
 
-def _check_swapped(got, want, case: str) -> None:
-    for one, other in combinations(FIELDS, 2):
-        given, right = ([getattr(packed, name) for name in (one, other)] for packed in (got, want))
-        if not all(isinstance(tensor, torch.Tensor) for tensor in given) or torch.equal(*right):
-            continue
-        if given[0].tolist() == right[1].tolist() and given[1].tolist() == right[0].tolist():
-            idea = f"`{one}` should be {short(right[0])}, and `{other}` {short(right[1])}."
-            raise Mistake(f"`{one}` and `{other}` are swapped.", case=case, idea=idea)
-
-
-def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
-    if not isinstance(got, torch.Tensor):
-        idea = "The model and the mask need all six fields as tensors: `torch.tensor(...)`."
-        raise Mistake(f"`{name}` should be a torch tensor; yours is {type(got).__name__}.", case=case, idea=idea)
-    if got.dim() == 2:
-        idea = (
-            "A PackedBatch is a single row and has no batch axis. `packed_forward` adds that axis right before the "
-            "pass."
-        )
-        raise Mistake(
-            f"`{name}` should have shape [{len(want)}]; yours has {list(got.shape)}.",
-            case=case,
-            idea=idea,
-        )
-    if got.shape != want.shape or got.tolist() != want.tolist():
-        yours = marked(want.tolist(), got.tolist()) if got.dim() == 1 else short(got)
-        what = f"`{name}` should be {short(want)}; yours is {yours}."
-        raise Mistake(what, case=case, idea=_why_field(name, got.flatten().tolist(), packed))
-    _check_integers(
-        name,
-        got,
-        case,
-        "These are token ids, indices and counts. Pass `dtype=torch.int64`.",
-    )
-
-
-def _check_integers(name: str, got: torch.Tensor, case: str, idea: str) -> None:
-    if got.dtype not in (torch.int64, torch.int32):
-        if not (got.is_floating_point() or got.is_complex() or got.dtype == torch.bool):
-            idea = "A long row or a long sequence overflows fewer bits. Pass `dtype=torch.int64`."
-        raise Mistake(
-            f"`{name}` should be int64 (or int32); yours is {str(got.dtype).removeprefix('torch.')}.",
-            case=case,
-            idea=idea,
-        )
-
-
-def _why_field(name: str, got: list, packed: PackedBatch) -> str:
-    """Explain a wrong field by a known mistake that gives the same values."""
-    new, cached = packed.new_lens, packed.cached_lens
-    ends = packed.cu_seqlens_q.tolist()[1:]
-    starts = packed.cu_seqlens_q.tolist()[:-1]
-    context = packed.context_lens.tolist()
-    each = [(offset, first) for count, first in zip(new, cached) for offset in range(count)]
-    seq_ids = packed.seq_ids.tolist()
-    parts = [part.tolist() for part in unpack(packed, packed.input_ids)]
-    alike = [parts.index(part) for part in parts]  # the first sequence with the same new tokens
-    known = {
-        "input_ids": (
-            (
-                sorted(packed.input_ids.tolist()),
-                "Don't sort. The row keeps the order of the sequences and of their tokens.",
-            ),
-            (
-                [part[-1].item() for part in unpack(packed, packed.input_ids)],
-                "You took only the last token of each sequence. All new tokens go into the row.",
-            ),
-            (
-                [t for part in unpack(packed, packed.input_ids) for t in dict.fromkeys(part.tolist())],
-                "A sequence may contain the same token more than once. All of its new tokens go into the row.",
-            ),
-            (
-                list(dict.fromkeys(packed.input_ids.tolist())),
-                "The same token may occur more than once. All new tokens go into the row.",
-            ),
-        ),
-        "positions": (
-            (
-                [offset for offset, _ in each],
-                "Count positions from the start of the sequence, not from the start of its part of the row. With 2 "
-                "cached tokens, the first new token has position 2.",
-            ),
-            (
-                list(range(len(each))),
-                "You count through the row. Positions restart in every sequence, at its cached length.",
-            ),
-            (
-                [first + offset + 1 for offset, first in each],
-                "You are off by one. Positions count from 0, so after 2 cached tokens comes position 2.",
-            ),
-            (
-                [first for _, first in each],
-                "All tokens of a sequence have the same position. Count up from its cached length.",
-            ),
-            (
-                [cached[alike[seq]] + offset for seq, (offset, _) in zip(seq_ids, each)],
-                BY_VALUE,
-            ),
-            (
-                [first + index for index, (_, first) in enumerate(each)],
-                "You added the token's index in the row. Add its index within the sequence's own part.",
-            ),
-        ),
-        "seq_ids": (
-            ([index + 1 for index in seq_ids], "Sequence ids start at 0."),
-            (
-                list(range(len(new))),
-                "There is one id per *token*: a sequence with 3 new tokens has its id 3 times.",
-            ),
-            (
-                [alike[seq] for seq in seq_ids],
-                "Two sequences with the same new tokens get the same id. Do you look the id up with `index`, which "
-                "always finds the first? `enumerate` counts the sequences.",
-            ),
-            ([0] * len(each), "Every token has the same id, so the mask couldn't keep the sequences apart."),
-        ),
-        "cu_seqlens_q": (
-            (ends, "The 0 in front is missing. With it, sequence i is `row[cu[i]:cu[i + 1]]`, even for i = 0."),
-            (
-                starts,
-                "The end of the row is missing. With N sequences there are N + 1 entries: where each begins, and "
-                "finally T.",
-            ),
-            (new, "These are the lengths themselves. Take their running sum, with a 0 in front."),
-            ([0, *new], "These are the lengths themselves, with a 0 in front. Take their running sum."),
-            (_sums(context), "You counted the cached tokens as well. The row has only the new ones."),
-        ),
-        "context_lens": (
-            (cached, "That is the number of cached tokens before the pass. The pass adds the new ones."),
-            (
-                new,
-                "Those are only the new tokens. Count the cached ones as well, because attention reads both.",
-            ),
-            ([cached[same] + count for same, count in zip(alike, new)], BY_VALUE),
-            (_sums(context)[1:], "You took a running sum. Here each sequence has its own length."),
-            (
-                [length - 1 for length in context],
-                "That is the position of the last token, which is one less than the number of tokens.",
-            ),
-            (
-                [first + 1 for first in cached],
-                "You count one new token for each sequence. A sequence may have more of them in the row: add all.",
-            ),
-        ),
-        "logits_index": (
-            (
-                [packed.input_ids.tolist().index(part[-1]) for part in parts],
-                "Do you look up the last token by its id, or its sequence by its tokens? Both may occur more than once "
-                "in the row. The running sum of the lengths says where each sequence ends.",
-            ),
-            (
-                ends,
-                "You are off by one: sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins. Its "
-                "last token is at the index before that.",
-            ),
-            (starts, "Those are the first tokens. The next token comes from the logits of the last token."),
-            ([count - 1 for count in new], "You counted within each sequence. Count along the whole row."),
-            (
-                [length - 1 for length in context],
-                "Those are positions in the sequences. Use indices in the row, which has no cached tokens.",
-            ),
-            ([len(each) - 1], "That is the last token of the row. Every sequence has its own last token."),
-            ([-1] * len(new), "-1 is the end of the whole row. Every sequence has its own last token."),
-        ),
-    }
-    for wrong, idea in known[name]:
-        if got == wrong:
-            return idea
+def fields_of(made: list[Any]) -> dict[str, Any]:
+    """int32 is as good as int64."""
+    if not made or isinstance(kind_of(made[0]), Shown) is False:
+        return {}
+    fields = {name: getattr(made[0], name) for name in FIELDS}
     return {
-        "input_ids": "Put all new tokens of the first sequence first, then all of the second, and so on.",
+        name: each.long() if str(getattr(each, "dtype", "")) == "torch.int32" else each for name, each in fields.items()
+    }
+
+
+def call(case: Case) -> str:
+    return f"`pack({short(case[0])}, {short(case[1])})`"
+
+
+def tell(case: Case) -> str:
+    return call(case) + "."
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    new_tokens, cached = case
+    if len(new_tokens) > 1:
+        for i in range(len(new_tokens)):
+            yield new_tokens[:i] + new_tokens[i + 1 :], cached[:i] + cached[i + 1 :]
+    for i, tokens in enumerate(new_tokens):
+        if len(tokens) > 3:
+            yield [*new_tokens[:i], tokens[:3], *new_tokens[i + 1 :]], cached
+
+
+MISTAKES = """
+Count positions from the start of the sequence, not from the start of its part of the row: after 2 cached tokens comes
+position 2.
+~ starts=cached_lens => starts=[0] * len(lengths)
+You count through the row. Positions start again in every sequence, at its cached length.
+~ positions=tags.positions => positions=torch.arange(sum(lengths))
+Off by one: positions count from 0, so after 2 cached tokens comes position 2.
+~ positions=tags.positions => positions=tags.positions + 1
+All new tokens of a sequence have the same position. Count up from its cached length.
+~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)[tags.seq_ids]
+There is a position for each token, not for each sequence.
+~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)
+You added the token's index in the row. Add its index in the sequence's own part.
+~ positions=tags.positions => positions=torch.tensor(cached_lens)[tags.seq_ids].long() + torch.arange(sum(lengths))
+Positions and sequence ids are swapped.
+~ positions=tags.positions => positions=tags.seq_ids
+~ seq_ids=tags.seq_ids => seq_ids=tags.positions
+Do you look up a sequence by its tokens, with `index` or in a dict? Two sequences may have the same ones. `zip` and
+`enumerate` go by place.
+- tags =
++ cached_lens = [cached_lens[new_tokens.index(tokens)] for tokens in new_tokens]
++ ...
+or
+~ seq_ids=tags.seq_ids => seq_ids=torch.tensor([new_tokens.index(t) for t in new_tokens for _ in t], dtype=torch.int64)
+A token may occur more than once in the row, so `index` may find another one. The running sum of the lengths says where
+each sequence ends.
+- return ... )
++ row = [token for tokens in new_tokens for token in tokens]
++ last = torch.tensor([row.index(tokens[-1]) for tokens in new_tokens], dtype=torch.int64)
++ cu = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
++ context = torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64)
++ return PackedBatch(torch.tensor(row, dtype=torch.int64), tags.positions, tags.seq_ids, cu, context, last)
+The row keeps the order of the sequences, and of their tokens: don't sort.
+~ for token in tokens], => for token in sorted(tokens)],
+or
+~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
+A sequence may contain the same token more than once. All of its new tokens go into the row.
+~ for token in tokens], => for token in dict.fromkeys(tokens)],
+or
+~ [token for tokens in new_tokens for token in tokens] => list(dict.fromkeys(sum(new_tokens, [])))
+Only the last token of each sequence is in your row. All new ones go in.
+~ for token in tokens], => for token in tokens[-1:]],
+Sequence ids count from 0.
+~ seq_ids=tags.seq_ids => seq_ids=tags.seq_ids + 1
+There is one id for each *token*: a sequence with 3 new tokens has its id 3 times.
+~ seq_ids=tags.seq_ids => seq_ids=torch.arange(len(lengths))
+Every token has the same id, so the mask couldn't keep the sequences apart.
+~ seq_ids=tags.seq_ids => seq_ids=tags.seq_ids * 0
+The 0 in front is missing. With it, sequence i is `row[cu[i]:cu[i + 1]]`, for i = 0, too.
+~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => ends
+The end of the row is missing. N sequences have N + 1 entries: where each begins, and finally T.
+~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => ends - torch.tensor(lengths)
+These are the lengths themselves. Take their running sum, with a 0 in front.
+~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor([0, *lengths])
+or
+~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor(lengths, dtype=torch.int64)
+The row has only the new tokens. You added the cached ones, too.
+~ dtype=torch.int64), ends]) => dtype=torch.int64), ends + torch.tensor(cached_lens).cumsum(0).long()])
+These are the cached tokens, before the pass. The pass adds the new ones.
+- context_lens=
++ context_lens=torch.tensor(cached_lens, dtype=torch.int64),
+These are only the new tokens. Count the cached ones, too: attention reads both.
+- context_lens=
++ context_lens=torch.tensor(lengths, dtype=torch.int64),
+That is the last token's position, one less than the number of tokens.
+- context_lens=
++ context_lens=torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64) - 1,
+A sequence may have more than one new token: add all of them.
+- context_lens=
++ context_lens=torch.tensor(cached_lens, dtype=torch.int64) + 1,
+Each sequence has its own length. You took a running sum.
+- context_lens=
++ context_lens=torch.tensor(cached_lens).cumsum(0).long() + ends,
+The lengths of two lists are joined instead of added: `+` adds tensors, but appends lists.
+- context_lens=
++ context_lens=torch.tensor(cached_lens + lengths, dtype=torch.int64),
+Sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins: its last token is one before that.
+~ logits_index=ends - 1 => logits_index=ends
+Those are the first tokens. The next token comes from the logits of the *last* one.
+~ logits_index=ends - 1 => logits_index=ends - torch.tensor(lengths, dtype=torch.int64)
+You counted in each sequence. Count along the whole row.
+~ logits_index=ends - 1 => logits_index=torch.tensor(lengths, dtype=torch.int64) - 1
+Those are positions in the sequences. The row has no cached tokens, so its indices differ.
+- logits_index=
++ logits_index=torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64) - 1,
+Every sequence has its own last token. That is the last one of the row.
+~ logits_index=ends - 1 => logits_index=ends[-1:] - 1
+or
+~ logits_index=ends - 1 => logits_index=ends * 0 - 1
+`context_lens` and `logits_index` are swapped.
+- return ... )
++ cu = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
++ context = torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64)
++ row = torch.tensor([token for tokens in new_tokens for token in tokens], dtype=torch.int64)
++ return PackedBatch(row, tags.positions, tags.seq_ids, cu, ends - 1, context)
+A PackedBatch is one row and has no batch axis. That is added right before the pass.
+~ for token in tokens], dtype=torch.int64) => for token in tokens], dtype=torch.int64)[None]
+or
+~ [token for tokens in new_tokens for token in tokens] => new_tokens
+The model and the mask need all fields as tensors: `torch.tensor(...)`.
+~ torch.tensor([token for tokens in new_tokens for token in tokens], dtype=torch.int64) => sum(new_tokens, [])
+A tensor made from an empty list has a float dtype: pass `dtype=torch.int64`.
+~ for token in tokens], dtype=torch.int64) => for token in tokens])
+or
+~ torch.tensor(lengths, dtype=torch.int64) => torch.tensor(lengths)
+or
+~ torch.tensor(cached_lens, dtype=torch.int64) => torch.tensor(cached_lens)
+Without sequences there is nothing to join, and `torch.cat` needs at least one tensor. The row is empty then.
+- input_ids=
++ input_ids=torch.cat([torch.tensor(tokens) for tokens in new_tokens]),
+Without sequences, five fields are empty, and `cu_seqlens_q` is [0].
+- return ... )
++ if not lengths: return PackedBatch(*[torch.empty(0, dtype=torch.int64)] * 6)
++ ...
+A cached length of 0 is a prefill: nothing of this sequence is computed yet. It is valid.
+~ any(cached < 0 for => any(cached <= 0 for
+0 is a token id like any other. Ask for the number of tokens, `len(tokens)`.
+~ or 0 in lengths or => or not all(map(all, new_tokens)) or
+"""
+
+TASK = Task(
+    reference="lessons_lib.attention.packing:pack",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    about={
+        "returned": "Return `PackedBatch(input_ids=..., positions=..., ...)` with all six fields.",
+        "raised ValueError": "These lists are valid. A cached length of 0 is a prefill, and 0 is a token id.",
+        "input_ids": "All new tokens of the first sequence come first, then all of the second, and so on.",
         "positions": "A sequence with c cached and n new tokens has the positions c to c + n - 1 in the row.",
-        "seq_ids": "Repeat the id of the sequence once per new token.",
+        "seq_ids": "The id of a sequence is repeated for each of its new tokens.",
         "cu_seqlens_q": "It starts with 0, followed by the running sum of the numbers of new tokens.",
         "context_lens": "For each sequence, add its cached and its new tokens.",
         "logits_index": "For each sequence, it has the index of its last new token in the row.",
-    }[name]
+    },
+)
 
-
-def _sums(lengths: list[int]) -> list[int]:
-    return [sum(lengths[:count]) for count in range(len(lengths) + 1)]
-
-
-def _check_empty(attempt) -> None:
-    case = "no sequences: `pack([], [])`."
-    try:
-        got = _packed(attempt, [], [], case)
-    except (RuntimeError, ValueError) as error:
-        if "non-empty" not in str(error):
-            raise
-        idea = "Without sequences there is nothing to join: all fields are empty, but for `cu_seqlens_q`, which is [0]."
-        raise Mistake(f"your code raised {type(error).__name__}: {error}", case=case, idea=idea) from None
-    for name in FIELDS:
-        field, want = getattr(got, name), [0] if name == "cu_seqlens_q" else []
-        if not isinstance(field, torch.Tensor) or field.tolist() != want:
-            raise Mistake(
-                f"without sequences, `{name}` should be {want}; yours is {short(field)}.",
-                case=case,
-                idea="The row has no tokens, so it ends at 0.",
-            )
-        _check_integers(
-            name,
-            field,
-            case,
-            "`torch.tensor([])` has no element to infer the dtype from, so it is float32. Pass `dtype=torch.int64`.",
-        )
+EXERCISE = Exercise(
+    id="05.1",
+    title="one row without padding",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Which single list, computed once, do all fields but `input_ids` follow from, together with `cached_lens`?",
+        "`lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` gives "
+        "positions and sequence ids. The running sum of the lengths gives the index where each sequence ends in the "
+        "row; with a 0 in front, it gives where each begins.",
+        "`ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)`. Then `cu_seqlens_q` is "
+        "`torch.cat([torch.zeros(1, dtype=torch.int64), ends])`, `logits_index` is `ends - 1`, and `context_lens` is "
+        "the sum of two tensors, cached and new. The tokens are `[token for tokens in new_tokens for token in "
+        "tokens]`.",
+    ),
+)

@@ -2,6 +2,18 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "05.a": {
+        330: "That is a pass for each token of an answer: one request at a time.",
+        180: "That is two waves, 100 and 80 passes. But E doesn't wait for C: it starts when D leaves.",
+        106: "Prompts take no passes of their own: they go into the rows of the others.",
+        108: "That many the slots need. In the row, no prompt takes a pass of its own.",
+    },
+    "05.b": {
+        5: "A is first in the row, but every sequence has its own position 0: A attends to the others' first tokens.",
+        0: "Positions alone don't tell sequences apart: each has its own position 0.",
+    },
+}
 QUIZ = [
     Question(
         text="A loop sorts the sequences of the row by length before `pack`, but still joins the caches in the order "
@@ -82,27 +94,27 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Twice as many requests run, and each has twice as many cached tokens. How much more does a step copy?",
+        text="Seven requests decode, the limit is 32 tokens a row, and a request with a prompt of 100 tokens is "
+        "admitted. In which of its steps does it get its first token?",
         choices=(
             Choice(
-                "The same, because only the new tokens count.",
-                "Writing the new ones is cheap. Joining, growing and splitting the cache move everything that is "
-                "cached.",
+                "In the first one.",
+                "Only 25 of its tokens fit into that row. The logits after token 25 predict token 26 of the prompt.",
             ),
             Choice(
-                "Twice as much.",
-                "Twice the requests at the same length would copy twice as much. Here each one is also twice as long.",
-            ),
-            Choice(
-                "Four times as much.",
-                "The copies are proportional to the total of cached tokens: twice the requests, with twice the "
-                "tokens each.",
+                "In the fourth one.",
+                "The others have 7 tokens in each row, so 25 are left for the prompt, and 4 × 25 = 100. The last chunk "
+                "gives the first token.",
                 right=True,
             ),
             Choice(
-                "Sixteen times as much.",
-                "Not even the mask grows like that: it has twice the rows (new tokens) and about four times the "
-                "columns (keys). The copies grow with the total of cached tokens.",
+                "In the fifth one.",
+                "The fourth row has the last 25 of the prompt's tokens, and its logits predict the first token of the "
+                "answer.",
+            ),
+            Choice(
+                "In the hundredth one.",
+                "That would be one token of the prompt in each row. It gets what the others leave: 25.",
             ),
         ),
     ),
