@@ -36,12 +36,21 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     subject = mine.subject if name == "returned" else name if " " in name else f"`{name}`"
     place, got, wanted = deepest(got, wanted)
     if kind(got) != kind(wanted):
-        got = short(got) if got is None else f"{kind(got)}: {short(got)}"
-        wanted = wanted if isinstance(wanted, Shown) else f"{kind(wanted)}, {short(wanted)}"
+        got = brief(got) if got is None else f"{kind(got)}: {brief(got)}"
+        wanted = wanted if isinstance(wanted, Shown) else f"{kind(wanted)}, {brief(wanted)}"
     else:
-        got, wanted = short(got), short(wanted)
+        got, wanted = brief(got), brief(wanted)
     when = f"after {mine.done}, " if name != "returned" else "" if alone else f"{mine.done}: "
     return f"{when}{subject}{place} should be {wanted}; yours is {got}."
+
+
+def brief(value: Any) -> str:
+    """As `short`, the floats of a tensor with four digits."""
+
+    def rounded(each: Any) -> Any:
+        return list(map(rounded, each)) if isinstance(each, list) else Shown(f"{each:.4g}")
+
+    return short(rounded(value.tolist()) if is_tensor(value) and value.is_floating_point() else value)
 
 
 def raised(step: Step) -> str:
