@@ -7,12 +7,12 @@
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache
 again?**
 
-85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 03 (blocks, slots) and
+75 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 03 (blocks, slots) and
 lesson 05 (the packed batch)
 
 Lesson 03 kept the books of a cache in blocks, but no model used it. Lesson 05 computed many requests in one packed row,
-but copied their caches in every step. Now keys and values go into the blocks and stay there, and attention finds them
-through the block table.
+but copied their caches in every step. Now keys and values go into the blocks and stay there. You'll write the cache,
+the softmax and the attention, and at the end they tell stories that you begin.
 """
 
 # %% folded=true
@@ -20,22 +20,19 @@ import random
 from types import SimpleNamespace
 
 import torch
-from IPython.display import display
 
 from lessons_lib.attention import Partial, add_block_naive, attention_of, nothing_seen
-from lessons_lib.batching import paged_generate, paged_step, ragged_generate, ragged_step
+from lessons_lib.batching import paged_generate, paged_step, ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.kv_cache import BlockPool, blocks_for
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.measuring import decoding_paged, decoding_ragged, ledger, median_ms
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
 from lessons_lib.recording import attention_inputs, record_blocks, record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool_access
-from lessons_lib.viz.softmax import draw_softmax_step
+from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
 from lessons_lib.viz.source import show_source
-from lessons_lib.viz.tables import Table
 
 # %%
 model, tokenizer = load_model(device="cpu")  # float32: rounding is too small to change a token
@@ -57,14 +54,13 @@ print(f"step 60: {sum(late.new_lens)} new tokens, {sum(late.cached_lens)} cached
 # %% [markdown]
 """
 The model's own attention wants one contiguous tensor with all the keys. So lesson 05 copied the keys and values of
-every cached token three times (to join the caches, to append the new tokens, to split the caches), and those of the new
-tokens once. But keys don't change once they're computed.
+every cached token three times (joining the caches, appending, splitting), and those of the new tokens once. But keys
+don't change once they're computed.
 
 Lesson 03 gave every token a fixed cache slot: block id × block size + offset. If a pass wrote its new keys and values
 to their slots, and if attention could read from slots, nothing else would have to move.
 
-**Predict 06.a** In step 60, lesson 05 computed the keys and values of the new tokens. How many times as many did it
-copy?
+**Predict 06.a** Step 60 computed the keys and values of 4 tokens. How many times that did it copy?
 """
 
 # %%
@@ -103,17 +99,14 @@ Each new token is written to one slot. Each request reads the slots of its own t
 its table. C finishes in step 3. In step 4 the last token of A's prompt goes into one of C's two blocks; in step 5 E
 gets the other.
 
-You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block
-table.
-
 ## Build 1: a cache in blocks
 
 Each layer has one tensor of keys and one of values, each with the shape `[num_blocks, block_size, KV heads, head
 size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. Which request owns it? Only the block tables say.
 
 **Exercise 06.1: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
-without a loop over tokens or blocks. Slots come in any order. Write into the existing tensors. You needn't check
-shapes or raise the `ValueError`. `__init__` and `read` are given.
+without a loop over tokens or blocks, and without a copy of the pool. Slots come in any order. Write into the existing
+tensors. You needn't check shapes or raise the `ValueError`. `__init__` and `read` are given.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens in their order.
@@ -205,9 +198,18 @@ Here's the fix. Subtract the same constant from all scores of a query. This divi
 constant, so attention doesn't change. The best choice is the **largest score**: no exponential exceeds 1, and one of
 them is exactly 1, so the denominator isn't 0.
 
-But block by block, we don't know the largest score until the last block. So we use the largest score *so far*. When a
-larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score − new
-maximum). The old scores are gone by then.
+But block by block, we don't know the largest score until the last block. So we use the largest score *so far*. And when
+a larger one shows up? Here are two keys with scores 1 and 2, and values 10 and 20. Then comes a key with score 3:
+"""
+
+# %%
+draw_rescaling(scores=[1, 2], values=[10, 20], new_score=3, new_value=30)
+
+# %% [markdown]
+"""
+Each key is a box: its height is its weight, exp(score − largest score), and its width is its value. The heights add up
+to the denominator, the areas to the numerator. A larger maximum makes every old box lower, and *all by the same
+factor*, 0.368 here, whatever its score was. So you can forget the scores and keep the two sums.
 
 > **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far, and its
 > sums are always relative to that.
@@ -220,18 +222,17 @@ predict("06.b", ...)
 
 # %% [markdown]
 """
-How can you correct the sums without the old scores? Work it out on paper before you write code.
+Where does the factor come from? You know the old maximum and the new one. Work it out on paper before you write code.
 
 **Exercise 06.2: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the
 keys seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum.
 Don't modify `seen`.
 
 A key that a query may not see has the score −∞. A query that hasn't been allowed to see any key keeps its state:
-maximum −∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.)
+maximum −∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.) The fields have the dtype of the scores.
 
-Example, with one query and one-dimensional values. After scores [1, 2] with values [10, 20], the maximum is 2, the
-total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value
-[30]. Now the maximum is 3, the total 1.503, and the output 38.71. Their quotient, 25.75, is the attention.
+The picture is an example, with one query and values of one element. After scores [1, 2] the maximum is 2, the total
+1.368 and the output 23.68; after score [3], they're 3, 1.503 and 38.71. Their quotient, 25.75, is the attention.
 """
 
 # %% exercise="06.2"
@@ -239,10 +240,8 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-One factor corrects both sums, since exp(score − new) = exp(score − old) × exp(old − new). In the example it's
-exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
-
-Here's your function on D's scores. Step through the blocks, and watch the factor:
+One factor corrects both sums, since exp(score − new) = exp(score − old) × exp(old − new). Here's your function on D's
+scores. Step through the blocks, and watch the factor:
 """
 
 # %%
@@ -296,8 +295,8 @@ gathers.)
 `attention_of`, does the softmax. The shapes are in the docstring. `num_tokens` counts cached and new tokens; all their
 keys and values are in the cache already. `blocks` may be longer than needed. Two rules:
 
-1. Don't gather: make no tensor of keys, values or scores that grows with the context. The check measures the largest
-   one. (A mask of floats counts; one of booleans, or a list of positions, doesn't.)
+1. Don't gather: hold the keys, values and scores of one block at a time. The check measures the largest tensor, and it
+   mustn't grow with the context. (A mask of booleans or a list of positions may.)
 2. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
 
@@ -332,10 +331,8 @@ order matters: a new token attends to itself too.
 Here a backend is called once per pass. It returns `attend`, which every layer calls. The backend in the next cell calls
 your `attention_in_place` for one sequence after the other.
 
-The loop itself is lesson 05's, with a `BlockTable` for each request instead of a cache. A request joins only if the
-pool could hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks.
-
-The cache, the softmax and the attention are yours. Run the six stories:
+The loop is lesson 05's, with a `BlockTable` for each request instead of a cache. A request joins only if the pool could
+hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks.
 """
 
 # %%
@@ -361,9 +358,8 @@ print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_bl
 """
 ## Prove it
 
-Every request must get the same tokens as in lesson 05, which were compared with `generate`. We run twenty random
-requests on three small models, in a pool so small that requests have to wait for blocks. ("Further" shows that a step
-changes the slots of its new tokens and nothing else.)
+Every request must get the same tokens as in lesson 05, which were compared with `generate`. Here are twenty random
+requests on three small models, in a pool so small that requests have to wait for blocks.
 """
 
 # %%
@@ -418,14 +414,18 @@ for how_many in (full_blocks, blocks_for):
     broken = MINE | dict(backend=reading_backwards(how_many))
     answers = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **broken)
     changed = [name for name, one, other in zip(NAMES, answers, paged.outputs) if one != other]
-    print(f"{how_many.__name__} reversed: {len(changed)} of 6 answers change")
+    print(f"{how_many.__name__} reversed: {len(changed)} of 6 answers change {changed}")
 
 # %% [markdown]
 """
 Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key carries its position from
 before it was stored, and a decode hides no keys. So any order of full blocks gives the same result, up to rounding. But
 `num_tokens` says how far the *last* block of the list is filled. If that isn't the block being filled, tokens are left
-out, and slots without a token are read. (Other logits needn't change an answer: one of the six survives.)
+out, and slots without a token are read.
+
+Why does F keep its answer? What is left out is the end of its *first* block, at most 15 tokens, and F's prompt has 40:
+its next words follow from the latest ones, which are all read. A, C and E have short prompts. When their second block
+begins, at 17 tokens, 15 of the 17 are left out.
 
 ## Measure
 
@@ -461,80 +461,46 @@ the prompts stick out.
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "06", with_cache_only=True)
+ledger(model, tokenizer, "06", with_cache_only=True, since="05")
 
 # %% [markdown]
 """
-The last row was measured with the library's backend, which is faster than your loop. Compare it with the row of lesson
-05: the same tokens in the same number of forward calls, but "copied per step" is 0. It counts copies between caches. To
-be fast on a CPU, the library's backend also gathers the keys and values of one layer after the other, and drops them
-again. Your attention gathers nothing. ("Further" times your loop.)
+The last row was measured with the library's backend, which is faster than your loop. It makes the same tokens as lesson
+05 in the same number of forward calls, but "copied per step" is 0: that column counts copies between caches. (To be
+fast on a CPU, the library's backend also gathers the keys and values of one layer after the other, and drops them again.
+Your attention gathers nothing.)
 
-Lesson 02's batch slots may still be the fastest here. But they reserve 8,192 KiB for four requests.
+## Your backend tells the stories
 
-### The same memory
-
-Give the 8,192 KiB to a pool, and serve each story three times. That makes 64 blocks of 16. At their limits, A needs 3
-blocks, B 8, C 7, D 3, E 6 and F 5. **Guess first:** how many of these eighteen requests run at once, at most?
+Enough numbers. Everything that runs in the next cell between a token's key and its attention is yours: the cache, the
+softmax, and the walk through the block table. Begin three stories of your own, and read them as they grow, side by side
+in one pool of blocks.
 """
 
 # %%
-in_slots = 8192 * 1024 // (16 * per_token)  # lesson 02's memory, in blocks of 16
-names = [name + number for number in "123" for name in NAMES]
-eighteen = record_run(
-    paged_generate, model, tokenizer, 3 * PROMPTS, max_new_tokens=3 * MAX_NEW_TOKENS,
-    names=names, max_num_seqs=18,
-    num_blocks=in_slots, block_size=16,
-)  # fmt: skip
-together = max(len(step.names) for step in eighteen.packed)
-most = max(sum(map(len, access.tables.values())) for access in eighteen.accesses)
-print(f"up to {together} requests at once; at most {most} of {in_slots} blocks in use")
+BEGINNINGS = ["Once upon a time, a little robot", "Lily found a key in the garden.", "The cat"]
+
+
+def told_aloud(batch, every=12):
+    """One step; every so often, print what the running requests have so far."""
+    paged_step(batch)
+    steps.append([request.id for request in batch.running])
+    if len(steps) % every == 0:
+        print(f"step {len(steps)}, {len(batch.pool.used)} blocks in use")
+        for request in batch.running:
+            print(f"   {request.id} …{tokenizer.decode(request.output_ids[-every:])}")
+
+
+steps = []
+told = paged_generate(model, tokenizer, BEGINNINGS, max_new_tokens=[48, 36, 60], names="XYZ",
+                      max_num_seqs=3, block_size=16, **MINE, step=told_aloud)
+for beginning, answer in zip(BEGINNINGS, told):
+    print(f"\n{beginning}{tokenizer.decode(answer)}")
 
 # %% [markdown]
 """
-Twelve, three times as many as in batch slots: the limits of two rounds of stories are exactly 64 blocks. Fewer
-blocks than that are *in use*, as the printed line shows. But a request joins only if all blocks that it *may* need are
-left.
-
-### Longer contexts
-
-Now sixteen requests decode, all with the same context length. (The caches hold zeros: the time of a step doesn't depend
-on what is cached.)
-
-**Guess first:** what happens to the time of a step, in lesson 05 and now, when the context gets four times as long?
-"""
-
-# %% tags=["measured"]
-COUNT, REPEATS = 16, 7
-contexts = (50, 200, 800)
-taken = {"05: concatenated caches": [], "06: blocks": []}
-for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(
-        model, COUNT, context, REPEATS + 1)
-    for name, time in zip(taken, median_ms([lambda: ragged_step(one),
-                                            lambda: paged_step(other)], repeat=REPEATS)):
-        taken[name].append(time)
-described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times)
-                      for name, times in taken.items())
-display(
-    line_chart(
-        contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
-        title="Time of a step, by context",
-        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per "
-            f"request: {described}.",
-    )
-)  # fmt: skip
-old, now = taken.values()
-Table(
-    columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
-    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"]
-          for context, a, b in zip(contexts, old, now)],
-)
-
-# %% [markdown]
-"""
-Both get slower: attention has more keys to process, and the library's backend more to gather. With blocks the increase
-is smaller, since lesson 05's three copies are gone.
+Every word went through your `add_block`, in each layer and each head. That's how vLLM serves a model, too. What it has
+in place of your Python loop is lesson 07.
 
 ## What production does
 
@@ -547,9 +513,8 @@ is smaller, since lesson 05's three copies are gone.
 
 ## What is still wrong
 
-**The Python loop.** It starts thousands of small operators, one after another, so on a CPU it takes many times as long
-as the backend that gathers ("Further" times both). In lesson 07 you'll write a kernel with your
-loop inside.
+**The Python loop.** It starts thousands of small operators, one after another, so it takes many times as long as the
+backend that gathers ("Further" times both). In lesson 07 you'll write a kernel with your loop inside.
 
 **Shared keys are read twice.** A loop over the query heads reads every key once for each of the two heads that share
 it. So does the kernel of lesson 07; that of lesson 08 reads it once for both.
@@ -586,7 +551,7 @@ quiz("06")
 """
 ## Further (optional)
 
-Nothing here is needed for the lesson, and its 85 minutes don't include it.
+Nothing here is needed for the lesson, and its 75 minutes don't include it.
 
 ### Exercise: the function a model calls
 
@@ -669,58 +634,51 @@ print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 # %% [markdown]
 """
-### Merging two parts
+### Longer contexts
 
-A long sequence has many blocks, and the loop takes them one after another. Could two workers each take half of the
-blocks? Each would end up with a `Partial`. All we need is a way to merge the two: rescale the sums of both to the same
-maximum, then add.
+Now sixteen requests decode, all with the same context length. (The caches hold zeros: the time of a step doesn't depend
+on what is cached.)
 
-**Exercise 06.5: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of
-keys. Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
-differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
-result is the other part's state. If neither has seen a key, the result is that empty state again.
-
-Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum
-3, total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1.
-So total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
-
-> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits in a
-> float, however large the scores are. In the library: `log_sum_exp(part)`.
-
-The cell after the check also merges as papers and kernels do: each part returns its attention, output / total, and its
-log-sum-exp. A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
+**Guess first:** what happens to the time of a step, in lesson 05 and now, when the context gets four times as long?
 """
 
-# %% exercise="06.5"
-from lessons_lib.attention.online_softmax import merge
+# %% tags=["measured"]
+from IPython.display import display
 
-# %%
-from lessons_lib.attention import log_sum_exp
+from lessons_lib.batching import ragged_step
+from lessons_lib.measuring import decoding_paged, decoding_ragged, median_ms
+from lessons_lib.viz.tables import Table
 
-
-def same(a, b):
-    """Equal up to rounding."""
-    return bool((a - b).abs().max() < 1e-5)
-
-
-parts = [in_blocks(add_block, scores[:, own], values[own])
-         for own in (slice(0, 3 * BLOCK), slice(3 * BLOCK, None))]
-whole = merge(*parts)
-expected = scores.softmax(dim=1) @ values
-print("two halves merged, the same as all keys at once:", same(attention_of(whole), expected))
-print("merged in the other order, the same:",
-      same(attention_of(merge(*reversed(parts))), expected))
-shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
-print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares))
-weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
-print("weighted sum of the two attentions, the same:", same(weighted, expected))
+COUNT, REPEATS = 16, 7
+contexts = (50, 200, 800)
+taken = {"05: concatenated caches": [], "06: blocks": []}
+for context in contexts:
+    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(
+        model, COUNT, context, REPEATS + 1)
+    for name, time in zip(taken, median_ms([lambda: ragged_step(one),
+                                            lambda: paged_step(other)], repeat=REPEATS)):
+        taken[name].append(time)
+described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times)
+                      for name, times in taken.items())
+display(
+    line_chart(
+        contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
+        title="Time of a step, by context",
+        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per "
+            f"request: {described}.",
+    )
+)  # fmt: skip
+old, now = taken.values()
+Table(
+    columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
+    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"]
+          for context, a, b in zip(contexts, old, now)],
+)
 
 # %% [markdown]
 """
-The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long sequence
-among many programs of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
-`vllm/v1/attention/ops/merge_attn_states.py`, is `merge` written with log-sum-exps. FlashInfer calls an attention output
-with its log-sum-exp an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
+Both get slower: attention has more keys to process, and the library's backend more to gather. With blocks the increase
+is smaller, since lesson 05's three copies are gone.
 
 ### Your loop, timed
 

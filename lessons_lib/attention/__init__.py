@@ -11,7 +11,6 @@ from lessons_lib.attention.online_softmax import (
     add_block,
     add_block_naive,
     attention_of,
-    log_sum_exp,
     nothing_seen,
 )
 from lessons_lib.attention.packing import (

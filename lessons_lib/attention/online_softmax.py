@@ -1,7 +1,5 @@
 """Lesson 06: attention one block of keys at a time, with sums that are rescaled when a larger score appears.
 
-Results over disjoint sets of keys can be merged.
-
 Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (https://arxiv.org/abs/1805.02867);
 Dao et al. 2022, "FlashAttention" (https://arxiv.org/abs/2205.14135), section 3.1.
 """
@@ -65,24 +63,6 @@ def add_block(seen: "Partial", scores: torch.Tensor, values: torch.Tensor) -> "P
     )
 
 
-def merge(one: "Partial", other: "Partial") -> "Partial":
-    """Merge the states over two sets of keys into the state over both. The order doesn't matter.
-
-    Args:
-        one, other: Partial, of the same queries, over disjoint sets of keys.
-    """
-    maximum = torch.maximum(one.maximum, other.maximum)
-    reference = maximum.masked_fill(maximum == float("-inf"), 0.0)
-    shares = [(part.maximum - reference).exp() for part in (one, other)]
-    total = one.total * shares[0] + other.total * shares[1]
-    return Partial(maximum, total, one.output * shares[0][:, None] + other.output * shares[1][:, None])
-
-
 def attention_of(seen: Partial) -> torch.Tensor:
     """The attention over all keys seen so far, [Q, D]. NaN for a query that has not seen any."""
     return seen.output / seen.total[:, None]
-
-
-def log_sum_exp(seen: Partial) -> torch.Tensor:
-    """The logarithm of the sum of exp(score) over all keys seen so far, [Q]: the weight of this part in a merge."""
-    return seen.maximum + seen.total.log()

@@ -227,3 +227,46 @@ def _maximum_words(steps: Sequence[SoftmaxStep], i: int) -> str:
         kept = all(score == -math.inf for seen in steps[: i + 1] for score in seen.scores)
         return "largest score so far: none yet" if kept else "no maximum is kept: 0 is used instead"
     return f"largest score so far: {number_text(step.maximum)}"
+
+
+def draw_rescaling(scores: Sequence[float], values: Sequence[float], new_score: float, new_value: float) -> Picture:
+    """The sums of one query before and after a key with a larger score: each key a box, its weight as the height and
+    its value as the width. The heights add up to the sum, the areas to the output.
+
+    Args:
+        scores, values: of the keys so far, a few positive numbers.
+        new_score: larger than all of them.
+    """
+    old, new = max(scores), new_score
+    factor = math.exp(old - new)
+    d = Drawing()
+    wide, high = 250 / (sum(values) + new_value), 110.0
+    for x, title, reference, keys in (
+        (16.0, f"before: relative to {old:g}", old, list(zip(scores, values))),
+        (430.0, f"after: relative to {new:g}", new, [*zip(scores, values), (new, new_value)]),
+    ):
+        weights = [math.exp(score - reference) for score, _ in keys]
+        d.text(x, 20, title, 14, bold=True)
+        left, bottom = x, 50 + high
+        for (score, value), weight in zip(keys, weights):
+            d.rect(left, bottom - weight * high, value * wide, weight * high, _NOW if score == new else _SEEN)
+            if reference != old and score != new:  # what it was
+                before = math.exp(score - old) * high
+                d.rect(left, bottom - before, value * wide, before, stroke=SOFT_INK, dashed=True)
+            for line, text in enumerate((f"score {score:g}", f"value {value:g}")):
+                d.text(left + value * wide / 2, bottom + 14 + 14 * line, text, 11, "middle", fill=SOFT_INK)
+            d.text(left + value * wide / 2, bottom - weight * high - 9, f"{weight:.3f}", 12, "middle", mono=True)
+            left += value * wide + 6
+        d.lines(f"M{number(x)} {number(bottom)}H{number(left)}", EDGE)
+        output = sum(weight * value for weight, (_, value) in zip(weights, keys))
+        d.text(x, bottom + 54, f"sum of the heights: {sum(weights):.3f}", 13, bold=True)
+        d.text(x, bottom + 74, f"sum of the areas: {output:.2f}", 13, bold=True)
+    d.lines("M290 105H400", INK, 2, arrow=True)
+    d.text(345, 84, "each old height", 13, "middle", bold=True)
+    d.text(345, 124, f"× {factor:.3f}", 14, "middle", bold=True)
+    d.height = 50 + high + 88
+    return d.picture(
+        f"Keys as boxes: height exp(score − maximum), width the value. Scores {numbers(list(scores))} relative to "
+        f"{old:g}. Then a key with score {new:g} comes: all old heights, and so areas, are multiplied by {factor:.3f}, "
+        "and a box of height 1 is added."
+    )

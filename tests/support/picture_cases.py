@@ -51,7 +51,7 @@ from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices, draw_prefix_places, draw_streams
 from lessons_lib.viz.serving import LoadPoint, draw_load
-from lessons_lib.viz.softmax import draw_softmax_step
+from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
 
 ODD = "<b> & 'c'"  # a name that must be escaped
@@ -303,6 +303,7 @@ PICTURES = {
     },
     "rules": of_stepper(lambda: watch_rules("CE", [["The"], ["It", " was"]], lambda mask: [" ran.", " dry."])),
     "softmax": lambda: [draw_softmax_step(SOFTMAX, i, list("abcdefghij")) for i in range(len(SOFTMAX))],
+    "rescaling": lambda: draw_rescaling([1, 2], [10, 20], 3, 30),
     "pool": lambda: draw_pool(SMALL_POOL),
     **{
         f"pool of {blocks} x {size}": lambda blocks=blocks, size=size: draw_pool(
