@@ -52,8 +52,8 @@ def test_a_wrong_answer_is_named(id, wrong):
 def test_each_known_mistake_is_recognised(exercise):
     task, lost = exercise.test, []
     for wrong in task.wrong:
-        failed = {index: step for index in range(len(task.all_cases)) if (step := wrong.failure(index))}
-        named = task.named(failed, len(task.all_cases)) if failed else None
+        failed, tried = task.failures_of(wrong.attempt)
+        named = task.named(failed, tried) if failed else None
         if named is None or named.known.why != wrong.known.why:
             told = f"taken for: {named.known.why}" if named else "it does what the reference does"
             lost.append(f"{wrong.known.why}\n{wrong.known.patch}\n{told}")

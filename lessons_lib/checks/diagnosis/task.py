@@ -38,6 +38,7 @@ class Task:
         clear: the share of the failures in which an answer does as a mistake does, from which it is named: more where
             little can be seen, such as True or False.
         probes: functions (answer) that raise `Mistake`; called once the answer agrees with the reference in all cases.
+        enough: failing cases after which no more are tried, where a case takes long.
     """
 
     reference: str
@@ -51,6 +52,7 @@ class Task:
     refusals: tuple[str, ...] = ()
     probes: tuple[Callable[[Any], None], ...] = ()
     clear: float = CLEAR
+    enough: int | None = None
 
     @cached_property
     def right(self) -> Any:
@@ -79,6 +81,17 @@ class Task:
             Mistake: it is wrong.
             Exception: what the answer raised, if no known mistake explains it.
         """
+        failures, tried = self.failures_of(attempt)
+        known = self.named(failures, tried) if failures else None
+        if known is None or known.likeness(failures, tried) < 1:
+            self._refuse_state(attempt, failures, tried)
+        if failures:
+            raise self._explained(attempt, failures, known)
+        for probe in self.probes:
+            probe(attempt)
+
+    def failures_of(self, attempt: Any) -> tuple[Failures, int]:
+        """Where an answer differs from the reference, and how many cases were tried."""
         failures: Failures = {}
         tried = 0
         for case, wanted in zip(self.all_cases, self.wanted):
@@ -92,13 +105,9 @@ class Task:
             if failure:
                 failures[tried] = failure
             tried += 1
-        known = self.named(failures, tried) if failures else None
-        if known is None or known.likeness(failures, tried) < 1:
-            self._refuse_state(attempt, failures, tried)
-        if failures:
-            raise self._explained(attempt, failures, known)
-        for probe in self.probes:
-            probe(attempt)
+            if len(failures) == self.enough:
+                break
+        return failures, tried
 
     def steps_of(self, case: Any) -> list[Step]:
         """What the reference does in a case."""
@@ -128,7 +137,9 @@ class Task:
         A failure that many mistakes have in common says little, so it counts less.
         """
         first = sorted(failures)[:LOOKED_AT]
-        near = [each for each in self.wrong if any(each.does(index, failures[index]) for index in first)]
+        near = [each for each in self.wrong if each.does(first[0], failures[first[0]])]
+        if not any(all(each.does(index, failures[index]) for index in first) for each in near):
+            near = [each for each in self.wrong if any(each.does(index, failures[index]) for index in first)]
         weights = {}
         for index, step in failures.items():
             kinds = {each.known.why for each in near if each.does(index, step)}

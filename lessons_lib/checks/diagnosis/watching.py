@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
+from math import inf
 from typing import Any
 
 PLAIN = (str, int, float, bool, bytes, type(None))
@@ -183,7 +184,7 @@ def same(one: Any, other: Any, near: float = 1e-4) -> bool:
             return bool(one == other)
         return len(one) == len(other) and all(same(mine, want, near) for mine, want in zip(one, other))
     if isinstance(one, float):
-        return one == other or abs(one - other) <= near * abs(other) or (one != one and other != other)
+        return one == other or abs(one - other) <= near * abs(other) < inf or (one != one and other != other)
     return bool(one == other)
 
 
