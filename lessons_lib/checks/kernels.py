@@ -6,7 +6,7 @@ At the end, the compiler is asked too, which doesn't take a GPU.
 import re
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -55,7 +55,12 @@ EXCEPTIONS = (
         "`tl.load` gets the value stored there. And `/` gives a float: use `//`.",
     ),
     ("pointers together", "You can't add two addresses. `tl.load` gets the values stored there; add those."),
-    ("'int' object is not iterable", "A pointer has no `[i]`. Element i is `tl.load(pointer + i)`."),
+    (
+        "'int' object is not iterable",
+        "Neither a pointer nor a tile has an `[i]`. Element i of a tensor is `tl.load(pointer + i)`. The elements of a "
+        "tile are used all at once: `tl.sum`, `tl.max`, `tl.where`.",
+    ),
+    ("has no attribute 'inf'", 'Infinity is `float("inf")`, and minus infinity `float("-inf")`.'),
     (
         "if pointer argument is not a block",
         "You store many values to one address. Give one address per value: `out + offsets`, where `offsets` is a tile.",
@@ -199,6 +204,15 @@ def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict
         raise
     if _first_race.mistake:
         raise _first_race.mistake
+    refuse_uncompiled(attempt, launches, kernel)
+
+
+def refuse_uncompiled(attempt, launches: Iterable[tuple[tuple, dict]], kernel=None) -> None:
+    """A kernel is right only if a GPU's compiler accepts it; see `compiled_too`.
+
+    Raises:
+        Mistake: it doesn't.
+    """
     if refusal := _refusal(attempt, launches, kernel):
         line = f" In your line `{refusal.line}`." if refusal.line else ""
         what = f"right in the interpreter, but a GPU's compiler refuses it: {refusal.text[:200]}"

@@ -1,4 +1,4 @@
-"""Lesson 08: lesson 07's decode kernel with two changes, a group of query heads and a tile of keys, and then split-KV.
+"""Lesson 08: lesson 07's decode kernel, for a group of query heads and a tile of keys at a time, and then split-KV.
 
 A step between simple_paged and paged_flash: the loop of `decode_kernel` there, reduced to decodes with equal head
 sizes. The engine uses paged_flash.
@@ -13,6 +13,75 @@ import triton.language as tl
 
 from lessons_lib.kernels.paged_flash import LOG2_E, online_softmax
 from lessons_lib.kernels.validation import check_alike
+
+
+@triton.jit
+def tile_offsets(table, position, is_key, stride_block, stride_slot, BLOCK_SIZE: tl.constexpr):
+    """Where the keys at these positions begin, in elements from the first key of the cache. Called from a kernel.
+
+    Args:
+        table: pointer to the sequence's int32 block table; entries past its last block may be garbage or missing.
+        position, is_key: tiles [BLOCK_N]: positions in the sequence; False for those without a key.
+        stride_block, stride_slot: elements from one block to the next, and from one slot to the next.
+        BLOCK_SIZE: slots per block, any number.
+
+    Returns:
+        tile [BLOCK_N] of 64-bit integers, anything where `is_key` is False.
+    """
+    blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
+    return blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot
+
+
+@triton.jit
+def attend_keys(
+    queries, keys, values, table, start, end, scale, stride_block, stride_slot,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Attention of several queries over the keys at positions `start` to `end` - 1. Called from a kernel.
+
+    Args:
+        queries: tile [rows, D], of the dtype of the caches: one query head per row.
+        keys, values: pointers to the start of the queries' KV head in the caches. Slots without a token may hold NaN.
+        table, stride_block, stride_slot, BLOCK_SIZE: see `tile_offsets`.
+        start, end: at least one key; `start` needn't be the beginning of a block.
+        scale: factor of the scores, log2(e) included.
+        BLOCK_N: keys per iteration, a power of two, at least 16.
+
+    Returns:
+        three tiles of float32: each row's largest score [rows], the sum of its weights [rows] and its weighted sum of
+        the values [rows, D], both relative to that maximum.
+    """
+    dim = tl.arange(0, queries.shape[1])
+    row_max = tl.full([queries.shape[0]], float("-inf"), tl.float32)
+    row_sum = tl.zeros([queries.shape[0]], tl.float32)
+    acc = tl.zeros([queries.shape[0], queries.shape[1]], tl.float32)
+    for first in range(start, end, BLOCK_N):
+        position = first + tl.arange(0, BLOCK_N)
+        is_key = position < end
+        offsets = tile_offsets(table, position, is_key, stride_block, stride_slot, BLOCK_SIZE)
+        elements = offsets[:, None] + dim[None, :]
+        tile_keys = tl.load(keys + elements, mask=is_key[:, None], other=0.0)
+        tile_values = tl.load(values + elements, mask=is_key[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(tile_keys), input_precision="ieee") * scale
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        acc = tl.dot(weights.to(tile_values.dtype), tile_values, acc, input_precision="ieee")
+    return row_max, row_sum, acc
+
+
+@triton.jit
+def merge_splits(lse, outputs):
+    """Merge the attentions that one query computed over different keys. Called from a kernel.
+
+    Args:
+        lse: tile [splits]: each split's log-sum-exp, in base 2; minus infinity for splits without keys, but not all.
+        outputs: tile [splits, D]: each split's attention; 0 for splits without keys.
+
+    Returns:
+        tile [D]: the attention over all keys.
+    """
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    return tl.sum(outputs * weights[:, None], axis=0) / tl.sum(weights, axis=0)
 
 
 @triton.jit
@@ -32,8 +101,7 @@ def decode_groups_kernel(
         block_tables: pointer to int32 [N, M]; entries past the last block in use may be garbage or missing.
         context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
         scale: factor of the scores, log2(e) included.
-        stride_seq, stride_q_head: of q and out, elements from one sequence to the next, and from one query head to the
-            next.
+        stride_seq, stride_q_head: of q and out, elements from one sequence and query head to the next.
         stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
         stride_table: of block_tables, elements from one table to the next.
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
@@ -41,27 +109,17 @@ def decode_groups_kernel(
         BLOCK_N: keys per iteration, a power of two, at least 16.
     """
     kv_head, seq = tl.program_id(0), tl.program_id(1)
-    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
+    row, dim = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
     head, is_row = kv_head * GROUP + row, row < GROUP
     offsets = seq * stride_seq + head[:, None] * stride_q_head + dim[None, :]
     queries = tl.load(q + offsets, mask=is_row[:, None], other=0.0)
-    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    context_len = tl.load(context_lens + seq)
-    for first in range(0, context_len, BLOCK_N):
-        position = first + key
-        is_key = position < context_len
-        blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
-        slots = blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head
-        elements = slots[:, None] + dim[None, :]
-        keys = tl.load(k_cache + elements, mask=is_key[:, None], other=0.0)
-        values = tl.load(v_cache + elements, mask=is_key[:, None], other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
-    tl.store(out + offsets, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=is_row[:, None])
+    keys, values = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    table = block_tables + seq * stride_table
+    end = tl.load(context_lens + seq)
+    _, row_sum, acc = attend_keys(
+        queries, keys, values, table, 0, end, scale, stride_block, stride_slot, BLOCK_SIZE, BLOCK_N
+    )
+    tl.store(out + offsets, acc / row_sum[:, None], mask=is_row[:, None])
 
 
 @triton.jit
@@ -84,30 +142,19 @@ def decode_splits_kernel(
         The rest: see `decode_groups_kernel`.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    start = split * SPLIT_SIZE
-    context_len = tl.load(context_lens + seq)
-    if start >= context_len:
-        return
-    end = tl.minimum(start + SPLIT_SIZE, context_len)
-    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
+    row, dim = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
     head, is_row = kv_head * GROUP + row, row < GROUP
     offsets = seq * stride_seq + head[:, None] * stride_q_head + dim[None, :]
     queries = tl.load(q + offsets, mask=is_row[:, None], other=0.0)
-    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    for first in range(start, end, BLOCK_N):
-        position = first + key
-        is_key = position < end
-        blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
-        slots = blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head
-        elements = slots[:, None] + dim[None, :]
-        keys = tl.load(k_cache + elements, mask=is_key[:, None], other=0.0)
-        values = tl.load(v_cache + elements, mask=is_key[:, None], other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+    keys, values = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    table = block_tables + seq * stride_table
+    start = split * SPLIT_SIZE
+    end = tl.minimum(start + SPLIT_SIZE, tl.load(context_lens + seq))
+    if start >= end:
+        return
+    row_max, row_sum, acc = attend_keys(
+        queries, keys, values, table, start, end, scale, stride_block, stride_slot, BLOCK_SIZE, BLOCK_N
+    )
     partial = (seq * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
     tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], acc / row_sum[:, None], mask=is_row[:, None])
     tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
@@ -115,43 +162,21 @@ def decode_splits_kernel(
 
 @triton.jit
 def merge_kernel(
-    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
-    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    partial_out, partial_lse, context_lens, out, stride_seq, stride_q_head,
+    HEAD_DIM: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of each query head, each weighted by its share of the total sum of exponentials.
+    """Merge the splits of each query head: program (h, i) those of query head h of sequence i. The grid is (Hq, N).
 
-    The grid is (Hq, N): program (h, i) merges query head h of sequence i.
-
-    Args:
-        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, divided by its own
-            sum. Splits without keys hold garbage, here and in partial_lse.
-        partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp, in base 2.
-        context_lens: pointer to int32 [N]: keys of each sequence.
-        cu_seqlens_q: pointer to int32 [N + 1]: where each sequence starts in the packed batch, and its end; read only
-            if RAGGED.
-        out: pointer to [T, Hq, D]; stride_out, stride_out_head: elements from one token to the next, and from one head
-            to the next.
-        HEAD_DIM: D. BLOCK_D: a power of two, at least HEAD_DIM. SPLIT_SIZE: keys per split.
-        NUM_SPLITS: splits that the partial tensors have room for. BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
-        RAGGED: True if the batch may contain more than decodes.
+    BLOCK_SPLITS is a power of two, at least NUM_SPLITS. For the other arguments see `decode_splits_kernel`.
     """
     head, seq = tl.program_id(0), tl.program_id(1)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
-    token = token.to(tl.int64)
-    split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE), dim < HEAD_DIM
-    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
+    split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, HEAD_DIM)
+    is_used = split < tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE)
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
     lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    in_partial = is_used[:, None] & is_dim[None, :]
-    outputs = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=in_partial, other=0.0)
-    result = tl.sum(outputs * weights[:, None], axis=0) / tl.sum(weights, axis=0)
-    tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)
+    elements = partial[:, None] * HEAD_DIM + dim[None, :]
+    outputs = tl.load(partial_out + elements, mask=is_used[:, None], other=0.0)
+    tl.store(out + seq * stride_seq + head * stride_q_head + dim, merge_splits(lse, outputs))
 
 
 def decode_groups(
@@ -195,9 +220,8 @@ def decode_splits(
         SPLIT_SIZE=split_size, NUM_SPLITS=num_splits,
     )  # fmt: skip
     merge[(q_heads, num_seqs)](
-        partial_out, partial_lse, context_lens, context_lens, out, *out.stride()[:2], HEAD_DIM=head_dim,
-        BLOCK_D=head_dim, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits,
-        BLOCK_SPLITS=triton.next_power_of_2(num_splits), RAGGED=False,
+        partial_out, partial_lse, context_lens, out, *out.stride()[:2], HEAD_DIM=head_dim, SPLIT_SIZE=split_size,
+        NUM_SPLITS=num_splits, BLOCK_SPLITS=triton.next_power_of_2(num_splits),
     )  # fmt: skip
     return out
 
@@ -205,7 +229,5 @@ def decode_splits(
 def _sizes(q, k_cache, keys_per_tile: int, min_rows: int = 16) -> dict[str, int]:
     """The kernels' constants."""
     group = q.shape[1] // k_cache.shape[2]
-    return dict(
-        GROUP=group, BLOCK_M=max(min_rows, triton.next_power_of_2(group)), HEAD_DIM=q.shape[2],
-        BLOCK_SIZE=k_cache.shape[1], BLOCK_N=keys_per_tile,
-    )  # fmt: skip
+    rows = max(min_rows, triton.next_power_of_2(group))
+    return dict(GROUP=group, BLOCK_M=rows, HEAD_DIM=q.shape[2], BLOCK_SIZE=k_cache.shape[1], BLOCK_N=keys_per_tile)

@@ -136,8 +136,7 @@ def decode_heads_kernel(
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
         scale: factor of the scores.
-        stride_seq, stride_q_head: of q and out, elements from one sequence to the next, and from one query head to the
-            next.
+        stride_seq, stride_q_head: of q and out, elements from one sequence and query head to the next.
         stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
         stride_table: of block_tables, elements from one table to the next.
         GROUP: query heads per KV head, Hq / Hkv.

@@ -17,7 +17,7 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 # isort: split
 import triton
 
-from lessons_lib.kernels.group_decode import decode_groups, decode_groups_kernel
+from lessons_lib.kernels.group_decode import attend_keys, decode_groups, decode_groups_kernel
 from lessons_lib.kernels.paged_flash import (
     decode_kernel,
     first_masked_key,
@@ -95,17 +95,18 @@ def _without(idea: str, kernel, *pairs: tuple[str, str], of: tuple[Any, ...] = (
 
 # Lesson 08's Ideas 1 and 2, a group of heads and a tile of keys, without Idea 3: it multiplies element by element, like
 # lesson 07's kernel. Without `tl.dot`, a tile can have fewer than 16 rows.
-decode_groups_by_sums_kernel = with_lines(
-    decode_groups_kernel,
+attend_by_sums = with_lines(
+    attend_keys,
     (
-        'tl.dot(queries, tl.trans(keys), input_precision="ieee")',
-        "tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), axis=2)",
+        'tl.dot(queries, tl.trans(tile_keys), input_precision="ieee")',
+        "tl.sum(queries[:, None, :].to(tl.float32) * tile_keys[None, :, :].to(tl.float32), axis=2)",
     ),
     (
-        'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")',
-        "acc += tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), axis=1)",
+        'acc = tl.dot(weights.to(tile_values.dtype), tile_values, acc, input_precision="ieee")',
+        "acc += tl.sum(weights[:, :, None] * tile_values[None, :, :].to(tl.float32), axis=1)",
     ),
 )
+decode_groups_by_sums_kernel = with_functions(decode_groups_kernel, attend_keys=attend_by_sums)
 decode_groups_by_sums = functools.partial(decode_groups, kernel=decode_groups_by_sums_kernel, min_rows=1)
 
 _LOOP = "    for first in range(start, end, BLOCK_N):\n"

@@ -2,6 +2,24 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "08.a": {
+        75.0: "A quarter of the bytes would be a quarter of the time if bytes were the limit. A program's time is its "
+        "iterations, and there are as many as before.",
+    },
+    "08.c": {
+        128.0: "All four warps together: each executes a quarter.",
+        16.0: "That's one of the two products.",
+        64.0: "A product takes 16 × 64 × 128 multiplications, and an `mma` does 16 × 8 × 16 of them: 64 for one "
+        "product. There are two, and four warps share them.",
+    },
+    "08.b": {
+        132.0 / 64: "That's one iteration. A part of 512 keys has four, of 128 keys each.",
+        33.0: "Sixteen parts run at the same time, so a program's time counts, not that of sixteen iterations.",
+        132.0 / 128: "There were 8 programs before, too. Each has 4 iterations now instead of 64.",
+    },
+}
+
 QUIZ = [
     Question(
         text="A machine reads 4 TB/s. The keys and values of a batch of decodes are 8 GB, and a kernel takes 2,500 µs. "
@@ -72,47 +90,25 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The launch passes `scale` without log₂ e, and the kernel still uses `tl.exp2`. What comes out?",
+        text="Your server mostly decodes 64 sequences at once, and sometimes one long one alone. On which of the two "
+        "should the number of parts of a sequence depend, and how?",
         choices=(
             Choice(
-                "The same attention: the factor cancels in the division.",
-                "A constant added to all scores cancels, a factor doesn't: it changes their differences.",
-            ),
-            Choice("NaN", "The largest score is still subtracted, so every exponent is at most 0."),
-            Choice(
-                "Attention with sharper weights.",
-                "That would be a factor of log₂ e too many, 1.44. Here it's missing.",
+                "On neither: the part size that's fastest for one sequence is best for all.",
+                "With 64 sequences there are programs enough, and every part has to be started, stored and merged.",
             ),
             Choice(
-                "Attention with flatter weights.",
-                "2ˢ is e to the power of 0.69 s. All differences of scores shrink to 69%, so the weights are closer "
-                "together.",
-                right=True,
-            ),
-        ),
-    ),
-    Question(
-        text="32 query heads share 8 KV heads. One kernel has a program per query head and loads 16 keys per "
-        "iteration; another has a program per KV head and loads 64. A sequence has 1,024 tokens. How many of the "
-        "first kernel's bytes of keys, and of its iterations, does the second one need, over all programs?",
-        choices=(
-            Choice(
-                "A quarter of the bytes, a quarter of the iterations.",
-                "Each program has a quarter of the iterations, and there are a quarter as many programs.",
+                "On the length only: long sequences need many parts, whatever else is in the batch.",
+                "Length alone doesn't say whether processors are idle. 64 long sequences keep them busy without parts.",
             ),
             Choice(
-                "A sixteenth of the bytes, a sixteenth of the iterations.",
-                "Larger tiles don't change the bytes: every key is still loaded once per program.",
-            ),
-            Choice(
-                "A quarter of the bytes, a sixteenth of the iterations.",
-                "4 query heads share what one program loads, so there are 8 programs instead of 32, with 16 iterations "
-                "each instead of 64.",
+                "On how many programs there are without parts: split until all processors have some, and no further.",
+                "Splitting helps only where processors would be idle. Past that, parts cost time and save none.",
                 right=True,
             ),
             Choice(
-                "The same bytes, a quarter of the iterations.",
-                "The first kernel loads each key four times, once for each query head of a group.",
+                "On the memory: more parts read fewer bytes.",
+                "Each key is read once, by one program, however the sequence is cut.",
             ),
         ),
     ),

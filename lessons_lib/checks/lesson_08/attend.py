@@ -1,0 +1,327 @@
+"""08.2, `attend_keys`: a group of query heads over a range of keys, a tile of several blocks at a time."""
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.kernels import (
+    compiles,
+    launch,
+    multiplies_well,
+    near,
+    refuse_other_tiles,
+    tokens_loaded,
+)
+from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.kernels import LIMIT_32, run_through
+from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, PagedSequence
+from lessons_lib.kernels.group_decode import decode_groups_kernel
+from lessons_lib.kernels.paged_flash import LOG2_E
+from lessons_lib.measuring.ablations import with_functions
+
+SCALE = 0.4
+
+
+@dataclass(frozen=True)
+class Case(PagedSequence):
+    """One call: the keys from `start` to `end` - 1, 0 for all, `tile` per iteration."""
+
+    start: int = 0
+    end: int = 0
+    tile: int = 16
+
+    @property
+    def range(self) -> tuple[int, int]:
+        return self.start, self.end or self.tokens
+
+
+@triton.jit
+def range_kernel(
+    ATTEND: tl.constexpr, q, k_cache, v_cache, table, out, lse, start, end, scale, stride_block, stride_slot,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    row, dim = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    elements, is_row = row[:, None] * HEAD_DIM + dim[None, :], row < GROUP
+    queries = tl.load(q + elements, mask=is_row[:, None], other=0.0)
+    result = ATTEND(queries, k_cache, v_cache, table, start, end, scale, stride_block, stride_slot, BLOCK_SIZE, BLOCK_N)
+    refuse_other_tiles(result, row_max=[16], row_sum=[16], acc=list(queries.shape))
+    tl.store(out + elements, result[2] / result[1][:, None], mask=is_row[:, None])
+    tl.store(lse + row, result[0] + tl.log2(result[1]), mask=is_row)
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    queries, keys, values = case.tensors
+    attention, log_sum = case.attention(*case.range, SCALE)
+    out, lse = torch.zeros(case.rows, case.dim), torch.zeros(case.rows)
+    tolerance = 1e-4 if case.dtype == torch.float32 else 1e-3 if case.tokens > 100 else 5e-3
+
+    def look(recording: Any) -> dict[str, Any]:
+        loaded = {
+            f"which {name} are loaded": tokens_loaded(recording, f"{name[0]}_cache", case.table, case.block_size)
+            for name in ("keys", "values")
+        }
+        log2 = near(lse, log_sum * LOG2_E.value, tolerance)
+        return loaded | {"acc / row_sum": near(out, attention, tolerance), "row_max + log2(row_sum)": log2}
+
+    launch(
+        watch, "`attend_keys`", attempt, range_kernel, (1,), attempt, queries, keys, values,
+        torch.tensor(case.table, dtype=torch.int32), out, lse, *case.range, SCALE * LOG2_E.value, *keys.stride()[:2],
+        GROUP=case.rows, BLOCK_M=16, HEAD_DIM=case.dim, BLOCK_SIZE=case.block_size, BLOCK_N=case.tile,
+        look=look, explain=outside,
+    )  # fmt: skip
+
+
+def outside(error: Any) -> str:
+    if error.tensor == "table":
+        return "The table has no entry past the last token: `tile_offsets` needs the right `is_key`."
+    return (
+        "The offset of a key is where its first element is; its others follow: `offsets[:, None] + dim[None, :]`. And "
+        "offsets of masked positions may be anything: mask the loads, too."
+    )
+
+
+def tell(case: Case) -> str:
+    start, end = case.range
+    queries = "1 query" if case.rows == 1 else f"{case.rows} queries"
+    return (
+        f"keys {start} to {end - 1} of {case.tokens} tokens, BLOCK_N = {case.tile}, {queries} in 16 rows; {case.told}"
+    )
+
+
+def cases() -> Iterator[Case]:
+    half = torch.float16
+    low, high, first = EXTREMES
+    yield Case(1)
+    yield Case(2, rows=2)
+    yield Case(16, rows=2)
+    yield Case(17, rows=2, block_size=8)
+    yield Case(20, rows=2, block_size=8, end=10)
+    yield Case(40, rows=1, block_size=8, start=32)
+    yield Case(24, rows=3, block_size=4, start=5, end=23)
+    yield Case(40, rows=1, block_size=32)
+    yield Case(40, rows=2, block_size=12, tile=32, dim=32)
+    yield Case(20, rows=2, block_size=8, layout=INTERLEAVED)
+    yield Case(20, rows=2, block_size=8, layout=HEADS_FIRST)
+    yield Case(50, rows=7, tile=32, start=16, dim=32, dtype=half)
+    yield Case(2, scores=low)
+    yield Case(32, scores=high, dtype=half)
+    yield Case(144, block_size=72, scores=first, dtype=half)
+
+
+MISTAKES = """
+Positions past the end have a score, too, and a weight. Their score must be minus infinity: `tl.where(is_key[None, :],
+scores, float("-inf"))`.
+- scores = tl.where
+The mask of the scores is a column, `[:, None]`: it hides rows, which are queries. Keys are along axis 1 of the scores:
+`tl.where(is_key[None, :], ...)`.
+~ tl.where(is_key[None, :] => tl.where(is_key[:, None]
+A masked score must be lower than any other: minus infinity. Here, all scores are far below zero.
+~ scores, float("-inf") => scores, -10000.0
+You load slots without a token. Give both loads the mask `is_key[:, None]`.
+~ keys + elements, mask=is_key[:, None], other=0.0 => keys + elements
+or
+~ values + elements, mask=is_key[:, None], other=0.0 => values + elements
+or
+~ elements, mask=is_key[:, None], other=0.0 => elements
+Elements that a mask leaves out are undefined, and 0 × NaN is NaN: give the load of the values `other=0.0`.
+~ values + elements, mask=is_key[:, None], other=0.0 => values + elements, mask=is_key[:, None]
+`end` is the first position that isn't yours: the last key is at `end` − 1, and it is one of them.
+~ position < end => position < end - 1
+`end` isn't one of your positions: `position < end`.
+~ position < end => position <= end
+Begin at `start`, not at 0: the keys before it belong to another program.
+~ range(start, => range(0,
+The last tile reaches past `end`: mask the positions that aren't below it.
+~ is_key = position < end => is_key = position < end + BLOCK_N
+or
+~ is_key = position < end => is_key = tl.arange(0, BLOCK_N) < BLOCK_N
+Positions are counted from the beginning of the sequence: those of a tile are `first` + 0, 1, 2, ...
+~ position = first + tl.arange => position = start + tl.arange
+or
+~ position = first + tl.arange => position = 0 * first + tl.arange
+or
+~ range(start, end, => range(0, end - start,
+A tile is BLOCK_N positions long, whatever the block size is, so the loop's step is BLOCK_N.
+~ end, BLOCK_N): => end, BLOCK_SIZE):
+The loop ends too early: a range of n keys takes `tl.cdiv(n, BLOCK_N)` iterations.
+~ range(start, end, => range(start, start + (end - start) // BLOCK_N * BLOCK_N,
+or
+~ range(start, end, => range(start, start + tl.cdiv(end - start, BLOCK_SIZE) * BLOCK_N,
+Only the first tile is read: loop over the range in steps of BLOCK_N. Is the `return` inside the loop?
+~ range(start, end, => range(start, start + BLOCK_N,
+The scores aren't multiplied by `scale`.
+~ ) * scale => )
+The scores are multiplied by `scale` twice.
+~ ) * scale => ) * scale * scale
+log2(e) counts twice: `scale` includes it, so the scores are in base 2, as `online_softmax` wants them.
+~ ) * scale => ) * scale * 1.4426950408889634
+You used the keys as values.
+~ tl.load(values => tl.load(keys
+You used the values as keys.
+~ tl.load(keys => tl.load(values
+Keys and values are swapped.
+~ tl.load(keys => tl.load(other_values
+~ tl.load(values => tl.load(keys
+~ other_values => values
+`acc` starts anew in each iteration, so only the last tile is in it. Add to it: `tl.dot(weights, values, acc)`.
+~ tile_values, acc, input => tile_values, input
+`acc` is counted twice: `tl.dot(weights, values, acc)` already adds it.
+~ acc = tl.dot => acc += tl.dot
+Don't divide: the caller does, once, and the split kernel also needs the sum.
+~ return row_max, row_sum, acc => return row_max, row_sum, acc / row_sum[:, None]
+You divide in every iteration. Nothing is divided here: the caller does it, once.
+- acc = tl.dot
++ ...
++ acc = acc / row_sum[:, None]
+Take all four results of `online_softmax`, in every iteration: weights, maximum, sum and `acc`. In them, the old sum and
+`acc` are rescaled.
+~ weights, row_max, row_sum, acc = => weights, row_max, row_sum, scaled =
+or
+~ weights, row_max, row_sum, acc = => weights, row_max, last_sum, acc =
+or
+~ weights, row_max, row_sum, acc = => weights, last_max, row_sum, acc =
+What the loop carries starts before it: set in the loop, maximum, sum and `acc` forget all tiles before the last one.
+- dim
++ ...
++ blank = tl.full([queries.shape[0]], float("-inf"), tl.float32)
+~ online_softmax(scores, row_max, row_sum, acc) => online_softmax(scores, blank, 0.0 * row_sum, 0.0 * acc)
+`online_softmax` returns weights, maximum, sum and acc, in this order.
+~ weights, row_max, row_sum, acc = => weights, row_sum, row_max, acc =
+or
+~ weights, row_max, row_sum, acc = => row_max, weights, row_sum, acc =
+First `online_softmax`, which rescales `acc`; then add weights × values: the weights are relative to the new maximum.
+- weights, row_max
+- acc = tl.dot
++ acc = tl.dot(tl.exp2(scores - row_max[:, None]).to(tile_values.dtype), tile_values, acc, input_precision="ieee")
++ weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+or
+- weights, row_max
+- acc = tl.dot
++ shares = tl.exp2(scores - tl.maximum(row_max, tl.max(scores, axis=1))[:, None]).to(tile_values.dtype)
++ acc = tl.dot(shares, tile_values, acc, input_precision="ieee")
++ weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+The maximum starts at minus infinity: 0 is larger than low scores.
+~ tl.full([queries.shape[0]], float("-inf"), tl.float32) => tl.zeros([queries.shape[0]], tl.float32)
+The weights are powers of 2: `scale` includes log2(e), and `online_softmax` knows it.
+- weights, row_max
++ new_max = tl.maximum(row_max, tl.max(scores, axis=1))
++ weights, factor = tl.exp(scores - new_max[:, None]), tl.exp(row_max - new_max)
++ row_max, row_sum, acc = new_max, row_sum * factor + tl.sum(weights, axis=1), acc * factor[:, None]
+Return the maximum, the sum, and `acc`, in this order.
+~ return row_max, row_sum, acc => return row_sum, row_max, acc
+In 16 bits only what enters a `tl.dot` has 16 bits. Scores, maximum, sum and `acc` stay float32.
+~ acc, input_precision="ieee") => acc, input_precision="ieee").to(tile_values.dtype).to(tl.float32)
+or
+- acc = tl.dot
++ ...
++ row_sum = row_sum.to(tile_keys.dtype).to(tl.float32)
+or
+- acc = tl.dot
++ ...
++ row_max = row_max.to(tile_keys.dtype).to(tl.float32)
+or
+~ "ieee") * scale => "ieee").to(tile_keys.dtype).to(tl.float32) * scale
+This is as near as 16 bits are, and everything is float32 here: convert nothing but the weights, to the dtype of the
+values, whichever that is, `weights.to(values.dtype)`.
+~ tl.dot(queries, tl.trans(tile_keys) => tl.dot(queries.to(tl.float16), tl.trans(tile_keys).to(tl.float16)
+or
+~ weights.to(tile_values.dtype), tile_values => weights.to(tl.float16), tile_values.to(tl.float16)
+Both factors of `tl.dot` need the same dtype. The weights are float32: convert them, `weights.to(values.dtype)`.
+~ weights.to(tile_values.dtype) => weights
+`tl.dot` multiplies [rows, inner] by [inner, columns]. For the scores these are queries [rows, D] and keys
+[D, BLOCK_N], so transpose the tile of keys: `tl.trans`.
+~ tl.trans(tile_keys) => tile_keys
+The offset of a key is where its first element is; its others follow: `offsets[:, None] + dim[None, :]`.
+~ elements = offsets[:, None] + dim[None, :] => elements = offsets
+or
+~ elements = offsets[:, None] + dim[None, :] => elements = offsets[:, None] + 0 * dim[None, :]
+A row and a column are mixed up: keys are rows of their tile, so their offsets are a column, `offsets[:, None]`, and so
+is their mask.
+~ offsets[:, None] + dim[None, :] => offsets[None, :] + dim[:, None]
+"""
+
+
+def launched_with(dtype: torch.dtype) -> tuple[tuple, dict]:
+    """Arguments and constants of `decode_groups_kernel`, for the compiler."""
+    q, cache = torch.zeros(2, 6, 16, dtype=dtype), torch.zeros(4, 8, 2, 16, dtype=dtype)
+    tables, lens = torch.zeros(2, 2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
+    arguments = (q, cache, cache, tables, lens, q, SCALE, *q.stride()[:2], *cache.stride()[:3], tables.stride(0))
+    return arguments, dict(GROUP=3, BLOCK_M=16, HEAD_DIM=16, BLOCK_SIZE=8, BLOCK_N=16)
+
+
+def called(attempt: Any) -> Any:
+    return with_functions(decode_groups_kernel, attend_keys=attempt)
+
+
+def large_pool(attempt: Any) -> None:
+    """A block so far back in the cache that its offset doesn't fit into 32 bits; only this block is touched."""
+    block = LIMIT_32 // 256 + 2
+    try:
+        cache = torch.empty(block + 1, 16, 16, dtype=torch.float16)
+    except RuntimeError:
+        return  # not enough address space on this machine
+    cache[block] = 1.0
+    out, lse, table = torch.zeros(1, 16), torch.zeros(1), torch.tensor([block], dtype=torch.int32)
+    text = f"a cache of {cache.numel():,} elements, float16; the sequence is in its last block."
+    idea = "Block × stride_block has more than 32 bits here. `tile_offsets` returns 64: keep them."
+    try:
+        run_through(
+            attempt, range_kernel, (1,), attempt, torch.ones(1, 16).half(), cache, cache, table, out, lse, 0, 16, SCALE,
+            256, 16, GROUP=1, BLOCK_M=16, HEAD_DIM=16, BLOCK_SIZE=16, BLOCK_N=16, case=text,
+        )  # fmt: skip
+    except Mistake as mistake:
+        raise Mistake(mistake.what, text, idea) from None
+
+
+TASK = Task(
+    reference="lessons_lib.kernels.group_decode:attend_keys",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES),
+    about={
+        "which keys are loaded": "Load each key from `start` to `end` − 1 once, BLOCK_N per iteration, and no slot "
+        "without one. `tile_offsets` says where they are.",
+        "which values are loaded": "Load each value from `start` to `end` − 1 once, BLOCK_N per iteration, where its "
+        "key was.",
+        "acc / row_sum": "In each iteration: scores = queries · keys × scale, minus infinity past the end; then "
+        "`online_softmax`; then acc += weights · values.",
+        "row_max + log2(row_sum)": "Maximum and sum are those that `online_softmax` returns in the last iteration.",
+    },
+    enough=4,
+    clear=0.8,
+    probes=(
+        compiles(launched_with(torch.float32), launched_with(torch.float16), kernel=called),
+        multiplies_well(launched_with(torch.float32), launched_with(torch.float16), kernel=called),
+        large_pool,
+    ),
+)
+
+EXERCISE = Exercise(
+    id="08.2",
+    title="a group of heads, a tile of keys",
+    reference=TASK.reference,
+    test=TASK,
+    time_limit=20.0,
+    points=4,
+    hints=(
+        "Name the axes of each tile first. Queries: rows and dimensions. Keys and values: positions and dimensions. "
+        "Scores and weights: rows and positions. `acc`: rows and dimensions. Maximum and sum: rows. Which of them does "
+        "an iteration load, and which does it carry to the next one?",
+        "Before the loop, the three tiles of state. In the loop: positions and their mask, offsets by `tile_offsets`, "
+        "keys and values [BLOCK_N, D], scores by `tl.dot`, minus infinity where the mask is False, `online_softmax`, "
+        "and `acc` by another `tl.dot`. After it, return the state.",
+        "`position = first + tl.arange(0, BLOCK_N)`; the elements of a key are at `offsets[:, None] + dim[None, :]`; "
+        '`scores = tl.dot(queries, tl.trans(tile_keys), input_precision="ieee") * scale`; `weights, row_max, row_sum, '
+        "acc = online_softmax(scores, row_max, row_sum, acc)`; `acc = tl.dot(weights.to(tile_values.dtype), "
+        'tile_values, acc, input_precision="ieee")`.',
+    ),
+)
