@@ -57,7 +57,7 @@ EXCEPTIONS = (
     ("pointers together", "You can't add two addresses. `tl.load` gets the values stored there; add those."),
     (
         "'int' object is not iterable",
-        "Neither a pointer nor a tile has an `[i]`. Element i of a tensor is `tl.load(pointer + i)`. The elements of a "
+        "A pointer, or a tile, has no `[i]`. Element i of a tensor is `tl.load(pointer + i)`. The elements of a "
         "tile are used all at once: `tl.sum`, `tl.max`, `tl.where`.",
     ),
     ("has no attribute 'inf'", 'Infinity is `float("inf")`, and minus infinity `float("-inf")`.'),
