@@ -54,7 +54,7 @@ def draw_packing(names: Sequence[str], tokens: Sequence[Sequence[str]], stage: i
         d.text(_LEFT, _TOP + _CELL + 30, words, 12, fill=SOFT_INK)
 
     packed = pack([[0] * len(own) for own in tokens], [0] * len(tokens))  # the last stage is the tallest
-    below = draw_pass_mask(d if stage == 4 else Drawing(), packed, names, _LEFT, _TOP + _CELL + 44)
+    below = draw_pass_mask(d if stage == 4 else Drawing(), packed, names, _LEFT, _TOP + _CELL + 44, width)
     d.height = max(_TOP + len(names) * _ROW + 20, below + 8)
     lengths = ", ".join(f"{name} has {len(own)}" for name, own in zip(names, tokens))
     bounds = f" Cumulative lengths {', '.join(map(str, ends))}." if stage >= 3 else ""

@@ -59,7 +59,7 @@ def draw_moment(recording: KernelRecording, program: ProgramRun, t: int, names: 
     memory = _memory(d, recording, program, t)
     _variables(d, access.moment, _before(program, t), memory)
     below = [memory + _height_of(other.moment) for other in program.accesses]
-    longest = max(len(_lines_of(other.moment)[0]) for other in program.accesses)
+    longest = max(len(_rows_of(other.moment)[0]) for other in program.accesses)
     y = max([*below, _TOP + 18 + min(longest, _MOST_LINES) * _LINE]) + 6
     d.height = _costs(d, recording, program, t, y)
     told = [f"{recording.kernel}, {program_name(program)}, access {t + 1} of {len(program.accesses)}: it {sentence}"]
@@ -100,16 +100,29 @@ def _lines_of(moment: Moment | None) -> tuple[list[str], int]:
     return [line for _, line in numbered], current
 
 
+def _rows_of(moment: Moment | None) -> tuple[list[str], range]:
+    """The code in rows that fit; a long line goes on in the next row. And the rows of the current line."""
+    lines, current = _lines_of(moment)
+    most = int((_MIDDLE - _LEFT - 22) / mono_width("x", _CODE))
+    rows: list[str] = []
+    now = range(0)
+    for place, line in enumerate(lines):
+        deeper = " " * (len(line) - len(line.lstrip()) + 8)
+        wrapped = textwrap.wrap(line, most, subsequent_indent=deeper, break_on_hyphens=False)
+        if place == current:
+            now = range(len(rows), len(rows) + len(wrapped))
+        rows += wrapped
+    return rows, now
+
+
 def _code(d: Drawing, moment: Moment | None) -> None:
     """The code; the current line dark. A long function is shown around that line."""
-    lines, current = _lines_of(moment)
-    start = max(0, min(current - _MOST_LINES // 2, len(lines) - _MOST_LINES))
+    rows, now = _rows_of(moment)
+    start = max(0, min(now.start - _MOST_LINES // 2, len(rows) - _MOST_LINES))
     d.text(_LEFT, _TOP + 4, "its code; the marked line is next", 12, fill=SOFT_INK)
-    most = int((_MIDDLE - _LEFT - 22) / mono_width("x", _CODE))
-    for place, line in enumerate(lines[start : start + _MOST_LINES]):
+    for place, text in enumerate(rows[start : start + _MOST_LINES]):
         y = _TOP + 24 + place * _LINE
-        text = line if len(line) <= most else line[: most - 1] + "…"
-        if start + place == current:
+        if start + place in now:
             d.rect(_LEFT, y - _LINE / 2, _MIDDLE - _LEFT - 14, _LINE, INK, stroke="none", radius=2)
             d.text(_LEFT + 4, y, text, _CODE, mono=True, on=INK)
         else:
