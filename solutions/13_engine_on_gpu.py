@@ -31,6 +31,7 @@ from lessons_lib.models import load_model
 from lessons_lib.recording.thread_device import ThreadDevice
 from lessons_lib.scheduling import PreemptiveScheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
+from lessons_lib.viz.launches import watch_launches
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
@@ -94,20 +95,14 @@ row shows.)
 
 ## The idea
 
-```
-launched one by one
-  CPU  │ schedule │ launch launch launch launch launch launch │ tokens │ schedule │ …
-  GPU  │          │ k1     k2     k3     k4     k5     k6     │        │          │ …
+Three ways to run the same decode steps. Before you play them: which one finishes the most steps?
+"""
 
-CUDA graphs
-  CPU  │ schedule │ replay │ wait              │ tokens │ schedule │ replay │ …
-  GPU  │          │        │ k1 k2 k3 k4 k5 k6 │        │          │        │ …
+# %%
+watch_launches()
 
-overlapped
-  CPU  │ schedule 2 │ replay 2 │ wait │ tokens 1 │ schedule 3 │ replay 3 │ wait │ …
-  GPU  │ step 1                       │ step 2                                  │ …
-```
-
+# %% [markdown]
+"""
 - **CUDA graphs** replace about a thousand launches with a single one.
 - **Compilation** fuses small operations, so there are fewer kernels to run.
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.

@@ -33,6 +33,7 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.kv_cache import audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.models import load_model
+from lessons_lib.recording.server_turns import Reader, record_server
 from lessons_lib.serving import AdmissionControl, AsyncEngine, EngineLoop, Overloaded
 from lessons_lib.serving.http.chat_events import sse_events
 from lessons_lib.serving.http.server_thread import ServerThread
@@ -41,6 +42,7 @@ from lessons_lib.measuring.load.goodput import Target, goodput
 from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.charts import line_chart
+from lessons_lib.viz.serving import watch_server
 from lessons_lib.viz.tables import Table
 
 # %%
@@ -122,15 +124,22 @@ a lock around the engine, readers would still set its pace: while all of them ar
 """
 ## The idea: one owner, and a mailbox for each reader
 
-```
-  clients          server: one event loop                      the engine's thread, or process
+Three clients: A reads at once, D rests for four turns after each reading, and F leaves after three tokens. Follow a
+token from the engine to its reader, and F's last command.
+"""
 
-  ── HTTP ──▶  coroutine of client 1 ──┐ commands   ┌────────┐   turn(commands)   ┌────────┐
-               ◀── mailbox 1 ◀──┐      ├──────────▶ │ owner  │ ─────────────────▶ │ engine │
-  ── HTTP ──▶  coroutine of client 2 ──┘            │        │ ◀───────────────── │ step() │
-               ◀── mailbox 2 ◀──┴───────────────────└────────┘      events        └────────┘
-```
+# %%
+def story(name):
+    return AddRequest(name, PROMPTS[NAMES.index(name)],
+                      SamplingParams(max_tokens=12, ignore_eos=True))
 
+
+clients = {"A": Reader(story("A")), "D": Reader(story("D"), pause=4),
+           "F": Reader(story("F"), leaves_after=3)}
+watch_server(await record_server(LLMEngine(model, tokenizer, SIX), clients))
+
+# %% [markdown]
+"""
 - Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not. A *turn*
   carries out the commands that have arrived, and then one step of the engine, in a thread. The event loop goes on
   meanwhile.

@@ -31,7 +31,7 @@ from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoC
 from lessons_lib.serving.router import hash_prompt
 from lessons_lib.measuring.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.replicas import draw_prefix_places, draw_streams
+from lessons_lib.viz.replicas import draw_prefix_places, watch_streams
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
@@ -482,7 +482,7 @@ print("the same tokens as without a failure:",
       [record.token_ids for record in records] == alone)
 print("longest wait for a chunk, ms:",
       *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
-draw_streams(records, 2, lost=(1, LOST_AT))
+watch_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
 """

@@ -28,8 +28,8 @@ from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.serving.workers import run_workers
-from lessons_lib.viz.replicas import decode_ratio, draw_all_reduce, draw_cut_matrices
-from lessons_lib.viz.replicas import two_gpus_table
+from lessons_lib.viz.replicas import decode_ratio, draw_cut_matrices
+from lessons_lib.viz.replicas import two_gpus_table, watch_all_reduce
 from lessons_lib.viz.tables import Table
 
 # %%
@@ -274,12 +274,12 @@ reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements
 For each of the three parts, two elements come from other workers: six arrows, two from each worker. Then each finished
 part has to get to two other workers: six arrows again.
 
-This is what *your* workers do, recorded. In the library's answer they form a *ring*: each worker sends only to the next
-one, so each part goes around once while it is added up, and then once more, complete.
+This is what *your* workers do, recorded: step through it. In the library's answer they form a *ring*: each worker
+sends only to the next one, so each part goes around once while it is added up, and then once more, complete.
 """
 
 # %%
-draw_all_reduce(record_all_reduce(all_reduce, 4))
+watch_all_reduce(record_all_reduce(all_reduce, 4))
 
 # %% [markdown]
 """

@@ -32,6 +32,7 @@ from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.packed_steps import PackedStep
 from lessons_lib.recording.pool_states import PagedStep, PoolState, TableState, pool_state, queue_state
 from lessons_lib.recording.replica_streams import StreamRecord
+from lessons_lib.recording.server_turns import ServerMoment
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.serving.all_reduce import all_reduce
@@ -45,12 +46,20 @@ from lessons_lib.viz.charts import (
     line_chart,
 )
 from lessons_lib.viz.engine_run import draw_engine, watch_engine
+from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.programs import draw_program, watch
-from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices, draw_prefix_places, draw_streams
-from lessons_lib.viz.serving import LoadPoint, draw_load
+from lessons_lib.viz.replicas import (
+    draw_all_reduce,
+    draw_cut_matrices,
+    draw_prefix_places,
+    draw_streams,
+    watch_all_reduce,
+    watch_streams,
+)
+from lessons_lib.viz.serving import LoadPoint, draw_load, draw_server, watch_server
 from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
 
@@ -233,6 +242,19 @@ ENGINE_MOMENTS = [
     ),
 ]  # fmt: skip
 
+SERVER_MOMENTS = [
+    ServerMoment("A's client sends", ("add A", f"abort {ODD}"), False, (), {"A": (), ODD: ()}, {"A": (), ODD: ()}, {}),
+    ServerMoment(
+        "turn 1",
+        (),
+        True,
+        ("A", ODD),
+        {"A": ("x",) * 40, ODD: ("<b>",)},
+        {"A": ("one ",) * 30, ODD: ()},
+        {ODD: "has left"},
+    ),
+]
+
 MOVED = StreamRecord("A", [(0, 0), (1, 0), (4, 1)], (5, "length"))
 CUT = StreamRecord("B", [(0, 0)], (2, "error"))
 LOAD = [LoadPoint(10, 10, 0.2), LoadPoint(30, 2, 9.0)]
@@ -334,5 +356,11 @@ PICTURES = {
     "places": lambda: draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4}),
     "streams": lambda: draw_streams([MOVED, CUT], 2, lost=(0, 2)),
     "cut matrices": lambda: draw_cut_matrices(4, 12, 16, 12),
-    "ring": lambda: draw_all_reduce(record_all_reduce(all_reduce, 4)),
+    "ring": of_stepper(lambda: watch_all_reduce(record_all_reduce(all_reduce, 4))),
+    "large ring": lambda: draw_all_reduce(record_all_reduce(all_reduce, 7), 1),
+    "streams so far": of_stepper(lambda: watch_streams([MOVED, CUT], 2, lost=(0, 2))),
+    "launches": lambda: draw_launches(310),
+    "launches played": lambda: watch_launches().pictures[-1],
+    "server": of_stepper(lambda: watch_server(SERVER_MOMENTS)),
+    "server alone": lambda: draw_server(SERVER_MOMENTS[:1], 0),
 }  # fmt: skip

@@ -8,17 +8,37 @@ from lessons_lib.recording.words import count
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
+from lessons_lib.viz.stepper import Stepper
 
 _LEFT, _TOP, _ROW, _BAND_GAP = 118, 46, 24, 34
 
 
-def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple[int, int] | None = None) -> Picture:
-    """A row for each stream in a band for each replica, with the tokens that it computed; `lost`: (replica, time)."""
+def watch_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple[int, int] | None = None) -> Stepper:
+    """Play streams, a round of chunks after another; `lost`: (replica, round)."""
+    rounds = _length(streams)
+    return Stepper(lambda i: draw_streams(streams, num_replicas, lost, i), rounds, label="round")
+
+
+def _length(streams: Sequence[StreamRecord]) -> int:
     times = [time for stream in streams for time, _ in stream.tokens] + [each.end[0] for each in streams if each.end]
-    length = max(times) + 1
+    return max(times) + 1
+
+
+def draw_streams(
+    streams: Sequence[StreamRecord], num_replicas: int, lost: tuple[int, int] | None = None, until: int | None = None
+) -> Picture:
+    """A row for each stream in a band for each replica, with the tokens that it computed.
+
+    lost   (replica, round)
+    until  the last round that is drawn
+    """
+    length = _length(streams)
+    until = length - 1 if until is None else until
+    lost = lost if lost and lost[1] <= until else None
+    streams = [_so_far(stream, until) for stream in streams]
     per, band = (WIDTH - _LEFT - 30) / length, len(streams) * _ROW
     tops = [_TOP + replica * (band + _BAND_GAP) for replica in range(num_replicas)]
-    d = Drawing()
+    d = Drawing(height=tops[-1] + band + 52)
     for replica, top in enumerate(tops):
         d.rect(_LEFT, top, per * length, band, "#F3F3F0", EDGE)
         d.text(16, top + band / 2, f"replica {replica}", 13, bold=True)
@@ -27,16 +47,21 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
     if lost:
         _draw_loss(d, lost, tops, per, band, length)
     for row, stream in enumerate(streams):
-        _draw_stream(d, stream, row, tops, per)
+        with d.marked([(stream.name,)]):
+            _draw_stream(d, stream, row, tops, per)
     _draw_moves(d, streams, tops, per, band)
     lines = ["Rounds →, a box for each chunk that a reader gets. ✓: the stream is complete."]
     more = ["Arrow: these streams go on in another replica."] * any(stream.has_moved for stream in streams)
     more += ["In the hatched part: already on their way."] * bool(lost)
     lines += [" ".join(more)] * bool(more)
-    d.height = tops[-1] + band + 18 + 16 * len(lines)
     for row, line in enumerate(lines):
         d.text(_LEFT, tops[-1] + band + 20 + 16 * row, line, 12, fill=SOFT_INK)
     return d.picture(_describe(streams, lost))
+
+
+def _so_far(stream: StreamRecord, until: int) -> StreamRecord:
+    end = stream.end if stream.end and stream.end[0] <= until else None
+    return StreamRecord(stream.name, [token for token in stream.tokens if token[0] <= until], end)
 
 
 def _draw_loss(d: Drawing, lost: tuple[int, int], tops: Sequence[float], per: float, band: float, length: int) -> None:
@@ -53,6 +78,19 @@ def _draw_stream(d: Drawing, stream: StreamRecord, row: int, tops: Sequence[floa
     for time, replica in stream.tokens:
         x, y = _LEFT + per * time, tops[replica] + row * _ROW + 3
         d.rect(x + 0.75, y, per - 1.5, _ROW - 6, colour)
+    if stream.tokens and not stream.end:  # where it is now
+        time, replica = stream.tokens[-1]
+        with d.marked(moves=stream.name):
+            d.rect(_LEFT + per * (time + 1) + 2, tops[replica] + row * _ROW + 2, 20, _ROW - 4, colour, INK, 2, radius=4)
+        d.text(
+            _LEFT + per * (time + 1) + 12,
+            tops[replica] + (row + 0.5) * _ROW,
+            stream.name,
+            12,
+            "middle",
+            True,
+            on=colour,
+        )
     if stream.end:
         time, reason = stream.end
         place = tops[stream.tokens[-1][1]] if stream.tokens else tops[0]
