@@ -6,28 +6,24 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
+75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
 lesson 09 (the scheduler)
 
-Conservative admission promises blocks that mostly go unused, and optimistic admission can deadlock (lesson 09). In this
-lesson the scheduler learns to take blocks back from a running sequence. It can then admit optimistically without ever
-deadlocking, as long as each sequence fits into the pool on its own.
+Conservative admission promises blocks that mostly go unused, and optimistic admission can deadlock (lesson 09). Here the
+scheduler learns to take blocks back from a running sequence. Then it can admit optimistically and never deadlock.
 """
 
 # %% folded=true
-import random
 from types import SimpleNamespace
 
-from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.engine import ModelRunner
 from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, blocks_for
 from lessons_lib.measuring import STORIES, StepCost, recorded_swaps, recorded_victims, simulate
 from lessons_lib.measuring import traffic, tried_rule
-from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
+from lessons_lib.models import load_model
 from lessons_lib.recording import serve_recorded
-from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, PreemptiveScheduler
-from lessons_lib.scheduling import Scheduler, Sequence, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling import Deadlock, PreemptiveScheduler, Scheduler, Sequence
 from lessons_lib.scheduling import SwappingScheduler, always_swap, conservative, never_swap
 from lessons_lib.scheduling import optimistic, share_budget
 from lessons_lib.viz.stepper import Stepper
@@ -52,8 +48,7 @@ def six_stories():
 """
 ## The problem: idle blocks or a deadlock
 
-We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens, with the
-two kinds of admission from lesson 09.
+We serve the six stories from a pool of 12 blocks of 16 tokens, with the two kinds of admission from lesson 09.
 """
 
 # %%
@@ -100,9 +95,8 @@ for sequence in scheduler.running:
 
 # %% [markdown]
 """
-With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With
-optimistic admission, all six start. Then each fills its last block and waits for another one to free a block. None ever
-will.
+With conservative admission, more than half of the pool is unused. With optimistic admission, all six start. Then each
+fills its last block and waits for another one to free a block. None ever will.
 
 To break the deadlock, one sequence gives its blocks back. All it loses is its keys and values, and we can restore
 those.
@@ -110,19 +104,6 @@ those.
 > **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence
 > returns to the waiting queue and continues later.
 
-## Predict
-
-A's prompt has 13 tokens. A has already streamed 20 tokens of its answer when it is preempted, and the contents of its
-blocks are lost.
-
-**10.a** A is admitted again, and goes on. How many of its tokens have then been computed twice?
-"""
-
-# %%
-predict("10.a", ...)  # tokens
-
-# %% [markdown]
-"""
 ## The idea
 
 When a sequence needs a block and none is free, the scheduler makes room:
@@ -137,16 +118,14 @@ been computed yet, whether it belongs to the prompt or to the answer.
 
 ## Build 1: the victim
 
-Which sequence should be preempted? The scheduler asks a function, `choose_victim(candidates, policy)`, and doesn't tell
-it which of the candidates needs the block. That one may be the victim itself: then it gives up its own blocks. Here are
-three rules that sound sensible:
+Which sequence should be preempted? The scheduler asks a function, `choose_victim(candidates, policy)`. The candidate
+that needs the block may be the victim itself: then it gives up its own blocks. Three rules sound sensible:
 
 - **the newest**: the candidate that was admitted last. The least work is lost.
 - **the largest**: the candidate with the most blocks. A single preemption frees many.
 - **the oldest**: the candidate that was admitted first. It has had its share.
 
-We try them on sixty requests under strict priority. The table counts how often a sequence gave way to one that the
-policy serves *later*:
+The table counts how often a sequence gave way to one that the policy serves *later*:
 """
 
 # %%
@@ -191,15 +170,12 @@ print(f"the same requests with your rule: {preemptions} preemptions, "
 # %% [markdown]
 """
 Your rule never acts against the policy. It also guarantees progress: the running sequence that the policy serves first
-is never the victim while others run, so it gets its blocks in every step and finishes; then the next one is first.
-Under first come, first served, every sequence therefore finishes. Under strict priority or shortest job first one can
-starve.
+is never the victim while others run, so it finishes; then the next one is first.
 
 ## Build 2: preemption
 
 In the library's `PreemptiveScheduler`, a running sequence that can't get its blocks doesn't stall: `allocate_slots`
-preempts a victim and tries again. (The cells below use its subclass `SwappingScheduler`, which takes your functions,
-and can save a victim's cache: see "Swap".)
+preempts a victim and tries again.
 """
 
 # %%
@@ -207,33 +183,22 @@ show_source(PreemptiveScheduler.allocate_slots)
 
 # %% [markdown]
 """
-The victim can be the very sequence that needs the block, if no other one ranks behind it. `make_room` allocates the
-missing blocks if enough are free.
-
-### Predict
-
-A deadlock like the one above: six sequences run, A to F, which arrived in this order. Each has 2 full blocks, and none
-of the 12 blocks is free. Each needs one more block for its next token. The scheduler calls `allocate_slots` for A, then
-for B, and so on to F. The victim is always the running sequence that arrived last.
-
-**10.b** How many sequences are preempted in this step?
-"""
-
-# %%
-predict("10.b", ...)  # sequences
-
-# %% [markdown]
-"""
-### Recompute
-
-`self.preempt` calls the function that you write now. The simplest thing to do with the victim's keys and values:
+`self.preempt` decides what becomes of the victim's keys and values:
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are prefilled,
 > prompt and answer alike.
 
-Here is a first try: out of the running sequences, into the queue, and the blocks back into the pool. The six stories go
-through the pool in which they deadlocked. (`PrefixCache` is a block pool. Lesson 11 shows what `share_prefixes=False`
-turns off.)
+> **swap**: copying the blocks of a victim to other memory, usually the CPU's, and copying them back when it is admitted
+> again.
+
+> **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
+
+To swap, it allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to the step's output, which are
+carried out before the forward pass. To recompute, or if the swap space is full, `victim.swapped` stays empty. Then it
+calls the function that you write now.
+
+Here's a first try: out of the running sequences, into the queue, and the blocks back into the pool. Nothing is swapped.
+(`PrefixCache` is a block pool, and lesson 11 shows what `share_prefixes=False` turns off.)
 """
 
 # %%
@@ -245,45 +210,56 @@ def first_try(scheduler, scheduler_output, victim):
     scheduler_output.preempted.append(victim)
 
 
-trial = dict(choose_victim=last_in_rank, preempt_sequence=first_try, share_prefixes=False)
-scheduler, tried = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **trial,
-                                     **LIMITS), six_stories()
-serve(scheduler, tried)
-print(f"no deadlock, no error, {scheduler.num_preempted} preemptions. Wrong answers:")
-for sequence in tried:
-    if sequence.output_ids != expected[sequence.id]:
-        for way, ids in (("alone:    ", expected[sequence.id]),
-                         ("first try:", sequence.output_ids)):
-            print(f"  {sequence.id} {way} {tokenizer.decode(ids[:24])!r} …")
+def wrong_answers(preempt):
+    scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), choose_victim=last_in_rank,
+                                  preempt_sequence=preempt, share_prefixes=False, **LIMITS)
+    stories = six_stories()
+    serve(scheduler, stories)
+    print(f"{scheduler.num_preempted} preemptions")
+    return [one for one in stories if one.output_ids != expected[one.id]]
+
+
+for sequence in wrong_answers(first_try):
+    for way, ids in (("alone:    ", expected[sequence.id]), ("first try:", sequence.output_ids)):
+        print(f"  {sequence.id} {way} {tokenizer.decode(ids[:24])!r} …")
 
 # %% [markdown]
 """
 Every request finishes, and nothing raises an error. But some answers change in the middle, and things from other
-stories turn up, such as a balloon or a duck: text for one user, computed from the keys of another. Why? (There is a
-second mistake, too.)
+stories turn up, such as a balloon or a duck: text for one user, computed from the keys of another. Why?
+
+**Make it right.** One line is missing. Which attribute of the victim still says what was true before? Add the line, and
+run the cell until no story is wrong.
+"""
+
+# %%
+def second_try(scheduler, scheduler_output, victim):
+    first_try(scheduler, scheduler_output, victim)
+    # your line
+
+
+print("wrong:", [sequence.id for sequence in wrong_answers(second_try)])
+
+# %% [markdown]
+"""
+A victim that comes back reads the keys of other sequences if its tokens still count as computed:
+`victim.num_computed_tokens = 0`. There's a second mistake, which these stories don't show: the step may have scheduled
+tokens of the victim already, and would write their keys to blocks that now belong to another sequence.
 
 **Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`, which turns a victim into a sequence
-that waits as if it had never run, except that its tokens stay: some of them have been sent. It returns nothing.
-Afterwards
+that waits as if it had never run, except that its tokens stay. Afterwards
 
 - the victim waits where its rank belongs, and has no blocks. Its blocks are free, in any order;
-- this step computes nothing of it, and lists it in `scheduler_output.preempted`, after those preempted before;
-- once it's admitted again, it goes on with the answer that it would have given alone;
-- everything else is as it was. (The scheduler's own `release` does too much: it also frees copies in other memory.)
+- this step computes nothing of it, and lists it in `scheduler_output.preempted`, after those preempted before. (The
+  step may or may not have scheduled tokens of it: `scheduler_output.num_scheduled_tokens` is a dict, sequence → tokens);
+- once it's admitted again, it goes on with the answer that it would have given alone. If it is swapped, nothing is
+  computed twice;
+- everything else is as it was, the swap space too.
 
-Victims differ in two ways, and in any combination:
-
-- The step may have scheduled tokens of the victim already: `scheduler_output.num_scheduled_tokens` is a dict, sequence
-  to tokens.
-- `victim.swapped`, a list of blocks of another memory, is empty, or the victim's keys and values are copied there
-  before the forward pass. Its blocks are taken all the same, but when it's admitted again it goes on where it was:
-  nothing is computed twice.
-
-Example: blocks of 4, none is free, first come, first served. A and B run, C and D wait. B has 5 prompt tokens and 4
-answer tokens, 8 of these 9 are computed, and the step has scheduled the ninth, and has taken a third block for it. Then
-A needs a block, and B is the victim. Afterwards A runs, the queue is B, C, D, three blocks are free, and the step
-computes nothing of B. When B is admitted again, with enough budget, that step computes all 9 tokens. (If `B.swapped`
-weren't empty, it would compute 1.)
+Example: blocks of 4, none is free. A and B run, C and D wait. B has 5 prompt tokens and 4 answer tokens, 8 of these 9
+are computed, and the step has scheduled the ninth. B is the victim. Afterwards A runs, the queue is B, C, D, B's blocks
+are free, and the step computes nothing of B. When B is admitted again, all 9 tokens are computed. (If `B.swapped`
+weren't empty, it would be 1.)
 """
 
 # %% exercise="10.2"
@@ -293,38 +269,18 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
-The first try kept `num_computed_tokens`, so a sequence that came back read the keys of other sequences. And it left the
-victim's tokens in the step. Here is the step of the prediction, with your two functions:
+A step that preempts a sequence doesn't admit any: one admitted now would take the blocks that have just been freed, and
+be the next victim.
+
+Now the six stories, with your two functions and an audit of the pool after every step. The picture starts one step
+before the first preemption: go one step further, and look at the waiting queue and the victim's blocks.
 """
 
 # %%
 yours = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence,
              share_prefixes=False)
-limits = dict(max_num_seqs=6, max_num_batched_tokens=6 * 2 * BLOCK)
-scheduler = SwappingScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **yours, **limits)
-for arrival, name in enumerate("ABCDEF"):
-    scheduler.add(Sequence(name, [5] * 2 * BLOCK, 9, arrival_time=arrival))
-scheduler.update(scheduler.schedule(), [5] * 6)
-print("free blocks before the step:", len(scheduler.pool.free_queue))
-scheduler_output = scheduler.schedule()
-reveal("10.b", len(scheduler_output.preempted), unit="sequences")
-print("preempted, in this order:", *(sequence.id for sequence in scheduler_output.preempted))
-print("the step computes tokens of:",
-      *(sequence.id for sequence in scheduler_output.num_scheduled_tokens))
 
-# %% [markdown]
-"""
-Not six, and not three. F's two blocks go to A and B, E's to C and D. Victims need no blocks, so the step is done.
 
-A step that preempts a sequence doesn't admit any. One admitted now would take the blocks that have just been freed,
-and, under first come, first served, be the next victim.
-
-Now the six stories, with your two functions and an audit of the pool after every step. The picture starts one step
-before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The colored
-part of a block shows how full it is.
-"""
-
-# %%
 def under_pressure(**options):
     """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
     swap_space = BlockPool(NUM_BLOCKS, BLOCK)
@@ -360,9 +316,14 @@ print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recom
 
 # %% [markdown]
 """
-About half as many steps as with conservative admission, and the answers match token for token. How does a victim come
-back? All its known tokens are prefilled, here in one step:
+About half as many steps as with conservative admission, and the answers match token for token.
+
+**10.a** A's prompt has 13 tokens. Suppose that A has already streamed 20 tokens of its answer when it is preempted, and
+is recomputed. How many of its tokens have then been computed twice?
 """
+
+# %%
+predict("10.a", ...)  # tokens
 
 # %%
 a = six_stories()[0]
@@ -377,18 +338,7 @@ reveal("10.a", back - 1, unit="tokens")
 The last of these 33 tokens is computed for the first time: it was chosen right before the preemption and hadn't been
 fed to the model yet.
 
-### Swap
-
-The alternative is to keep the victim's keys and values somewhere else.
-
-> **swap**: copying the blocks of a victim to other memory, usually the CPU's, and copying them back when it is admitted
-> again.
-
-> **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
-
-Nothing has to be recomputed then, at the price of two copies. Before the scheduler calls your `preempt_sequence`, it
-allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its output. They are carried out before
-the forward pass. If the swap space is full, the victim's cache is dropped instead.
+And if every victim is swapped?
 """
 
 # %%
@@ -424,34 +374,29 @@ Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], ro
 # %% [markdown]
 """
 Extrapolate the table to 0 tokens: a swap would still take about 1.5 ms, and every swapped victim pays that. A step has
-such a base as well: all weights are read, however few tokens it computes. That needn't be paid if a victim comes back
-in a step that runs anyway, for the other sequences.
+such a base, too: it reads all weights. But a victim comes back in a step that runs anyway, for the other sequences, so
+only what its tokens add counts.
 
-**Predict 10.d** From about how many tokens on does swapping pay on this GPU? The victim comes back in a step that runs
+**10.b** From about how many tokens on does swapping pay on this GPU? The victim comes back in a step that runs
 anyway. Assume straight lines through the first and the last row.
 """
 
 # %%
-predict("10.d", ...)  # tokens
+predict("10.b", ...)  # tokens
 
 # %% [markdown]
 """
 ## Build 3: swap or recompute
 
-Let's decide from such measurements, for each victim.
-
 **Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows
-above, the shortest first: dicts with `tokens`, `bytes` (not needed), `swap_out_s`, `swap_in_s` and `recompute_s`, the
-time of a step that computes these tokens and nothing else. Return a function `should_swap(scheduler, victim)` that a
-scheduler can call: it returns True if swapping adds less time than recomputing.
+above, the shortest first: dicts with `tokens`, `swap_out_s`, `swap_in_s` and `recompute_s`, the time of a step that
+computes these tokens and nothing else. Return a function `should_swap(scheduler, victim)`: it returns True if swapping
+adds less time than recomputing.
 
-- Take all times from the straight lines through the first and the last measurement. The measured tokens fill their
-  blocks.
-- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole.
-  `scheduler.pool.block_size` may be any size.
-- The victim comes back in a step that runs anyway.
-- A victim has at least one computed token. It may also have known tokens that aren't computed yet; they have to be
-  computed either way. If both ways add the same time, either answer will do.
+- Take all times from the straight lines through the first and the last measurement.
+- Swapping copies the blocks that hold computed tokens, out and in, each block as a whole (`scheduler.pool.block_size`).
+- Recomputing makes a step that runs anyway longer, by what the computed tokens add. (Known tokens that aren't computed
+  yet have to be computed either way.)
 
 Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim
 with 1,600 computed tokens, in 100 full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the
@@ -483,7 +428,7 @@ def break_even(should_swap):
                  if choice(tokens, should_swap)), None)
 
 
-reveal("10.d", break_even(should_swap), unit="tokens", tolerance=0.5)
+reveal("10.b", break_even(should_swap), unit="tokens", tolerance=0.5)
 first, last = recording.rows[0], recording.rows[-1]
 per_token = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"])
 
@@ -492,10 +437,7 @@ per_token = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - fir
 ### Test it
 
 The break-even is below the shortest row of the table. So we measured again, three times, on another GPU, with shorter
-victims. The table has what the function can only estimate: how much longer a step that decodes 32 other sequences takes
-if it also computes the victim's tokens.
-
-**Guess first:** for which of the victims of 32, 64, 96, 256 and 512 tokens does your function choose the wrong way?
+victims: how much longer does a step that decodes 32 other sequences take if it also computes the victim's tokens?
 """
 
 # %%
@@ -518,13 +460,12 @@ Table(
 
 # %% [markdown]
 """
-It's wrong for one of the five: it swaps the victim of 96 tokens, although recomputing it adds less time in all three
-runs. A few more tokens hardly make a decode step longer, because it reads all weights anyway. The function still
-has the lines of the first GPU, through prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs overlap, so
-the table doesn't decide.
+It's wrong for one: it swaps the victim of 96 tokens, although recomputing it adds less time in all three runs. The
+function still has the lines of the first GPU, through prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs
+overlap, so the table doesn't decide.
 
-**Choose two other lengths** for the lines, now fitted to each of the runs, from the table or 2048 or 8192. Find two
-with which your function makes no wrong choice, whichever run it gets.
+**Choose two other lengths** for the lines, now fitted to each of the runs, from the table or 2048 or 8192, so that your
+function makes no wrong choice, whichever run it gets.
 """
 
 # %%
@@ -539,17 +480,15 @@ for run in runs:
 
 # %% [markdown]
 """
-With 128 and 8,192, three runs on the same GPU give 144, 80 and 80 tokens: even the shortest swap's time differs from
-run to run. With 64 and 2,048, say, the function is right in each. In a prefill of 8,192 tokens, attention to earlier
-tokens makes each token more expensive; and if the two lengths are close together, chance decides the slope. So measure
-near the lengths that you decide about, and more than once. A wrong choice near the break-even costs little, here one or
-two milliseconds.
+With 64 and 2,048, say, the function is right in each run. In a prefill of 8,192 tokens, attention to earlier tokens
+makes each token more expensive; and if the two lengths are close together, chance decides the slope. So measure near
+the lengths that you decide about, and more than once.
 
 ## Watermarks and thrashing
 
-A full pool has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a
-running sequence needs one. The new one ranks last, so it is the victim, and its prefill was wasted. It waits, some
-blocks become free, it is admitted again, and so on.
+A full pool has another problem. A sequence is admitted with the last free blocks, and in the next step a running one
+needs a block. The new one ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
+free, it is admitted again, and so on.
 
 > **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
 
@@ -573,7 +512,6 @@ def in_96_blocks(cost, max_num_seqs=32, **options):
 
 # its base includes attention to 32 × 1,024 tokens: more than fit here
 GPU = StepCost(recording.step_s, per_token, 0)
-SLOW = StepCost(base=5e-3, per_token=1e-3, per_context_token=0)
 WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20),
         "6 at a time": dict(max_num_seqs=6)}
 ways = {name: in_96_blocks(GPU, **way) for name, way in WAYS.items()}
@@ -598,39 +536,60 @@ Table(
 With 32 at a time, a request is preempted more than three times on average, and almost half of all computed tokens are
 computed again. Both remedies prevent most of that. Their price: blocks sit idle, so there are more steps.
 
-### Predict
-
-**10.c** On the GPU above, one more step takes as long as computing how many more tokens?
-
-Compare that with the last column of the table, and decide: which of the three rows has the most answer tokens per
-second there?
+**10.c** On the GPU above, one more step takes as long as computing how many more tokens? (Compare that with the last
+column: which of the three rows has the most answer tokens per second?)
 """
 
 # %%
 predict("10.c", ...)  # tokens
 
 # %%
-rates = {name: [answer_tokens / in_96_blocks(cost, **way)[1].seconds for cost in (GPU, SLOW)]
-         for name, way in WAYS.items()}
 reveal("10.c", GPU.base / GPU.per_token, unit="tokens", tolerance=0.1)
-Table(
-    columns=["sequences that may run", "the GPU above",
-             f"a step of {1000 * SLOW.base:.0f} ms and {1000 * SLOW.per_token:.0f} "
-             "ms per token"],
-    rows=[[name, *(f"{rate:,.0f}" for rate in both)] for name, both in rates.items()],
-    caption="Answer tokens per second",
-)
+for name, (_, run) in ways.items():
+    print(f"{name}: {answer_tokens / run.seconds:,.0f} answer tokens per second")
 
 # %% [markdown]
 """
-The first: neither remedy pays. A step reads all weights whatever it computes, and by this recording costs as much
-as 258 tokens (somewhat fewer here, where contexts are shorter). The watermark saves 45 for each step that it adds, and
-running six at a time 19. On the machine of the last column, a step costs as much as 5 tokens, and the order is the
-opposite.
+The first: neither remedy pays. A step reads all weights whatever it computes, and costs as much as 258 tokens. The
+watermark saves 45 for each step that it adds, and running six at a time 19. A swap space helps little for the same
+reason ("Further" has the numbers). vLLM's current engine always recomputes.
 
-A swap space helps little for the same reason ("Further" has the numbers). vLLM's current engine always recomputes.
+So a scheduler can admit requests without knowing how long their answers will be, and still finish them all.
 
-## Prove it
+## What is still wrong
+
+**The same beginnings are stored again and again.** A thousand requests with the same instructions compute and store
+them a thousand times.
+
+**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. Lesson 11 changes that.
+
+## Quiz
+"""
+
+# %%
+quiz("10")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023;
+  sections 4.5 and 7.3.
+  <https://arxiv.org/abs/2309.06180>
+- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+None of this is part of its 75 minutes.
+"""
+
+# %% [markdown]
+"""
+### Prove it
 
 Whatever is preempted, swapped or dropped, every request must get the answer that it would get alone, and no block may
 ever be lost. We try twenty random workloads on a small random model, with your `preempt_sequence`, and audit the pool
@@ -639,6 +598,12 @@ decides whether your `last_in_rank` or chance chooses the victims, and another w
 """
 
 # %%
+import random
+
+from lessons_lib.batching import ragged_generate
+from lessons_lib.models import VOCAB_SIZE, tiny_model
+from lessons_lib.scheduling import FirstComeFirstServed, ShortestJobFirst, StrictPriority
+
 tiny, ends = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
 
 
@@ -680,41 +645,6 @@ print(f"{sum(equal)} of {len(equal)} answers are equal; {preemptions} preemption
 print("all blocks are free at the end:",
       all(len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
           for *_, scheduler in runs))
-
-# %% [markdown]
-"""
-So a scheduler can admit requests without knowing how long their answers will be, and still finish them all.
-
-## What is still wrong
-
-**The same beginnings are stored again and again.** A thousand requests with the same instructions compute and store
-them a thousand times.
-
-**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. Lesson 11 changes that.
-
-## Quiz
-"""
-
-# %%
-quiz("10")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023;
-  sections 4.5 and 7.3.
-  <https://arxiv.org/abs/2309.06180>
-- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 85 minutes.
-"""
 
 # %% [markdown]
 """

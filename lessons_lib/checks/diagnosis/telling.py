@@ -25,7 +25,7 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
             return f"your code changed its argument `{argument}`. {how}"
     if "raised" in mine.seen and "raised" not in want.seen:
         if mine.seen["raised"] not in refusals:
-            return f"your code raised {type(mine.error).__name__}: {str(mine.error)[:300]}"
+            return f"your code raised {type(mine.error).__name__}: {words_of(mine.error)[:300]}"
         refused = f"raised {type(mine.error).__name__}: {str(mine.error)[:120]}"
         if alone and want.seen["returned"] is not None:
             return f"the result should be {short(want.seen['returned'])}; yours {refused}"
@@ -51,6 +51,11 @@ def brief(value: Any) -> str:
         return list(map(rounded, each)) if isinstance(each, list) else Shown(f"{each:.4g}")
 
     return short(rounded(value.tolist()) if is_tensor(value) and value.is_floating_point() else value)
+
+
+def words_of(error: BaseException | None) -> str:
+    """What an exception says; of a missing key that has an id, the id."""
+    return getattr(error.args[0], "id", str(error)) if isinstance(error, KeyError) and error.args else str(error)
 
 
 def raised(step: Step) -> str:

@@ -1,292 +1,281 @@
-"""Judges 10.3, `swap_if_cheaper`, on machines that are made up: each has only those costs that one mistake would
-change, so that a wrong choice has one cause. If the attempt chooses like a known mistake in every case, the message
-names that mistake.
+"""10.3, `swap_if_cheaper`, on machines that are made up: each has only those costs that one mistake would change."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.lesson_03.books import counted
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.scheduling.sequence import Sequence
+
+LENGTHS = (128, 512, 2048, 8192)
+
+
+class Case(NamedTuple):
+    """A machine, whose times are on straight lines, and a victim.
+
+    Attributes:
+        out, into, recompute: microseconds per token.
+        on_top: microseconds of a copy out, a copy in, and a step, however few tokens.
+        computed, known, answered: the victim's tokens; `known` 0 is one more than `computed`.
+        extra: blocks that it has for tokens that aren't computed yet.
+        bends: microseconds that the measurements between the first and the last took longer: a copy out, a step.
+    """
+
+    out: float
+    into: float
+    recompute: float
+    computed: int
+    on_top: tuple[float, float, float] = (0, 0, 0)
+    size: int = 16
+    known: int = 0
+    answered: int = 0
+    extra: int = 0
+    bends: tuple[float, float] = (0, 0)
+    lengths: tuple[int, ...] = LENGTHS
+
+    def recorded(self) -> list[dict[str, float]]:
+        rows = []
+        for row, tokens in enumerate(self.lengths):
+            bends = [bend * (0 < row < len(self.lengths) - 1) for bend in self.bends]
+            out = self.on_top[0] + self.out * tokens + bends[0]
+            step = self.on_top[2] + self.recompute * tokens + bends[1]
+            into = self.on_top[1] + self.into * tokens
+            seconds = {"swap_out_s": out / 1e6, "swap_in_s": into / 1e6, "recompute_s": step / 1e6}
+            rows.append({"tokens": tokens, "bytes": 12_000 * tokens} | seconds)
+        return rows
+
+
+def cases() -> Iterator[Case]:
+    """Directions, the base of a step, that of a swap, which tokens count, whole blocks, the break-even, bends."""
+    swap_base = (4000, 6000, 0)
+    yield Case(30, 30, 20, 1600)
+    yield Case(5, 5, 30, 1600)
+    yield Case(10, 10, 15, 1600)
+    for out, into, recompute in ((5, 5, 15), (5, 20, 15), (20, 5, 15), (5, 20, 33), (20, 5, 33)):
+        yield Case(out, into, recompute, 1600)
+    yield Case(15, 15, 18, 96, (0, 0, 50_000))
+    for computed in (96, 480, 4800, 9600):
+        yield Case(10, 10, 18, computed, (0, 0, 50_000))
+        yield Case(10, 10, 25, computed, (0, 0, 50_000))
+    yield Case(5, 5, 10.5, 480, swap_base)
+    for computed in (480, 960, 1040, 4800):
+        yield Case(5, 5, 20, computed, swap_base)
+        yield Case(5, 5, 20, computed, (0, 10_000, 0))
+    for known in (800, 4000):
+        yield Case(5, 5, 20, 480, swap_base, known=known)
+    yield Case(5, 5, 20, 4800, swap_base, answered=4700)
+    yield Case(10, 10, 15, 1600, answered=1500)
+    yield Case(10, 10, 40, 40)
+    yield Case(10, 10, 24.5, 17, (100, 0, 0))
+    for size in (16, 4):
+        yield Case(10, 10, 30, 17, size=size)
+        yield Case(10, 10, 23, 17, size=size)
+    yield Case(10, 10, 30, 16)
+    yield Case(10, 10, 20.5, 16)
+    yield Case(10, 10, 30, 16, extra=1)
+    for lengths in (LENGTHS, (64, 1024), (1000, 2000)):
+        for computed in (64, 256, 288, 304, 320, 400, 6400):
+            yield Case(3, 4, 12, computed, (600, 900, 9000), lengths=lengths)
+    yield Case(5, 5, 15, 1600, bends=(20_000, 0))
+    yield Case(5, 5, 10.5, 1600, bends=(0, 20_000))
+    yield Case(5, 5, 10.2, 8192, bends=(20_000, 0))
+
+
+class Asked:
+    """The scheduler that a choice is made for: only its pool matters."""
+
+    def __init__(self, size: int):
+        self.pool = BlockPool(1000, size)
+
+    @property
+    def swap_space(self) -> Any:
+        idea = "The scheduler itself checks whether the swap space has room. Here only the two times count."
+        raise Mistake("your function looks at `scheduler.swap_space`.", idea=idea)
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    rows = case.recorded()
+    should_swap = watch(
+        "`swap_if_cheaper`", attempt, rows, returns=lambda got: Shown("a function") if callable(got) else got
+    )
+    known = case.known or case.computed + 1
+    victim = Sequence(
+        "A",
+        range(known - case.answered),
+        case.answered + 10,
+        output_ids=[5] * case.answered,
+        num_computed_tokens=case.computed,
+        blocks=list(range(blocks_for(case.computed, case.size) + case.extra)),
+    )
+    done = "the function that it returned"
+    watch(done, should_swap, Asked(case.size), victim, returns=lambda got: bool(got) if is_decision(got) else got)
+
+
+def is_decision(got: Any) -> bool:
+    return type(got).__name__ in ("bool", "bool_")
+
+
+def tell(case: Case) -> str:
+    told = f"swapping out takes {case.out:g} µs per token, swapping in {case.into:g} µs"
+    told += f", and both together {sum(case.on_top[:2]) / 1000:g} ms on top" if sum(case.on_top[:2]) else ""
+    told += f"; each recomputed token takes {case.recompute:g} µs"
+    told += f", and a step {case.on_top[2] / 1000:g} ms on top" if case.on_top[2] else ""
+    told += "; the measurements between the first and the last took longer" if any(case.bends) else ""
+    told += f"; blocks of {case.size}; {case.computed:,} tokens of the victim are computed"
+    told += f", of {case.known:,} known ones" if case.known else ""
+    told += f", {case.answered:,} of them of its answer" if case.answered else ""
+    told += f", and it has {counted(case.extra, 'block')} more" if case.extra else ""
+    return told + (f"; measured: {' and '.join(map(str, case.lengths))} tokens." if len(case.lengths) < 4 else ".")
+
+
+def facts(case: Case) -> dict[str, Any]:
+    copied = case.size * blocks_for(case.computed, case.size)
+    swap = (sum(case.on_top[:2]) + (case.out + case.into) * copied) / 1000
+    blocks = f"{case.computed:,} computed tokens are in {counted(copied // case.size, 'block')} of {case.size}"
+    times = f"Here swapping adds {swap:.3g} ms, and recomputing {case.recompute * case.computed / 1000:.3g} ms."
+    return {"blocks": blocks, "times": times}
+
+
+MISTAKES = """
+True means: swap, because it adds *less* time. {times}
+~ < recompute_per_token => > recompute_per_token
+A victim is copied twice: out of the pool now, and back in when it is admitted again. {times}
+~ row["swap_out_s"] + row["swap_in_s"] => row["swap_out_s"]
+or
+~ row["swap_out_s"] + row["swap_in_s"] => row["swap_in_s"]
+Out and in may take different times: add both, each once. {times}
+~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_out_s"]
+or
+~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_in_s"]
+or
+~ row["swap_out_s"] + row["swap_in_s"] => 2 * max(row["swap_out_s"], row["swap_in_s"])
+or
+~ row["swap_out_s"] + row["swap_in_s"] => 2 * (row["swap_out_s"] + row["swap_in_s"])
+The step that brings the victim back runs anyway, for the other sequences. Count only how much longer its tokens make
+it. {times}
+~ recompute_per_token * computed => recompute_per_token * (computed - first["tokens"]) + first["recompute_s"]
+or
+~ recompute_per_token * computed => recompute_per_token * computed + first["recompute_s"]
+A recorded step contains what any step takes. A time over its tokens contains a share of that: compare two measurements.
+{times}
+= recompute_per_token = last["recompute_s"] / last["tokens"]
+or
+= recompute_per_token = first["recompute_s"] / first["tokens"]
+A swap takes time even if it copies next to nothing: what is left at 0 tokens, on the line. {times}
+= swap_base = 0
+If the seconds per token come from a single measurement, what every swap takes is spread over its tokens. {times}
+- swap_base
++ swap_per_token, swap_base = swap_last / last["tokens"], 0
+What comes on top of a swap is paid once, not for every block. {times}
+~ swap_base + swap_per_token * copied => (swap_base * copied / size + swap_per_token * copied)
+You seem to add the whole time of the first measurement to every swap. At 0 tokens, the line is lower by slope × tokens.
+{times}
+= swap_base = swap_first
+You seem to count what a swap takes on top twice. The sum of the two times contains it for both directions. {times}
+~ swap_base + swap_per => 2 * swap_base + swap_per
+The line goes on at both ends, below the first measurement and beyond the last. {times}
+~ swap_per_token * copied => swap_per_token * max(first["tokens"], min(last["tokens"], copied))
+A block is copied whole, even if it isn't full: {blocks}. {times}
+= copied = computed
+or
+= copied = size * (computed // size)
+The blocks aren't always of 16: {blocks}. {times}
+= size, computed = 16, victim.num_computed_tokens
+Is one block too many copied? {blocks}. {times}
+= copied = size * (computed // size + 1)
+Only blocks with computed tokens are copied. `victim.blocks` may have more, for its next tokens. {times}
+= copied = size * len(victim.blocks)
+Your line counts tokens, but gets a number of blocks. A block copies `block_size` tokens. {times}
+= copied = blocks_for(computed, size)
+Only *computed* tokens have keys and values that can be copied or lost. The others are computed either way. {times}
+= size, computed = scheduler.pool.block_size, victim.num_tokens
+or
+~ recompute_per_token * computed => recompute_per_token * victim.num_tokens
+Whole blocks are copied, but only the computed tokens are recomputed. {times}
+~ recompute_per_token * computed => recompute_per_token * copied
+All computed tokens are lost, the last one and those before the first measurement, too. {times}
+~ recompute_per_token * computed => recompute_per_token * (computed - 1)
+or
+~ recompute_per_token * computed => recompute_per_token * (computed - first["tokens"])
+Keys and values are copied or lost for all computed tokens, of the prompt and of the answer. {times}
+= size, computed = scheduler.pool.block_size, min(victim.num_computed_tokens, len(victim.prompt_ids))
+or
+~ recompute_per_token * computed => recompute_per_token * min(computed, len(victim.prompt_ids))
+or
+~ recompute_per_token * computed => recompute_per_token * len(victim.prompt_ids)
+or
+~ blocks_for(computed, size) => blocks_for(min(computed, len(victim.prompt_ids)), size)
+Take the first and the last measurement. The farther apart two points are, the less an error in one of them tilts the
+line. {times}
+= first, last = recorded[0], recorded[1]
+or
+= first, last = recorded[-2], recorded[-1]
+or
+- first, last =
++ import numpy
++ rows = [[row["tokens"], row["swap_out_s"] + row["swap_in_s"], row["recompute_s"]] for row in recorded]
++ lines = [numpy.polyfit([row[0] for row in rows], [row[i] for row in rows], 1) for i in (1, 2)]
++ at = [{"tokens": n, "swap_out_s": lines[0][1] + lines[0][0] * n, "swap_in_s": 0.0,
++       "recompute_s": lines[1][1] + lines[1][0] * n} for n in (100, 9000)]
++ first, last = at
+Divide the difference of two times by the difference of their tokens: that gives seconds per token. {times}
+~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
+or
+~ tokens = last["tokens"] - first["tokens"] => tokens = len(recorded) - 1
+Are both times in the same unit? {times}
+~ swap_base + swap_per_token * copied < => 1000 * (swap_base + swap_per_token * copied) <
+A single break-even length doesn't do: if a token takes longer to swap than to recompute, there is none; and a swap
+copies whole blocks. {times}
+- return swap_base
++ return computed > swap_base / (recompute_per_token - swap_per_token)
+A victim's own times are on the lines, between two measurements. You compare those of the nearest one. {times}
+- return swap_base
++ row = min(recorded, key=lambda row: abs(row["tokens"] - computed))
++ return row["swap_out_s"] + row["swap_in_s"] < row["recompute_s"]
+or
+- return swap_base
++ row = min(recorded, key=lambda row: abs(row["tokens"] - copied))
++ return row["swap_out_s"] + row["swap_in_s"] < recompute_per_token * computed
+Define `should_swap(scheduler, victim)` inside, and return it without calling it.
+- return should_swap
++ return swap_last < last["recompute_s"]
+Compare the two times with `<`, and return the result: True or False.
+- return swap_base
++ return recompute_per_token * computed - (swap_base + swap_per_token * copied)
 """
 
-from collections.abc import Callable, Iterator
-
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_10.machines import Case, Machine
-from lessons_lib.kv_cache.block_pool import blocks_for
-
-
-def check_swap_if_cheaper(attempt) -> None:
-    for case in CASES:
-        _judge(attempt, case)
-
-
-def _judge(attempt, judged: Case) -> None:
-    case, swap, recompute = str(judged), judged.swap / 1000, judged.recompute / 1000
-    want = swap < recompute
-    should_swap = call(attempt, judged.machine.recorded(judged.lengths), case=case)
-    if not callable(should_swap):
-        raise Mistake(
-            f"`swap_if_cheaper` should return a function; yours returned {short(should_swap)}.",
-            case=case,
-            idea="Define `should_swap(scheduler, victim)` inside, and return it without calling it.",
-        )
-    got = call(lambda: judged.asked(should_swap), case=case)
-    if not isinstance(got, bool) and type(got).__name__ not in ("bool", "bool_"):
-        raise Mistake(
-            f"the function that you return should return True or False; yours returned {short(got)}.",
-            case=case,
-            idea="Compare the two times with `<` and return the result.",
-        )
-    if got != want:
-        raise Mistake(
-            f"swapping adds {swap:.3g} ms and recomputing {recompute:.3g} ms, so the function should return {want}; "
-            f"yours returned {bool(got)}.",
-            case=case,
-            idea=_known_mistake(attempt) or judged.idea,
-        )
-
-
-def _rule(
-    swap: Callable = lambda first, last, tokens, size: _swap_line(first, last)(tokens),
-    recompute: Callable = lambda first, last, tokens, size: _recompute_per_token(first, last) * tokens,
-) -> Callable:
-    """The right choice, with a part replaced: `swap` gets the tokens of all copied blocks, and the block size."""
-
-    def swap_if_cheaper(recorded):
-        first, last = recorded[0], recorded[-1]
-
-        def should_swap(scheduler, victim) -> bool:
-            size, computed = scheduler.pool.block_size, victim.num_computed_tokens
-            return swap(first, last, size * blocks_for(computed, size), size) < recompute(first, last, computed, size)
-
-        return should_swap
-
-    return swap_if_cheaper
-
-
-def _both_ways(row) -> float:
-    return row["swap_out_s"] + row["swap_in_s"]
-
-
-def _swap_line(first, last, tokens: float | None = None, base: Callable | None = None) -> Callable[[float], float]:
-    """Seconds of a swap; `tokens` is what the difference of two measurements is divided by."""
-    slope = (_both_ways(last) - _both_ways(first)) / (tokens or last["tokens"] - first["tokens"])
-    right = _both_ways(first) - slope * first["tokens"]
-    return lambda copied: (base(first, right) if base else right) + slope * copied
-
-
-def _recompute_per_token(first, last, tokens: float | None = None) -> float:
-    return (last["recompute_s"] - first["recompute_s"]) / (tokens or last["tokens"] - first["tokens"])
-
-
-def _within(first, last, tokens: float) -> float:
-    return min(max(tokens, first["tokens"]), last["tokens"])
-
-
-def _above_break_even(recorded):
-    first, last = recorded[0], recorded[-1]
-    line = _swap_line(first, last)
-    gain = _recompute_per_token(first, last) - (line(1) - line(0))
-
-    def should_swap(scheduler, victim) -> bool:
-        return victim.num_computed_tokens > line(0) / gain
-
-    return should_swap
-
-
-def _nearest_measurement(recorded):
-    def should_swap(scheduler, victim) -> bool:
-        row = min(recorded, key=lambda row: abs(row["tokens"] - victim.num_computed_tokens))
-        return _both_ways(row) < row["recompute_s"]
-
-    return should_swap
-
-
-DIFFERENCE = (
-    "Is your slope the difference of two times over the difference of their tokens? Then it gives seconds per token: "
-    "check that it leads from the first measurement to the last."
+TASK = Task(
+    reference="lessons_lib.scheduling.swap_cost:swap_if_cheaper",
+    cases=cases,
+    run=run,
+    tell=tell,
+    facts=facts,
+    clear=0.7,
+    known=mistakes(MISTAKES),
+    about={
+        "returned": "Compare what a swap takes, base and copied tokens, with what the computed tokens add to a step."
+    },
 )
-MISTAKES = (
-    (_rule(swap=lambda a, b, tokens, size: _swap_line(a, b)(tokens / size)), (
-        "Your line counts tokens, but seems to get a number of blocks. A block copies `block_size` tokens."
-    )),
-    (_rule(swap=lambda a, b, tokens, size: _swap_line(a, b, base=lambda row, _: _both_ways(row))(tokens)), (
-        "You seem to add the whole time of the first measurement to every swap. It contains that measurement's own "
-        "tokens: at 0 tokens, the line is lower by slope × tokens."
-    )),
-    (_rule(swap=lambda a, b, tokens, size: _swap_line(a, b, base=lambda _, base: 2 * base)(tokens)), (
-        "You seem to count what a swap takes on top twice. The sum of the two times contains it for both directions."
-    )),
-    (
-        _rule(
-            swap=lambda a, b, tokens, size: _swap_line(a, b, b["tokens"])(tokens),
-            recompute=lambda a, b, tokens, size: _recompute_per_token(a, b, b["tokens"]) * tokens,
-        ),
-        DIFFERENCE,
+
+EXERCISE = Exercise(
+    id="10.3",
+    title="swap or recompute",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Draw time against tokens: one line for swapping, one for recomputing. Which of the two lines starts at 0, "
+        "if the step runs anyway?",
+        "Two points make a line: take the first and the last measurement. Swapping is out plus in; it has a slope "
+        "(seconds per token) and a base (what is left at 0 tokens). For recomputing you need the slope only. "
+        "Inside `should_swap`, the tokens to recompute are `victim.num_computed_tokens`, and the tokens to copy "
+        "are those rounded up to whole blocks.",
+        '`swap_per_token = (swap_last - swap_first) / (last["tokens"] - first["tokens"])`, where `swap_first = '
+        'first["swap_out_s"] + first["swap_in_s"]`, and `swap_last` likewise; `swap_base = swap_first - '
+        'swap_per_token * first["tokens"]`; `recompute_per_token` is the same slope for `recompute_s`. In '
+        "`should_swap`: `copied = size * blocks_for(computed, size)`; `return swap_base + swap_per_token * copied "
+        "< recompute_per_token * computed`.",
     ),
-    (
-        _rule(
-            swap=lambda a, b, tokens, size: _swap_line(a, b, 3)(tokens),
-            recompute=lambda a, b, tokens, size: _recompute_per_token(a, b, 3) * tokens,
-        ),
-        DIFFERENCE,
-    ),
-    (lambda recorded: _rule()(recorded[:2]), (
-        "You seem to use the first two measurements. Take the first and the last: the farther apart two points are, "
-        "the less an error in one of them tilts the line."
-    )),
-    (lambda recorded: _rule()(recorded[-2:]), (
-        "You seem to use the last two measurements. Take the first and the last: the farther apart two points are, "
-        "the less an error in one of them tilts the line."
-    )),
-    (
-        _rule(
-            swap=lambda a, b, tokens, size: _swap_line(a, b)(_within(a, b, tokens)),
-            recompute=lambda a, b, tokens, size: _recompute_per_token(a, b) * _within(a, b, tokens),
-        ),
-        "You seem to take a victim that is shorter than the first measurement, or longer than the last, for one of "
-        "that length, as `np.interp` does. The line goes on at both ends.",
-    ),
-    (_above_break_even, (
-        "You seem to compare the victim's tokens with one break-even length. If a token takes longer to swap than to "
-        "recompute, there is none; and a swap copies whole blocks. Compute the two times for each victim, and compare "
-        "them."
-    )),
-    (_nearest_measurement, (
-        "You seem to compare the two times of the measurement that is nearest in length. A victim's own times are on "
-        "the lines, between two measurements. And a recorded step contains what any step takes."
-    )),
-)  # fmt: skip
-
-
-def _known_mistake(attempt) -> str:
-    """The idea of the known mistake that chooses like the attempt in every case, or ""."""
-    outcomes = _choices(attempt)
-    return next((idea for rule, idea in MISTAKES if outcomes and _choices(rule) == outcomes), "")
-
-
-def _choices(attempt) -> list[bool]:
-    """What an attempt chooses in each case; [] if it raises."""
-    try:
-        return [bool(case.asked(attempt(case.machine.recorded(case.lengths)))) for case in CASES]
-    except Exception:  # noqa: BLE001 - a mistake was found already; this only looks for a better message
-        return []
-
-
-def _directions() -> Iterator[Case]:
-    never = (
-        "Here each token takes longer to swap than to recompute, so swapping is never cheaper. How long does swapping "
-        "1,600 tokens take, according to your function? Or is the comparison the wrong way round? True means: swap."
-    )
-    yield Case(Machine(out=30, into=30, recompute=20), 1600, never)
-    always = (
-        "Here each token takes longer to recompute than to swap, and nothing comes on top. Are both times in the same "
-        "unit, and are both of the same tokens?"
-    )
-    yield Case(Machine(out=5, into=5, recompute=30), 1600, always)
-    both = "A victim is copied twice: out of the pool now, and back in when it is admitted again."
-    yield Case(Machine(out=10, into=10, recompute=15), 1600, both)
-    once = "The record has a time for the copies out and one for those in. Count each of them once."
-    yield Case(Machine(out=5, into=5, recompute=15), 1600, once)
-    each = "Out and in may take different times. Here one of them is much slower than the other: add both."
-    yield Case(Machine(out=5, into=20, recompute=15), 1600, each)
-    yield Case(Machine(out=20, into=5, recompute=15), 1600, each)
-    yield Case(Machine(out=5, into=20, recompute=33), 1600, each)
-
-
-def _step_that_runs_anyway() -> Iterator[Case]:
-    base = (
-        "Each recorded step computed nothing else, so its time contains what any step takes. The step that brings the "
-        "victim back runs anyway, for the other sequences. How much longer do the victim's tokens make it?"
-    )
-    yield Case(Machine(out=15, into=15, recompute=18, recompute_base=50_000), 96, base)
-    rate = (
-        "Here, part of a step's time has nothing to do with the number of tokens. A recorded time over its tokens "
-        "contains a share of that. How much longer does one more token make a step? Compare two measurements. "
-        "And does the answer depend on the victim?"
-    )
-    machine = Machine(out=10, into=10, recompute=18, recompute_base=50_000)
-    yield Case(machine, 96, rate)
-    yield Case(machine, 4800, rate)
-    yield Case(machine, 9600, "A victim may be longer than any that was measured. The line goes on.")
-
-
-def _cost_of_a_swap() -> Iterator[Case]:
-    base = (
-        "Here a swap takes time even if it copies next to nothing, and that has to be paid for every victim. What "
-        "would your function say that a swap of 0 tokens takes?"
-    )
-    yield Case(Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=10.5), 480, base)
-    rate = (
-        "Every swap takes 10 ms here, out and in together, however short the victim is. If the seconds per token (or "
-        "the bandwidth) come from a single measurement, these 10 ms are spread over its tokens."
-    )
-    machine = Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=20)
-    yield Case(machine, 480, rate)
-    yield Case(Machine(out=5, into=5, in_base=10_000, recompute=20), 480, rate)
-    long = "For a long victim, the 10 ms on top hardly matter: per token, swapping is cheaper. Do you count them once?"
-    yield Case(machine, 4800, long)
-
-
-def _counts() -> Iterator[Case]:
-    machine = Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=20)
-    lost = (
-        "The victim loses what has been computed. The rest of its prompt has to be computed either way, so it is no "
-        "reason to swap."
-    )
-    yield Case(machine, 480, lost, known=800)
-    yield Case(machine, 480, "Only computed tokens have keys and values that can be copied or lost.", known=4000)
-    answer = (
-        "Most of what is computed belongs to the answer. Keys and values are copied or lost for all computed tokens, "
-        "of the prompt and of the answer."
-    )
-    yield Case(machine, 4800, answer, answered=4700)
-    yield Case(Machine(out=10, into=10, recompute=15), 1600, answer, answered=1500)
-
-
-def _blocks() -> Iterator[Case]:
-    first = (
-        "Here nothing comes on top of what each token takes. Are your lines right for a short victim? How long would "
-        "your function say that 0 tokens take, to swap and to recompute?"
-    )
-    yield Case(Machine(out=10, into=10, recompute=40), 40, first)
-    only = "Whole blocks are copied, so 32 tokens' worth. But only the 17 computed tokens are recomputed."
-    yield Case(Machine(out=10, into=10, out_base=100, recompute=24.5), 17, only)
-    machine = Machine(out=10, into=10, recompute=30)
-    whole = "A block is copied whole, even if it isn't full: 17 tokens are in two blocks of 16."
-    yield Case(machine, 17, whole)
-    yield Case(
-        machine,
-        17,
-        "17 tokens are in five blocks of 4, so 20 tokens' worth is copied: `scheduler.pool.block_size`.",
-        size=4,
-    )
-    yield Case(machine, 16, "16 tokens fill exactly one block of 16. Is one block too many copied?")
-    one_less = "16 tokens are computed, and all 16 are computed again. Does your function count one fewer?"
-    yield Case(Machine(out=10, into=10, recompute=20.5), 16, one_less)
-    empty = (
-        "Only blocks with computed tokens are copied. `victim.blocks` may have more: the step has just allocated them "
-        "for its next tokens."
-    )
-    yield Case(machine, 16, empty, extra_blocks=1)
-
-
-def _break_even() -> Iterator[Case]:
-    lines = Machine(out=3, into=4, out_base=600, in_base=900, recompute=12, recompute_base=9000)
-    idea = "Close to the break-even, both lines must be right: what a swap takes in all, and what each token adds."
-    for lengths in ((128, 512, 2048, 8192), (64, 1024), (1000, 2000)):
-        for computed in (64, 256, 288, 304, 320, 400, 6400):
-            yield Case(lines, computed, idea, lengths=lengths)
-
-
-def _first_and_last() -> Iterator[Case]:
-    bend = "Here the measurements between the first and the last aren't on the line. Use the first and the last."
-    yield Case(Machine(out=5, into=5, recompute=15, swap_bend=20_000), 1600, bend)
-    yield Case(Machine(out=5, into=5, recompute=10.5, recompute_bend=20_000), 1600, bend)
-    yield Case(Machine(out=5, into=5, recompute=10.2, swap_bend=20_000), 8192, bend)
-
-
-CASES = (
-    *_directions(),
-    *_step_that_runs_anyway(),
-    *_cost_of_a_swap(),
-    *_counts(),
-    *_blocks(),
-    *_break_even(),
-    *_first_and_last(),
 )

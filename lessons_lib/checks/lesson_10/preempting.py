@@ -1,175 +1,317 @@
-"""Judges 10.2, `preempt_sequence`: the victim leaves the step and the batch, gives up its blocks, and waits again."""
+"""10.2, `preempt_sequence`: the victim leaves the step and the batch, gives up its blocks, and waits again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
+from typing import Any, NamedTuple
 
-from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.made_up import names_of
-from lessons_lib.checks.lesson_10.pressed import Pressed, listed
-from lessons_lib.kv_cache.block_pool import BlockPool
-from lessons_lib.kv_cache.invariants import LostBlocks, audit
+from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.policies import StrictPriority
-from lessons_lib.scheduling.preemption import preempt_sequence
-from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
-from lessons_lib.scheduling.swapping import SwappingScheduler, never_swap
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.swapping import SwappingScheduler
+
+SIZE = 4  # of a block
+KEPT = ("prompt_ids", "output_ids", "arrival_time", "tier", "queue_place", "max_new_tokens", "finish_reason")
 
 
-def check_preempt_sequence(attempt) -> None:
-    _check_example(attempt)
-    _check_others_in_the_batch(attempt)
-    _check_partial_blocks(attempt)
-    _check_place_in_queue(attempt)
-    _check_swapped(attempt)
-    _check_shared_block(attempt)
-    for seed in range(8):
-        _check_run(attempt, seed)
+class Case(NamedTuple):
+    """A moment in the middle of a step; B is the victim. See SCENES."""
+
+    words: str
+    sequences: list[str]
+    extras: list[str]
 
 
-def _check_example(attempt) -> None:
-    case = (
-        "blocks of 4, none is free; A and B run, C and D wait. B has 5 prompt tokens and 4 answer tokens; 8 of these 9 "
-        "are computed, in blocks 2 and 3. {} B is the victim."
+# In words; the sequences, "B 5+4 b2 s1": 5 prompt tokens and 4 of its answer, two blocks, one token scheduled; "c5" are
+# computed, all but the last if it doesn't say; "t1" is the tier, "@1" the arrival. Without blocks, it waits.
+SCENES = """
+A, B run, C, D wait; the step has scheduled a token of B | A 8+1 b2 s1, B 5+4 b2 s1, C 6, D 6
+A, B run, C, D wait; no token of B is scheduled yet | A 8+1 b2, B 5+4 b2, C 6, D 6
+A, B run, and nothing waits | A 8+1 b2, B 8+1 b2
+strict priority; A, B and C run | A 7+2 b2 s1, B 7+2 b2 s1 t1, C 7+2 b2 s1 | strict
+this step has already preempted Z | A 7+2 b2 s1, B 7+2 b2 s1 | before
+5 tokens of B are computed; the step has given it a third block for 7 more | A 8+1 b2 s1, B 12+0 c5 b3 s7
+A, B and C arrived at the same time | A 8+1 b2 @1, B 8+1 b2 @1, C 6 @1
+strict priority; A, B run, C and D wait | A 8+1 b2, B 8+1 b2 t1, C 6, D 6 t2 | strict
+B is being swapped out | A 8+1 b2 s1, B 5+4 b2 | swap
+B is being swapped out; the step has scheduled 7 tokens of it | A 8+1 b2, B 12+0 c5 b3 s7 | swap
+B is being swapped out; this step has already preempted Z | A 7+2 b2 s1, B 7+2 b2 s1 | swap before
+A and B share block 0, their first | A 8+1 b2, B 8+1 b2 | share
+"""
+
+
+def cases() -> Iterator[Case]:
+    """Smallest first."""
+    for scene in SCENES.strip().split("\n"):
+        words, told, extras = [each.strip() for each in (scene + "|").split("|")[:3]]
+        yield Case(words, told.split(", "), extras.split())
+    draw = Random(10)
+    for _ in range(20):
+        told = []
+        for name in draw.choice(("ABC", "CBA", "AB", "BAC")):
+            prompt, answer = draw.randint(1, 9), draw.randint(0, 5)
+            computed = prompt + answer - 1 if answer else draw.randrange(prompt)
+            blocks = max(1, blocks_for(computed + 1, SIZE))
+            scheduled = draw.choice(("", " s1"))
+            told.append(f"{name} {prompt}+{answer} c{computed} b{blocks}{scheduled} t{draw.randrange(2)}")
+        extras = [each for each in ("strict", "swap", "before") if draw.random() < 0.4]
+        yield Case("some run", [*told, "D 6"], extras)
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    policy = StrictPriority() if "strict" in case.extras else None
+    options = {"policy": policy, "swap_space": BlockPool(8, SIZE), "share_prefixes": False}
+    specs = {name: dict(zip(map(kind_of, rest), rest)) for name, *rest in map(str.split, case.sequences)}
+    number = sum(int(spec.get("b", "b0")[1:]) for spec in specs.values())
+    scheduler, output = SwappingScheduler(PrefixCache(number, SIZE), **options), SchedulerOutput()
+    sequences = {name: begin(scheduler, output, name, place, specs[name]) for place, name in enumerate(specs)}
+    victim = sequences["B"]
+    if "share" in case.extras:
+        scheduler.pool.free(victim.blocks[:1])
+        victim.blocks[0] = sequences["A"].blocks[0]
+        scheduler.pool.touch(victim.blocks[:1])
+    if "before" in case.extras:
+        sequences["Z"] = begin(scheduler, output, "Z", 9, {"+": "7+2"})
+        output.preempted.append(sequences["Z"])
+    if "swap" in case.extras:
+        victim.swapped = scheduler.swap_space.allocate(blocks_for(victim.num_computed_tokens, SIZE))
+        output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(victim.blocks, victim.swapped)]
+
+    def look() -> dict[str, Any]:
+        counts = {getattr(each, "id", each): count for each, count in output.num_scheduled_tokens.items()}
+        seen = {f"{name}.{key}": getattr(each, key) for name, each in sequences.items() for key in KEPT}
+        return seen | {
+            "scheduler.running": names_of(scheduler.running),
+            "scheduler.waiting": names_of(scheduler.waiting),
+            "that B itself waits, and not a copy": any(each is victim for each in scheduler.waiting),
+            "the scheduled tokens": dict(sorted(counts.items(), key=str)),
+            "scheduler_output.preempted": output.preempted,
+            "admitted and stalled": names_of([*output.admitted, *output.stalled]),
+            "scheduler_output.block_copies": list(map(repr, output.block_copies)),
+            "B.swapped": victim.swapped,
+            "the blocks in use of the swap space": sorted(scheduler.swap_space.used),
+            "B.blocks": victim.blocks,
+            "pool.ref_count": dict(sorted(scheduler.pool.ref_count.items())),
+            "the free blocks": sorted(scheduler.pool.free_queue),
+            "the blocks in use": sorted(scheduler.pool.used),
+            "B.num_computed_tokens": victim.num_computed_tokens,
+            "scheduler.num_preempted": scheduler.num_preempted,
+        }
+
+    watch("`preempt_sequence`", attempt, scheduler, output, victim, look=look, returns=lambda got: None)
+
+
+def kind_of(word: str) -> str:
+    return word[0] if word[0] in "bsct@" else "+"
+
+
+def begin(scheduler: Any, output: Any, name: str, place: int, spec: dict[str, str]) -> Sequence:
+    """A sequence that runs, or waits if it has no blocks."""
+    prompt, answer = (int(number) for number in f"{spec['+']}+0".split("+")[:2])
+    sequence = Sequence(
+        name,
+        list(range(prompt)),
+        answer + 2,
+        arrival_time=float(spec.get("@", f"@{place}")[1:]),
+        tier=int(spec.get("t", "t0")[1:]),
+        output_ids=list(range(70, 70 + answer)),
     )
-    scheduled = "This step has scheduled a token of B already, and now A needs a block."
-    state = Pressed(attempt, case.format(scheduled), num_blocks=4)
-    state.run("A", 8, answered=1, num_blocks=2, scheduled=1)
-    state.run("B", 5, answered=4, num_blocks=2, scheduled=1)
-    state.wait("C", "D")
-    state.preempt("B")
-    state = Pressed(attempt, case.format("No tokens of B are scheduled yet, and now A needs a block."), num_blocks=4)
-    state.run("A", 8, answered=1, num_blocks=2)
-    state.run("B", 5, answered=4, num_blocks=2)
-    state.wait("C", "D")
-    state.preempt("B")
+    scheduler.waiting.add(sequence)
+    if "b" in spec:
+        scheduler.waiting.remove(sequence)
+        scheduler.running.append(sequence)
+        sequence.num_computed_tokens = int(spec["c"][1:]) if "c" in spec else prompt + answer - (answer > 0)
+        sequence.blocks = scheduler.pool.allocate(int(spec["b"][1:]))
+    if "s" in spec:
+        output.num_scheduled_tokens[sequence] = int(spec["s"][1:])
+    return sequence
 
 
-def _check_others_in_the_batch(attempt) -> None:
-    case = "A, B and C run, with tiers 0, 1 and 0; the policy is strict priority. B is the victim."
-    state = Pressed(attempt, case, num_blocks=6, policy=StrictPriority())
-    for name, tier in (("A", 0), ("B", 1), ("C", 0)):
-        state.run(name, 7, answered=2, num_blocks=2, scheduled=1, tier=tier)
-    state.preempt("B")
-    case = "A and B run; this step has already preempted Z, which waits. Now A needs one more block. B is the victim."
-    state = Pressed(attempt, case, num_blocks=4)
-    for name in "AB":
-        state.run(name, 7, answered=2, num_blocks=2, scheduled=1)
-    state.preempted_before("Z")
-    state.preempt("B")
+def tell(case: Case) -> str:
+    signs = {"b": "blocks", "s": "scheduled", "c": "computed", "t": "tier", "@": "arrived at"}
+    told = []
+    for name, *rest in map(str.split, case.sequences):
+        parts = [f"{signs[each[0]]} {each[1:]}" if each[0] in signs else f"tokens {each}" for each in rest]
+        told.append(f"{name} ({', '.join(parts)})")
+    extras = {
+        "strict": "strict priority",
+        "swap": "B's cache is being copied to `B.swapped`",
+        "before": "Z is preempted",
+    }
+    more = [extras[each] for each in case.extras if each in extras and case.words == "some run"]
+    return f"{'; '.join([case.words, *more])}. B is the victim. Blocks of 4: {', '.join(told)}."
 
 
-def _check_partial_blocks(attempt) -> None:
-    case = (
-        "blocks of 4; A and B run. B's prompt has 12 tokens, and 5 of them are computed. The step has just given B a "
-        "third block for its next tokens. B is the victim."
-    )
-    state = Pressed(attempt, case, num_blocks=5)
-    state.run("A", 8, answered=1, num_blocks=2, scheduled=1)
-    state.run("B", 12, computed=5, num_blocks=3, scheduled=7)
-    state.preempt("B")
+MISTAKES = """
+The forward pass would compute tokens of the victim, and write their keys to blocks that it no longer has. Take it out
+of `num_scheduled_tokens`; the keys of the dict are the sequences.
+- scheduler_output.num_scheduled_tokens.pop
+or
+~ num_scheduled_tokens.pop(victim, None) => num_scheduled_tokens.pop(victim.id, None)
+A victim may or may not have been scheduled in this step. Take it out only if it's there.
+~ .pop(victim, None) => .pop(victim)
+The other sequences still compute what was scheduled for them.
+~ .pop(victim, None) => .clear()
+With 0 tokens the victim would still be part of the batch. Take it out.
+~ .num_scheduled_tokens.pop(victim, None) => .num_scheduled_tokens[victim] = 0
+or
+- scheduler_output.num_scheduled_tokens.pop
++ if victim in scheduler_output.num_scheduled_tokens: scheduler_output.num_scheduled_tokens[victim] = 0
+A step may preempt several sequences. Keep those that are in the list already, and append the victim.
+~ preempted.append(victim) => preempted.insert(0, victim)
+or
+~ scheduler_output.preempted.append(victim) => scheduler_output.preempted = [victim]
+or
+~ scheduler_output.preempted.append(victim) => scheduler_output.preempted = victim
+The scheduler admits no sequence in a step that preempts one, and `scheduler_output.preempted` is how it knows. It lists
+sequences, not ids.
+- scheduler_output.preempted.append
+or
+~ preempted.append(victim) => preempted.append(victim.id)
+The victim must give up its batch slot: it runs no longer.
+- scheduler.running.remove
+The last one admitted isn't always the victim.
+~ scheduler.running.remove(victim) => scheduler.running.pop()
+It isn't finished: it has to wait for its next turn. `scheduler.waiting.add(sequence)` puts it where its rank belongs.
+- scheduler.waiting.add
+The waiting queue isn't a list: it keeps its sequences in the order of the policy. Call `scheduler.waiting.add(victim)`.
+~ scheduler.waiting.add(victim) => scheduler.waiting.insert(0, victim)
+or
+~ scheduler.waiting.add(victim) => scheduler.waiting.append(victim)
+or
+~ scheduler.waiting.add(victim) => scheduler.waiting.appendleft(victim)
+Change nothing but the victim: the others still wait.
+~ scheduler.waiting.add(victim) => scheduler.waiting.clear(); scheduler.waiting.add(victim)
+Is it a copy that waits? The next steps would give its tokens to the copy. Add the victim itself.
+~ scheduler.waiting.add(victim) => scheduler.waiting.add(replace(victim))
+Its rank stays, and so does its place among equals: a victim goes where it was in the order.
+~ scheduler.waiting.add => victim.arrival_time, victim.queue_place = 100.0, None; scheduler.waiting.add
+or
+~ scheduler.waiting.add(victim) => victim.arrival_time = -1.0; scheduler.waiting.add(victim)
+or
+~ scheduler.waiting.add(victim) => victim.queue_place = None; scheduler.waiting.add(victim)
+or
+~ scheduler.waiting.add(victim) => victim.tier = 0; scheduler.waiting.add(victim)
+Another sequence needs the blocks now. Return them, `scheduler.pool.free(victim.blocks)`, before the victim forgets
+them.
+- scheduler.pool.free
+or
+- scheduler.pool.free
++ victim.blocks = []
++ ...
+or
+- scheduler.pool.free
+- victim.blocks =
+All blocks of the victim become free, also those that aren't full.
+~ free(victim.blocks) => free(victim.blocks[: victim.num_computed_tokens // scheduler.pool.block_size])
+or
+~ free(victim.blocks) => free(victim.blocks[: -(-victim.num_computed_tokens // scheduler.pool.block_size)])
+Leave the pool's books to the pool: `scheduler.pool.free(victim.blocks)`. Another sequence may use a block, too.
+~ pool.free(victim.blocks) => pool.free_queue.extend(victim.blocks)
+or
+- scheduler.pool.free
++ for block in victim.blocks:
++     scheduler.pool.used.discard(block)
++     scheduler.pool.ref_count.pop(block, None)
++     scheduler.pool.free_queue.append(block)
+Free the victim's blocks, and no others.
+~ scheduler.pool.free(victim.blocks) => scheduler.pool.reset()
+These blocks belong to the pool now, and soon to another sequence. The victim would read that sequence's keys, and free
+its blocks: `victim.blocks = []`.
+- victim.blocks =
+It stays a list: the scheduler adds blocks to it when the victim is admitted again.
+= victim.blocks = None
+or
+= victim.blocks = ()
+All its keys and values are lost, those of the prompt too. If tokens count as computed, attention reads whatever is in
+the new blocks.
+- if not victim.swapped ... victim.num_computed_tokens
+or
+~ victim.num_computed_tokens = 0 => victim.num_computed_tokens = min(len(victim.prompt_ids), victim.num_computed_tokens)
+A swapped victim's keys and values are in the swap space, so its tokens still count as computed. If `victim.swapped` is
+empty, they are lost.
+~ if not victim.swapped => if True
+or
+~ if not victim.swapped => if victim.swapped
+The tokens that this step has scheduled aren't in that count yet: `update` adds them after the step.
+- scheduler_output.num_scheduled_tokens.pop
++ count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
+- if not victim.swapped ... victim.num_computed_tokens
++ victim.num_computed_tokens -= count
+or
+- scheduler_output.num_scheduled_tokens.pop
++ victim.num_computed_tokens -= scheduler_output.num_scheduled_tokens.pop(victim, 0)
+The swap space holds the only copy of its keys and values. Free its blocks in `scheduler.pool` only, and leave
+`victim.swapped` as it is.
+~ scheduler.pool.free(victim.blocks) => scheduler.release(victim)
+or
+- if not victim.swapped
++ victim.swapped = []
++ ...
+The answer so far has been sent. Only the keys and values are lost; all tokens stay where they are.
+~ victim.num_computed_tokens = 0 => victim.num_computed_tokens, victim.output_ids = 0, []
+or
+- if not victim.swapped
++ victim.output_ids = []
++ ...
+or
+- if not victim.swapped
++ victim.prompt_ids, victim.output_ids = victim.token_ids, []
++ ...
+Preempting copies nothing, and what is swapped out has been listed before your function is called. The copies are made
+before the step computes anything. Leave `block_copies` as it is.
+~ .pop(victim, None) => .pop(victim, None); scheduler_output.block_copies.clear()
+or
+- scheduler_output.preempted.append
++ ...
++ scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(victim.blocks, victim.swapped)]
+The method that calls your function counts: the preemption would be counted twice.
+- scheduler_output.preempted.append
++ ...
++ scheduler.num_preempted += 1
+The victim wasn't admitted in this step, and it doesn't stall.
+- scheduler_output.preempted.append
++ ...
++ scheduler_output.admitted.append(victim)
+"""
 
+TASK = Task(
+    reference="lessons_lib.scheduling.preemption:preempt_sequence",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES, replace=replace, BlockCopy=BlockCopy, SWAP_OUT=SWAP_OUT),
+    about={
+        "scheduler.running": "Only the victim stops running.",
+        "scheduler.waiting": "Only the victim joins the queue: `scheduler.waiting.add(victim)`.",
+        "B.swapped": "Leave it as it is: when B is admitted again, it says where its keys and values are.",
+        "pool.ref_count": "`scheduler.pool.free(victim.blocks)`, each block once, does all that the pool needs.",
+        "B.num_computed_tokens": "0 if its cache is lost, and as before if it is swapped.",
+    },
+)
 
-def _check_place_in_queue(attempt) -> None:
-    case = "A and B run, nothing waits. B needs a block and is the victim."
-    state = Pressed(attempt, case, num_blocks=4)
-    for name in "AB":
-        state.run(name, 8, answered=1, num_blocks=2)
-    state.preempt("B")
-    case = "first come, first served; A, B and C arrived at the same time, in this order. A and B run. B is the victim."
-    state = Pressed(attempt, case, num_blocks=4)
-    for name in "AB":
-        state.run(name, 8, answered=1, num_blocks=2, arrival=1.0)
-    state.wait("C", arrival=1.0)
-    state.preempt("B")
-    case = (
-        "strict priority; A (tier 0) and B (tier 1) run, C (tier 0) has arrived since and waits, and so does "
-        "D (tier 2). B is the victim."
-    )
-    state = Pressed(attempt, case, num_blocks=4, policy=StrictPriority())
-    state.run("A", 8, answered=1, num_blocks=2)
-    state.run("B", 8, answered=1, num_blocks=2, tier=1)
-    state.wait("C", tier=0)
-    state.wait("D", tier=2)
-    state.preempt("B")
-
-
-def _check_swapped(attempt) -> None:
-    case = (
-        "B is the victim, and its 8 computed tokens are being copied to blocks 0 and 1 of the swap space: "
-        "`victim.swapped` is [0, 1], and `block_copies` has the two copies."
-    )
-    state = Pressed(attempt, case, num_blocks=4)
-    state.run("A", 8, answered=1, num_blocks=2, scheduled=1)
-    state.run("B", 5, answered=4, num_blocks=2)
-    state.swap("B")
-    state.preempt("B")
-    case = (
-        "B is the victim. 5 of its 12 prompt tokens are computed, and this step has scheduled the other 7 already. The "
-        "5 are being copied to blocks 0 and 1 of the swap space: `victim.swapped` is [0, 1], and `block_copies` has "
-        "the two copies."
-    )
-    state = Pressed(attempt, case, num_blocks=5)
-    state.run("A", 8, answered=1, num_blocks=2)
-    state.run("B", 12, computed=5, num_blocks=3, scheduled=7)
-    state.swap("B")
-    state.preempt("B")
-
-
-def _check_shared_block(attempt) -> None:
-    case = (
-        "blocks of 4; A and B run, and begin with the same 4 tokens: block 0 is the first of both (lesson 11 has such "
-        "blocks). B is the victim."
-    )
-    state = Pressed(attempt, case, num_blocks=4)
-    state.run("A", 8, answered=1, num_blocks=2)
-    state.run("B", 8, answered=1, num_blocks=2)
-    state.share_first_block("B", "A")
-    state.preempt("B")
-
-
-def _check_run(attempt, seed: int) -> None:
-    """Serve without a model, and compare every step with the reference."""
-    rng = Random(seed)
-    shapes = [(rng.randint(1, 14), rng.randint(4, 20), float(i)) for i in range(6)]
-    limits = dict(max_num_seqs=rng.choice((3, 6)), max_num_batched_tokens=32, watermark=rng.choice((0, 1)))
-    policy = rng.choice((FirstComeFirstServed(), StrictPriority()))
-    num_blocks, case = rng.randint(9, 12), f"random workload {seed}: six sequences in too few blocks of 4."
-    want = _served(preempt_sequence, shapes, num_blocks, limits, policy, case)
-    got = _served(attempt, shapes, num_blocks, limits, policy, case)
-    for index in range(max(map(len, (want, got)))):
-        mine, theirs = (steps[index] if index < len(steps) else "nothing: it has finished" for steps in (got, want))
-        if mine != theirs:
-            idea = (
-                "Each call alone looked right. Does your function keep something between two calls, or change another "
-                "sequence?"
-            )
-            what = f"step {index + 1} should compute {theirs}; with yours it computes {mine}."
-            raise Mistake(what, case=case, idea=idea)
-
-
-def _served(
-    preempt: Callable, shapes: Iterable[tuple[int, int, float]], num_blocks: int, limits: dict, policy, case: str
-) -> list[dict[str, int]]:
-    scheduler = SwappingScheduler(
-        PrefixCache(num_blocks, 4),
-        preempt_sequence=lambda *args: call(lambda: preempt(*args), case=case),
-        should_swap=never_swap,
-        swap_space=BlockPool(0, 4),
-        share_prefixes=False,
-        policy=policy,
-        **limits,
-    )
-    for index, (prompt, max_tokens, arrival) in enumerate(shapes):
-        sequence = Sequence(f"s{index}", range(prompt), max_tokens, arrival_time=arrival, tier=index % 2)
-        scheduler.add(sequence)
-    steps = []
-    while scheduler.has_unfinished() and len(steps) < 500:
-        scheduler_output = scheduler.schedule()
-        steps.append({sequence.id: count for sequence, count in scheduler_output.num_scheduled_tokens.items()})
-        scheduler.update(scheduler_output, [0] * len(steps[-1]))
-        try:
-            audit(scheduler)
-        except LostBlocks as error:
-            lost = f"after step {len(steps)} the pool and the sequences disagree. {error}"
-            raise Mistake(lost, case=case, idea=f"Waiting: {listed(names_of(scheduler.waiting))}.") from None
-    return steps
+EXERCISE = Exercise(
+    id="10.2",
+    title="preempt",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Follow F through the first try: preempted, waiting, admitted again. Which of its attributes still says "
+        "what was true before? Then go through the two ways in which victims differ: which lines assume that "
+        "nothing of it is scheduled yet?",
+        "The step: take the victim out of `num_scheduled_tokens` if it is there, and append it to `preempted`. The "
+        "scheduler: remove the victim from `running` and add it to `waiting`. The pool: free the "
+        "victim's blocks; then it has none. The victim: without its cache, no token is computed. Its token ids "
+        "stay.",
+        "`scheduler_output.num_scheduled_tokens.pop(victim, None)`; `scheduler_output.preempted.append(victim)`; "
+        "`scheduler.running.remove(victim)`; `scheduler.waiting.add(victim)`; "
+        "`scheduler.pool.free(victim.blocks)`; `victim.blocks = []`; `if not victim.swapped:` "
+        "`victim.num_computed_tokens = 0`.",
+    ),
+)

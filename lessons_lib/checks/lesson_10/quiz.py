@@ -2,6 +2,13 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "10.a": {
+        33: "All 33 known tokens are computed now, but the last one for the first time.",
+        20: "The keys of the prompt are lost, too.",
+        13: "The keys of the answer are lost, too.",
+    },
+}
 QUIZ = [
     Question(
         text="A sequence with a prompt of 100 tokens was preempted after 13 tokens of its answer, and its cache was "
@@ -46,30 +53,6 @@ QUIZ = [
             Choice(
                 "Whichever has the most blocks, so that one preemption is enough.",
                 "One free block is enough for B. The number of blocks plays no role in the choice, only the rank.",
-            ),
-        ),
-    ),
-    Question(
-        text="Why does the scheduler admit no sequence in a step in which it has preempted one?",
-        choices=(
-            Choice(
-                "The step's token budget is used up, because the victim had its share of it.",
-                "A preempted sequence returns its share of the budget. Blocks are what ran out, not tokens.",
-            ),
-            Choice(
-                "The victim must get its own blocks back before another sequence can take them.",
-                "No sequence has a claim to particular blocks. When the victim is admitted again, any blocks will do.",
-            ),
-            Choice(
-                "The admitted sequence would take the freed blocks and, under first come, first served, be the next "
-                "victim.",
-                "It ranks behind every running sequence, so its prefill would be wasted: the start of thrashing.",
-                right=True,
-            ),
-            Choice(
-                "Copying the victim's blocks takes the whole step.",
-                "Copies take time, but no tokens of the budget. And if the victim's cache is dropped, "
-                "nothing is copied.",
             ),
         ),
     ),
