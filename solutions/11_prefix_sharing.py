@@ -169,8 +169,8 @@ print(f"your hash, {found} tokens found: … Soon{marked(right, answer)}")
 
 # %% [markdown]
 """
-Nothing crashes, and it isn't gibberish. Both second blocks contain the same tokens, but Tom's keys know about Tom, so
-Lily's story goes on as his did. On a server, another user's prompt would have changed your answer.
+Nothing crashes, and it isn't gibberish. Both second blocks contain the same tokens, but Tom's keys depend on what came
+before them, so Lily's story goes on as his did. On a server, another user's prompt would have changed your answer.
 
 ## Count
 
@@ -318,10 +318,10 @@ again: slower, but it never gets stuck.
 
 **Exercise 11.2.** Write `take_cached(pool, sequence, blocks)`. The sequence has no blocks yet, and
 `sequence.num_tokens` known tokens, those of its answer so far included. `blocks` is what `pool.match_prefix` returned
-for it, one block or more: its first `len(blocks) × pool.block_size` tokens. Afterwards:
+for it: one or more blocks, which hold its first `len(blocks) × pool.block_size` known tokens. Afterwards:
 
-- `sequence.blocks` is a list of its own with these blocks. Only if they hold *all* known tokens, and no block is left
-  for the copy, the last one is missing.
+- `sequence.blocks` is a list of its own with these blocks. The last one is left out only if they hold *all* known
+  tokens and no block is left for the copy.
 - `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the known tokens minus one.
 - The pool has counted the sequence as a user of its blocks, and nothing else has changed. The copy comes later.
 
@@ -618,7 +618,7 @@ lost first. A block has four attributes:
 
 The scoreboard serves requests that you haven't seen: questions after one of six system prompts, conversations that grow
 turn by turn, and long documents that come once. They are served one at a time, and only the cache is simulated. The
-last row knows which requests will come. The cell starts out with the order of your queue.
+last row knows which requests will come. The cell starts out with the order of the free queue.
 """
 
 # %%
