@@ -33,30 +33,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="First come, first served. A, B and C arrived in this order and are running. B needs a block, and none "
-        "is free. Which sequence is preempted?",
-        choices=(
-            Choice(
-                "A, because it has held its blocks the longest.",
-                "A ranks first. If it could be preempted while others run, no sequence would be sure to finish.",
-            ),
-            Choice(
-                "B, because it is the one that needs a block.",
-                "Then C, which ranks behind B, would keep its blocks at B's expense. B is the victim only if no "
-                "running sequence ranks behind it.",
-            ),
-            Choice(
-                "C, because the policy would serve it last.",
-                "The victim has the largest rank. Here, that is the latest arrival.",
-                right=True,
-            ),
-            Choice(
-                "Whichever has the most blocks, so that one preemption is enough.",
-                "One free block is enough for B. The number of blocks plays no role in the choice, only the rank.",
-            ),
-        ),
-    ),
-    Question(
         text="A step takes 3 ms on some GPU, and 100 µs more for each of its tokens. For the same requests, scheduler "
         "A needs 1,000 steps and computes 10,000 tokens twice; B needs 1,100 steps and computes none twice. Which one "
         "is done first?",
