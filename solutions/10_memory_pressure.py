@@ -9,11 +9,12 @@
 75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
 lesson 09 (the scheduler)
 
-Conservative admission promises blocks that mostly go unused, and optimistic admission can deadlock (lesson 09). Here the
-scheduler learns to take blocks back from a running sequence. Then it can admit optimistically and never deadlock.
+Conservative admission promises blocks that mostly go unused, and optimistic admission can deadlock (lesson 09). Here
+the scheduler learns to take blocks back from a running sequence. Then it can admit optimistically and never deadlock.
 """
 
 # %% folded=true
+from itertools import accumulate
 from types import SimpleNamespace
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
@@ -26,6 +27,7 @@ from lessons_lib.recording import serve_recorded
 from lessons_lib.scheduling import Deadlock, PreemptiveScheduler, Scheduler, Sequence
 from lessons_lib.scheduling import SwappingScheduler, always_swap, conservative, never_swap
 from lessons_lib.scheduling import optimistic, share_budget
+from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_pressure
 from lessons_lib.viz.source import show_source
@@ -252,7 +254,7 @@ that waits as if it had never run, except that its tokens stay. Afterwards
 
 - the victim waits where its rank belongs, and has no blocks. Its blocks are free, in any order;
 - this step computes nothing of it, and lists it in `scheduler_output.preempted`, after those preempted before. (The
-  step may or may not have scheduled tokens of it: `scheduler_output.num_scheduled_tokens` is a dict, sequence → tokens);
+  step may have scheduled tokens of it, or not: `scheduler_output.num_scheduled_tokens` is a dict, sequence → tokens);
 - once it's admitted again, it goes on with the answer that it would have given alone. If it is swapped, nothing is
   computed twice;
 - everything else is as it was, the swap space too.
@@ -508,7 +510,7 @@ def in_96_blocks(cost, max_num_seqs=32, **options):
     """(scheduler, run); without a swap space, every victim is recomputed."""
     limits = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=256)
     scheduler = SwappingScheduler(PrefixCache(96, BLOCK), **yours, **limits, **options)
-    return scheduler, simulate(scheduler, requests, cost)
+    return scheduler, simulate(scheduler, requests, cost, keep_steps=True)
 
 
 # its base includes attention to 32 × 1,024 tokens: more than fit here
@@ -517,28 +519,31 @@ WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20),
         "6 at a time": dict(max_num_seqs=6)}
 ways = {name: in_96_blocks(GPU, **way) for name, way in WAYS.items()}
 _, plain = ways["32 at a time"]
-rows = []
+print(f"{needed:,} tokens are needed. A step of the GPU above takes {1000 * GPU.base:.2f} ms "
+      f"with 32 sequences, and {1e6 * GPU.per_token:.1f} µs more for each token.")
+prefilled = {}
 for name, (scheduler, run) in ways.items():
     more, saved = run.num_steps - plain.num_steps, plain.computed_tokens - run.computed_tokens
-    per_step = f"{saved / more:.0f}" if more else "–"
-    rows.append([name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps,
-                 per_step])
-print(f"a step of the GPU above takes {1000 * GPU.base:.2f} ms with 32 sequences, "
-      f"and {1e6 * GPU.per_token:.1f} µs more for each token")
-Table(
-    columns=["sequences that may run", "preemptions", "tokens computed twice", "steps",
-             "tokens saved per added step"],
-    rows=rows,
-    caption=f"100 requests in 96 blocks; {needed:,} tokens are needed anyway",
-)
+    per_step = f", {saved / more:.0f} tokens saved for each added step" if more else ""
+    print(f"{name}: {scheduler.num_preempted} preemptions, {run.num_steps:,} steps, "
+          f"{run.computed_tokens - needed:,} tokens computed twice{per_step}")
+    prefilled[name] = [*accumulate(sum(step.prefill.values()) for step in run.steps)]
+shown = range(0, plain.num_steps, 50)
+ends = ", ".join(f"{name}: {sums[shown[-1]]:,}" for name, sums in prefilled.items())
+line_chart(
+    shown, {name: [sums[i] for i in shown] for name, sums in prefilled.items()},
+    xlabel="step", ylabel="tokens prefilled so far", title="Thrashing",
+    alt=f"Prefilled tokens against steps. After {shown[-1]:,} steps: {ends}.",
+)  # fmt: skip
 
 # %% [markdown]
 """
-With 32 at a time, a request is preempted more than three times on average, and almost half of all computed tokens are
-computed again. Both remedies prevent most of that. Their price: blocks sit idle, so there are more steps.
+The steeper a line, the more is prefilled once more. With 32 at a time, a request is preempted more than three times on
+average, and almost half of all computed tokens are computed again. Both remedies prevent most of that. Their price:
+blocks sit idle, so there are more steps.
 
-**10.c** On the GPU above, one more step takes as long as computing how many more tokens? (Compare that with the last
-column: which of the three rows has the most answer tokens per second?)
+**10.c** On the GPU above, one more step takes as long as computing how many more tokens? (Compare that with what each
+added step saves: which of the three has the most answer tokens per second?)
 """
 
 # %%
