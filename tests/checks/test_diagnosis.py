@@ -5,9 +5,11 @@ import torch
 
 from lessons_lib.checks.diagnosis import Known, Task, Watch, calls, mistakes
 from lessons_lib.checks.diagnosis.mistakes import StalePatch, patched
+from lessons_lib.checks.diagnosis.own_passes import TooManyPasses, own_passes
 from lessons_lib.checks.diagnosis.probes import Compared, counting, grows, work
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.models.tiny_models import tiny_model
 
 
 def clamp(numbers: list[int], high: int) -> list[int]:
@@ -192,3 +194,37 @@ def test_calls_are_counted():
     pool.free([])
     assert pool.calls["free"] == 2
     assert isinstance(pool, BlockPool)
+
+
+def test_of_a_long_list_the_first_difference_is_told():
+    long = Task(
+        reference=f"{__name__}:clamp", cases=lambda: [(list(range(60)), 99)], **calls("clamp"), known=[]
+    )  # fmt: skip
+    what = judged(lambda numbers, high: [*numbers[:41], 7, *numbers[42:]], long).what
+    assert what == "the result at [41] should be 41; yours is 7."
+
+
+def test_what_cannot_be_looked_at_is_told():
+    class Lazy:
+        pass
+
+    def run(attempt, case, watch):
+        made = watch("`Lazy()`", attempt, returns=lambda made: None)
+        watch("`Lazy()`", lambda: None, look=lambda: {"made.size": made.size if case else 0})
+
+    lazy = Task(f"{__name__}:clamp", lambda: [True], run, str)
+    lazy.__dict__["right"] = type("Eager", (), {"size": 3})
+    assert "`made.size` can't be read: AttributeError" in judged(Lazy, lazy).what
+
+
+def test_generate_is_refused_as_an_answer_and_put_back():
+    model = tiny_model()
+    with own_passes(model, most=2) as passes:
+        model(torch.tensor([[5, 6]]))
+        model.forward(torch.tensor([[7]]))
+        with pytest.raises(Mistake, match="calls `model.generate`"):
+            model.generate(torch.tensor([[5]]))
+        with pytest.raises(TooManyPasses):
+            model(torch.tensor([[8]]))
+    assert [each.token_ids for each in passes] == [[[5, 6]], [[7]]]
+    assert model.generate(torch.tensor([[5]]), max_new_tokens=1, pad_token_id=0).shape == (1, 2)

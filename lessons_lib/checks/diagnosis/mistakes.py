@@ -62,7 +62,7 @@ def mistakes(text: str, **names: Any) -> list[Known]:
             why, patch = ([] if line != "or" else why), []
         if is_patch:
             patch.append(line)
-        elif line != "or":
+        elif line and line != "or":
             why.append(line.strip())
     return found
 

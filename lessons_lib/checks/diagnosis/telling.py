@@ -33,6 +33,8 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     if "raised" in want.seen and name in ("returned", "raised"):
         did = f"returned {short(mine.seen['returned'])}." if "returned" in mine.seen else f"raised {raised(mine)}"
         return f"{mine.done} should raise {want.seen['raised']}; yours {did}"
+    if got is MISSING and "what can be seen" in mine.seen:
+        return f"after {mine.done}, `{name}` can't be read: {mine.seen['what can be seen']}"
     subject = mine.subject if name == "returned" else name if " " in name else f"`{name}`"
     place, got, wanted = deepest(got, wanted)
     if kind(got) != kind(wanted):
@@ -73,7 +75,7 @@ def first_of(mine: Step, want: Step) -> str:
 
 
 def deepest(got: Any, wanted: Any) -> tuple[str, Any, Any]:
-    """The one element of a large tensor, or the one entry of a dict or list, in which the values differ first."""
+    """The one element of a large tensor or a long list in which the values differ first."""
     if is_tensor(got) and is_tensor(wanted) and got.shape == wanted.shape and got.dtype == wanted.dtype:
         if got.numel() <= 12:
             return "", got, wanted
@@ -85,6 +87,10 @@ def deepest(got: Any, wanted: Any) -> tuple[str, Any, Any]:
             f"{each:.4g}" if isinstance(each, float) else each for each in (got[index].item(), wanted[index].item())
         )
         return f" at [{', '.join(map(str, index))}]", Shown(mine), Shown(want)
+    if isinstance(got, list) and isinstance(wanted, list) and len(repr(got)) + len(repr(wanted)) > 200:
+        index = next((index for index, pair in enumerate(zip(got, wanted)) if not same(*pair)), None)
+        if index is not None:
+            return f" at [{index}]", got[index], wanted[index]
     return "", got, wanted
 
 
