@@ -27,10 +27,11 @@ def predict(key: str, guess: object = ...) -> None:
     Panel("note", f"Your prediction: {_number(guess)}", ["You'll see the measured number further down."]).show()
 
 
-def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) -> None:
+def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT, how: str = "Measured") -> None:
     """Show the measured number and the learner's prediction.
 
     Args:
+        how: how the number was found, such as "Computed".
         tolerance: how far off a prediction may be that counts as a hit, relative to what was measured.
     """
     record = progress.load()
@@ -39,9 +40,9 @@ def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) 
     guess = record["predictions"].get(key)
     far = None if guess is None else how_far(guess, measured, unit, tolerance)
     if guess is None:
-        return Panel("note", f"Measured: {_with_unit(measured, unit)}", ["You made no prediction for this one."]).show()
+        return Panel("note", f"{how}: {_with_unit(measured, unit)}", ["You made no prediction for this one."]).show()
     lines = [far, *slip_of(key, guess, measured)]
-    Panel("note", f"Measured: {_with_unit(measured, unit)}. You predicted {_with_unit(guess, unit)}.", lines).show()
+    Panel("note", f"{how}: {_with_unit(measured, unit)}. You predicted {_with_unit(guess, unit)}.", lines).show()
 
 
 def slip_of(key: str, guess: float, measured: float) -> list[str]:

@@ -81,12 +81,15 @@ METHODS: tuple[tuple[str, str, Callable[..., RecordedRun]], ...] = (
     ("12", "engine, 6 requests", by_engine),
 )
 BASELINE = "alone, KV cache"
+COLUMNS = (
+    "tokens computed", "useful", "cache reserved", "used", "copied per step", "forward calls", "speed",
+)  # fmt: skip
 PER_STEP = ("cache_reserved", "cache_used", "bytes_copied")  # averaged over the steps
 
 
 def ledger(
     model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00",
-    my_engine: Callable[..., LLMEngine] | None = None,
+    my_engine: Callable[..., LLMEngine] | None = None, columns: tuple[str, ...] = COLUMNS,
 ) -> Table:  # fmt: skip
     """Serve the six stories with all methods of lessons `since` to `upto`, and count. The baseline, one request at a
     time with a cache, is always included. This takes many seconds; a notebook shows the current row.
@@ -95,6 +98,7 @@ def ledger(
         upto: the last lesson to include, such as "01".
         with_cache_only: omit the methods without a cache, which take most of the time.
         since: omit earlier lessons, except for the baseline.
+        columns: those to show.
         my_engine: a function like LLMEngine, for a last row with the learner's engine, except its attention.
     """
     methods = [
@@ -120,10 +124,11 @@ def ledger(
         memory = [f"{count / 1024:,.0f} KiB" for count in (reserved, used, mean["bytes_copied"])]
         useful = f"{trace.tokens_useful / trace.tokens_computed:.0%}"
         rows.append([f"{method} ({lesson})", trace.tokens_computed, useful, *memory, trace.forward_calls])
-    columns = "method, tokens computed, useful, cache reserved, used, copied per step, forward calls, speed"
+    shown = [COLUMNS.index(each) for each in columns]
+    rows = [[*row, f"{rate / rates[BASELINE]:.2f} ×"] for row, rate in zip(rows, rates.values())]
     return Table(
-        columns=columns.split(", "),
-        rows=[[*row, f"{rate / rates[BASELINE]:.2f} ×"] for row, rate in zip(rows, rates.values())],
+        columns=["method", *columns],
+        rows=[[row[0], *(row[1 + index] for index in shown)] for row in rows],
         caption=f"The ledger: six stories, {new_tokens} new tokens. Cache and copies are averages over the steps; "
         "the speed is that of one run.",
     )

@@ -317,7 +317,7 @@ def test_a_progress_file_that_cannot_be_written_stops_nothing(tmp_path, monkeypa
     "guess, measured, options, says",
     [
         (30, 60, {"unit": "steps"}, "Measured: 60 steps. You predicted 30 steps. Too low by a factor of 2.0."),
-        (60, 60, {}, "Correct."),
+        (60, 60, {"how": "Computed"}, "Computed: 60. You predicted 60. Correct."),
         (66, 60, {}, "10% too high."),
         (0, 60, {}, "Off by −60."),
         (-5, 60, {}, "Off by −65."),
