@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lessons_lib.batching.growing_cache import KVCache
 from lessons_lib.batching.prompts import encode_prompts
 
 
@@ -23,59 +24,33 @@ def greedy_without_cache(
     Returns:
         list of int: the new tokens, without the prompt.
     """
-    token_ids = list(prompt_ids)
-    while len(token_ids) - len(prompt_ids) < max_new_tokens:
+    new_tokens: list[int] = []
+    while len(new_tokens) < max_new_tokens:
+        token_ids = [*prompt_ids, *new_tokens]
         logits = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits
-        token_ids.append(int(logits[0, -1].argmax()))
-        if token_ids[-1] == eos_token_id:
+        new_tokens.append(int(logits[0, -1].argmax()))
+        if new_tokens[-1] == eos_token_id:
             break
-    return token_ids[len(prompt_ids) :]
+    return new_tokens
 
 
 @torch.inference_mode()
-def prefill(model: PreTrainedModel, prompt_ids: list[int]) -> tuple[int, Cache]:
-    """Compute all tokens of the prompt in one forward pass and keep their keys and values.
-
-    Args:
-        prompt_ids: list of int, at least one.
-
-    Returns:
-        (first_token, cache): the first new token, and a `DynamicCache` with `len(prompt_ids)` tokens.
-    """
-    cache = DynamicCache(config=model.config)
-    logits = model(
-        input_ids=torch.tensor([prompt_ids], device=model.device), past_key_values=cache, logits_to_keep=1
-    ).logits
-    return int(logits[0, -1].argmax()), cache
-
-
-@torch.inference_mode()
-def decode_step(model: "PreTrainedModel", last_token: int, cache: "Cache") -> int:
-    """Run one forward pass and return the token after `last_token`.
-
-    Args:
-        last_token: int, the token that the previous step produced.
-        cache: a `DynamicCache` with every token before `last_token`. Afterwards it also holds `last_token`.
-
-    Returns:
-        int: the next token.
-    """
-    logits = model(input_ids=torch.tensor([[last_token]], device=model.device), past_key_values=cache).logits
-    return int(logits[0, -1].argmax())
-
-
 def greedy_with_cache(
     model: "PreTrainedModel", prompt_ids: list[int], max_new_tokens: int, eos_token_id: int | None = None
 ) -> list[int]:
-    """Continue one prompt greedily: one prefill, then one decode step for each further token.
+    """Continue one prompt greedily, computing each token of the text in one pass only: one prefill, then one decode
+    step for each further token.
 
     Arguments and result are those of `greedy_without_cache`.
     """
-    token, cache = prefill(model, prompt_ids)
-    new_tokens = [token]
-    while len(new_tokens) < max_new_tokens and token != eos_token_id:
-        token = decode_step(model, token, cache)
-        new_tokens.append(token)
+    cache, token_ids = KVCache(), prompt_ids
+    new_tokens: list[int] = []
+    while len(new_tokens) < max_new_tokens:
+        logits = model(input_ids=torch.tensor([token_ids], device=model.device), past_key_values=cache).logits
+        new_tokens.append(int(logits[0, -1].argmax()))
+        if new_tokens[-1] == eos_token_id:
+            break
+        token_ids = new_tokens[-1:]
     return new_tokens
 
 

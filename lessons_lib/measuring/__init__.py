@@ -9,7 +9,6 @@ from lessons_lib.measuring.attention_cases import CASES, make_inputs
 from lessons_lib.measuring.attention_peers import PEERS
 from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
 from lessons_lib.measuring.designs import DESIGNS, ways_table
-from lessons_lib.measuring.flop_counts import forward_cost
 from lessons_lib.measuring.gpu_timing import microseconds
 from lessons_lib.measuring.hf_continuous import hugging_face_continuous
 from lessons_lib.measuring.ledger import ledger
@@ -31,7 +30,6 @@ from lessons_lib.measuring.published import (
     times_vllm,
 )
 from lessons_lib.measuring.random_batches import random_row
-from lessons_lib.measuring.regimes import machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
 from lessons_lib.measuring.simulator import StepCost, simulate, spread, times_of

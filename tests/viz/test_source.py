@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lessons_lib.batching.greedy import prefill
+from lessons_lib.batching.greedy import greedy_with_cache
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.viz.source import show_source, source_of
 
@@ -19,8 +19,8 @@ def test_a_short_source_is_open_a_long_one_is_folded_and_both_lead_to_the_file(c
 
 
 def test_what_a_decorator_wraps_is_shown_and_what_has_no_source_is_refused():
-    source = source_of(prefill)
-    assert source.file == "lessons_lib/batching/greedy.py" and "def prefill" in str(source)
+    source = source_of(greedy_with_cache)
+    assert source.file == "lessons_lib/batching/greedy.py" and "def greedy_with_cache" in str(source)
     assert source_of(torch.no_grad).file == ""
     for thing in (3, len):
         with pytest.raises(TypeError, match="has no source: give a function"):

@@ -13,7 +13,7 @@ OPENINGS, FOLDER = "lessons_lib/assets/openings", "lessons_lib/assets/tiles"
 BOX = 240, 110  # pixels of a tile, at most
 # {lesson: (what the cell of its main picture calls, the part that a tile shows: x, y, width, height)}
 MAIN_PICTURES = {
-    "00": ("draw_cache_growth(", (250, 40, 250, 100)),
+    "00": ("draw_cache_growth(", (510, 50, 345, 145)),
     "01": ("draw_timeline(", (230, 42, 420, 136)),
     "02": ("draw_compare(", (66, 40, 700, 220)),
     "03": ("pool_by_hand(", (12, 29, 600, 240)),

@@ -1,313 +1,352 @@
-"""Shared by the exercises on greedy loops: test cases, recorded passes, messages about wrong beginnings and ends."""
+"""00.1 and 00.3, the greedy loops: what each pass feeds, what the cache holds before it, and where the answer ends."""
 
 import copy
-import operator
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from lessons_lib.batching.greedy import greedy_without_cache
-from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.batching.greedy import greedy_with_cache
+from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.own_passes import own_passes
+from lessons_lib.checks.diagnosis.watching import is_tensor
+from lessons_lib.checks.exercise import Exercise, short
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.viz.words import marked
 
 
-@dataclass(frozen=True)
-class Case:
-    """One call of a greedy loop."""
-
-    prompt: tuple[int, ...]
-    max_new_tokens: int
-    eos: int | None = None
+class Case(NamedTuple):
+    prompt: list[int]
+    limit: int
+    end: int | None = None
     family: str = "qwen2"
-    model_end: int | None = None  # the end token in the model's configuration, which the answer must not depend on
-    context: int = 256
-
-    def __str__(self) -> str:
-        end = "" if self.eos is None else f", eos_token_id={self.eos}"
-        own = "" if self.model_end is None else f" with model.config.eos_token_id={self.model_end}"
-        return (
-            f"prompt_ids={short(list(self.prompt))}, max_new_tokens={self.max_new_tokens}{end}, "
-            f"on a tiny {self.family} model{own}."
-        )
-
-    @property
-    def model(self) -> PreTrainedModel:
-        if self.model_end is None:
-            return tiny_model(self.family, context=self.context)
-        return _model_with_end(self.family, self.context, self.model_end)
-
-    def expected(self) -> list[int]:
-        return list(_reference_answer(self))
-
-    def run(self, attempt):
-        """Returns (what the attempt returned, the forward passes it ran)."""
-        arguments = [list(self.prompt), self.max_new_tokens] + ([] if self.eos is None else [self.eos])
-        model = self.model
-        with watched(model, str(self)) as passes:
-            got = call(attempt, model, *arguments, case=str(self))
-        return got, passes
+    own_end: int | None = None  # the end token in the model's configuration, which the answer must not depend on
 
 
 @cache
-def _model_with_end(family: str, context: int, end: int) -> PreTrainedModel:
-    model = copy.deepcopy(tiny_model(family, context=context))
-    model.config.eos_token_id = model.generation_config.eos_token_id = end
+def model_of(family: str, own_end: int | None) -> PreTrainedModel:
+    model = tiny_model(family)
+    if own_end is not None:
+        model = copy.deepcopy(model)
+        model.config.eos_token_id = model.generation_config.eos_token_id = own_end
     return model
 
 
-@contextmanager
-def watched(model, case: str):
-    """Record the forward passes, and explain a wrong input or a wrong argmax before PyTorch fails on it."""
-    hook = model.register_forward_pre_hook(
-        lambda module, args, kwargs: _refuse_wrong_input(args, kwargs, case), with_kwargs=True
-    )
-    try:
-        with watch_forwards(model) as passes:
-            yield passes
-    except (ValueError, RuntimeError) as error:
-        if "can be converted to" not in str(error) and "cannot be converted to" not in str(error):
-            raise
-        raise Mistake(
-            f"your code converts a tensor with several elements to a single value ({error}).",
-            case=case,
-            idea="The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its "
-            "argmax.",
-        ) from error
-    finally:
-        hook.remove()
+PROMPT = [5, 17, 42]
 
 
-def _refuse_wrong_input(args: tuple, kwargs: dict, case: str) -> None:
-    if any(isinstance(argument, Cache) for argument in args[1:]):
-        raise Mistake(
-            "the cache was passed to the model as a positional argument; most models expect something else there.",
-            case=case,
-            idea="Pass the cache by keyword: `past_key_values=cache`.",
-        )
-    ids = args[0] if args else kwargs.get("input_ids")
-    if ids is not None and not isinstance(ids, torch.Tensor):
-        raise Mistake(
-            f"the model was called with {type(ids).__name__} {short(ids)}; it needs a tensor.",
-            case=case,
-            idea="`torch.tensor([...])` makes one from a list of rows. Here there is one row.",
-        )
-    if ids is not None and ids.dim() != 2:
-        raise Mistake(
-            f"the model was called with input_ids of shape {list(ids.shape)}; it needs [rows, tokens].",
-            case=case,
-            idea="One request is one row: put the list of token ids inside another list.",
-        )
+def cases() -> Iterator[Case]:
+    """The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ... and 5, 17, 42, 17 with 76, 78, 38, 63, 0."""
+    yield Case(PROMPT, 1)
+    yield Case(PROMPT, 2)
+    yield Case(PROMPT, 5)
+    yield Case([5], 3)
+    yield Case(PROMPT, 6, end=4)  # the end token comes before the limit
+    yield Case(PROMPT, 6, end=74)  # it is the very first new token
+    yield Case(PROMPT, 4, end=4)  # it is the last one that the limit allows
+    yield Case(PROMPT, 6, end=17)  # it is in the prompt, and the model doesn't write it
+    yield Case(PROMPT, 4, end=42)  # it is the last token of the prompt
+    yield Case([*PROMPT, 17], 8, end=0)  # an id that is falsy in Python
+    yield Case([*PROMPT, 17], 8)  # the same without an end token: token 0 ends nothing
+    yield Case(PROMPT, 2, own_end=74)
+    yield Case([9, 8, 7, 6, 5], 9, family="gpt2")
+    yield Case([9, 8, 7, 6, 5], 9, family="llama")
+    yield Case([index * 7 % 97 for index in range(300)], 2)  # longer than any window that a loop may have
+    yield Case(list(range(3, 40, 4)), 34)  # than any limit
 
 
-# Smallest first. The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ...
-# and 5, 17, 42, 17 with 76, 78, 38, 63, 0, ...
-PROMPT = (5, 17, 42)
-GREEDY_CASES = (
-    Case(PROMPT, 1),
-    Case(PROMPT, 2),
-    Case(PROMPT, 5),
-    Case((5,), 3),
-    Case(PROMPT, 6, eos=4),  # the end token comes before the limit
-    Case(PROMPT, 6, eos=74),  # it is the very first new token
-    Case(PROMPT, 4, eos=4),  # it is the last one that the limit allows
-    Case(PROMPT, 6, eos=17),  # it is in the prompt, and the model doesn't write it
-    Case(PROMPT, 4, eos=42),  # it is the last token of the prompt
-    Case((*PROMPT, 17), 8, eos=0),  # an id that is falsy in Python
-    Case((*PROMPT, 17), 8),  # the same without an end token: token 0 ends nothing
-    Case(PROMPT, 2, model_end=74),  # nor does the model's own end token
-    Case(tuple(range(3, 60, 4)), 20),
-    Case(tuple(i * 7 % 97 for i in range(150)), 40),  # longer than any window or limit that a loop may have
-    Case((9, 8, 7, 6, 5), 12, family="gpt2"),
-    Case((9, 8, 7, 6, 5), 12, family="llama"),
-    Case(tuple(i * 24 % 97 for i in range(257)), 1, context=512),  # the first token decides
-)
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    model = model_of(case.family, case.own_end)
+    arguments = [list(case.prompt), case.limit] + ([] if case.end is None else [case.end])
+    with torch.random.fork_rng(devices=()), own_passes(model) as passes:
+        torch.manual_seed(0)  # one that samples does so in the same way twice
+
+        def look() -> dict[str, Any]:
+            return {
+                "what the passes fed": [each.token_ids for each in passes],
+                "the number of cached tokens before each pass": [each.cached for each in passes],
+            }
+
+        watch("the call", attempt, model, *arguments, look=look, returns=plain_tokens, subject="the answer")
 
 
-@cache
-def _reference_answer(case: Case) -> tuple[int, ...]:
-    return tuple(greedy_without_cache(case.model, case.prompt, case.max_new_tokens, case.eos))
+def feed(model: Any, token_ids: list[int], cache: Any = None) -> Any:
+    """A pass, for mistakes that make one more."""
+    return model(input_ids=torch.tensor([token_ids]), past_key_values=cache, use_cache=cache is not None)
 
 
-def prompt_tokens_kept(got: list[int], case: Case) -> int:
-    """How many tokens of the prompt the answer begins with, if the right answer follows them; else 0."""
-    kept = len(got) - len(case.expected())
-    return kept if 0 < kept < len(case.prompt) and got == [*case.prompt[-kept:], *case.expected()] else 0
-
-
-def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "", one_too_many: str = "") -> None:
-    """Raise if the answer begins or ends in the wrong place. `too_few` follows the count of missing tokens, and
-    `one_too_many` a surplus of one."""
-    expected, prompt = case.expected(), list(case.prompt)
-    what = f"the answer should be {short(expected)}; yours is {marked(expected, got)}."
-
-    def refuse(idea: str) -> None:
-        raise Mistake(what, case=str(case), idea=idea)
-
-    if got == prompt + expected:
-        refuse("You seem to return the prompt too. Return only the new tokens.")
-    if kept := prompt_tokens_kept(got, case):
-        which = "token" if kept == 1 else f"{kept} tokens"
-        refuse(
-            f"It begins with the last {which} of the prompt. Return only the new tokens: those from index "
-            "`len(prompt_ids)` on."
-        )
-    if case.eos is not None and case.eos in expected:
-        if got == expected[:-1]:
-            refuse(f"The end token, {case.eos}, is missing. It is part of the answer: append it, then stop.")
-        if len(got) > len(expected) and got[: len(expected)] == expected and case.eos == 0:
-            refuse(
-                "The end token is 0 here, which is falsy in Python. Compare with `token == eos_token_id`; don't test "
-                "`if eos_token_id`."
-            )
-        if len(got) > len(expected) and got[: len(expected)] == expected:
-            when = "as the first new token" if len(expected) == 1 else f"as new token {len(expected)}"
-            refuse(f"The end token, {case.eos}, came {when}. Stop there: what follows isn't part of the answer.")
-    if case.eos == prompt[-1] and not got:
-        refuse(
-            f"The *prompt* ends with the end token, {case.eos}, and you return before the first pass. Look for the end "
-            "token "
-            "only after appending a new token."
-        )
-    if case.eos in prompt and got == expected[: len(got)]:
-        refuse(
-            f"You seem to stop because the *prompt* contains the end token, {case.eos}. Only a new token can end the "
-            "answer."
-        )
-    if len(got) < len(expected) and got == expected[: len(got)]:
-        if case.eos is None and got and got[-1] == case.model_end:
-            refuse(
-                f"`eos_token_id` is None here, so only the limit ends the answer. {got[-1]} is the end token in the "
-                "model's configuration; do you replace None by it? Compare only with the argument."
-            )
-        probe = replace(case, max_new_tokens=7, eos=None)
-        length = len(probe.run(attempt)[0])
-        if length == max(7 - len(prompt), 0):
-            refuse(
-                f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens limits only the *new* tokens."
-            )
-        if case.eos is None and got and got[-1] == 0:
-            refuse(
-                "`eos_token_id` is None here, so only the limit ends the answer, but yours stops at token 0. Do you "
-                "replace None by 0? Compare with `token == eos_token_id`, which is never true for None."
-            )
-        missing = len(expected) - len(got)
-        if case.eos is None and missing > 1 and got:
-            too_few = f" Without an end token, only that limit ends the answer. What ended your loop after {got[-1]}?"
-        refuse(f"{number_of_tokens(missing)} too few: max_new_tokens is {case.max_new_tokens}.{too_few}")
-    if len(got) > len(expected) and got[: len(expected)] == expected:
-        surplus = len(got) - len(expected)
-        if surplus > 1 and case.eos is not None:
-            why = "An answer ends at the limit or at the end token, whichever comes first. Does your loop check both?"
-        else:
-            why = "Does your loop check the length before or after appending a token?"
-            why += one_too_many if surplus == 1 else ""
-        refuse(f"{number_of_tokens(surplus)} too many: max_new_tokens is {case.max_new_tokens}. {why}")
-
-
-def refuse_memory(case: Case, attempt) -> None:
-    """Raise if a second, equal call gives a longer answer: something is kept between calls."""
-    first, second = (list(case.run(attempt)[0]) for _ in range(2))
-    if not case.run(attempt)[1] and first:
-        raise Mistake(
-            f"your answer is {short(first)}, and it took no forward pass.",
-            case=str(case),
-            idea="You seem to return an answer from an earlier call. Another limit, end token or model gives another "
-            "answer: compute it anew in every call.",
-        )
-    if len(second) > len(first) and second[: len(first)] == first:
-        raise Mistake(
-            f"two equal calls gave different answers: {short(first)}, then {short(second)}.",
-            case=str(case),
-            idea="Something is kept from one call to the next. A list as a default argument, such as `new=[]`, is "
-            "made only once. Make it inside the function.",
-        )
-
-
-def first_wrong_index(got: list[int], case: Case) -> int:
-    """The index of the first wrong token; the length of the shorter answer if one merely continues the other."""
-    expected = case.expected()
-    return next((i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1]), min(len(got), len(expected)))
-
-
-def first_difference(got: list[int], case: Case) -> Mistake:
-    expected, index = case.expected(), first_wrong_index(got, case)
-    return Mistake(
-        f"the answer should be {short(expected)}; yours is {marked(expected, got)}.",
-        case=str(case),
-        idea=f"They differ from new token {index + 1} on. What was the input of the pass that produced it?",
-    )
-
-
-def refuse_extra_passes(got: list[int], passes, case: Case, advice: str) -> None:
-    """The tokens are right. Raise if there were more passes than tokens."""
-    if len(passes) <= len(got):
-        return
-    extra = len(passes) - len(got)
-    if extra > 1 and len(passes) == case.max_new_tokens:
-        idea = (
-            f"You seem to compute all {case.max_new_tokens} tokens and cut the answer at the end token afterwards. "
-            "Look for the end token after each pass, and stop there."
-        )
-    else:
-        what = "one extra token and throw it" if extra == 1 else f"{extra} extra tokens and throw them"
-        idea = f"You seem to compute {what} away. {advice}"
-    raise Mistake(
-        f"the tokens are right, but {number_of_tokens(len(got))} should take {len(got)} forward "
-        f"pass{'es' * (len(got) > 1)}; yours made {len(passes)}.",
-        case=str(case),
-        idea=idea,
-    )
-
-
-def number_of_tokens(count: int) -> str:
-    return f"{count} token" + ("" if count == 1 else "s")
-
-
-def count_rows(count: int) -> str:
-    return f"{count} row" + ("" if count == 1 else "s")
-
-
-def as_token_list(got, case: str) -> list[int]:
-    if got is None:
-        raise Mistake(
-            "your function returned None; it should return a list of ints.",
-            case=case,
-            idea="Does it end with a `return`?",
-        )
-    if isinstance(got, torch.Tensor):
-        raise Mistake(
-            f"your function returned a tensor of shape {list(got.shape)}; it should return a list of ints.",
-            case=case,
-            idea="Collect the tokens in a list, each as a Python int: `int(...)`.",
-        )
+def plain_tokens(got: Any) -> Any:
+    """A list with its tokens as plain ints, whatever kind of int they are."""
     if not isinstance(got, list):
-        raise Mistake(
-            f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.",
-            case=case,
-            idea="A function with a `yield` in it returns a generator. Collect the tokens in a list and `return` it."
-            if isinstance(got, Generator)
-            else "",
-        )
-    for index, token in enumerate(got):
-        if isinstance(token, (list, tuple)):
-            raise Mistake(
-                f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",
-                case=case,
-                idea="There is one pair of brackets too many. The `tolist()` of a tensor of shape [1] is a list; "
-                "`.item()` or `int(...)` gives the int. Or did you put the whole answer into another list?"
-                if len(got) == 1
-                else "The `tolist()` of a tensor of shape [1] is a list. `.item()` or `int(...)` gives the int.",
-            )
-        if isinstance(token, torch.Tensor) or not hasattr(token, "__index__"):
-            raise Mistake(
-                f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",
-                case=case,
-                idea="`argmax()` returns a tensor. `int(...)` converts it.",
-            )
-    return [operator.index(token) for token in got]
+        return got
+    return [int(token) if hasattr(token, "__index__") and not is_tensor(token) else token for token in got]
+
+
+def tell(case: Case) -> str:
+    end = "" if case.end is None else f", eos_token_id={case.end}"
+    own = "" if case.own_end is None else f" with model.config.eos_token_id={case.own_end}"
+    prompt = short(list(case.prompt))
+    return f"prompt_ids={prompt}, max_new_tokens={case.limit}{end}, on a tiny {case.family} model{own}."
+
+
+CHOICE_AND_END = """
+The logits of a position predict the token *after* it, so read the next token at the last position, `logits[0, -1]`.
+~ logits[0, -1] => logits[0, 0]
+or
+~ logits[0, -1] => logits[0, -2]
+That is the largest logit of *all* positions, or its place among them. Only the last position, `logits[0, -1]`, says
+what follows.
+~ logits[0, -1].argmax() => logits.argmax()
+The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its argmax.
+~ logits[0, -1].argmax() => logits[0].argmax(dim=-1)
+You take the token with the smallest logit. Greedy decoding takes the largest.
+~ .argmax() => .argmin()
+Greedy decoding takes the token with the largest logit, every time, without sampling: yours took another one.
+~ logits[0, -1].argmax() => logits[0, -1].topk(2).indices[1]
+or
+~ logits[0, -1].argmax() => torch.multinomial(logits[0, -1].softmax(-1), 1)
+or
+~ logits[0, -1].argmax() => logits[0, -1].topk(2).indices[int(len(new_tokens) > 0)]
+A logit is a score. The token is its place in the vocabulary: `argmax` instead of `max`.
+~ .argmax() => .max()
+The model needs a tensor of token ids: `torch.tensor([ids])` makes one, here with one row.
+~ torch.tensor([token_ids], device=model.device) => [token_ids]
+`input_ids` has two axes, [rows, tokens]. One request is one row: put the list into another list.
+~ torch.tensor([token_ids], => torch.tensor(token_ids,
+Each token is a row of its own here, and a row sees nothing of the others. The sequence is *one* row.
+~ torch.tensor([token_ids], device=model.device) => torch.tensor(token_ids).unsqueeze(1)
+~ logits[0, -1] => logits[-1, -1]
+A cut-off text is another text. Feed all of it, however long.
+~ torch.tensor([token_ids], => torch.tensor([token_ids[-64:]],
+or
+~ torch.tensor([token_ids], => torch.tensor([token_ids[-128:]],
+or
+~ torch.tensor([token_ids], => torch.tensor([token_ids[:64]],
+or
+~ torch.tensor([token_ids], => torch.tensor([token_ids[-256:]],
+Return only the new tokens, without the prompt.
+= return [*prompt_ids, *new_tokens]
+The answer begins with tokens of the prompt. Return only the new ones.
+= return [*prompt_ids, *new_tokens][-max_new_tokens:]
+or
+= return [prompt_ids[-1], *new_tokens]
+That is the last token only. Return all new ones.
+= return new_tokens[-1]
+One pair of brackets too many: a list of ints is asked for. `.item()` or `int(...)` gives an int.
+= return [[token] for token in new_tokens]
+or
+= return [new_tokens]
+Too few: the answer has `max_new_tokens` tokens, unless the end token comes first.
+~ < max_new_tokens => < max_new_tokens - 1
+Too many: does your loop check the length before or after it appends a token?
+~ < max_new_tokens => <= max_new_tokens
+`max_new_tokens` limits only the *new* tokens. The prompt's don't count.
+~ len(new_tokens) < => len(prompt_ids) + len(new_tokens) <
+The end token, {end}, ends the answer, and what follows isn't part of it.
+- if new_tokens[-1] == eos_token_id: ... break
+The end token may come as the very first new token, too.
+~ if new_tokens[-1] == eos_token_id => if len(new_tokens) > 1 and new_tokens[-1] == eos_token_id
+The end token, {end}, is part of the answer: append it, then stop.
+= return new_tokens[:-1] if new_tokens[-1:] == [eos_token_id] else new_tokens
+or
+= return [token for token in new_tokens if token != eos_token_id]
+The answer ends at the limit *or* at the end token, whichever comes first. Does your loop check both?
+~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < (max_new_tokens if eos_token_id is None else 40)
+0 is a token like any other, but falsy in Python. Compare with `token == eos_token_id`; don't test `if eos_token_id`.
+~ if new_tokens[-1] == eos_token_id => if eos_token_id and new_tokens[-1] == eos_token_id
+`eos_token_id` is None here, and ends nothing. You stop at token 0: do you replace None by 0?
+~ == eos_token_id => == (eos_token_id or 0)
+`eos_token_id` is None here, and ends nothing. Do you replace it by the model's own, `model.config.eos_token_id`?
+~ == eos_token_id => == (model.config.eos_token_id if eos_token_id is None else eos_token_id)
+Only a *new* token ends the answer. The prompt may contain the end token, {end}, and even end with it.
+~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and eos_token_id not in prompt_ids
+or
+~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and prompt_ids[-1] != eos_token_id
+A token that comes a second time ends nothing. Only the limit and the end token do.
+~ if new_tokens[-1] == eos_token_id => if new_tokens[-1] in [*new_tokens[:-1], eos_token_id]
+"""
+
+WITHOUT = """
+The model numbers the tokens from 0, by itself. Pass it no positions, or the right ones.
+~ use_cache=False => use_cache=False, position_ids=torch.arange(1, len(token_ids) + 1)[None]
+The tokens are right, but one more pass was made, for a token that is thrown away. Stop right after you append the last
+one.
+= return feed(model, [*prompt_ids, *new_tokens]) and new_tokens
+or
+~ if new_tokens[-1] == eos_token_id => if new_tokens[-1] == eos_token_id and feed(model, [*prompt_ids, *new_tokens])
+The tokens are right, but you compute them up to the limit and cut the answer at the end token afterwards. Look for it
+after each pass, and stop there.
+- if new_tokens[-1] == eos_token_id: ... break
+= return new_tokens[: new_tokens.index(eos_token_id) + 1] if eos_token_id in new_tokens else new_tokens
+Every pass feeds the prompt and *all* new tokens so far. Yours feeds the prompt each time.
+= token_ids = [*prompt_ids]
+Without a cache, the model remembers nothing between calls. Feed the whole sequence, not only its last token.
+= token_ids = [*prompt_ids, *new_tokens][-1:]
+or
+= token_ids = new_tokens[-1:] or [*prompt_ids]
+or
+= token_ids = [*new_tokens] or [*prompt_ids]
+First the prompt, then the new tokens in order: the newest one is at the end.
+= token_ids = [*new_tokens, *prompt_ids]
+or
+= token_ids = [*prompt_ids, *new_tokens[::-1]]
+The newest token is missing in what you feed, so the model writes it again.
+= token_ids = [*prompt_ids, *new_tokens[:-1]]
+The last position moves with every new token, and you read where the prompt ends.
+~ logits[0, -1] => logits[0, len(prompt_ids) - 1]
+The sequence is *one* row, and you feed it more than once.
+~ torch.tensor([token_ids], => torch.tensor([token_ids, token_ids],
+The tokens are right, but the model computes every position that you feed, padding too. Feed the text so far, and
+nothing else.
+- logits = model
++ room = [*token_ids, *[0] * (len(prompt_ids) + max_new_tokens - len(token_ids))]
++ logits = model(input_ids=torch.tensor([room]), use_cache=False).logits[:, : len(token_ids)]
+or
+- logits = model
++ room = [*token_ids, *[0] * (len(prompt_ids) + max_new_tokens - 1 - len(token_ids))]
++ logits = model(input_ids=torch.tensor([room]), use_cache=False).logits[:, : len(token_ids)]
+"""
+
+WITH = """
+The tokens are right, but one more pass was made, for a token that is thrown away. Stop right after you append the last
+one.
+= return feed(model, new_tokens[-1:], cache) and new_tokens
+or
+~ if new_tokens[-1] == eos_token_id => if new_tokens[-1] == eos_token_id and feed(model, new_tokens[-1:], cache)
+The tokens are right, but you compute them up to the limit and cut the answer at the end token afterwards. Look for it
+after each pass, and stop there.
+- if new_tokens[-1] == eos_token_id: ... break
+= return new_tokens[: new_tokens.index(eos_token_id) + 1] if eos_token_id in new_tokens else new_tokens
+The cache holds the earlier tokens already. Tokens that are fed again are stored, and attended to, twice.
+= token_ids = [*prompt_ids, *new_tokens]
+or
+= token_ids = [*new_tokens]
+The prompt's last token is in the cache: the first pass computed it. Feed the token that came *out* of the last pass.
+= token_ids = [*prompt_ids, *new_tokens][-2:-1]
+or
+= token_ids = [prompt_ids[-1]]
+What goes in is the newest token, in every pass. Does the variable that you feed change each time?
+= token_ids = new_tokens[:1]
+or
+- token_ids = new_tokens[-1:]
++ pass
+Feed the token, not its position.
+= token_ids = [len(prompt_ids) + len(new_tokens) - 1]
+The model knows the positions: it counts what is in the cache. Pass it none, or the right ones.
+~ past_key_values=cache => past_key_values=cache, position_ids=torch.arange(len(token_ids))[None]
+The pass isn't given the cache, so the token sees nothing of the text before it.
+~ past_key_values=cache => use_cache=False
+or
+~ past_key_values=cache => past_key_values=KVCache()
+The cache goes to the model by name: `past_key_values=cache`.
+~ input_ids=torch.tensor([token_ids], device=model.device), past_key_values=cache => torch.tensor([token_ids]), cache
+The tokens are right, but every pass computes the whole text again. Keep *one* cache, and feed only what it lacks.
+- logits = model
++ logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
+Now and then you compute the whole text again. Keep *one* cache for the whole answer.
+- token_ids = new_tokens[-1:]
++ ...
++ if len(new_tokens) % 8 == 0: cache, token_ids = KVCache(), [*prompt_ids, *new_tokens]
+or
+- token_ids = new_tokens[-1:]
++ ...
++ if len(new_tokens) == 32: cache, token_ids = KVCache(), [*prompt_ids, *new_tokens]
+The whole prompt is known: compute it in *one* pass, not token by token.
+- while len(new_tokens) < max_new_tokens
++ for token in prompt_ids[:-1]: feed(model, [token], cache)
++ token_ids = prompt_ids[-1:]
++ ...
+The first pass has computed the prompt. Only new tokens are fed after it.
+- while len(new_tokens) < max_new_tokens
++ feed(model, prompt_ids, cache)
++ ...
+or
+- while len(new_tokens) < max_new_tokens
++ feed(model, prompt_ids, cache)
++ token_ids = prompt_ids[-1:]
++ ...
+or
+- while len(new_tokens) < max_new_tokens
++ for ids in (prompt_ids, *[[token] for token in prompt_ids[:-1]]): feed(model, ids, cache)
++ token_ids = prompt_ids[-1:]
++ ...
+The prefill's logits give the first new token, and that one belongs to the answer.
+= return new_tokens[1:]
+or
+- while len(new_tokens) < max_new_tokens
++ token_ids = [int(feed(model, prompt_ids, cache).logits[0, -1].argmax())]
++ if token_ids[0] == eos_token_id: return []
++ ...
+Each token is in the answer once: the first one is there twice.
+= return [*new_tokens[:1], *new_tokens]
+or
+= return [*new_tokens[:1], *new_tokens][:max_new_tokens]
+"""
+
+ABOUT = {
+    "returned": "Follow this case by hand: what does each pass feed, and at which position is its token read?",
+    "what the passes fed": "What goes into each pass?",
+    "the number of cached tokens before each pass": "Each call begins with an empty cache.",
+}
+
+
+def task(name: str, known: list[Known], **about: str) -> Task:
+    return Task(
+        reference=f"lessons_lib.batching.greedy:{name}",
+        cases=cases,
+        run=run,
+        tell=tell,
+        known=known,
+        about=ABOUT | about,
+        facts=lambda case: {"end": case.end},
+    )
+
+
+NO_CACHE_YET = "This loop recomputes everything, to see what that costs. The cache comes in 00.2 and 00.3."
+WITHOUT_CACHE = task(
+    "greedy_without_cache",
+    [
+        *mistakes(CHOICE_AND_END + WITHOUT, feed=feed),
+        Known(NO_CACHE_YET, answer=greedy_with_cache),
+        Known(
+            NO_CACHE_YET, "- new_tokens: list\n+ cache = KVCache()\n+ ...\n~ use_cache=False => past_key_values=cache"
+        ),
+    ],
+    **{"what the passes fed": "Each pass feeds the prompt followed by all new tokens so far, as one row."},
+)
+WITH_CACHE = task(
+    "greedy_with_cache",
+    mistakes(CHOICE_AND_END + WITH, feed=feed),
+    **{"what the passes fed": "The first pass feeds the prompt, and each further one the newest token alone."},
+)
+EXERCISES = (
+    Exercise(
+        id="00.1",
+        title="greedy decoding without a cache",
+        reference=WITHOUT_CACHE.reference,
+        test=WITHOUT_CACHE,
+        hints=(
+            "After the first pass, what does the input of the second one consist of? And which row of the logits do "
+            "you need, however long the sequence is?",
+            "Start with an empty list of new tokens. In a loop, make a tensor of shape [1, tokens] from the prompt and "
+            "these, call the model, take the argmax at the last position, and append it. Stop when there are "
+            "max_new_tokens of them, or when the one you just appended is eos_token_id.",
+            "`logits = model(input_ids=torch.tensor([[*prompt_ids, *new_tokens]]), use_cache=False).logits` has shape "
+            "[1, tokens, vocabulary]; the next token is `int(logits[0, -1].argmax())`.",
+        ),
+    ),
+    Exercise(
+        id="00.3",
+        title="greedy decoding with your cache",
+        reference=WITH_CACHE.reference,
+        test=WITH_CACHE,
+        hints=(
+            "Copy your loop from 00.1. Which of its lines must change, now that the model remembers what it computed?",
+            "Make one cache before the loop and pass it to the model in every pass. The first pass feeds the prompt. "
+            "What do the others feed?",
+            "`model(input_ids=torch.tensor([token_ids]), past_key_values=cache).logits`, where `token_ids` is the "
+            "prompt at first, and at the end of the loop `token_ids = new_tokens[-1:]`.",
+        ),
+    ),
+)

@@ -19,17 +19,6 @@ SLIPS = {
         1024: "That is one layer. Every layer has keys and values of its own.",
         512: "That is a key, or a value, in one layer.",
     },
-    "00.c": {
-        74: "The weights need room, too: 2 × 8.03 billion bytes of it.",
-        67: "In bfloat16 each weight takes two bytes: 16.06 × 10⁹ in all.",
-        119: "A key *and* a value are stored, in every layer.",
-        14: "Only the 8 KV heads are cached, not all 32 query heads.",
-        29: "An element takes 2 bytes in bfloat16, not 4.",
-    },
-    "00.d": {
-        105: "Each weight takes two bytes, and two operations for a token: one operation per byte.",
-        421: "A token takes two operations for each weight, a multiplication and an addition.",
-    },
 }
 QUIZ = [
     Question(
@@ -99,47 +88,6 @@ QUIZ = [
             Choice(
                 "None",
                 "The first 39 tokens see only each other. Nothing that they depend on has changed.",
-            ),
-        ),
-    ),
-    Question(
-        "One short request is served alone. Its decode step does about 2 operations for each weight it reads. What "
-        "would make it "
-        "faster on a machine where it is memory-bound?",
-        (
-            Choice(
-                "Arithmetic units that are twice as fast",
-                "They already wait for memory. They would only wait longer.",
-            ),
-            Choice(
-                "Weights of half the size, such as bfloat16 instead of float32",
-                "Half the bytes have to be moved for the same operations, and moving bytes is what takes the time.",
-                right=True,
-            ),
-            Choice(
-                "A prompt of half the length",
-                "It makes the cache smaller. But for one short request, nearly all bytes of the step are weights.",
-            ),
-            Choice("Computing logits for fewer positions", "There is only one position in a decode step."),
-        ),
-    ),
-    Question(
-        "Two models have the same number of layers, the same hidden size and 8 KV heads. Neither sets `head_dim`. The "
-        "first has 32 query heads, the second 16. How do their caches compare?",
-        (
-            Choice(
-                "They are equal: both have 8 KV heads",
-                "The number of KV heads is equal, but not their size: fewer query heads divide the same hidden size.",
-            ),
-            Choice(
-                "The second one takes half the bytes",
-                "Queries aren't cached, so their number counts only through the size of a head.",
-            ),
-            Choice(
-                "The second one takes twice the bytes",
-                "A head of the second model is twice as large, because 16 query heads divide what 32 divide in the "
-                "first.",
-                right=True,
             ),
         ),
     ),
