@@ -2,7 +2,42 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "01.a": {
+        107: "Each weight takes two bytes, and two operations for a token: one operation per byte.",
+        429: "A token takes two operations for each weight, a multiplication and an addition.",
+    },
+    "01.b": {
+        6: "B has the longest prompt, so its row has no padding to hide.",
+        1: "The mask matters in each row with padding: all but the longest.",
+    },
+    "01.c": {
+        5: "With rotary positions, only the differences between positions matter, and a shift changes none of them.",
+        6: "With rotary positions, only the differences between positions matter, and a shift changes none of them.",
+    },
+}
 QUIZ = [
+    Question(
+        "One short request is served alone. Its decode step does about 2 operations for each weight it reads. What "
+        "would make it "
+        "faster on a machine where it is memory-bound?",
+        (
+            Choice(
+                "Arithmetic units that are twice as fast",
+                "They already wait for memory. They would only wait longer.",
+            ),
+            Choice(
+                "Weights of half the size, such as bfloat16 instead of float32",
+                "Half the bytes have to be moved for the same operations, and moving bytes is what takes the time.",
+                right=True,
+            ),
+            Choice(
+                "A prompt of half the length",
+                "It makes the cache smaller. But for one short request, nearly all bytes of the step are weights.",
+            ),
+            Choice("Computing logits for fewer positions", "There is only one position in a decode step."),
+        ),
+    ),
     Question(
         "Four requests want 10, 100, 12 and 90 tokens, and there is room for two at a time. How many forward passes do "
         "two waves take in this order, and at the least?",
@@ -44,19 +79,6 @@ QUIZ = [
                 "None: the mask hides the padding.",
                 "The mask keeps real tokens from attending to padding. It doesn't change which column is read.",
             ),
-        ),
-    ),
-    Question(
-        "A row has 3 cells of padding and a prompt of 5 tokens. What is the position of its first new token?",
-        (
-            Choice(
-                "8",
-                "That counts the padding. Served alone, the same token has a different position, so a model "
-                "may answer differently.",
-            ),
-            Choice("6", "The prompt's positions start at 0, so its five tokens end at 4."),
-            Choice("0", "The new token continues the row. Only the first token of the prompt has position 0."),
-            Choice("5", "The prompt has positions 0 to 4, so the next is 5. Padding does not count.", right=True),
         ),
     ),
     Question(
