@@ -6,12 +6,11 @@
 
 **Can a new request join the batch while the others keep running?**
 
-85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
+75 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
 cache); lesson 01 (static batching, masks, positions) helps
 
-In lesson 01 (*static batching*), a wave of requests went through the model together. Here you build the loop that
-serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the queue
-takes its slot right away.
+In lesson 01 (*static batching*), a wave of requests went through the model together, and none left before all were
+done. Here you write the loop that serving systems use instead, all of it, from an empty cell.
 """
 
 # %% folded=true
@@ -22,10 +21,9 @@ from statistics import mean
 
 import torch
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotManager, batch_generate
-from lessons_lib.batching import static_generate
-from lessons_lib.batching.continuous_batching import decode_all, forward
-from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching import SlotBatch, SlotCache, batch_generate, static_generate
+from lessons_lib.batching.continuous_batching import serve as library_serve
+from lessons_lib.batching.request import Request
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics
 from lessons_lib.measuring import ledger, request_times
@@ -33,7 +31,6 @@ from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
-from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare, draw_timeline
 from lessons_lib.viz.words import marked
@@ -71,19 +68,25 @@ What keeps E out is the batch barrier of lesson 01: a wave starts and ends as a 
 > **batch slot**: one row of the batch, that is, one row of the input tensors and one row of the KV cache. It belongs
 > to one request at a time.
 
-In this lesson, *slot* always means a batch slot. When a request finishes, the next one in the queue gets its slot in
-the following step. Its prompt has to be computed while the others decode, so it is computed in pieces:
+When a request finishes, the next one in the queue gets its slot in the following step. But its prompt has to be
+computed while the others decode. One long pass would freeze everyone else's text, so it is computed in pieces:
 
 > **chunk**: a limited number of adjacent prompt tokens of one request, computed in one forward pass.
 
+> **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
+> between.
+
 In every step,
 
-- each request whose prompt is done gets one token;
-- the model also computes one chunk of *one* prompt. If several prompts aren't done, it takes the one whose request was
-  admitted first, that is, got its slot first. The chunk that completes a prompt also gives that request its first
-  token.
+1. free slots are filled from the queue;
+2. each request whose prompt is done gets one token, all of them in one *decode pass*;
+3. the model computes one chunk of *one* prompt, that of the request that was admitted first, that is, got its slot
+   first. The chunk that completes a prompt also gives that request its first token;
+4. requests that have their last token leave.
 
-So a step can make two forward passes: one for the requests that decode, one for the chunk.
+So a step makes at most two forward passes.
+
+> **first come, first served**: the rule that requests are admitted in the order in which they arrived.
 
 Here are three stories, D, B and F, and two slots, above with static batching and below with slots.
 """
@@ -103,21 +106,8 @@ for B.
 
 **Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are prefill, in chunks of
 16 tokens. B gets a token in every step of F's prefill; it doesn't stop for F. B's own first two steps are pale: it has
-its slot, but D's prompt comes first. The hatched end of slot 0 shows that the *decode pass*, the forward pass for the
-requests that are decoding, covers both rows, including one without a request.
-
-**Predict 02.a.** Now the six stories, with four slots and chunks of 64 tokens: every prompt fits in one chunk. Assume
-that every answer reaches its limit: 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Static batching took 180
-steps. How many does continuous batching take?
-"""
-
-# %%
-predict("02.a", ...)  # steps
-
-# %% [markdown]
-"""
-You'll build three parts: a mask for rows of unequal length, the chunk, and the step (exercises 02.3 to 02.5; 02.1 and
-02.2 are in "Further").
+its slot, but D's prompt comes first. And the hatched end of slot 0 shows that the decode pass covers both rows,
+including one without a request.
 
 ## The cache: one row per slot
 
@@ -136,10 +126,10 @@ print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f}
 
 # %% [markdown]
 """
-A forward pass writes the keys and values of its new tokens to their rows and columns. Then it reads the first
-`num_keys` columns of every row that takes part, as many as its longest request needs. Nothing clears a row when its
-request leaves. So in a shorter row, the last columns that are read hold zeros, or leftovers, such as keys of an earlier
-request. Here is the cache of the three stories shortly after F took over D's row, slot 0.
+A pass writes the keys and values of its new tokens to their rows and columns, and reads every row that takes part up to
+the column of the longest one. Nothing clears a row when its request leaves. So in a shorter row, the last columns that
+are read hold zeros, or leftovers, such as keys of an earlier request. Here is the cache of the three stories shortly
+after F took over D's row, slot 0.
 """
 
 # %%
@@ -150,33 +140,23 @@ draw_slot_rows(slots.trace, 22, max_seq_len=256)
 Row 0 holds F's columns, followed by what is left of D's, hatched. F must not see that part; it will overwrite it token
 by token. Most of both rows is dashed: reserved but never written.
 
-**Predict 02.b.** For the six stories, four rows of 256 columns are reserved, and their prompts have 24 tokens on
-average. What percentage of these columns holds tokens of running requests, averaged over the steps? A rough number will
-do.
-"""
-
-# %%
-predict("02.b", ...)  # percent of the cache in use
-
-# %% [markdown]
-"""
 ## Build 1: a mask for every row
 
 **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and itself. Everything
 beyond is a later token of the same chunk, a leftover, or empty. One rule covers both kinds of pass: many rows with one
 new token each, or one row with several.
 
-**Exercise 02.3.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
-`[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may attend".
-The 1 stands for the attention heads, which all use the same mask. In a row whose result isn't used, a position may be
-`num_keys` or more; then the whole row is True.
+**Exercise 02.1.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
+`[rows, new tokens]`, and `num_keys` the number of columns that the pass reads. Return a bool tensor of shape
+`[rows, 1, new tokens, num_keys]`, where True means "may attend". The 1 stands for the attention heads, which all use
+the same mask.
 
 Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
 a chunk with tokens at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at
 0–4 for the second.
 """
 
-# %% exercise="02.3"
+# %% exercise="02.1"
 from lessons_lib.batching.slot_cache import cache_mask
 
 # %% [markdown]
@@ -197,18 +177,14 @@ B is the longest, so it sees every column of this pass.
 
 ### What happens without the mask
 
-There are two slots. C runs for a long time in slot 0. Slot 1 goes to F first, then to E. The library's loop,
-`batch_generate`, serves them twice: with your mask, and with a careless mask that lets every row see all columns of a
-decode pass.
+Two slots. C runs for a long time in slot 0; slot 1 goes to F first, then to E. The library's loop, `batch_generate`,
+serves them twice: with your mask, and with a careless one that lets every row see all columns of a decode pass.
 
 **Guess first:** what does the careless mask make of E's answer? An error, gibberish, or a story? If a story, whose?
 Words between » and « differ from the right answer.
 """
 
 # %%
-PARTS = dict(mask=cache_mask)
-
-
 def careless_mask(positions, num_keys):
     if positions.shape[1] > 1:  # a prompt chunk
         return cache_mask(positions, num_keys)
@@ -216,13 +192,13 @@ def careless_mask(positions, num_keys):
     return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)
 
 
-def answer_of_e(**parts):
+def answer_of_e(mask, loop=library_serve):
     prompts = [PROMPTS[NAMES.index(name)] for name in "CFE"]
-    how = dict(max_new_tokens=[70, 3, 40], names="CFE", batch_size=2, **PARTS | parts)
-    return batch_generate(model, tokenizer, prompts, **how)[2]
+    how = dict(max_new_tokens=[70, 3, 40], names="CFE", batch_size=2)
+    return batch_generate(model, tokenizer, prompts, **how, mask=mask, loop=loop)[2]
 
 
-right, careless = answer_of_e(), answer_of_e(mask=careless_mask)
+right, careless = answer_of_e(cache_mask), answer_of_e(careless_mask)
 print(f"your mask:\n   {PROMPTS[4]}{tokenizer.decode(right)}\n")
 print(f"careless mask:\n   {PROMPTS[4]} "
       f"{marked(tokenizer.decode(right), tokenizer.decode(careless))}\n")
@@ -239,111 +215,91 @@ prompt and not of E's. C is two tokens ahead of E, so a pass reads two columns m
 
 In a server, that is one user's text in another user's answer.
 
-## Build 2: one chunk of a prompt
+## A batch, printed
 
-While a long prompt is computed in one pass, all other requests wait, and their users see the text freeze. So a step
-computes only one chunk. ("Further" tries three sizes.)
+What will your loop have to do? Watch the library's. Two slots, chunks of 4 tokens, three requests X, Y and Z with
+prompts of 3, 6 and 2 tokens. Each line is a forward pass: who waits, who has which slot, and what goes in.
 
-> **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
-> between.
+**Guess first:** the model computes X and Y in one rectangle although Y's prompt isn't done. What goes in for Y, and
+where does its key end up?
+"""
 
-In a wave, all rows are at the same stage. Now each request has a state of its own, `RequestState.WAITING` and so on:
 
-```
-waiting ──▶ prefilling ──▶ decoding ──▶ finished
-                 └──────────────────────────▲
-```
+# %%
+def watched(batch):
+    compute = batch.forward
 
-A `Request` has an `id`, its `prompt_ids`, its `output_ids` so far, and `num_computed_tokens`: how many of its tokens
-have their keys and values in the cache. `move_to(state)` makes a transition. `append_token(token)` adds a token, an
-int, to the answer and makes the transition that follows from it: to decoding, or to finished after the end token or the
-last token allowed. (Both are given; they are exercise 02.1, in "Further".)
+    def forward(slots, tokens, positions):
+        queue = "".join(request.id for request in batch.waiting) or "-"
+        held = {slot: request.id for slot, request in batch.running.items()}
+        print(f"{queue:3}{held!s:20} {slots!s:11}  tokens {tokens!s:28} positions {positions}")
+        return compute(slots, tokens, positions)
 
-One object, `batch`, holds the model, the cache and everything else that the loop has to remember. You need these
-fields:
+    batch.forward = forward
+    return batch
 
-| field | what it is |
+
+asked = {"X": ("A dog ran", 3), "Y": ("The sun was up and the", 3), "Z": ("One day", 2)}
+waiting = deque(Request(name, tokenizer(text).input_ids, limit)
+                for name, (text, limit) in asked.items())
+print({request.id: request.prompt_ids for request in waiting}, "\n")
+library_serve(watched(SlotBatch(model, SlotCache(model, 2, 256), 4, waiting)))
+
+# %% [markdown]
+"""
+Read it pass by pass. X's chunk completes its prompt, so X has a token. In the second pass, X decodes at position 3. Y's
+row takes part, because a batch is a rectangle, but with a *dummy* token, whose output is thrown away. Its key is
+written to column 0, and in the very next pass Y's chunk overwrites it. That is the trick: a dummy goes where the row's
+next real token will go. In the fourth pass, that is column 4.
+
+## Build 2: the loop
+
+The `batch` that you saw has everything you need:
+
+| | what it is |
 |---|---|
-| `batch.waiting` | queue (`deque`) of requests without a slot |
-| `batch.running` | dict: slot → the request in it, in order of admission |
-| `batch.slots` | a `SlotManager`, used in exercise 02.5 |
-| `batch.slots_in(state)` | list of the slots whose request is in that state, in order of admission |
-| `batch.prefill_step` | the largest number of prompt tokens computed in one step |
+| `batch.waiting` | queue (`deque`) of requests without a slot; more may arrive while you serve |
+| `batch.running` | dict: slot → the request in it, in order of admission. You keep it up to date |
+| `batch.num_slots`, `batch.prefill_step` | the number of slots, and the longest chunk |
+| `batch.forward(slots, tokens, positions)` | one pass, with your mask. `slots` is a `range`; `tokens` and `positions` have a list for each of these slots. Returns for each slot the token that comes next |
 
-One function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a `range` of
-rows, such as `range(2, 3)` for slot 2 alone. `tokens` and `positions` contain one list per row, and `num_keys` is the
-number of columns that the pass reads. It makes the mask with your `cache_mask`, and returns the logits of each row's
-last token, of shape `[slots, vocabulary]`. It changes no request.
+A request has its `prompt_ids`; its `output_ids`, to which you append; `num_computed_tokens`, yours to count with; and
+`is_done`, which is True once its answer is complete.
 
-The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
-are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
-decoding request, at position `num_computed_tokens`. **Guess first:** the pass also writes the dummy token's key to the
-cache. Why does that do no harm?
+**Exercise 02.2.** Write `serve(batch)`, the whole loop. It returns when every answer is complete; by then
+`batch.running` is empty. Only the answers and the passes count. Which slot a request gets, and how you organize the
+code, is up to you. What must hold:
+
+- A step fills *all* free slots, then decodes, then computes one chunk, then lets go of those that are done. So a
+  request that has got its first token in a step decodes from the next one on.
+- Every request that decodes gets a token in every step, and all share one pass, which covers all slots. There is no
+  decode pass if none decodes, and no chunk if every prompt is done.
+- A chunk is as long as it may be, and it's computed for its slot alone.
+
+Give it half an hour.
+"""
+
+# %% exercise="02.2"
+from lessons_lib.batching.continuous_batching import serve
+
+# %% [markdown]
+"""
+Now the six stories, with four slots and chunks of 64 tokens, so every prompt fits in one chunk. Every answer reaches its
+limit: 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Static batching took 180 steps.
+
+**Predict 02.a.** How many steps does your loop take?
 """
 
 # %%
-show_source(decode_all)
+predict("02.a", ...)  # steps
 
 # %% [markdown]
 """
-The dummy's key is in the column that the request's next token gets, or in column 0 of an empty slot. Computing that
-token overwrites the column before anything may read it.
-
-**Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request: of those that are
-prefilling, the one that was admitted first. If no request is prefilling, it does nothing. The call that computes the
-end of the prompt also gives the request its first token.
-
-Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16. Four calls compute tokens 0–15,
-16–31, 32–47 and 48–59; `num_computed_tokens` is 16, 32, 48 and 60 after them. A chunk reads the columns up to its end
-and no others: the second one 32. After the fourth, X is decoding and has one token.
-"""
-
-# %% exercise="02.4"
-from lessons_lib.batching.continuous_batching import prefill_chunk
-
-# %% [markdown]
-"""
-## Build 3: the step
-
-`batch.slots.acquire(id)` takes a slot for the request with that id out of the list `batch.slots.free` and returns it.
-`batch.slots.release(id)` puts it back. (`SlotManager` is given; it is exercise 02.2, in "Further".)
-
-**Exercise 02.5.** Write `step(batch)`, one step of the loop. You have `decode_all` and `prefill_chunk`. What a step
-must achieve:
-
-- A request that got its last token in one step gives its slot back in the next one, not in the same step. So the code
-  that calls `step` still finds it in `batch.running`.
-- A slot never stays empty during a step while a request is waiting, and no request overtakes another in the queue.
-- A slot belongs to one request for the whole step: both passes see the same slots.
-- A request that is admitted is prefilling from then on.
-- Every request that was decoding when the step began gets exactly one token, and one chunk of one prompt is computed,
-  possibly that of a request admitted in this very step. No request gets two tokens in one step.
-- After the step, `batch.running` and `batch.slots` agree on which request has which slot, and `batch.running` is in
-  order of admission.
-
-> **first come, first served**: the rule that requests are admitted in the order in which they arrived.
-
-Example: two slots, `prefill_step` 64; the prompts of A, B and C have 3 tokens, and A may have 2 tokens, B and C 5.
-
-| step | slot 0 | slot 1 | queue |
-|---|---|---|---|
-| 1 | A: chunk, 1st token | B: no chunk yet | C |
-| 2 | A: 2nd and last token | B: chunk, 1st token | C |
-| 3 | C: chunk, 1st token | B: 2nd token | – |
-| 4 | C: 2nd token | B: 3rd token | – |
-"""
-
-# %% exercise="02.5"
-from lessons_lib.batching.continuous_batching import step
-
-# %% [markdown]
-"""
-Now your parts serve the six stories. From here on, every run of continuous batching uses `MINE`. The stepper shows the
-whole run below the waves of lesson 01.
+From here on, every run of continuous batching is `MINE`. The stepper shows the whole run below the waves of lesson 01.
 """
 
 # %%
-MINE = PARTS | dict(step=step)
+MINE = dict(mask=cache_mask, loop=serve)
 continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4,
                         prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
@@ -374,21 +330,26 @@ end = tokenizer.eos_token_id
 stories = [Request(story.name, prompt_ids[story.name], story.max_new_tokens, end)
            for story in STORIES]
 yours = Request("yours", tokenizer(OPENING).input_ids, 30, end)
-batch = SlotBatch(model, SlotCache(model, 4, 256), SlotManager(4), 64, deque(stories),
-                  mask=cache_mask)
-steps, shown = 0, None
-while batch.has_work():  # the loop of `batch_generate`, and one request that arrives later
-    if steps == ARRIVES:
-        batch.waiting.append(yours)
-    step(batch)
-    steps += 1
-    slots_now = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}"
-                        for slot in range(4))
-    waiting = " ".join(request.id for request in batch.waiting) or "-"
-    line = f"slots: {slots_now} waiting: {waiting}"
+batch = SlotBatch(model, SlotCache(model, 4, 256), 64, deque(stories), mask=cache_mask)
+compute, steps, shown = batch.forward, 0, None
+
+
+def forward(slots, tokens, positions):  # one request arrives while the loop runs
+    global steps, shown
+    steps += len(slots) == batch.num_slots or steps == 0  # a decode pass begins a step
+    held = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}"
+                   for slot in range(4))
+    line = f"slots: {held} waiting: {' '.join(each.id for each in batch.waiting) or '-'}"
     if line != shown:
         print(f"step {steps:3}   {line}")
         shown = line
+    if steps == ARRIVES and yours not in batch.waiting:
+        batch.waiting.append(yours)
+    return compute(slots, tokens, positions)
+
+
+batch.forward = forward
+serve(batch)
 print(f"\n{OPENING}{tokenizer.decode(yours.output_ids)}\n")
 same = [request.output_ids for request in stories] == continuous.outputs
 print("the answers to the six stories are the same as without your request:", same)
@@ -476,8 +437,8 @@ Table(
 Four slots that are refilled beat eight rows that aren't: 76 steps instead of 108, at half the mean latency. Slot
 utilization shows why.
 
-Steps aren't seconds, though: a step over more rows takes longer, and a step that decodes and computes a chunk makes two
-passes. So here is the clock, the faster of two runs:
+But steps aren't seconds. Now the clock, the faster of two runs. **Guess first:** which of the columns above will it
+confirm on this machine?
 """
 
 # %% tags=["measured"]
@@ -498,34 +459,47 @@ for (kind, n), (throughput, _, latency) in seconds.items():
 
 # %% [markdown]
 """
-Why don't eight slots give eight times the throughput? A pass over more rows takes longer, rows without a request are
-computed all the same, and every prompt still takes a pass of its own. So more slots can even be slower.
+In steps, static batching halves the mean latency of one at a time, and eight slots beat four by far. On the clock, much
+less of that is left, or nothing. A step counts as one, whatever is in it. But a pass over eight rows takes longer than
+over one, and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Then
+all of the wave waits for its longest answer. With eight slots, rows without a request are computed too. Continuous
+batching gains all the same, because its rows are full.
 
-The ledger measures the speed, throughput relative to one request at a time, for the six stories:
+On the H200 of lesson 01, some two hundred tokens could share a pass at the price of one. There a decode step over eight
+rows takes about as long as over one, and the table in steps is close to the table in seconds.
+
+The ledger has the six stories:
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "02", with_cache_only=True)
+ledger(model, tokenizer, "02", with_cache_only=True, columns=(
+    "tokens computed", "useful", "cache reserved", "used", "forward calls", "speed"))
 
 # %% [markdown]
 """
-Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful,
-nothing is copied, and there are 108 forward calls instead of 180. But no other row reserves as much cache. (Speeds
-differ from run to run: compare them within one table.)
+<!-- The same rows recorded on a GPU go here: waves of 4 and 64, slots of 4 and 64. -->
+
+Fewer token positions than with waves, a larger share of them useful, and 108 forward calls instead of 180. But no other
+row reserves as much cache. (Speeds differ from run to run.)
 
 ## What production does
 
-- **Orca** (Yu et al., 2022) is the paper behind this lesson. It calls the idea *iteration-level scheduling*.
-  **Sarathi-Serve** (Agrawal et al., 2024) puts the chunk into the same batch as the decodes.
+- **Orca** (Yu et al., 2022) is the paper behind this lesson; it says *iteration-level scheduling*. **Sarathi-Serve**
+  (Agrawal et al., 2024) puts the chunk into the same batch as the decodes.
 - **vLLM** keeps `waiting`, `running` and each request's `num_computed_tokens` too: see `Scheduler` in
-  `vllm/v1/core/sched/scheduler.py`. Our `batch_size` is its `max_num_seqs`.
+  `vllm/v1/core/sched/scheduler.py`. Our `num_slots` is its `max_num_seqs`.
 - **Hugging Face transformers** has `generation/continuous_batching/`. Like vLLM, it divides the cache into blocks
   instead of reserving whole rows, for the reason that follows.
 
 ## What is still wrong
 
-You predicted how much of the reserved cache is in use. Here is the answer, and two other kinds of waste:
+**Predict 02.b.** For the six stories, four rows of 256 columns were reserved, and the prompts have 24 tokens on
+average. What percentage of these columns held tokens of running requests, averaged over the steps? A rough number will
+do.
 """
+
+# %%
+predict("02.b", ...)  # percent of the cache in use
 
 # %%
 reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
@@ -573,7 +547,7 @@ quiz("02")
 """
 ## Further (optional)
 
-Nothing here is needed for the lesson, and its 85 minutes don't include it.
+Nothing here is needed for the lesson, and its 75 minutes don't include it.
 
 ### Stretch: which request gets the free slot?
 
@@ -608,8 +582,6 @@ change back if slot 1 is set to zero when F leaves it, with the same careless ma
 """
 
 # %%
-from lessons_lib.batching.continuous_batching import step as library_step
-
 # position of the new token in slot 1 -> how many columns that decode pass reads
 columns_read = {}
 
@@ -620,21 +592,27 @@ def watched_mask(positions, num_keys):
     return careless_mask(positions, num_keys)
 
 
-def clear_then_step(batch):
-    for slot in batch.slots_in(RequestState.FINISHED):
-        for layer in batch.cache.layers:
-            layer.keys[slot] = layer.values[slot] = 0
-    library_step(batch)
+def serve_in_cleared_rows(batch):
+    compute = batch.forward
+
+    def forward(slots, tokens, positions):
+        if len(slots) == 1 and positions[0][0] == 0:  # the first chunk of a prompt
+            for layer in batch.cache.layers:
+                layer.keys[slots.start] = layer.values[slots.start] = 0
+        return compute(slots, tokens, positions)
+
+    batch.forward = forward
+    library_serve(batch)
 
 
-assert answer_of_e(mask=watched_mask) == careless
+assert answer_of_e(watched_mask) == careless
 first = len(prompt_ids["E"])
 for position in range(first, first + 3):
     foreign = tokenizer.decode(prompt_ids["F"][position + 1 : columns_read[position]])
     fed, new = (tokenizer.decode(careless[i])
                 for i in (position - first, position - first + 1))
     print(f"{fed!r} sees F's {foreign!r}; the next token is {new!r}")
-cleared = answer_of_e(mask=careless_mask, step=clear_then_step)
+cleared = answer_of_e(careless_mask, serve_in_cleared_rows)
 print("careless mask, but the row is cleared: the answer is the right one:", cleared == right)
 
 # %% [markdown]
@@ -679,68 +657,4 @@ reveal("02.c", first, unit="steps")
 """
 With chunks of 240, the first token of the new request comes soonest, and the other three wait longest for one of their
 own. That is a trade-off, and the choice is up to the operator of the server.
-
-### Your own request
-
-`NEXT_STATES` maps each state to the set of states that may follow it: `NEXT_STATES[RequestState.WAITING]` is
-`{RequestState.PREFILLING}`, and `NEXT_STATES[RequestState.FINISHED]` is the empty set.
-
-**Exercise 02.1** (optional). Write the two methods of `Request`. The fields are given.
-
-- `move_to(state)` makes an allowed transition and refuses any other by raising `IllegalTransition`. A refused call
-  changes nothing, so the caller can catch the error and the request is still intact.
-- `append_token(token)` adds a token to the answer, and the state (and `finish_reason`) follows from it.
-
-Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
-makes it 80 tokens; E is now finished, with `finish_reason == "length"`. If the token had been 0, the reason would be
-`"stop"`, and 0 would be the last token of the answer, as in `generate`. A token that is neither the end token nor the
-last one allowed leaves E decoding.
-
-A waiting or finished request accepts no tokens at all: `append_token` raises `IllegalTransition`, and nothing has
-changed, neither the answer nor the reason.
 """
-
-# %% exercise="02.1"
-from dataclasses import dataclass, field
-
-from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
-
-from lessons_lib.batching.request import Request
-
-# %%
-mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4,
-                  **MINE | {"new_request": Request})
-print("the six stories with your requests: the same answers:",
-      mine.outputs == continuous.outputs)
-
-# %% [markdown]
-"""
-### Your own slot manager
-
-A slot that is given away twice mixes two answers. A slot that is never released is lost until the server restarts. So
-the class that keeps track of the slots rejects any call that can't be right.
-
-`free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
-from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
-
-**Exercise 02.2** (optional). Write `acquire` and `release`, including the three errors listed in their docstrings. A
-refused call changes nothing. An example with two slots:
-
-- `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.
-- After `release("A")`, `acquire("C")` returns the slot that A had.
-- A second `release("A")` raises `ValueError`.
-
-You may pick any free slot. The indices in this example are those of the reference, which takes the last element of
-`free`.
-"""
-
-# %% exercise="02.2" given="__init__"
-from lessons_lib.batching.slots import NoFreeSlot
-
-from lessons_lib.batching.slots import SlotManager
-
-# %%
-mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4,
-                  **MINE | {"new_slots": SlotManager})
-print("the six stories with your slot manager: the same answers:",
-      mine.outputs == continuous.outputs)

@@ -1,6 +1,6 @@
 """Encode and validate the prompts of a batch before anything is computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -53,7 +53,6 @@ def encode_prompt(
 def make_requests(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]],
     max_new_tokens: int | Sequence[int] | None, names: Sequence[str] | None, context: int | None = None,
-    new_request: Callable[..., Request] = Request,
 ) -> list[Request]:  # fmt: skip
     """Build the requests of a call, with the ids `names`, by default "0", "1", ...
 
@@ -63,7 +62,7 @@ def make_requests(
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens, context)
     own_names = request_names(names, len(prompt_ids))
     return [
-        new_request(name, ids, max_tokens, tokenizer.eos_token_id)
+        Request(name, ids, max_tokens, tokenizer.eos_token_id)
         for name, ids, max_tokens in zip(own_names, prompt_ids, max_tokens_each)
     ]
 

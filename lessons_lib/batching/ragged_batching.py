@@ -9,10 +9,13 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_forward, scatter_cache, unpack
-from lessons_lib.batching.continuous_batching import NoProgress
 from lessons_lib.batching.prompts import make_requests
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.models.validate import BadRequest, must
+
+
+class NoProgress(RuntimeError):
+    """A step computed nothing although requests are unfinished."""
 
 
 @dataclass

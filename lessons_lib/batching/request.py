@@ -51,6 +51,11 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
+    @property
+    def is_done(self) -> bool:
+        """True if the answer is complete: it ends with the end token, or has reached its limit."""
+        return len(self.output_ids) >= self.max_new_tokens or self.eos_token_id in self.output_ids[-1:]
+
     def move_to(self, state: RequestState) -> None:
         """Change the state; `NEXT_STATES` lists the allowed transitions.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
-from lessons_lib.batching.continuous_batching import step as slot_step
+from lessons_lib.batching.continuous_batching import serve as serve_slots
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_with_cache
 from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import PagedBatch, paged_generate, paged_step
@@ -22,7 +22,7 @@ from lessons_lib.recording.forward_passes import Forward, watch_forwards
 from lessons_lib.recording.fragmentation import paged_use, tokens_held
 from lessons_lib.recording.packed_steps import PackedStep, PackedStepRecorder
 from lessons_lib.recording.pool_states import PagedStep, watch_paged_passes
-from lessons_lib.recording.slot_steps import record_slot_step
+from lessons_lib.recording.slot_steps import recorded_serve
 from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
@@ -137,14 +137,14 @@ def _steps_of_wave(
 
 
 def _record_slots(
-    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, step: Any = slot_step, **options: Any
+    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, loop: Any = serve_slots, **options: Any
 ) -> RecordedRun:
     run = RecordedRun()
 
     def recorded(batch: SlotBatch) -> None:
-        run.trace.steps.append(record_slot_step(batch, step))
+        run.trace = recorded_serve(batch, loop)
 
-    run.outputs = batch_generate(model, tokenizer, prompts, names=names, step=recorded, **options)
+    run.outputs = batch_generate(model, tokenizer, prompts, names=names, loop=recorded, **options)
     return run
 
 

@@ -1,47 +1,77 @@
-"""Lesson 02: record the work of every batch slot in a step of continuous batching."""
+"""Lesson 02: record the work of every batch slot in each step of continuous batching."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from lessons_lib.batching.continuous_batching import SlotBatch
-from lessons_lib.batching.request import Request, RequestState
-from lessons_lib.recording.forward_passes import before_each_pass
-from lessons_lib.recording.trace import RowWork, Step
+from lessons_lib.batching.request import Request
+from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
-def record_slot_step(batch: SlotBatch, step: Callable[[SlotBatch], None]) -> Step:
-    """Run one step and record the work of every batch slot."""
-    known = [*batch.waiting, *batch.running.values()]
-    before = {request.id: (request.num_computed_tokens, request.state) for request in known}
-    passes: list[tuple[range, int, dict[int, Request]]] = []  # slots computed, positions of each, requests in them
+class SlotRecorder:
+    """Records what a loop over batch slots computes: it stands in for `batch.forward`.
 
-    def note() -> None:
-        layer: Any = batch.cache.layers[0]
-        rows, positions = layer.view.rows, layer.view.positions
-        passes.append((range(rows.start, rows.stop), positions.shape[1], dict(batch.running)))
+    A step is one decode pass, if any request decodes, and the chunk after it. So a decode pass begins a step, and so
+    does a chunk behind another one.
+    """
 
-    with before_each_pass(batch.model, note):
-        started = time.perf_counter()
-        step(batch)
-        seconds = time.perf_counter() - started
-    # A request may have left its slot at the end of the step; the passes show its slot.
-    occupants = {slot: request for _, _, running in passes for slot, request in running.items()} | batch.running
-    rows = []
-    for slot in range(batch.slots.num_slots):
-        computed = sum(num_tokens for slots, num_tokens, _ in passes if slot in slots)
-        request = occupants.get(slot)
-        if request is None:
-            rows.append(RowWork(None, "idle", computed, useful=0))
-            continue
-        computed_before, state_before = before[request.id]
-        phase = "decode" if state_before is RequestState.DECODING else "prefill"
-        rows.append(RowWork(request.id, phase, computed, useful=request.num_computed_tokens - computed_before))
-    return Step(
-        rows=tuple(rows),
-        seconds=seconds,
-        waiting=tuple(request.id for request in batch.waiting),
-        forward_calls=len(passes),
-        cache_reserved=batch.slots.num_slots * batch.cache.max_seq_len,
-        cache_used=sum(request.num_computed_tokens for request in occupants.values()),
-    )
+    def __init__(self, batch: SlotBatch):
+        self.batch, self.forward, self.trace = batch, batch.forward, Trace()
+        self.stored: Counter[str] = Counter()  # tokens of each request whose keys and values are in the cache
+        self._begin()
+
+    def _begin(self) -> None:
+        self.started = time.perf_counter()
+        self.calls, self.is_full = 0, False
+        self.computed, self.useful = Counter[int](), Counter[int]()
+        self.owners: dict[int, tuple[Request, str]] = {}
+        self.waiting: tuple[str, ...] = ()
+
+    def __call__(self, slots: range, tokens: list[list[int]], positions: list[list[int]]) -> list[int]:
+        running = self.batch.running
+        decoding = [slot for slot in slots if slot in running and running[slot].output_ids]
+        is_chunk = len(slots) == 1 and not decoding
+        if self.is_full or (self.calls and not is_chunk):
+            self.close()
+        for slot, request in running.items():
+            self.owners.setdefault(slot, (request, "decode" if request.output_ids else "prefill"))
+        self.waiting = tuple(request.id for request in self.batch.waiting)
+        self.calls, self.is_full = self.calls + 1, is_chunk
+        for slot, new in zip(slots, tokens):
+            self.computed[slot] += len(new)
+            if slot in running and (is_chunk or slot in decoding):
+                self.useful[slot] += len(new)
+                self.stored[running[slot].id] += len(new)
+        return self.forward(slots, tokens, positions)
+
+    def close(self) -> None:
+        """Note the step that is over."""
+        if not self.calls:
+            return
+        rows = []
+        for slot in range(self.batch.num_slots):
+            request, phase = self.owners.get(slot, (None, "idle"))
+            rows.append(RowWork(request and request.id, phase, self.computed[slot], self.useful[slot]))
+        step = Step(
+            rows=tuple(rows),
+            seconds=time.perf_counter() - self.started,
+            waiting=self.waiting,
+            forward_calls=self.calls,
+            cache_reserved=self.batch.num_slots * self.batch.cache.max_seq_len,
+            cache_used=sum(self.stored[request.id] for request, _ in self.owners.values()),
+        )
+        self.trace.steps.append(step)
+        self._begin()
+
+
+def recorded_serve(batch: SlotBatch, serve: Callable[[SlotBatch], None]) -> Trace:
+    """Serve a batch, and record the steps."""
+    recorder = SlotRecorder(batch)
+    batch.forward = recorder  # type: ignore[method-assign]
+    try:
+        serve(batch)
+    finally:
+        del batch.forward
+    recorder.close()
+    return recorder.trace

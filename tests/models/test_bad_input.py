@@ -4,11 +4,11 @@ import pytest
 import torch
 from oracle import TINY_TOKENIZER
 
-from lessons_lib.batching.continuous_batching import NoProgress, batch_generate
+from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one
 from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import paged_generate
-from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_generate
+from lessons_lib.batching.ragged_batching import NoProgress, RaggedBatch, ragged_generate
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.loading import DamagedModel, ModelNotFound, load_model

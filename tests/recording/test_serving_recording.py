@@ -7,21 +7,20 @@ import pytest
 from oracle import TINY_TOKENIZER, ragged_requests
 
 from lessons_lib.attention.packing import copied_tokens
-from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, step
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, serve
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
 from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import RaggedBatch, loop_forward, ragged_generate, ragged_step
 from lessons_lib.batching.request import Request
 from lessons_lib.batching.slot_cache import SlotCache
-from lessons_lib.batching.slots import SlotManager
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.recording.packed_steps import PackedStepRecorder
 from lessons_lib.recording.serving import record_run
-from lessons_lib.recording.slot_steps import record_slot_step
+from lessons_lib.recording.slot_steps import recorded_serve
 
 LOOPS = {
     "alone": (generate_one_by_one, {}),
@@ -75,9 +74,8 @@ def test_a_function_that_is_no_loop_is_refused():
 
 def test_a_step_of_slots_names_idle_prefilling_and_decoding_slots():
     model = tiny_model("qwen2", seed=3)
-    batch = SlotBatch(model, SlotCache(model, 3, 32), SlotManager(3), prefill_step=4, waiting=deque())
-    batch.waiting.extend([Request("A", [5, 6, 7], 3), Request("B", [8] * 6, 3)])
-    first, second = record_slot_step(batch, step), record_slot_step(batch, step)
+    requests = deque([Request("A", [5, 6, 7], 3), Request("B", [8] * 6, 3)])
+    first, second, *_ = recorded_serve(SlotBatch(model, SlotCache(model, 3, 32), 4, requests), serve).steps
     assert [(row.request, row.phase, row.computed, row.useful) for row in first.rows] == [
         ("A", "prefill", 3, 3),
         ("B", "prefill", 0, 0),

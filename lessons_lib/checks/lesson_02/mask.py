@@ -1,291 +1,119 @@
-"""Judges 02.3, `cache_mask`: a token sees its own position and the ones before it, in its own row."""
+"""02.1, `cache_mask`: a token sees its own position and the ones before it, in its own row."""
 
-import re
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from lessons_lib.batching.slot_cache import cache_mask
-from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise
 
-# (positions, num_keys), smallest first. `positions` has one list per row: the positions of its new tokens.
-MASK_CASES = (
-    ([[2]], 5),
-    ([[0]], 1),
-    ([[2], [0], [3]], 5),
-    ([[0, 1, 2]], 4),
-    ([[3, 4]], 5),
-    ([[3, 4]], 7),
-    ([[4, 5, 6], [0, 1, 2]], 9),
-    ([[40], [7], [0], [25]], 41),
-    ([[2], [6]], 3),  # the prefilling row of a decode pass is further than the pass reads
-    ([[64]], 65),
-    ([[200], [199]], 201),
+Case = tuple[list[list[int]], int]  # of each row, the positions of its new tokens; and num_keys
+
+
+def cases() -> Iterator[Case]:
+    yield [[2]], 5
+    yield [[0]], 1
+    yield [[2], [0], [3]], 5
+    yield [[1], [3], [0]], 5  # the shape of the one before, other positions
+    yield [[0, 1, 2]], 4
+    yield [[3, 4]], 5
+    yield [[3, 4]], 7
+    yield [[4, 5, 6], [0, 1, 2]], 9
+    yield [[40], [7], [0], [25]], 41
+    yield [[64]], 65
+    yield [[200], [199]], 201
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    positions, num_keys = case
+    watch(tell(case)[:-1], attempt, torch.tensor(positions), num_keys, subject="the mask")
+
+
+def tell(case: Case) -> str:
+    return f"`cache_mask(torch.tensor({case[0]}), {case[1]})`."
+
+
+MISTAKES = """
+A token sees itself, too: columns 0 to *p*, with *p*.
+~ columns <= => columns <
+A token at position *p* sees columns 0 to *p*, and yours sees one more: a later token, or what an earlier request left.
+~ columns <= positions[:, :, None] => columns <= positions[:, :, None] + 1
+The other way around: True means "may attend".
+~ columns <= => columns >
+or
+~ columns <= => columns >=
+Every token sees every column: what an earlier request left, too.
+~ columns <= positions[:, :, None] => columns <= num_keys + 0 * positions[:, :, None]
+One mask for all rows: here every row is treated as the longest one. Each row has a request of its own.
+~ positions[:, :, None] => positions.max().expand(*positions.shape, 1)
+One mask for all rows: here every row is treated as the shortest one, which then loses text. Each row has its own.
+~ positions[:, :, None] => positions.min().expand(*positions.shape, 1)
+Every row has the mask of row 0. Compare with the positions of each.
+~ positions[:, :, None] => positions[:1].expand(positions.shape)[:, :, None]
+All new tokens of a row have the mask of its first one. In a chunk, each token sees one column more than the one before.
+~ positions[:, :, None] => positions[:, :1].expand(positions.shape)[:, :, None]
+All new tokens of a row have the mask of its last one, so the first ones see tokens that come after them.
+~ positions[:, :, None] => positions[:, -1:].expand(positions.shape)[:, :, None]
+That is right for a chunk that begins the prompt. A later chunk, and a decoding token, also see everything before them:
+compare with the positions, not with the token's place in the chunk.
+~ positions[:, :, None] => torch.arange(positions.shape[1]).expand(positions.shape)[:, :, None]
+The axis for the heads is missing: insert one of size 1 behind the rows, such as `mask[:, None]`.
+= return columns <= positions[:, :, None]
+The axis for the heads comes right behind the rows: [rows, 1, new tokens, num_keys].
+= return (columns <= positions[:, :, None])[:, :, None]
+or
+= return (columns <= positions[:, :, None])[None]
+or
+= return (columns <= positions[:, :, None])[..., None]
+The mask has `num_keys` columns, as many as the pass reads, not only as many as the longest row needs.
+= columns = torch.arange(positions.max() + 1)
+That is an additive mask, with 0 where a token may attend. Return the comparison itself, True where it may.
+= return torch.zeros(*positions.shape, num_keys).masked_fill(columns > positions[:, :, None], -torch.inf)[:, None]
+A bool tensor is asked for: other dtypes mean something else. A float mask, for one, is added to the scores.
+= return (columns <= positions[:, :, None])[:, None].long()
+or
+= return (columns <= positions[:, :, None])[:, None].float()
+Compare every position with every column. The columns take the last axis, so the positions need a last axis of size 1:
+`positions[:, :, None]`, of shape [rows, new tokens, 1].
+~ positions[:, :, None] => positions
+or
+~ positions[:, :, None] => positions[:, None]
+or
+= return (columns[None, None] <= positions[:, None])[:, None]
+Earlier tokens never drop out of sight, however far back they are.
+~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 64))
+or
+~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 128))
+or
+~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 32))
+Each token sees only itself. It needs everything before it, too.
+~ columns <= => columns ==
+Position 0 is a position like any other: its token sees itself.
+= return ((columns <= positions[:, :, None]) & (positions[:, :, None] > 0))[:, None]
+Rows and new tokens are swapped.
+= return (columns <= positions.T[:, :, None])[:, None]
+"""
+
+TASK = Task(
+    reference="lessons_lib.batching.slot_cache:cache_mask",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES),
+    about={"returned": "True where the column is at most the token's position, in each row by itself."},
 )
 
-
-def check_cache_mask(attempt) -> None:
-    for positions, num_keys in MASK_CASES:
-        case = f"positions {positions}, num_keys {num_keys}."
-        want = cache_mask(torch.tensor(positions), num_keys)
-        got = _mask_of(attempt, torch.tensor(positions), num_keys, case)
-        _check_mask_kind(attempt, got, want, case)
-        if not torch.equal(got.cpu(), want):
-            raise _name_wrong_mask(attempt, got.cpu(), torch.tensor(positions), num_keys, case)
-    _check_second_call(attempt)
-
-
-def _check_second_call(attempt) -> None:
-    """Equal shapes, other positions: as in two decode passes, one after the other."""
-    earlier = None
-    for positions, case in (
-        ([[2], [0]], "positions [[2], [0]], num_keys 5."),
-        ([[1], [3]], "positions [[1], [3]], num_keys 5, after a call with positions [[2], [0]], num_keys 5."),
-    ):
-        want = cache_mask(torch.tensor(positions), 5)
-        got = _mask_of(attempt, torch.tensor(positions), 5, case)
-        _check_mask_kind(attempt, got, want, case)
-        if earlier is not None and torch.equal(got.cpu(), earlier):
-            raise Mistake(
-                "your mask is the one of the call before, whose positions were others.",
-                case=case,
-                idea="The positions move with every step. Do you keep masks between calls? Compute the mask anew in "
-                "each.",
-            )
-        if not torch.equal(got.cpu(), want):
-            raise _name_wrong_mask(attempt, got.cpu(), torch.tensor(positions), 5, case)
-        earlier = got.cpu().clone()
-
-
-def _mask_of(attempt, positions, num_keys: int, case: str):
-    """Call the attempt; shapes that don't broadcast are a mistake of their own."""
-    try:
-        return call(attempt, positions, num_keys, case=case)
-    except (RuntimeError, LookupError) as error:
-        if int(positions.max()) >= num_keys:
-            raise Mistake(
-                f"your code raised {type(error).__name__}: {str(error).rstrip('.')}.",
-                case=case,
-                idea="A position may lie beyond the columns that the pass reads: a decode pass covers prefilling rows, "
-                "too. Such a token sees all `num_keys` columns.",
-            ) from None
-        if "must match" not in str(error):
-            raise
-        raise Mistake(f"two of your tensors don't broadcast: {error}", case=case, idea=_LAST_AXIS) from None
-
-
-_LAST_AXIS = (
-    "Compare every position with every column. The columns, [num_keys], take the last axis, so the positions need a "
-    "last axis of size 1: `positions[:, :, None]`, of shape [rows, new tokens, 1]."
+EXERCISE = Exercise(
+    id="02.1",
+    title="a mask for every row",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Which columns may a token at position 3 see? Write it as a comparison between two numbers. Then do it for "
+        "all tokens and columns at once.",
+        "`torch.arange(num_keys)` has the columns, shape [num_keys]. Give the positions an axis of size 1 at the end, "
+        "so that comparing the two gives [rows, new tokens, num_keys]. The axis for the heads is still missing.",
+        "`(torch.arange(num_keys, device=positions.device) <= positions[:, :, None])[:, None]`.",
+    ),
 )
-
-
-def _breaks_on_a_chunk(attempt) -> bool:
-    try:
-        attempt(torch.tensor([[3, 4]]), 7)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _check_mask_kind(attempt, got, want, case: str) -> None:
-    if not isinstance(got, torch.Tensor):
-        raise Mistake(
-            f"the mask should be a torch tensor; yours is {type(got).__name__}.",
-            case=case,
-            idea="The model's attention takes a tensor.",
-        )
-    if got.shape != want.shape:
-        rows, _, new, _ = want.shape
-        idea = f"The shape is [rows, 1, new tokens, num_keys]; here rows is {rows}, and new tokens is {new}."
-        if got.shape == want[:, 0].shape:
-            idea = "The axis for the heads is missing. Insert an axis of size 1 after the rows: `mask[:, None]`."
-            if _breaks_on_a_chunk(attempt):
-                idea = (
-                    f"Two things. {_LAST_AXIS} (With one new token per row it works by accident; with two it breaks.) "
-                    "Then insert the axis for the heads: `mask[:, None]`."
-                )
-        raise Mistake(f"the shape should be {list(want.shape)}; yours is {list(got.shape)}.", case=case, idea=idea)
-    if got.dtype != torch.bool:
-        idea = (
-            "In a bool mask, True means that the token may attend. Other dtypes mean something else: a float mask, for "
-            "example, is added to the attention scores."
-        )
-        if got.is_floating_point() and bool((got == 0).any()) and bool((got < -1e3).any()):
-            idea = (
-                "Yours is an additive mask, with 0 where a token may attend. The exercise asks for the bool mask: the "
-                "result of the comparison, True where it may attend."
-            )
-        raise Mistake(
-            f"the mask should have dtype bool; yours has {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
-        )
-
-
-_ENDS_AT_THE_LAST_COLUMN = (
-    "the last token sees the last column, whatever its position",
-    "The pass may read more columns than this row has tokens. Only `positions` says where a token is.",
-)
-
-
-def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mistake:
-    """Recognise a wrong mask by what it equals."""
-    columns = torch.arange(num_keys)
-    own = positions[:, :, None]
-    new = positions.shape[1]
-    recognised = (
-        (
-            columns < own,
-            "no token sees itself",
-            "A token's own key is in the column of its own position, and it reads that one too: `<=`, not `<`, with "
-            "the columns numbered from 0.",
-        ),
-        (~(columns <= own), "True and False are swapped", "True means that the token may attend."),
-        (
-            torch.ones_like(columns <= own),
-            "every token sees every column",
-            "Columns beyond a row's own tokens hold keys of an earlier request, or nothing yet. Compare the column "
-            "with the position.",
-        ),
-        (
-            (columns <= positions.amax(dim=1)[:, None, None]).expand(len(positions), new, num_keys),
-            "the first token of a chunk sees the tokens after it",
-            "Within a chunk every token stops at its own position, not at the end of the chunk.",
-        ),
-        (
-            (columns <= positions.max()).expand(len(positions), new, num_keys),
-            "all rows see as much as the longest one",
-            "Every row has its own length. Compare the columns with the positions of that row.",
-        ),
-        (
-            (columns <= positions.amin(dim=0)[:, None]).expand(len(positions), new, num_keys),
-            "all rows see only as much as the shortest one",
-            "Every row has its own length. Compare the columns with the positions of that row.",
-        ),
-        (
-            (columns <= torch.arange(new)[:, None]).expand(len(positions), new, num_keys),
-            "the tokens of this chunk see only as much as if the sequence started with them",
-            "A later chunk starts at a later position. Compare with `positions`, which count from the start of the "
-            "sequence.",
-        ),
-        (
-            (columns <= torch.arange(new)[:, None] + num_keys - new).expand(len(positions), new, num_keys),
-            *_ENDS_AT_THE_LAST_COLUMN,
-        ),
-        (
-            (columns <= positions[0][:, None]).expand(len(positions), new, num_keys),
-            "all rows have the mask of row 0",
-            "Keep the axis of the rows: `positions[:, :, None]` has one entry for each token of each row.",
-        ),
-        (
-            (columns <= positions[:, :1, None]).expand(len(positions), new, num_keys),
-            "all tokens of a chunk see only as much as its first token",
-            "Every token of a chunk has a position of its own: compare the columns with all of `positions`.",
-        ),
-        (
-            (columns >= num_keys - 1 - own),
-            "the tokens seen are the last columns",
-            "There is no padding on the left here: the token at position p is in column p, so the tokens before it are "
-            "in the columns before p.",
-        ),
-        (
-            (columns == own),
-            "a token sees only itself",
-            "It must see all the tokens before it as well.",
-        ),
-        (
-            columns <= own + 1,
-            "a token sees one column too many",
-            "The token at position p sees columns 0 to p: p + 1 columns, the last of them its own.",
-        ),
-    )
-    for wrong, what, idea in recognised:
-        if torch.equal(got[:, 0], wrong):
-            break
-    else:
-        what, idea = _tokens_mixed_up(got[:, 0], columns <= own) or (
-            "some entries are wrong",
-            "An entry is True if column <= position, with the position of that token. Nothing else limits it: a token "
-            "sees column 0, too, however far it is.",
-        )
-    what, idea = _in_a_chunk(attempt, what, idea)
-    if what == "some entries are wrong" and int(positions.max()) >= num_keys:
-        idea = (
-            "A position may lie beyond the columns that the pass reads: a decode pass covers prefilling rows, too. "
-            "Such a token sees all `num_keys` columns."
-        )
-    if what == "no token sees itself":
-        what, idea = _who_sees_itself(attempt, what, idea)
-    row, token = next((r, t) for r, t in torch.cartesian_prod(torch.arange(len(positions)), torch.arange(new)).tolist()
-                      if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
-    return Mistake(
-        f"in your mask, {what}. Row {row}, token at position {int(positions[row, token])}: "
-        + _compared(columns <= own[row, token], got[row, 0, token]),
-        case=case,
-        idea=idea,
-    )
-
-
-def _tokens_mixed_up(got, want) -> tuple[str, str] | None:
-    """What the mistake is, if these are the right masks of the tokens, but not each in its place."""
-    if sorted(got.flatten(0, 1).tolist()) != sorted(want.flatten(0, 1).tolist()):
-        return None
-    return (
-        "some tokens have the mask of another token",
-        "Is there a transpose, a reshape or a sort in your code that changes the order of the tokens? "
-        "`positions[:, :, None]` keeps it: [rows, new tokens, 1].",
-    )
-
-
-def _who_sees_itself(attempt, what: str, idea: str) -> tuple[str, str]:
-    """What the mistake is, if tokens at other positions see their own column."""
-    try:
-        seeing = [p for p in range(4) if bool(attempt(torch.tensor([[p]]), 5).reshape(5)[p])]
-    except Exception:
-        return what, idea
-    if not seeing:
-        return what, idea
-    if seeing == [1, 2, 3]:
-        return (
-            "the token at position 0 sees nothing",
-            "It should see column 0, which is its own. Tokens at positions 1, 2 and 3 do see their own columns: what "
-            "does your code do differently at 0?",
-        )
-    return (
-        "this token doesn't see itself",
-        "A token's own key is in the column of its own position, and it reads that one too. In yours, a token alone at "
-        f"position {' or '.join(map(str, seeing))} does: what is different here?",
-    )
-
-
-def _in_a_chunk(attempt, what: str, idea: str) -> tuple[str, str]:
-    """What the mistake is, if a chunk shows it more clearly than one token does."""
-    try:
-        drawn = [_drawn(row) for row in attempt(torch.tensor([[3, 4]]), 7)[0, 0]]
-    except Exception:
-        return what, idea
-    if what == "every token sees every column" and drawn == ["######.", "#######"]:
-        return _ENDS_AT_THE_LAST_COLUMN
-    if what == "a token sees only itself" and drawn == ["...#...", "...##.."]:
-        return "a token sees only its own chunk", "It must see the earlier tokens of its request too: columns 0 to p."
-    return what, idea
-
-
-def _drawn(row) -> str:
-    return "".join("#" if may else "." for may in row.tolist())
-
-
-def _compared(want, got) -> str:
-    """The right row and the learner's: drawn, or in words if it is long."""
-    if len(want) <= 48:
-        return f"it should be `{_drawn(want)}`; yours is `{_drawn(got)}` (# may attend, . may not)."
-    return f"it should see {_seen_columns(want)}; yours sees {_seen_columns(got)}."
-
-
-def _seen_columns(row) -> str:
-    runs = [run.span() for run in re.finditer("#+", _drawn(row))]
-    named = [f"{begin} to {end - 1}" if end - begin > 1 else str(begin) for begin, end in runs]
-    if len(named) > 3:
-        named = [*named[:2], f"{len(named) - 2} more parts"]
-    if not named:
-        return "none"
-    noun = "column" if len(named) == 1 and "to" not in named[0] else "columns"
-    return f"{noun} " + (", ".join(named[:-1]) + " and " + named[-1] if len(named) > 1 else named[0])

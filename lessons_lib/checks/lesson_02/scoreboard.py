@@ -32,7 +32,7 @@ Rule = Callable[[list[WaitingRequest]], int]
 
 
 def first_come(waiting: list[WaitingRequest]) -> int:
-    """As in exercise 02.5."""
+    """As in exercise 02.2."""
     return 0
 
 
