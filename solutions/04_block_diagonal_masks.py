@@ -6,12 +6,12 @@
 
 **How can tokens of different requests share one row without affecting each other?**
 
-90 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
+75 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
 (positions, padding) helps
 
 In this lesson all requests share a single row, without padding. An attention mask keeps them apart, and it needs only
-two integers per token. First, you run the six stories in one row, and each gets the same tokens as it would alone. Then
-you write the attention that fast kernels compute, and the model runs on it without any mask.
+two integers per token. You run the six stories in one row, and each gets the tokens that it gets alone. Then you write
+the attention that fast kernels compute, and the model runs on it without any mask.
 """
 
 # %% folded=true
@@ -53,8 +53,7 @@ def show_text(label, name, answer, right=None):
 """
 ## The problem: a rectangle has padding
 
-We want to run the six prompts through the model together. As a rectangular batch they look like this, with `#` for a
-token and `.` for padding:
+Here are the six prompts as a rectangular batch, with `#` for a token and `.` for padding:
 """
 
 # %%
@@ -69,8 +68,8 @@ print(
 
 # %% [markdown]
 """
-The model computes every cell, padding included. Do we need a rectangle at all? Let's put the tokens one after another
-in one long row, first those of F, then those of C. » and « mark the words that differ from the right answer.
+The model computes every cell, padding included. Do we need a rectangle at all? Let's put the tokens in one long row,
+first those of F, then those of C. » and « mark the words that differ from the right answer.
 """
 
 # %%
@@ -84,18 +83,17 @@ show_text("C after F:", "C", after_f, alone)
 # %% [markdown]
 """
 Anna, her grandma and the old dog belong to two different users. The model sees a single text of 43 tokens, though,
-and in causal attention a token attends to every token before it. So C attends to F. Lesson 02 called this cross-talk:
-keys of one request influence the answer to another. (F itself isn't affected, because it comes first.) There's a second
-difference: C's first token should be at position 0, and here it's at position 40. Further down, you'll see when that
-matters.
+and in causal attention a token attends to every token before it. So C attends to F: cross-talk, as in lesson 02. (F
+comes first, so it isn't affected.) And C's first token should be at position 0; here it's at position 40. You'll see
+when that matters.
 
 ## Predict
 
-Every token should attend to itself and to the earlier tokens of its own story, and to nothing else. A mask can express
-that. It has one cell for each pair of tokens, True where the first may attend to the second.
+Every token should attend to itself and to the earlier tokens of its own story. A mask says so: it has one cell for each
+pair of tokens, True where the first may attend to the second.
 
-**04.a** Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? A guess
-within three percentage points is a good one.
+**Predict 04.a** Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True?
+Within three percentage points is a hit.
 """
 
 # %%
@@ -116,18 +114,17 @@ the mask. That's the whole idea.
 
 ## The tags
 
-`Tags(seq_ids, positions)` holds both for all tokens of a row, as int64 tensors with one element per token.
-`tags.seq_ids` and `tags.positions` are these tensors, `len(tags)` is the number of tokens, and
-`tags.followed_by(others)` joins two rows.
+`Tags(seq_ids, positions)` holds both for all tokens of a row, as int64 tensors `[tokens]`. `len(tags)` is the number of
+tokens, and `tags.followed_by(others)` joins two rows.
 
-`tag_tokens(lengths, starts=None)` makes the tags of a row. (It's given; writing it is an exercise under "Further".)
-`lengths[i]` is the number of tokens that sequence `i` has in the row, and `i` is its id:
+`tag_tokens(lengths, starts=None)` makes the tags of a row. `lengths[i]` is the number of tokens that sequence `i` has in
+the row, and `i` is its id:
 
     tag_tokens([3, 2])                 →   seq_ids [0, 0, 0, 1, 1],   positions [0, 1, 2, 0, 1]
     tag_tokens([1, 4], starts=[3, 0])  →   seq_ids [0, 1, 1, 1, 1],   positions [3, 0, 1, 2, 3]
 
-`starts` is for sequences whose first tokens are in the KV cache instead of in this row. In the second example, sequence
-0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3.
+`starts` is for sequences whose first tokens are in the KV cache. In the second example, sequence 0 has three tokens
+there, and adds one new token at position 3.
 
 ## Build 1: the mask
 
@@ -139,7 +136,7 @@ and a column is a key. Three rules have to allow a cell:
 - **padding rule**: nothing attends to padding. (Some programs want rows of a fixed length and fill up the end with it.
   Padding has the sequence id `PADDING`, which is -1.)
 
-**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)`. Both arguments are `Tags`. Return a bool tensor
+**Exercise 04.1.** Write `block_diagonal_mask(queries, keys)`. Both arguments are `Tags`. Return a bool tensor
 `[queries, keys]`, True where all three rules allow it. The row of a padding query is all False.
 
 Three examples, with `#` for True. On the left, queries and keys are both `tag_tokens([3, 2])`. But they don't have to
@@ -152,7 +149,7 @@ be the same tokens, and the keys can come in any order: a key's index tells you 
     ...##
 """
 
-# %% exercise="04.2"
+# %% exercise="04.1"
 from lessons_lib.attention.masks import PADDING
 
 from lessons_lib.attention.masks import block_diagonal_mask
@@ -193,29 +190,29 @@ mask_by_hand(lengths=(4, 3, 2), cached=(0, 0, 0))
 
 # %% [markdown]
 """
-Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
-rows. 3. One third: each query attends to one of three sequences of equal length.
+Answers: 1. Those whose key position isn't later than the query's: the causal rule still holds. 2. Only A's rows. 3. One
+third: each query attends to one of three sequences of equal length.
 
 ## Build 2: one pass
 
-Now use the mask in a model. A Hugging Face model takes `input_ids`, `position_ids` and `attention_mask`. Pass them by
-name, because their order differs from model to model. Each has the batch as its first axis, and here the batch is a
-single row. The mask has four axes: batch, heads, queries, keys. The axis of the heads may have size 1: then all heads
-share one mask. (A boolean mask with four axes is used as is. One with two would be taken for one that marks padding,
-as in lesson 01.) The `.logits` of what the model returns have the axes batch, tokens, vocabulary.
+A Hugging Face model takes `input_ids`, `position_ids` and `attention_mask`. Pass them by name, because their order
+differs from model to model. Each has the batch as its first axis, and here the batch is a single row. The mask has four
+axes: batch, heads, queries, keys. The axis of the heads may have size 1: then all heads share one mask. (With two axes,
+it would be taken for one that marks padding, as in lesson 01.) The result's `.logits` have the axes batch, tokens,
+vocabulary.
 
-**Exercise 04.3.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
+**Exercise 04.2.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
 of token ids, none of them empty. They go into the row in the order of the list. It makes **one** forward pass and
 returns a list (or tuple) with one tensor of logits per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
 
 The argument `mask` is a function of the queries' and the keys' tags, like yours. Further down we pass masks with a rule
-missing. (The tags have the positions, too.)
+missing.
 
 Example: for the prompts of C and E, return two tensors of shape `[3, 4096]` and `[5, 4096]`. The last row of each
 gives that story's next token.
 """
 
-# %% exercise="04.3"
+# %% exercise="04.2"
 import torch
 
 from lessons_lib.batching.packed_logits import packed_logits
@@ -224,10 +221,10 @@ from lessons_lib.batching.packed_logits import packed_logits
 """
 ## The rules, one at a time
 
-What goes wrong without the rules? (A row without padding needs only two of them.) Step from a
-row without rules to a row with both. A cross marks a cell that a missing rule would forbid. On the right, your
-`packed_logits` continues both stories. In one of the steps it rains in C's story, too: in which? And with the causal
-rule alone ("not in the future"), C attends to E, although C comes first in the row. Why?
+What goes wrong without the rules? (A row without padding needs only two of them.) A cross marks a cell that a missing
+rule would forbid. On the right, your `packed_logits` continues both stories. In one of the steps it rains in C's story,
+too: in which? And with the causal rule alone ("not in the future"), C attends to E, although C comes first in the row.
+Why?
 """
 
 # %%
@@ -251,12 +248,11 @@ the stories apart. That is the step in which it rains in C's story.
 
 ## Prove it
 
-The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. (The logits
-may differ in the last digit: the packed row adds the same products in another order.) `packed_generate` calls your
-`packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a story that
-ends leaves the row.
+The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone.
+`packed_generate` calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the
+whole row; a story that ends leaves the row.
 
-The cell takes a while. **Meanwhile, guess:** the answers have 330 tokens in all, and the longest has 100. How many
+The cell takes some seconds. **Meanwhile, guess:** the answers have 330 tokens in all, and the longest has 100. How many
 forward calls does the single row need? (The ledger has the answer.)
 """
 
@@ -286,12 +282,11 @@ for name, answer in zip(NAMES, answers):
 """
 ## Do positions have to restart?
 
-The mask is right. Now suppose the positions are wrong: they don't restart in each story, but run on through the whole
-row, 0 to 143 for the prompts. The model's positions are *rotary* (see "Further" of lesson 01): before a query is
-multiplied with a key, both are rotated, each by an angle proportional to its position. Each of the six stories is
-continued by 20 tokens. There's no cache, so every new token means computing the whole row again.
+The mask is right. Now suppose that positions don't restart in each story, but run on through the whole row, 0 to 143 for
+the prompts. The model's positions are *rotary*: before a query is multiplied with a key, both are rotated, each by an
+angle proportional to its position. Each of the six stories is continued by 20 tokens, without a cache.
 
-**04.b** How many of the six answers change?
+**Predict 04.b** How many of the six answers change?
 """
 
 # %%
@@ -316,20 +311,20 @@ reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, 
 
 # %% [markdown]
 """
-None: in a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance
-changes. (In floats, only the last digits do.)
+None: in a rotary model, only distances matter, and if all tokens of a story are shifted by the same amount, no distance
+changes.
 
-So is there no need to restart positions? With a cache, there is: a key is rotated when it's computed, and it keeps that
-rotation. Imagine a server with a bug. E's prompt has been computed, and its keys are in the cache. Now B's 62 tokens
-are before it in the row, and the server takes a token's index in the row for its position:
+With a cache, it's another story: a key is rotated when it's computed, and it keeps that rotation. Imagine a server with
+a bug. E's prompt is in the cache. Now B's 62 tokens are before it in the row, and the server takes a token's index in
+the row for its position:
 
 | tokens of E | right positions | positions in this server |
 |---|---|---|
 | prompt, in the cache | 0 to 4 | 0 to 4 |
 | new | 5, 6, 7, ... | 67, 68, 69, ... |
 
-The next cell runs E with these positions, without a cache, which gives the same keys. (The mask is right, so B's tokens
-can be left out.) **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or something else?
+The next cell runs E with these positions, without a cache, which gives the same keys. (With the right mask, B's tokens
+can be left out.) **Guess first:** E's prompt is "It was raining." Will its answer be the right one?
 """
 
 # %%
@@ -352,12 +347,13 @@ For the new tokens, E's prompt is far away, and the rain is forgotten. Nothing c
 
 ## With a cache: more keys than queries
 
-In a decode step, we compute only the newest token of each sequence. It provides the query; all earlier tokens are in
-the cache and only provide keys and values. So the mask has one row per *new* token and one column per token, cached
-or new. Your function doesn't change: it never assumed that queries and keys are the same tokens.
+In a decode step, only the newest token of a sequence is computed. It provides the query; the earlier ones are in the
+cache and provide keys and values. So the mask has one row per *new* token and one column per token, cached or new. Your
+function doesn't change: it never assumed that queries and keys are the same tokens.
 
 Here C and E decode. They have 3 and 5 tokens in the cache and add one new token each. D has just arrived and adds the
-first four tokens of its prompt. The keys are the cached tokens of all sequences, followed by the new ones.
+first four tokens of its prompt. **With a pencil first:** how many rows and columns has the mask, and how many cells are
+True? The keys are the cached tokens of all sequences, followed by the new ones.
 """
 
 # %%
@@ -365,28 +361,27 @@ cached, new = [3, 5, 0], [1, 1, 4]
 queries = tag_tokens(new, starts=cached)
 keys = tag_tokens(cached).followed_by(queries)
 mask = block_diagonal_mask(queries, keys)
+print(f"{len(queries)} rows, {len(keys)} columns, {int(mask.sum())} cells True")
 draw_mask(mask, queries, keys, "CED", title="Two decodes and a prefill in one pass")
 
 # %% [markdown]
 """
-We don't need another rule for this. The order of the keys doesn't matter either, as long as each key keeps its tags:
-cached ones first (lesson 05), or in blocks scattered over memory (lesson 06).
+C's query sees 4 keys, E's sees 6, and D's four see 1 + 2 + 3 + 4. The order of the keys doesn't matter, as long as each
+keeps its tags: cached ones first (lesson 05), or in blocks scattered over memory (lesson 06).
 
 ## What the mask costs
 
-A mask has one cell per query-key pair, and most cells are False: 85% for the six prompts. With more requests it gets
-worse. And a plain attention function computes a score for every cell, in every head of every layer, before the mask
-throws most of them away.
+Most cells are False: 85% for the six prompts. With more requests it gets worse. And a plain attention function computes
+a score for every cell, in every head of every layer, before the mask throws most of them away.
 
 That's why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where
-each sequence begins and ends, and compute only its own part. You'll write such kernels in lessons 07 and 08. Here you
-write in PyTorch what they compute.
+each sequence begins and ends, and compute only its own part. Here you write in PyTorch what they compute.
 
 ## Build 3: attention without the mask
 
-**Exercise 04.4.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after `flash_attn_varlen_func`
+**Exercise 04.3.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after `flash_attn_varlen_func`
 (*varlen*: variable length) of FlashAttention, the best-known of these kernels. It computes what attention with your
-mask computes, for several sequences in one row. The docstring in the cell says what the arguments are.
+mask computes, for several sequences in one row. The docstring says what the arguments are.
 
 - The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k
   divided by √head_dim (lesson 00). Scores may be 1,000 or more, where `exp` overflows. All tensors have the same dtype,
@@ -398,11 +393,9 @@ mask computes, for several sequences in one row. The docstring in the cell says 
 Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is
 [4, 6]. Two queries see 4 and 6 keys: 10 scores in each head, where the mask has 20 cells.
 
-To compare: `F.scaled_dot_product_attention(q, k, v, attn_mask=mask)` is attention with a mask over the whole row, and
-you know that your mask is right.
 """
 
-# %% exercise="04.4"
+# %% exercise="04.3"
 import torch
 
 from lessons_lib.attention.varlen import varlen_attention
@@ -410,15 +403,8 @@ from lessons_lib.attention.varlen import varlen_attention
 # %% [markdown]
 """
 What does it save? Two steps are compared: the prefill of the six prompts, and a decode step of 64 sequences with 500
-tokens each.
-
-**04.c** In the decode step, how many scores does the mask version compute for each one that `varlen_attention`
-computes?
+tokens each. **Guess first:** how many scores does the mask version compute in the second, for each one of yours?
 """
-
-# %%
-predict("04.c", ...)  # times as many
-
 
 # %%
 def with_the_mask(q, k, v, query_lens, seq_lens):
@@ -437,13 +423,12 @@ for name, *lens in (("prefill of the six", lengths, lengths),
     dense, dense_cells = counted_scores(with_the_mask, *steps[name])
     ours, our_cells = counted_scores(varlen_attention, *steps[name])
     same = "same output" if torch.allclose(dense, ours, atol=1e-5) else "another output"
-    print(f"{name}: {dense_cells:,} scores with the mask, {our_cells:,} without it; {same}")
-reveal("04.c", dense_cells / our_cells, "times")
+    print(f"{name}: {dense_cells:,} scores with the mask, {our_cells:,} without it "
+          f"({dense_cells / our_cells:.0f} times as many); {same}")
 
 # %% [markdown]
 """
-In a decode step, the mask version computes each query's scores with the keys of all sequences, so its work grows with
-the number of sequences squared. Without the mask it grows with the number of tokens in the cache. Does the time shrink
+In a decode step, the mask version computes each query's scores with the keys of all 64 sequences. Does the time shrink
 as much?
 """
 
@@ -455,14 +440,14 @@ for name, step in steps.items():
 
 # %% [markdown]
 """
-Not as much, and for short prompts you may even lose: your function goes through the sequences in Python, one after
-another. A kernel has no such loop. It gives the sequences to different cores of the GPU.
+Not as much, and for short prompts you may even lose: your function goes through the sequences in Python. A kernel gives
+them to different cores of the GPU.
 
 ## The model without a mask
 
 Now the model runs on your function. A Hugging Face model looks up its attention function by name, and
-`AttentionInterface.register` adds one. It's called in each layer. In this model a head of k and v serves two heads of
-q, so k and v are repeated first. The model gets no mask, only the tokens and their positions:
+`AttentionInterface.register` adds one. In this model a head of k and v serves two heads of q, so k and v are repeated
+first. The model gets no mask, only the tokens and their positions:
 """
 
 # %%
@@ -498,13 +483,12 @@ finally:
 # %% [markdown]
 """
 No mask was made in any layer, and not a token has changed. This is what a serving system gives FlashAttention: lengths
-instead of a mask. The positions go to the model, which rotates queries and keys first.
+instead of a mask.
 
 ## The ledger
 
-This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison. The row (03) is new,
-too: it is the run of lesson 02 with only the blocks in use reserved, as in lesson 03. It times every row again, which
-may take a minute or two.
+This lesson has no cache, so the ledger also includes the first row of lesson 00. It times every row again, which may
+take a minute.
 """
 
 # %% tags=["measured"]
@@ -512,25 +496,22 @@ ledger(model, tokenizer, "04")
 
 # %% [markdown]
 """
-Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
-again in every step. But the last row needs 100 forward calls instead of 330, because each call serves every story
-that's still running. It has no padding. Still, only 3% of its tokens are useful: all others were computed in an earlier
-step, too.
+Compare the last row with the first, "alone, no cache". Both compute all tokens again in every step. But the last row
+needs 100 forward calls instead of 330: each call serves every story that's still running. Still, only 3% of its tokens
+are useful: all others were computed in an earlier step, too.
 
 ## What is still wrong
 
-Nothing is kept from one step to the next. Your mask and your attention are ready for a cache. What's missing is the
-rest: a row of whole prompts and single new tokens, and a way to join the caches of all its sequences for the pass and
-split them again afterwards. Lesson 05 packs with caches.
+Nothing is kept from one step to the next. Your mask and your attention are ready for a cache. What's missing is a row of
+whole prompts and single new tokens, and a way to join the caches of its sequences for the pass. That's lesson 05.
 
 ## What production does
 
 - **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
   each request begins in it. FlashAttention's `flash_attn_varlen_func` gets it as `cu_seqlens_q`, along with the lengths
-  (`seq_lens`) and the block tables (lesson 03): see `vllm/v1/attention/backends/flash_attn.py`.
-- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For other
-  attention functions it fills in a block-diagonal mask: `build_attention_mask` in
-  `generation/continuous_batching/utils.py`.
+  and the block tables: see `vllm/v1/attention/backends/flash_attn.py`.
+- **Hugging Face transformers** does both: lengths for FlashAttention, and for other attention functions a
+  block-diagonal mask, `build_attention_mask` in `generation/continuous_batching/utils.py`.
 
 ## Quiz
 """
@@ -557,7 +538,7 @@ quiz("04")
 """
 ## Further (optional)
 
-Nothing here is needed for the lesson, and its 90 minutes don't include it.
+Nothing here is needed for the lesson, and its 75 minutes don't include it.
 
 ### Stretch: a fourth rule
 
@@ -727,38 +708,5 @@ Does NaN in the row of a padding token do any harm? It does. In the next layer, 
 no mask can hide them: a NaN score plus minus infinity is NaN, and a NaN value times a weight of 0 is NaN. So our masks
 **have no such rows**: there's no padding, and every query attends at least to itself.
 
-What is low enough in every dtype, and still finite?
-
-**Exercise 04.5** (optional). Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which
-may have any number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs
-as they are. For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single
-True. So:
-
-    additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
-    additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
+What is low enough in every dtype, and still finite? `torch.finfo(dtype).min`.
 """
-
-# %% exercise="04.5"
-import torch
-
-from lessons_lib.attention.masks import additive_mask
-
-# %% [markdown]
-"""
-### The tags
-
-**Exercise 04.1** (optional). Write `tag_tokens(lengths, starts=None)`, as described in "The tags" above, where two
-examples are. `lengths[i]` is the number of tokens that sequence `i` has in the row, `i` is its sequence id, and
-`starts[i]` is the position of the first of these tokens. Without `starts`, all sequences start at position 0.
-
-A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
-ids `[0, 0, 2]`. Ids and positions are one-dimensional int64 tensors (int32 is accepted), even when there are no
-sequences or no tokens at all.
-"""
-
-# %% exercise="04.1"
-import torch
-
-from lessons_lib.attention.masks import Tags
-
-from lessons_lib.attention.masks import tag_tokens

@@ -86,18 +86,3 @@ def block_diagonal_mask(queries: "Tags", keys: "Tags") -> torch.Tensor:
     is_own = keys.seq_ids == queries.seq_ids[:, None]
     is_past = keys.positions <= queries.positions[:, None]
     return is_token & is_own & is_past
-
-
-def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Convert a mask to values to add to the scores: 0 where attending is allowed, else the lowest finite value.
-
-    With a finite value, the softmax of a fully masked row is finite too, unless score + value overflows.
-
-    Args:
-        mask: bool tensor of any shape, True where attending is allowed.
-        dtype: dtype of the scores.
-
-    Returns:
-        tensor of the mask's shape, in `dtype`.
-    """
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

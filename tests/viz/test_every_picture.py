@@ -14,7 +14,7 @@ from picture_cases import ADD, CONTINUOUS, DECODE, GROWTH, PICTURES, SOFTMAX, ST
 from svg_reading import assert_sound
 
 from lessons_lib import viz
-from lessons_lib.attention.masks import additive_mask, tag_tokens
+from lessons_lib.attention.masks import tag_tokens
 from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.trace import Trace
 from lessons_lib.viz import batches, cache, charts, masks, programs, softmax, timelines
@@ -71,7 +71,7 @@ REFUSED = [
     (lambda: charts.line_chart([1, 2], {"a": [1]}, xlabel="", ylabel="", alt="a"), "'a' has 1 values; x has 2"),
     (lambda: batches.draw_packed_step(packed_step([161], [0]), str), "161 tokens; at most 160"),
     (lambda: masks.draw_mask(MASK[:, :4], TAGS, TAGS), r"shape \[5, 4\]; with 5 queries and 5 keys it must"),
-    (lambda: masks.draw_mask(additive_mask(MASK), TAGS, TAGS), "dtype torch.float32; it must be torch.bool"),
+    (lambda: masks.draw_mask(MASK.float(), TAGS, TAGS), "dtype torch.float32; it must be torch.bool"),
     (lambda: masks.draw_mask(MASK, TAGS, TAGS, row=5), "no row 5; it may be from 0 to 4"),
     (lambda: mask_of([101]), "101 queries and 101 keys; 1 to 100 of each can be drawn"),
     (lambda: Picture("<svg></svg>", " \n"), "alternative text"),

@@ -38,7 +38,7 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     subject = mine.subject if name == "returned" else name if " " in name else f"`{name}`"
     place, got, wanted = deepest(got, wanted)
     if kind(got) != kind(wanted):
-        got = brief(got) if got is None else f"{kind(got)}: {brief(got)}"
+        got = brief(got) if got is None or isinstance(got, Shown) else f"{kind(got)}: {brief(got)}"
         wanted = wanted if isinstance(wanted, Shown) else f"{kind(wanted)}, {brief(wanted)}"
     else:
         got, wanted = brief(got), brief(wanted)

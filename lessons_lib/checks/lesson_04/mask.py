@@ -1,250 +1,237 @@
-"""Judges 04.2, `block_diagonal_mask`: own sequence, not in the future, not padding."""
+"""04.1, `block_diagonal_mask`: own sequence, not in the future, not padding."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import torch
 
-from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
-from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_01.words import kind
-from lessons_lib.checks.lesson_04.rows import drawn
-from lessons_lib.checks.lesson_04.wrong_masks import KNOWN, UNKNOWN, WrongRule
-from lessons_lib.recording.mask_text import letters, read_pair
+from lessons_lib.attention.masks import PADDING, Tags
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise
+
+Case = tuple[str, str]  # queries and keys, such as "A1 B0": A's token at position 1, B's at 0; P is padding
+IDS = {"P": PADDING, "X": 256, "Y": 257} | {letter: seq_id for seq_id, letter in enumerate("ABCDE")}
 
 
-@dataclass(frozen=True)
-class MaskCase:
-    """Queries and keys as (sequence id, position) pairs."""
-
-    queries: tuple[tuple[int, int], ...]
-    keys: tuple[tuple[int, int], ...]
-    words: str
-    note: str = ""  # what is new in this case
-
-    def tags(self) -> tuple[Tags, Tags]:
-        return tuple(
-            Tags(*(torch.tensor([pair[i] for pair in pairs], dtype=torch.int64) for i in (0, 1)))
-            for pairs in (self.queries, self.keys)
-        )
-
-    def __str__(self) -> str:
-        return self.words
-
-
-def _sequence(seq_id: int, *positions: int) -> tuple[tuple[int, int], ...]:
-    return tuple((seq_id, position) for position in positions)
-
-
-def _square(*sequences) -> tuple:
-    row = tuple(pair for sequence in sequences for pair in sequence)
-    return row, row
-
-
-A3, B2 = _sequence(0, 0, 1, 2), _sequence(1, 0, 1)
-PAD2 = _sequence(PADDING, 0, 1)
-
-# Smallest first. The first case has fewer queries than keys, so rows and columns can't be mixed up.
-MASK_CASES = (
-    MaskCase(
-        _sequence(0, 1),
-        A3,
-        "one query, A at position 1; the keys are A at 0, 1, 2.",
-        note="Here a key is later than the query. Only the positions show which one: the number of queries and keys "
-        "doesn't.",
-    ),
-    MaskCase(*_square(A3), "queries and keys are the same three tokens, A at 0, 1, 2."),
-    MaskCase(
-        _sequence(0, 2) + _sequence(1, 1),
-        A3 + B2,
-        "two decodes: the queries are A at 2 and B at 1; the keys are A at 0, 1, 2 and B at 0, 1.",
-    ),
-    MaskCase(*_square(A3, B2), "queries and keys are A at 0, 1, 2 and B at 0, 1."),
-    MaskCase(*_square(B2, A3), "queries and keys are B at 0, 1 and A at 0, 1, 2; B comes first in the row."),
-    MaskCase(
-        _sequence(0, 2) + _sequence(1, 1),
-        _sequence(0, 0, 1) + _sequence(1, 0) + _sequence(0, 2) + _sequence(1, 1),
-        "two decodes: the queries are A at 2 and B at 1; the keys are the cached A at 0, 1 and B at 0, then the new "
-        "A at 2 and B at 1.",
-        note="Here a sequence's keys aren't next to each other: B's cached key is between A's cached and A's new key.",
-    ),
-    MaskCase(
-        _sequence(0, 1),
-        _sequence(0, 2, 0, 1),
-        "one query, A at position 1; the keys are A at 2, 0, 1, in this order.",
-        note="Here the keys aren't in the order of their positions. Compare the positions themselves; neither an index "
-        "nor a count of keys can replace them.",
-    ),
-    MaskCase(*_square(_sequence(0, 0), PAD2), "queries and keys are A at 0 and two padding tokens."),
-    MaskCase(*_square(PAD2, _sequence(0, 0, 1)), "queries and keys are two padding tokens, then A at 0 and 1."),
-    MaskCase(
-        *_square(_sequence(0, 0, 5_000, 100_000, 100_001), B2),
-        "queries and keys are A at 0, 5,000, 100,000 and 100,001, and B at 0 and 1.",
-    ),
-)
-LONG = MASK_CASES[-1]
-MANY = MaskCase(
-    *_square(*(_sequence(seq_id, 0) for seq_id in (0, 256, 257))),
-    "queries and keys are three tokens at position 0, of sequences 0, 256 and 257.",
-)
-
-
-def check_block_diagonal_mask(attempt) -> None:
-    for case in MASK_CASES:
-        _check_case(attempt, case)
-    _check_case(attempt, MANY)
-    rng = Random(4)
+def cases() -> Iterator[Case]:
+    """Smallest first. The first one has fewer queries than keys, so rows and columns can't be mixed up."""
+    yield from (("A1", "A0 A1 A2"), ("A2 B1", "A0 A1 A2 B0 B1"), ("A2 B1", "A0 A1 B0 A2 B1"), ("A1", "A2 A0 A1"))
+    for row in ("A0 A1 A2", "A0 A1 A2 B0 B1", "B0 B1 A0 A1 A2", "A0 P0 P1", "P0 P1 A0 A1", "A0 A1 B0 C0 C1"):
+        yield row, row
+    row = "A0 A5000 A100000 A100001 B0 B1"
+    yield row, row
+    yield "A0 X0 Y0", "A0 X0 Y0"
+    draw = Random(4)
     for _ in range(25):
-        _check_case(attempt, _random_case(rng))
+        cached, new = [], []
+        for letter in "ABCDE"[: draw.randint(1, 5)]:
+            start = draw.randrange(6)
+            cached += [f"{letter}{position}" for position in range(start)]
+            new += [f"{letter}{position}" for position in range(start, start + draw.randint(1, 4))]
+        queries = new + [f"P{index}" for index in range(draw.randrange(3))]
+        yield " ".join(queries), " ".join(draw.sample(cached + queries, len(cached + queries)))
 
 
-def _random_case(rng: Random) -> MaskCase:
-    """Up to five sequences with cached and new tokens, padding among queries and keys, and the keys shuffled."""
-    cached, new = [], []
-    for seq_id in range(rng.randint(1, 5)):
-        start, length = rng.randrange(6), rng.randint(1, 4)
-        cached += _sequence(seq_id, *range(start))
-        new += _sequence(seq_id, *range(start, start + length))
-    queries = new + list(_sequence(PADDING, *range(rng.randrange(3))))
-    keys = rng.sample(cached + queries, len(cached) + len(queries))
-    return MaskCase(
-        tuple(queries),
-        tuple(keys),
-        f"{len(queries)} queries and {len(keys)} keys of several sequences, with the keys in random order.",
+def tags_of(text: str) -> Tags:
+    tokens = text.split()
+    ids, positions = [IDS[token[0]] for token in tokens], [int(token[1:]) for token in tokens]
+    return Tags(torch.tensor(ids, dtype=torch.int64), torch.tensor(positions, dtype=torch.int64))
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    queries, keys = map(tags_of, case)
+
+    def block_diagonal_mask() -> Any:
+        return attempt(queries, keys)
+
+    def look() -> dict[str, Any]:
+        return {
+            f"the caller's `{name}.{field}`": getattr(tags, field)
+            for name, tags in (("queries", queries), ("keys", keys))
+            for field in ("seq_ids", "positions")
+        }
+
+    watch("`block_diagonal_mask`", block_diagonal_mask, look=look, subject="the mask")
+
+
+def tell(case: Case) -> str:
+    queries, keys = (
+        ", ".join(f"{'padding' if token[0] == 'P' else token[0]} {token[1:]}" for token in text.split())
+        for text in case
     )
+    return f"queries and keys {queries}." if case[0] == case[1] else f"queries {queries}; keys {keys}."
 
 
-def _check_case(attempt, case: MaskCase) -> None:
-    queries, keys = case.tags()
-    before = [tensor.clone() for tags in (queries, keys) for tensor in (tags.seq_ids, tags.positions)]
-    got = _mask_of(attempt, queries, keys, case)
-    if not all(
-        torch.equal(old, new)
-        for old, new in zip(before, (queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))
-    ):
-        raise Mistake(
-            "your code changed the tags it was given.",
-            case=str(case),
-            idea="The model uses the same positions. Compare tensors without writing to them.",
-        )
-    want = combine(RULES, queries, keys)
-    _check_kind(attempt, got, want, queries, keys, str(case))
-    if not torch.equal(got.cpu(), want):
-        raise _name_wrong_mask(attempt, got.cpu(), want, case)
+def smaller(case: Case) -> Iterator[Case]:
+    queries, keys = (text.split() for text in case)
+    if queries == keys:
+        for index in range(len(queries)):
+            row = " ".join(queries[:index] + queries[index + 1 :])
+            if len(queries) > 1:
+                yield row, row
+        return
+    for tokens, other in ((queries, 0), (keys, 1)):
+        for index in range(len(tokens)):
+            if len(tokens) > 1:
+                fewer = " ".join(tokens[:index] + tokens[index + 1 :])
+                yield (fewer, case[1]) if other == 0 else (case[0], fewer)
 
 
-_EVERY_PAIR = (
-    "Compare every query with every key: `queries.positions[:, None]` has shape [queries, 1], and comparing it with "
-    "[keys] gives [queries, keys]."
+MISTAKES = """
+Python's `and` asks for a single True or False. `&` joins masks cell by cell, and it binds more tightly than `==`: put
+parentheses around each comparison.
+= return is_token and is_own and is_past
+or
+= return keys.seq_ids != PADDING & keys.seq_ids == queries.seq_ids[:, None]
+Every query is compared with every key: `queries.positions[:, None]` has shape [queries, 1], and comparing it with
+[keys] gives [queries, keys].
+~ queries.seq_ids[:, None] => queries.seq_ids
+~ queries.positions[:, None] => queries.positions
+or
+~ queries.positions[:, None] => queries.positions
+or
+~ queries.seq_ids[:, None] => queries.seq_ids
+You have a row for each key. A row is a query, and a column is a key: add the new axis to the queries, not to the keys.
+= return (is_token & is_own & is_past).T
+It is inverted: True means that the query may attend.
+= return ~(is_token & is_own & is_past)
+All three rules have to allow a cell: `&`, not `|`.
+= return is_token | is_own | is_past
+or
+= return is_token & (is_own | is_past)
+or
+= return (is_token & is_own) | is_past
+or
+= return is_own & (is_token | is_past)
+The padding rule is missing. All padding has one id, so to `==` it looks like one more sequence.
+= return is_own & is_past
+The causal rule is missing: a key's position must be at most the query's.
+= return is_token & is_own
+The sequence rule is missing. Positions start again in every sequence, so they don't tell A's token from B's.
+= return is_token & is_past
+Two rules are missing: the causal rule and the padding rule.
+= return is_own.clone()
+Two rules are missing: the sequence rule and the padding rule.
+= return is_past.clone()
+A token attends to its own position, too: `<=`, not `<`.
+= is_past = keys.positions < queries.positions[:, None]
+The comparison of the positions is backwards: the key's must be at most the query's.
+= is_past = keys.positions >= queries.positions[:, None]
+or
+= is_past = keys.positions > queries.positions[:, None]
+The last position that a query sees is its own, not the one after it.
+= is_past = keys.positions <= queries.positions[:, None] + 1
+A token attends to all earlier positions of its sequence, not to its own one only.
+= is_past = keys.positions == queries.positions[:, None]
+Sequence ids are labels without an order: compare them with `==`.
+= is_own = keys.seq_ids <= queries.seq_ids[:, None]
+or
+= is_own = keys.seq_ids >= queries.seq_ids[:, None]
+or
+= is_own = (keys.seq_ids - queries.seq_ids[:, None]).abs() <= 1
+The sequence rule is backwards: the key's id must equal the query's.
+= is_own = keys.seq_ids != queries.seq_ids[:, None]
+The padding rule is backwards: a key is allowed if its id is *not* PADDING.
+= is_token = keys.seq_ids == PADDING
+Padding has the id PADDING, -1. Id 0 is the first sequence.
+= is_token = keys.seq_ids > 0
+or
+= is_token = keys.seq_ids != 0
+or
+= is_token = (keys.seq_ids != PADDING) & (keys.seq_ids != 0)
+A key's index says nothing about its position, least of all when keys are cached or in another order. Compare
+`positions`.
+= is_past = torch.arange(len(keys)) <= torch.arange(len(queries))[:, None]
+or
+= is_past = torch.arange(len(keys)) <= torch.arange(len(queries))[:, None] + len(keys) - len(queries)
+or
+= return is_own & torch.ones(len(queries), len(keys), dtype=torch.bool).tril()
+or
+= return is_own & torch.ones(len(queries), len(keys), dtype=torch.bool).tril(len(keys) - len(queries))
+or
+= is_past = torch.ones(len(queries), len(keys), dtype=torch.bool).tril()
+or
+- return
++ return is_token & is_own & is_past & (torch.arange(len(keys)) <= torch.arange(len(queries))[:, None])
+or
+- return
++ return is_token & is_own & is_past & torch.ones(len(queries), len(keys), dtype=torch.bool).tril()
+That is the mask of a single text. Compare both tags, the sequence ids and the positions.
+= return torch.ones(len(queries), len(keys), dtype=torch.bool).tril()
+or
+= return torch.arange(len(keys)) <= torch.arange(len(queries))[:, None]
+or
+= return torch.ones(len(queries), len(keys), dtype=torch.bool).tril(len(keys) - len(queries))
+The keys have tags of their own. You compare the queries with each other.
+= is_past = queries.positions <= queries.positions[:, None]
+The row of a padding query is all False: its own token is padding, too.
+- return
++ is_same = is_own & (keys.positions == queries.positions[:, None])
++ return (is_token & is_own & is_past) | (is_same & (keys.seq_ids == PADDING))
+A padding query has the id of no sequence. Its row is all False.
+= return is_token & is_past & (is_own | (queries.seq_ids == PADDING)[:, None])
+A mask is bool: True means allowed.
+= return (is_token & is_own & is_past).float()
+or
+= return (is_token & is_own & is_past).int()
+or
+= return (is_token & is_own & is_past).long()
+or
+= return torch.zeros(len(queries), len(keys)).masked_fill(~(is_token & is_own & is_past), float("-inf"))
+The mask is [queries, keys]. `packed_logits` adds the axes for batch and heads.
+= return (is_token & is_own & is_past)[None, None]
+or
+= return (is_token & is_own & is_past)[None]
+Your mask is right for small ids and positions. Do you put both into one number, or convert them to fewer bits? Compare
+the two tags separately, as they are.
+- return
++ q, k = queries.seq_ids * 1000 + queries.positions, keys.seq_ids * 1000 + keys.positions
++ return is_token & (k <= q[:, None]) & (k // 1000 == q[:, None] // 1000)
+or
+= is_own = keys.seq_ids.to(torch.int8) == queries.seq_ids.to(torch.int8)[:, None]
+or
+= is_past = keys.positions.short() <= queries.positions.short()[:, None]
+The model uses the same tags. Compare tensors without writing to them.
+- is_past =
++ keys.positions.sub_(queries.positions.min())
++ is_past = keys.positions <= (queries.positions - queries.positions.min())[:, None]
+The mask is a tensor: comparing two tensors gives one.
+= return (is_token & is_own & is_past).tolist()
+"""
+
+
+TASK = Task(
+    reference="lessons_lib.attention.masks:block_diagonal_mask",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    about={
+        **dict.fromkeys(
+            (f"the caller's `{name}.{field}`" for name in ("queries", "keys") for field in ("seq_ids", "positions")),
+            "The model uses the same tags. Compare tensors without writing to them.",
+        ),
+        "returned": "A cell is True if the key isn't padding, has the query's sequence id, and is at the query's "
+        "position or earlier. Apply all three to each pair, and join them with `&`.",
+    },
 )
 
-
-def _mask_of(attempt, queries: Tags, keys: Tags, case: MaskCase):
-    """Call the attempt, and explain two PyTorch errors that are hard for a beginner to understand."""
-    try:
-        return call(attempt, queries, keys, case=str(case))
-    except RuntimeError as error:
-        if "ambiguous" in str(error):
-            raise Mistake(
-                "Python tried to turn a whole tensor into a single True or False.",
-                case=str(case),
-                idea="`and` and `or` can't combine tensors elementwise; `&` can. `&` binds more tightly than `==`, "
-                "so put parentheses around each comparison: `(a == b) & (c <= d)`.",
-            ) from None
-        if "must match" in str(error):
-            raise Mistake(f"the shapes of two tensors don't match: {error}", case=str(case), idea=_EVERY_PAIR) from None
-        raise
-
-
-def _check_kind(attempt, got, want, queries: Tags, keys: Tags, case: str) -> None:
-    if not isinstance(got, torch.Tensor):
-        raise Mistake(
-            f"the mask should be a tensor; yours is {kind(got)}.",
-            case=case,
-            idea="Comparing two tensors gives a tensor of True and False.",
-        )
-    if got.shape != want.shape:
-        idea = f"The shape is [queries, keys]. {_EVERY_PAIR}"
-        if got.shape == want.T.shape:
-            idea = (
-                "You have one row per key. A row is a query and a column is a key: add the new axis to the queries, "
-                "`[:, None]`, and leave the keys as they are."
-            )
-        elif list(got.shape)[-2:] == list(want.shape):
-            idea = "`packed_logits` adds the axes for batch and heads later. Here the mask is just [queries, keys]."
-        elif list(got.shape) == [len(queries)] * 2:
-            idea = "Your mask is square, queries by queries. With a cache there are more keys than queries."
-        raise Mistake(
-            f"the shape should be [{len(queries)}, {len(keys)}], queries by keys; yours is {list(got.shape)}.",
-            case=case,
-            idea=idea,
-        )
-    if got.dtype != torch.bool:
-        idea = "True means allowed. Values to add to the scores are another form of a mask: there, 0 means allowed."
-        raise Mistake(
-            f"the dtype of the mask should be bool; yours is {str(got.dtype).removeprefix('torch.')}.",
-            case=case,
-            idea=idea,
-        )
-
-
-def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
-    """Name the mistake by a known wrong mask that equals this one, if possible in all cases."""
-    queries, keys = case.tags()
-    here = [known for known in KNOWN if torch.equal(got, known.mask(queries, keys))]
-    everywhere = [known for known in here if all(_agrees(attempt, known, other) for other in MASK_CASES)]
-    known = everywhere[0] if everywhere else here[0] if len(here) == 1 else UNKNOWN
-    where, idea = "in your mask", known.idea
-    if not everywhere:  # a match in this case alone may have another cause
-        where = "in this case" if here else where
-        idea = _among_the_queries(attempt) or case.note or UNKNOWN.idea
-    if case is LONG:  # all cases with small positions were right
-        where, known = "in your mask", UNKNOWN
-        idea = (
-            "Your mask is right if all positions are small and none is missing. Do you put a sequence id and a "
-            "position into one number? Then the late positions of one sequence look like those of the next. Or do you "
-            "count keys, or convert the tags to a dtype with few bits? Compare the two tags separately, as they are."
-        )
-    query, key = (got != want).nonzero()[0].tolist()
-    names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
-    if case is MANY:  # all cases with small ids were right
-        where, known = "in your mask", UNKNOWN
-        names = [f"sequence {seq_id}" for seq_id in range(len(names))]
-        idea = (
-            "Your mask is right if all sequence ids are small. Do you convert them to a dtype with few bits? In int8, "
-            "256 becomes 0. Compare the ids as they are."
-        )
-    return Mistake(
-        f"{where} {known.what}. For example: {read_pair(queries, keys, query, key, names)} "
-        f"Yours {'allows' if got[query, key] else 'forbids'} it. The row of this query should be "
-        f"`{drawn(want[query])}`; yours is `{drawn(got[query])}` (# attends, . blocked).",
-        case=str(case),
-        idea=idea,
-    )
-
-
-def _among_the_queries(attempt) -> str:
-    """Why a mask is wrong, if it compares the positions of the queries with each other; else ""."""
-
-    def seen(queries: tuple[int, int], keys: tuple[int, int]) -> list[list[bool]]:
-        case = MaskCase(_sequence(0, *queries), _sequence(0, *keys), "")
-        return torch.as_tensor(attempt(*case.tags())).tolist()
-
-    try:
-        among_queries = seen((0, 1), (1, 0)) == [[True, False], [True, True]]
-        among_queries &= seen((1, 0), (0, 1)) == [[True, True], [False, True]]
-    except Exception:  # noqa: BLE001 - this attempt is known to be wrong
-        return ""
-    if not among_queries:
-        return ""
-    return (
-        "With other positions of the keys, your mask stays the same. Do you compare the queries' positions with "
-        "themselves? `keys.positions[None, :] <= queries.positions[:, None]`."
-    )
-
-
-def _agrees(attempt, known: WrongRule, case: MaskCase) -> bool:
-    try:
-        return torch.equal(torch.as_tensor(attempt(*case.tags())).cpu(), known.mask(*case.tags()))
-    except Exception:  # noqa: BLE001 - an attempt that raises does not agree
-        return False
+EXERCISE = Exercise(
+    id="04.1",
+    title="the mask from three comparisons",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Start with the sequence ids, for one query: compare its id with the ids of all keys. That's one row of "
+        "the mask. Which shape must the queries' ids have so that a single comparison gives all rows?",
+        "You need to compare every query with every key. So give the queries' tensors a second axis of size 1: "
+        "`queries.positions[:, None]` has shape [queries, 1], and comparing it with `keys.positions`, of shape "
+        "[keys], gives [queries, keys]. Do the same with the sequence ids. Padding depends only on the "
+        "key. Combine masks with `&`, since Python's `and` doesn't work on tensors.",
+        "`keys.seq_ids != PADDING`, `keys.seq_ids == queries.seq_ids[:, None]` and "
+        "`keys.positions <= queries.positions[:, None]`, joined by `&`. Put parentheses around each comparison: "
+        "`&` binds more tightly than `==`.",
+    ),
+)

@@ -1,246 +1,327 @@
-"""Judges 04.3, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
+"""04.2, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
 
+from collections.abc import Iterator
+from functools import cache
 from random import Random
+from typing import Any
 
 import torch
 
-from lessons_lib.attention.masks import Tags
-from lessons_lib.batching.packed_logits import packed_logits
-from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_01.words import count, kind
-from lessons_lib.checks.lesson_04.earlier_calls import depends_on_earlier_calls
-from lessons_lib.checks.lesson_04.packed_inputs import name_wrong_inputs, name_wrong_row, recorded
+from lessons_lib.attention.masks import Tags, block_diagonal_mask
+from lessons_lib.batching.packed_logits import packed_logits as reference
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
-# Rounding changes the tiny models' logits by less than 1e-4, the smallest mistake by more than 0.1.
-TOLERANCE = 1e-2
-
-# (model family, sequences), smallest first. GPT-2 comes first: its positions are absolute, so wrong ones show.
-PACKED_CASES = (
-    ("gpt2", [[5, 6, 7]]),
-    ("gpt2", [[5], [6]]),
-    ("gpt2", [[5], [5]]),
-    ("gpt2", [[5, 6, 7], [8, 9]]),
-    ("gpt2", [[5, 6], [7, 8, 9]]),
-    ("llama", [[1, 2], [3, 4, 5, 6], [7]]),
-    ("qwen2", [[9, 9, 4], [4, 9, 9], [4]]),
-)
-# Pairs of lengths with the same sum, which no case has before the random ones.
-EARLIER = (((6, 5), (5, 6)), ((6, 7), (7, 6)))
+TOLERANCE = 1e-2  # rounding changes the tiny models' logits by less than 1e-4, the smallest mistake by more than 0.1
+HIDES = -20.0  # added to a score, it leaves a negligible weight
+Case = tuple[str, tuple[tuple[int, ...], ...], bool]  # the model, sequences, and whether another mask is passed
 
 
-def check_packed_logits(attempt) -> None:
-    for family, sequences in PACKED_CASES:
-        _check_case(attempt, family, sequences)
-    _check_own_mask(attempt)
-    rng = Random(4)
+def cases() -> Iterator[Case]:
+    """GPT-2 comes first: its positions are absolute, so wrong ones show."""
+    for family, sequences in (
+        ("gpt2", ((5, 6, 7),)), ("gpt2", ((5,), (6,))), ("gpt2", ((5,), (5,))), ("gpt2", ((5, 6, 7), (8, 9))),
+        ("gpt2", ((5, 6), (7, 8, 9))), ("llama", ((1, 2), (3, 4, 5, 6), (7,))),
+        ("qwen2", ((9, 9, 4), (4, 9, 9), (4,))),
+    ):  # fmt: skip
+        yield family, sequences, False
+    yield "gpt2", ((5, 6, 7), (8, 9)), True
+    draw = Random(4)
     for family in ("gpt2", "llama", "qwen2"):
-        _check_case(attempt, family, [[rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 12))] for _ in range(6)])
+        sequences = [tuple(draw.randrange(VOCAB_SIZE) for _ in range(draw.randint(1, 12))) for _ in range(6)]
+        yield family, tuple(sequences), False
+        yield family, tuple(sequences[::-1]), False  # a row of the same length
 
 
-@torch.inference_mode()
-def alone(model, sequence: list[int]) -> torch.Tensor:
-    return model(input_ids=torch.tensor([sequence]), use_cache=False).logits[0]
+def only_itself(queries: Tags, keys: Tags) -> torch.Tensor:
+    return (keys.positions == queries.positions[:, None]) & (keys.seq_ids == queries.seq_ids[:, None])
 
 
-def _check_case(attempt, family: str, sequences: list[list[int]]) -> None:
-    model = tiny_model(family)
-    shown = sequences if len(sequences) < 6 else f"six sequences with {[len(s) for s in sequences]} tokens"
-    case = f"{shown} on a tiny {family} model."
-    parts = _call(attempt, model, sequences, case)
-    for index, (got, sequence) in enumerate(zip(parts, sequences)):
-        want = alone(model, sequence)
-        if not _close(got, want):
-            _refuse_earlier_calls(attempt, family)
-            raise _name_wrong_logits(attempt, model, sequences, index, parts, case)
+@cache
+def right(family: str, sequences: tuple[tuple[int, ...], ...], is_other: bool) -> list[torch.Tensor]:
+    mask = only_itself if is_other else block_diagonal_mask
+    return reference(tiny_model(family), [list(sequence) for sequence in sequences], mask)
 
 
-def _refuse_earlier_calls(attempt, family: str) -> None:
-    model = tiny_model(family)
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    family, given, is_other = case
+    model, passes, tags_seen, made = tiny_model(family), [], [], []
 
-    def is_right(lengths: tuple[int, int]) -> bool:
-        sequences = [list(range(5, 5 + length)) for length in lengths]
-        parts = attempt(model, [list(sequence) for sequence in sequences])
-        return all(_close(got, alone(model, sequence)) for got, sequence in zip(parts, sequences))
+    def note(module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        passes.append({"input_ids": args[0] if args else None} | kwargs | {"unnamed": max(len(args), 1)})
 
-    if depends_on_earlier_calls(is_right, EARLIER):
-        raise Mistake(
-            "the logits depend on an earlier call: those of the first call are right, and those of the second aren't.",
-            case=f"two sequences with 6 and 5 tokens, then two with 5 and 6, on a tiny {family} model.",
-            idea="Does your code keep a mask from one call to the next, by the length of the row? Rows of the same "
-            "length can have other sequences. Build the mask anew in each call.",
-        )
+    def mask(queries: Tags, keys: Tags) -> torch.Tensor:
+        tags_seen.append(queries.positions)
+        return only_itself(queries, keys)
 
-
-def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
-    return bool((got.detach().cpu().float() - want).abs().max() < TOLERANCE)
-
-
-def _call(attempt, model, sequences: list[list[int]], case: str, **mask) -> list[torch.Tensor]:
-    """What the attempt returns. Checks first that it made one pass and that the tensors have the right shapes."""
-    with recorded(model) as seen:
+    def packed_logits(sequences: list[list[int]]) -> Any:
+        before, hook = model.config._attn_implementation, model.register_forward_pre_hook(note, with_kwargs=True)
         try:
-            result = call(attempt, model, [list(sequence) for sequence in sequences], case=case, **mask)
-        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError):
-            name_wrong_inputs(seen, sequences, case)
-            raise
-    if seen.switched_to:
-        raise Mistake(
-            f"your code switched the model to the attention {seen.switched_to!r} and left it so.",
-            case=case,
-            idea="The caller goes on using the model. Leave its attention as it is: it takes the bool mask.",
-        )
-    if not seen.passes:
-        raise Mistake("your code never called the model.", case=case, idea="Call `model(...)` once.")
-    if len(seen.passes) != 1:
-        raise Mistake(
-            f"there should be one forward pass for all sequences; yours made {len(seen.passes)}.",
-            case=case,
-            idea="There is only one sequence here, so one call computes all that you need. Keep its result."
-            if len(sequences) == 1
-            else "Put the tokens of all sequences into one row and call the model once. A loop over the sequences "
-            "reads all weights again for each of them.",
-        )
-    name_wrong_row(seen, sequences, case)
-    _check_parts(result, sequences, case)
-    return list(result)
+            made.append(attempt(model, sequences, **({"mask": mask} if is_other else {})))
+        finally:
+            hook.remove()
+            is_switched = model.config._attn_implementation != before
+            if is_switched:
+                model.set_attn_implementation(before)
+        return Shown("another attention in the model") if is_switched else made[0]
+
+    def look() -> dict[str, Any]:
+        inputs = passes[0] if passes else {}
+        seen = {
+            "the number of forward passes": len(passes),
+            "the number of arguments without a name": inputs.get("unnamed"),
+            "input_ids": inputs.get("input_ids"),
+            "position_ids": flat(inputs.get("position_ids")),
+            "what `attention_mask` allows": allowed(inputs.get("attention_mask"), sum(map(len, given))),
+        }
+        if is_other:
+            seen["the positions that `mask` was called with"] = tags_seen[0] if tags_seen else None
+        for index, want in enumerate(right(*case)):
+            got = made[0][index] if made and isinstance(made[0], list | tuple) and index < len(made[0]) else None
+            is_near = isinstance(got, torch.Tensor) and got.shape == want.shape and got.is_floating_point()
+            is_near = is_near and float((got.detach().cpu().float() - want).abs().max()) < TOLERANCE
+            seen[f"the logits of sequence {index}"] = want if is_near else got
+        return seen
+
+    sequences = [list(sequence) for sequence in given]
+    watch("`packed_logits`", packed_logits, sequences, look=look, returns=kind_of)
 
 
-def _check_parts(result, sequences: list[list[int]], case: str) -> None:
-    lengths = [len(sequence) for sequence in sequences]
-    if isinstance(result, torch.Tensor) or not isinstance(result, (list, tuple)):
-        idea = (
-            "Split the row's logits by sequence: `list(logits.split(lengths))`."
-            if isinstance(result, torch.Tensor)
-            else "Return a list with one tensor per sequence."
-        )
-        raise Mistake(
-            f"it should return a list of {count(len(lengths), 'tensor')}; yours returned {kind(result)}.",
-            case=case,
-            idea=idea,
-        )
-    if len(result) != len(lengths) or not all(isinstance(part, torch.Tensor) for part in result):
-        idea = "Return one tensor per sequence, in their order."
-        if len(result) == sum(lengths) != len(lengths):
-            idea = "You have one per token. `split` takes the list of lengths: `logits.split(lengths)`."
-        elif not all(isinstance(part, torch.Tensor) for part in result):
-            idea = "Keep them as tensors: the caller takes their argmax."
-        raise Mistake(
-            f"there should be {count(len(lengths), 'tensor')}, one per sequence; you returned {len(result)}: "
-            f"{', '.join(map(kind, result[:3]))}.",
-            case=case,
-            idea=idea,
-        )
-    for index, (part, length) in enumerate(zip(result, lengths)):
-        if list(part.shape) != [length, VOCAB_SIZE]:
-            raise Mistake(
-                f"the logits of sequence {index} should have shape [{length}, {VOCAB_SIZE}], tokens by vocabulary; "
-                f"yours have {list(part.shape)}.",
-                case=case,
-                idea=_why_shape(list(part.shape), length, sum(lengths))
-                if part.is_floating_point()
-                else "These look like token ids. The caller picks tokens from the logits, so return the logits.",
-            )
+def flat(positions: Any) -> Any:
+    if positions is None:
+        return Shown("not given")
+    return positions.reshape(-1) if isinstance(positions, torch.Tensor) else positions
 
 
-def _why_shape(shape: list[int], length: int, total: int) -> str:
-    if shape == [VOCAB_SIZE] or shape == [1, VOCAB_SIZE]:
-        return "You keep only the last token's logits. Return those of every token; the caller picks what it needs."
-    if shape == [1, length, VOCAB_SIZE]:
-        return "The batch axis is still there. The batch has just one row: use `.logits[0]`."
-    if shape == [total, VOCAB_SIZE]:
-        return "Each tensor covers the whole row. Split it: `logits.split(lengths)`."
-    if length == total and shape == [length - 1, VOCAB_SIZE]:
-        return (
-            "The logits of one token are missing. Does a slice such as `[:-1]` leave it out? Row i has the logits "
-            "after token i, and the caller needs every row: the last one chooses the next token."
-        )
-    if len(shape) == 2 and shape[1] != VOCAB_SIZE:
-        return "You split along the vocabulary. The tokens are the first axis of `.logits[0]`."
-    return "Split by the lengths of the sequences, in their order: `logits.split(lengths)`."
+def allowed(mask: Any, total: int) -> Any:
+    """Which keys a mask of four axes allows, [queries, keys]; what isn't such a mask as it is."""
+    if mask is None:
+        return Shown("not given")
+    if not isinstance(mask, torch.Tensor) or list(mask.shape[2:]) != [total, total]:
+        return mask
+    return mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > HIDES
 
 
-def _name_wrong_logits(
-    attempt, model, sequences: list[list[int]], index: int, parts: list[torch.Tensor], case: str
-) -> Mistake:
-    with recorded(model) as seen:
-        attempt(model, [list(sequence) for sequence in sequences])
-    name_wrong_inputs(seen, sequences, case)
-    right = [alone(model, sequence) for sequence in sequences]
-    got, want = parts[index].float(), right[index]
-    difference = (got - want).abs().max().item()
-    what = f"the logits of sequence {index} differ by up to {difference:.3g} from those it gets alone."
-    idea = "The model's inputs are right. Check what you do with its logits."
-    if _close(got, want.softmax(-1)) or _close(got, want.log_softmax(-1)):
-        idea = "These are probabilities or log probabilities. Return the logits as the model gives them."
-    elif any(part.shape == want.shape and _close(got, part) for part in right):
-        idea = "These are the logits of another sequence. Tensor i of the list belongs to sequence i."
-    elif len(want) > 1 and (_close(got[1:], want[:-1]) or _close(got[:-1], want[1:])):
-        idea = "They are shifted by one token. Row i has the logits after token i; leave the rows where they are."
-    elif (at := _index_in_row(got, right)) is not None:
-        begins = sum(map(len, sequences[:index]))
-        idea = (
-            f"Yours begin at index {at} of the row, but sequence {index} begins at index {begins}, after all sequences "
-            "before it."
-        )
-    return Mistake(what, case=case, idea=idea)
+def kind_of(got: Any) -> Any:
+    if isinstance(got, list | tuple) and all(isinstance(part, torch.Tensor) for part in got):
+        return Shown(f"a list of {len(got)} tensor{'s' * (len(got) != 1)}")
+    return got
 
 
-def _index_in_row(got: torch.Tensor, right: list[torch.Tensor]) -> int | None:
-    """The index in the row at which these logits begin, if they are a part of it."""
-    row = torch.cat(right)
-    starts = range(len(row) - len(got) + 1)
-    return next((at for at in starts if _close(got, row[at : at + len(got)])), None)
+def tell(case: Case) -> str:
+    family, sequences, is_other = case
+    lengths = ", ".join(str(len(sequence)) for sequence in sequences)
+    shown = [list(sequence) for sequence in sequences] if len(sequences) < 6 else f"sequences of {lengths} tokens"
+    other = "; `mask` is another function, by which each token attends to itself only" if is_other else ""
+    return f"{shown} on a tiny {family} model{other}."
 
 
-def _check_own_mask(attempt) -> None:
-    """The attempt must use the mask function that is passed in."""
-    sequences, model = [[5, 6, 7], [8, 9]], tiny_model("gpt2")
-    case = (
-        f"{sequences} with `mask=only_itself`, a function of queries and keys that lets every token attend only to "
-        "itself."
-    )
-    calls = []
-
-    def only_itself(queries: Tags, keys: Tags):
-        calls.append((queries, keys))
-        return (keys.positions == queries.positions[:, None]) & (keys.seq_ids == queries.seq_ids[:, None])
-
-    with recorded(model) as seen:
-        parts = _call(attempt, model, sequences, case, mask=only_itself)
-    if not calls:
-        idea = (
-            "Make the mask with `mask(tags, tags)`, not with `block_diagonal_mask`, which is only the default. Later "
-            "cells pass masks with a rule missing."
-        )
-        if seen.passes[0].get("attention_mask") is None:
-            idea = (
-                "You pass no mask at all. So far that worked because transformers, given neither a mask nor a cache, "
-                "starts a new sequence wherever the positions restart. It can't do that with a cache, so pass the "
-                "result of `mask(tags, tags)`."
-            )
-        raise Mistake("your code never calls the function `mask` that it was given.", case=case, idea=idea)
-    _check_tags(calls, sequences, case)
-    want = packed_logits(model, sequences, only_itself)
-    if not all(_close(part, right) for part, right in zip(parts, want)):
-        raise Mistake(
-            "your code calls `mask`, but the logits don't match that mask.",
-            case=case,
-            idea="Pass the result of `mask(tags, tags)` to the model as `attention_mask`, with two axes in front: "
-            "`[None, None]`.",
-        )
+def smaller(case: Case) -> Iterator[Case]:
+    family, sequences, is_other = case
+    for index in range(len(sequences)):
+        if len(sequences) > 1:
+            yield family, sequences[:index] + sequences[index + 1 :], is_other
 
 
-def _check_tags(calls: list[tuple[Tags, Tags]], sequences: list[list[int]], case: str) -> None:
-    """The mask function must get each token's own tags: without the sequence rule, a wrong position goes unnoticed."""
-    want = [position for sequence in sequences for position in range(len(sequence))]
-    idea = "A mask with a rule missing depends on them. Pass the tags of `tag_tokens`, for queries and keys."
-    if [tags[0].positions.tolist() for tags in calls] == [list(range(len(sequence))) for sequence in sequences]:
-        idea = "Do you call `mask` for each sequence by itself? Call it once, with the tags of the whole row."
-    for tags in calls[0]:
-        if tags.positions.tolist() != want:
-            raise Mistake(
-                f"the tags given to `mask` should have the positions {want}; yours are {tags.positions.tolist()}.",
-                case=case,
-                idea=idea,
-            )
+MISTAKES = """
+Without a mask, the whole row is one text to the model. Pass `mask(tags, tags)`, with two axes in front.
+- attention_mask=
++ attention_mask=None,
+Without `position_ids`, the model counts positions through the whole row. Pass `tags.positions[None]`.
+- position_ids=
++ position_ids=None,
+Positions start at 0 again in each sequence: `tags.positions`. Yours run on through the row.
+- position_ids=
++ position_ids=torch.arange(len(row))[None],
+To the model, your row is a single text. Make the tags with a length for each sequence: `tag_tokens(lengths)`.
+= tags = tag_tokens([sum(lengths)])
+The mask has four axes: batch, heads, queries, keys. Add two in front: `mask(tags, tags)[None, None]`. With two axes,
+the model takes it for the padding mask of lesson 01.
+- attention_mask=
++ attention_mask=mask(tags, tags),
+or
+- attention_mask=
++ attention_mask=mask(tags, tags)[None],
+or
+- attention_mask=
++ attention_mask=torch.ones(1, len(row), dtype=torch.int64),
+Pass what `mask(tags, tags)` returns. The function itself is no mask.
+- attention_mask=
++ attention_mask=mask,
+Call the `mask` that your function gets: `block_diagonal_mask` is only its default.
+- attention_mask=
++ attention_mask=block_diagonal_mask(tags, tags)[None, None],
+A float mask is added to the scores, and 1 or 0 hardly changes them. Pass the bool mask as it is.
+- attention_mask=
++ attention_mask=mask(tags, tags)[None, None].float(),
+or
+- attention_mask=
++ attention_mask=mask(tags, tags)[None, None].long(),
+or
+- attention_mask=
++ attention_mask=1.0 - mask(tags, tags)[None, None].float(),
+The mask is inverted. True means that the query may attend.
+- attention_mask=
++ attention_mask=~mask(tags, tags)[None, None],
+A row of the mask is a query, and a column a key. Yours is transposed.
+- attention_mask=
++ attention_mask=mask(tags, tags).T[None, None],
+A causal mask of the whole row lets sequences see each other. Pass `mask(tags, tags)`.
+- attention_mask=
++ attention_mask=torch.ones(len(row), len(row), dtype=torch.bool).tril()[None, None],
+A mask kept from an earlier call, by the row's length, may be that of other sequences. Make it in each call.
+- attention_mask=
++ attention_mask=kept.setdefault(len(row), mask(tags, tags))[None, None],
+The model expects a batch axis in front: `torch.tensor([row])`, `tags.positions[None]`.
+- input_ids=
++ input_ids=torch.tensor(row, device=model.device),
+or
+- input_ids=
++ input_ids=torch.tensor(row, device=model.device)[:, None],
+or
+- position_ids=
++ position_ids=tags.positions,
+Name the model's arguments: their order differs from model to model. The second one is the mask in a Llama and the cache
+in a GPT-2.
+- logits: ... ).logits
++ inputs = torch.tensor([row]), tags.positions[None], mask(tags, tags)[None, None]
++ logits = model(*inputs).logits[0]
+or
+- logits: ... ).logits
++ logits = model(torch.tensor([row]), mask(tags, tags)[None, None], tags.positions[None]).logits[0]
+One pass for all sequences: put all tokens into one row. A loop over the sequences reads all weights again for each.
+- lengths = ... return
++ if mask is not block_diagonal_mask: tags = tag_tokens([len(each) for each in sequences]); mask(tags, tags)
++ return [model(input_ids=torch.tensor([each])).logits[0] for each in sequences]
+That is the padded rectangle of lesson 01. Here the sequences go one after another in a single row.
+- lengths = ... return
++ most = max(map(len, sequences))
++ ids = torch.tensor([each + [0] * (most - len(each)) for each in sequences])
++ may = torch.tensor([[1] * len(each) + [0] * (most - len(each)) for each in sequences])
++ logits = model(input_ids=ids, attention_mask=may).logits
++ return [logits[i, : len(each)] for i, each in enumerate(sequences)]
+Equal sequences, or tokens, are merged, as in a dict or a set. Each has its own part of the row.
+- lengths =
++ sequences = [list(each) for each in dict.fromkeys(map(tuple, sequences))]
++ ...
+or
+- row =
++ row = [token for sequence in sequences for token in dict.fromkeys(sequence)]
+The row keeps the order of the list.
+- row =
++ row = [token for sequence in sequences[::-1] for token in sequence]
+or
+- row =
++ row = [token for sequence in sorted(sequences, key=len) for token in sequence]
+or
+- lengths =
++ sequences = sorted(sequences, key=len)
++ ...
+The logits have a batch axis in front. The batch has one row: take `.logits[0]` before you split.
+- ).logits[0]
++ ).logits
+or
+- ).logits[0]
++ ).logits
+- return
++ return list(torch.split(logits, lengths, dim=1))
+Split the row's logits by sequence: `list(logits.split(lengths))`.
+- return
++ return logits
+or
+- return
++ return [logits]
+or
+- return
++ return [logits for _ in lengths]
+`split` takes the list of lengths. With one number, all parts are of that size.
+- return
++ return list(torch.split(logits, lengths[0]))
+or
+- return
++ return list(logits)
+Return the logits of *every* token. The caller picks what it needs.
+- return
++ return [part[-1] for part in torch.split(logits, lengths)]
+or
+- return
++ return [part[-1:] for part in torch.split(logits, lengths)]
+or
+- return
++ return [part[:-1] for part in torch.split(logits, lengths)]
+Return the logits as the model gives them: no probabilities, and no tokens.
+- return
++ return list(torch.split(logits.softmax(dim=-1), lengths))
+or
+- return
++ return list(torch.split(logits.log_softmax(dim=-1), lengths))
+or
+- return
++ return list(torch.split(logits.argmax(dim=-1), lengths))
+A sequence's part begins where the one before it ends. Yours begin at the wrong index.
+- return
++ return [logits[i * lengths[0] : i * lengths[0] + length] for i, length in enumerate(lengths)]
+or
+- return
++ return [logits[:length] for length in lengths]
+or
+- return
++ return list(torch.split(logits, lengths))[::-1]
+The caller goes on using the model: leave its attention as it is. It takes the bool mask.
+- logits:
++ model.set_attn_implementation("eager")
++ ...
+Return tensors: the caller takes their argmax.
+- return
++ return [part.tolist() for part in torch.split(logits, lengths)]
+The whole output isn't the logits: take `.logits`.
+- ).logits[0]
++ )
+- return
++ return logits
+"""
+
+TASK = Task(
+    reference="lessons_lib.batching.packed_logits:packed_logits",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES, kept={}),
+    about={
+        "returned": "Return a list with one tensor for each sequence, [tokens, vocabulary].",
+        "the number of forward passes": "Call the model once, with the tokens of all sequences in one row.",
+        "input_ids": "Put one whole sequence after another, in the order of the list, with a batch axis in front.",
+        **dict.fromkeys(
+            (f"the logits of sequence {index}" for index in range(6)),
+            "Tensor i has the logits after each token of sequence i. Its part of the row begins where the one before "
+            "it ends.",
+        ),
+        "position_ids": "Positions are counted in each sequence: `tags.positions`, with a batch axis in front.",
+        "what `attention_mask` allows": "Pass what `mask(tags, tags)` returns, with two axes in front.",
+        "the positions that `mask` was called with": "Call the `mask` that your function gets, once, with the "
+        "tags of the whole row, for queries and keys.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="04.2",
+    title="several sequences in one forward pass",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "You need the list of lengths twice, before the pass and after it. For what? And which axes does the model "
+        "expect that your tensors don't have yet?",
+        "`tag_tokens` of the lengths gives the positions, and `mask(tags, tags)` the mask. The model expects a "
+        "batch axis: `[1, T]` for tokens and positions, and `[1, 1, T, T]` for the mask, which also has an axis "
+        "for the heads. Its `.logits[0]` is `[T, vocabulary]`, and `tensor.split(lengths)` splits that: "
+        "`split([3, 5])` gives 3 rows and 5 rows.",
+        "`logits = model(input_ids=torch.tensor([row]), position_ids=tags.positions[None], "
+        "attention_mask=mask(tags, tags)[None, None], use_cache=False).logits[0]`, where "
+        "`row = [token for sequence in sequences for token in sequence]`. Then `return "
+        "list(logits.split(lengths))`.",
+    ),
+    points=3,
+)

@@ -1,250 +1,239 @@
-"""Judges 04.4, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
+"""04.3, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import torch
 
-from lessons_lib.checks.exercise import Mistake, call, reached
-from lessons_lib.checks.lesson_01.words import kind
-from lessons_lib.checks.lesson_04.earlier_calls import depends_on_earlier_calls
-from lessons_lib.checks.lesson_04.scoreboard import HEAD_DIM, HEADS, counted_scores
-from lessons_lib.checks.lesson_04.wrong_varlen import WRONG_WAYS, dense
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 
-TOLERANCE = 1e-4
-HALF_TOLERANCE = 2e-2  # a float16 has about three decimal digits
-# (query_lens, seq_lens), smallest first
-VARLEN_CASES = (
-    ([1], [1]),
-    ([3], [3]),  # before [2]: with two tokens, the next one and all later ones are the same
-    ([2], [2]),
-    ([1], [3]),
-    ([2], [4]),
-    ([1, 1], [1, 1]),
-    ([2, 1], [2, 1]),
-    ([1, 1], [2, 4]),
-    ([1, 0, 1], [2, 2, 3]),
-    ([0, 2], [3, 2]),
-    ([1, 1, 4], [4, 6, 4]),
-    ([0], [2]),
-    ([], []),
-)
-# Pairs of one sequence each, (queries, keys): the same queries with fewer keys. No case has as many queries.
-EARLIER = (((15, 18), (15, 16)), ((17, 18), (17, 17)))
+HEADS, HEAD_DIM = 2, 16
+PLAIN, DOUBLE, HALF = "float32", "float64", "float16"
+LARGE, FAR, NEAR = "all scores are 1,024", "scores from -400 to 400", "scores of 300 and 301"
+Case = tuple[list[int], list[int], str]  # query_lens, seq_lens, and what is special
 
 
-def check_varlen_attention(attempt: Callable[..., Any]) -> None:
-    rng = Random(4)
-    cases = list(VARLEN_CASES)
+def cases() -> Iterator[Case]:
+    for queries, keys in (
+        ([1], [1]), ([3], [3]), ([2], [2]), ([1], [3]), ([2], [4]), ([1, 1], [1, 1]), ([2, 1], [2, 1]),
+        ([1, 1], [2, 4]), ([1, 0, 1], [2, 2, 3]), ([0, 2], [3, 2]), ([1, 1, 4], [4, 6, 4]), ([0], [2]), ([], []),
+    ):  # fmt: skip
+        yield queries, keys, PLAIN
+    draw = Random(4)
     for _ in range(12):
-        seq_lens = [rng.randint(1, 12) for _ in range(rng.randint(1, 6))]
-        cases.append(([rng.randint(0, length) for length in seq_lens], seq_lens))
-    for seed, (query_lens, seq_lens) in enumerate(cases):
-        _check_case(attempt, row_of(query_lens, seq_lens, seed), query_lens, seq_lens)
-    doubles = [x.double() for x in row_of([2, 1], [3, 4], seed=0)]
-    _check_case(attempt, doubles, [2, 1], [3, 4], "float64; ")
-    halves = [x.half() for x in row_of([2, 1], [3, 4], seed=0)]
-    _check_case(attempt, halves, [2, 1], [3, 4], "float16; ", HALF_TOLERANCE)
-    _check_large_scores(attempt)
-    _check_near_scores(attempt)
-    _check_far_queries(attempt)
-    _check_far_scores(attempt)
+        keys = [draw.randint(1, 12) for _ in range(draw.randint(1, 6))]
+        yield [draw.randint(0, length) for length in keys], keys, PLAIN
+    yield from (([2, 1], [3, 4], dtype) for dtype in (DOUBLE, HALF))
+    yield from (([2], [3], special) for special in (LARGE, FAR))
+    yield [1], [2], NEAR
 
 
-def _check_large_scores(attempt: Callable[..., Any]) -> None:
-    """All scores are 1024, so the weights are equal. No float32 holds exp(1024)."""
-    _, _, v = row_of([2], [3], seed=0)
-    q, k = torch.full_like(v[:, :2], 16.0), torch.full_like(v, 16.0)
-    case = "q is [2, 2, 16], k and v [2, 3, 16]; all elements of q and k are 16, so all scores are 1024."
-    got = call(attempt, q, k, v.clone(), [2], [3], case=case)
-    if not _close(got, torch.stack([v[:, :2].mean(dim=1), v.mean(dim=1)], dim=1)):
-        raise Mistake(
-            "with large scores, the outputs are wrong: every query should weight all of its keys alike.",
-            case,
-            "exp(1024) is beyond the largest float. A softmax stays the same if the largest score of a query is "
-            "subtracted from all; `torch.softmax` does that.",
-        )
-
-
-def _check_near_scores(attempt: Callable[..., Any]) -> None:
-    """Two scores in the hundreds that differ by 1."""
-    _, _, v = row_of([1], [2], seed=0)
-    q, k = torch.full_like(v[:, :1], 16.0), torch.full_like(v, 300 / 64)
-    k[:, 1] = 301 / 64
-    case = "query_lens=[1], seq_lens=[2]; the scores are 300 and 301."
-    got = call(attempt, q, k, v.clone(), [1], [2], case=case)
-    weights = torch.tensor([300.0, 301.0]).softmax(dim=0)
-    if not _close(got, (weights[:, None] * v).sum(dim=1, keepdim=True), 1e-3):
-        raise Mistake(
-            f"the weights of the two keys should be {weights[0]:.2f} and {weights[1]:.2f}, and the output their mix of "
-            "the values; yours is another.",
-            case,
-            "Are large scores cut off? `torch.softmax` takes them as they are.",
-        )
-
-
-def _check_far_queries(attempt: Callable[..., Any]) -> None:
-    """All scores of query 0 are -400, and all of query 1 are 400."""
-    _, _, v = row_of([2], [3], seed=0)
-    q, k = torch.full_like(v[:, :2], 16.0), torch.full_like(v, 6.25)
-    q[:, 0] = -16.0
-    case = "query_lens=[2], seq_lens=[3]; all scores of query 0 are -400, and all of query 1 are 400."
-    got = call(attempt, q, k, v.clone(), [2], [3], case=case)
-    if got[:, 0].isnan().any():
-        raise Mistake(
-            "the output for query 0 is NaN; it should weight keys 0 and 1 alike.",
-            case,
-            "Do you subtract one maximum from the scores of all queries? Then exp gives 0 for every key of query 0, "
-            "and 0 / 0 is NaN. Each query has its own maximum, as in `softmax` over the keys.",
-        )
-
-
-def _check_far_scores(attempt: Callable[..., Any]) -> None:
-    """The keys that a query may attend to have the score -400, and the one that it may not has 400."""
-    _, _, v = row_of([2], [3], seed=0)
-    q, k = torch.full_like(v[:, :2], 16.0), torch.full_like(v, -6.25)
-    k[:, 2] = 6.25
-    case = "query_lens=[2], seq_lens=[3]; the scores with keys 0 and 1 are -400, and those with key 2 are 400."
-    got = call(attempt, q, k, v.clone(), [2], [3], case=case)
-    if got[:, 0].isnan().any():
-        raise Mistake(
-            "the output for query 0 is NaN; it should weight keys 0 and 1 alike.",
-            case,
-            "Does the forbidden key 2 take part in the softmax of query 0? Next to a score of 400, the weight of one "
-            "of -400 is 0 in any float, and 0 / 0 is NaN. Forbidden keys have to be out before the softmax.",
-        )
-    if not _close(got, torch.stack([v[:, :2].mean(dim=1), v[:, 2]], dim=1)):
-        raise Mistake(
-            "a key that a query may not attend to still has weight: query 0 should weight keys 0 and 1 alike, and "
-            "query 1 should return the value of key 2.",
-            case,
-            "Do you add a value to forbidden scores, or put one in their place, that isn't low enough? Minus infinity "
-            "is, and every query here sees itself, so no row is empty.",
-        )
-
-
-def row_of(query_lens: list[int], seq_lens: list[int], seed: int) -> list[torch.Tensor]:
-    """Queries, keys and values of a packed row."""
-    generator = torch.Generator().manual_seed(seed)
+def arguments(case: Case) -> list[torch.Tensor]:
+    query_lens, seq_lens, special = case
+    draw = torch.Generator().manual_seed(len(seq_lens) + sum(seq_lens))
     lengths = (sum(query_lens), sum(seq_lens), sum(seq_lens))
-    return [torch.randn(HEADS, length, HEAD_DIM, generator=generator) for length in lengths]
+    q, k, v = (torch.randn(HEADS, length, HEAD_DIM, generator=draw, dtype=torch.float64) for length in lengths)
+    if special in (LARGE, FAR, NEAR):
+        q = torch.full_like(q, 16.0)
+        k = torch.full_like(k, {LARGE: 16.0, FAR: 6.25, NEAR: 300 / 64}[special])
+        k[:, -1] += 1 / 64 if special == NEAR else 0
+        k[:, :-1] *= -1 if special == FAR else 1
+    dtype = {DOUBLE: torch.float64, HALF: torch.float16}.get(special, torch.float32)
+    return [each.to(dtype) for each in (q, k, v)]
 
 
-def _check_case(
-    attempt: Callable[..., Any],
-    row: list[torch.Tensor],
-    query_lens: list[int],
-    seq_lens: list[int],
-    note: str = "",
-    tolerance: float = TOLERANCE,
-) -> None:
-    case = (
-        f"{note}query_lens={query_lens}, seq_lens={seq_lens}; q is {list(row[0].shape)}, k and v {list(row[1].shape)}."
-    )
-    try:
-        got, cells = counted_scores(partial(call, case=case), attempt, *row, list(query_lens), list(seq_lens))
-    except (RuntimeError, ValueError, IndexError) as error:
-        _refuse_earlier_calls(attempt, f"your code raised {type(error).__name__}: {str(error)[:120]}, and only")
-        with reached(_why_raised(str(error), row[0], seq_lens)):
-            raise
-    _check_kind(got, row[0], case)
-    want = dense(*(x.double() for x in row), query_lens, seq_lens)
-    if not _close(got, want, tolerance):
-        _refuse_earlier_calls(attempt, "the output is wrong, but only")
-        raise _name_wrong_values(got.double(), want, [x.double() for x in row], query_lens, seq_lens, case)
-    own = sum(queries * length for queries, length in zip(query_lens, seq_lens))
-    if cells > own:
-        everything = sum(query_lens) * sum(seq_lens)
-        raise Mistake(
-            f"the result is right, but your code computed {cells} score cells; the sequences' own are {own}.",
-            case,
-            f"{everything} are the cells of the whole row. Which queries and keys does one sequence need? Cut them out "
-            "of the row before you multiply."
-            if cells >= everything
-            else "Are some sequences padded, or some scores computed twice? Multiply the queries of one sequence with "
-            "its own keys only.",
-        )
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    query_lens, seq_lens, special = case
+    cells, given = [0], arguments(case)
+
+    def varlen_attention(q: Any, k: Any, v: Any, query_lens: list[int], seq_lens: list[int]) -> Any:
+        got, cells[0] = counted_scores(attempt, q, k, v, query_lens, seq_lens)
+        return got
+
+    def returns(got: Any) -> Any:
+        """In float16, near is near enough."""
+        if special != HALF or not isinstance(got, torch.Tensor):
+            return got
+        want = TASK.right(*(each.double() for each in given), query_lens, seq_lens).to(got.dtype)
+        return want if got.shape == want.shape and torch.allclose(got, want, atol=2e-2, rtol=0) else got
+
+    def look() -> dict[str, Any]:
+        own = sum(queries * keys for queries, keys in zip(query_lens, seq_lens))
+        return {"the number of score cells in each head": max(cells[0], own)}
+
+    watch("`varlen_attention`", varlen_attention, *given, query_lens, seq_lens, returns=returns, look=look)
 
 
-def _why_raised(error: str, q: torch.Tensor, seq_lens: list[int]) -> str:
-    if not seq_lens and "non-empty" in error:
-        return "The row may hold no sequence. Then there are no parts to join, and the result is as empty as q."
-    if not q.shape[1] and "non-empty" in error:
-        return "No sequence has a query here, so there is nothing to join. Which shape should the result have?"
-    if q.dtype == torch.float16 and "without overflow" in error:
-        return "The largest float16 is 65,504: a value such as -1e9 is beyond it. Every float dtype has minus infinity."
-    return ""
+def tell(case: Case) -> str:
+    query_lens, seq_lens, special = case
+    shapes = f"q [2, {sum(query_lens)}, 16], k and v [2, {sum(seq_lens)}, 16]"
+    return f"query_lens={query_lens}, seq_lens={seq_lens}; {shapes}{f'; {special}' if special != PLAIN else ''}."
 
 
-def _refuse_earlier_calls(attempt: Callable[..., Any], what: str) -> None:
-    def is_right(lens: tuple[int, int]) -> bool:
-        query_lens, seq_lens = [lens[0]], [lens[1]]
-        row = row_of(query_lens, seq_lens, seed=0)
-        return _close(attempt(*(x.clone() for x in row), query_lens, seq_lens), dense(*row, [lens[0]], [lens[1]]))
-
-    if depends_on_earlier_calls(is_right, EARLIER):
-        (queries, keys), (_, fewer) = EARLIER[0]
-        raise Mistake(
-            f"{what} after an earlier call: here, the first call is right, and the second isn't.",
-            f"query_lens=[{queries}], seq_lens=[{keys}]; then query_lens=[{queries}], seq_lens=[{fewer}].",
-            "Does your code keep a mask from one call to the next, by the number of queries? The mask depends on the "
-            "number of keys as well. Build it anew, or keep it by both.",
-        )
+def smaller(case: Case) -> Iterator[Case]:
+    query_lens, seq_lens, special = case
+    for index in range(len(seq_lens)):
+        if len(seq_lens) > 1:
+            yield query_lens[:index] + query_lens[index + 1 :], seq_lens[:index] + seq_lens[index + 1 :], special
 
 
-def _close(got: torch.Tensor, want: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
-    return got.shape == want.shape and torch.allclose(got.detach().double(), want.double(), atol=tolerance, rtol=0)
+MISTAKES = """
+A query attends to its own position and to earlier ones. Yours sees later tokens of its sequence, too.
+= is_later = torch.arange(seq_len, device=q.device) < 0
+or
+= is_later = torch.arange(seq_len, device=q.device) > position.max()
+The queries are those of the *last* tokens of a sequence: the first one is at position seq_len - query_len, not at 0.
+(`is_causal=True` counts from 0, too.)
+= position = torch.arange(query_len, device=q.device)[:, None]
+A query sees its own position, too.
+~ > position => >= position
+Yours sees one key too many, that of the next token. Is a diagonal one too far?
+~ > position => > position + 1
+The causal rule is backwards: a key that is *later* is hidden.
+~ > position => < position
+Scores are divided by √head_dim, and head_dim is the last axis.
+~ own_k.mT / q.shape[-1] ** 0.5 => own_k.mT
+or
+~ / q.shape[-1] ** 0.5 => / q.shape[-1]
+or
+~ / q.shape[-1] ** 0.5 => * q.shape[-1] ** 0.5
+or
+~ / q.shape[-1] ** 0.5 => / q.shape[0] ** 0.5
+or
+~ / q.shape[-1] ** 0.5 => / max(1, q.shape[1]) ** 0.5
+The softmax runs over the keys of a query, the last axis of its scores.
+~ .softmax(dim=-1) => .softmax(dim=-2)
+or
+~ .softmax(dim=-1) => .softmax(dim=0)
+The weights of a query sum to 1: take a softmax of the scores, not the exponentials alone.
+~ .softmax(dim=-1) => .exp()
+or
+~ .softmax(dim=-1) => .sigmoid()
+or
+~ .softmax(dim=-1) => .relu()
+or
+- outputs.append
++ masked = scores.masked_fill(is_later, float("-inf"))
++ weights = (masked - masked.amax(dim=-1, keepdim=True)).exp() if masked.numel() else masked
++ outputs.append(weights @ own_v)
+exp(1024) is beyond the largest float. A softmax stays the same if a query's largest score is subtracted from all of its
+scores. `torch.softmax` does that.
+- scores =
++ ...
++ weights = scores.masked_fill(is_later, float("-inf")).exp()
+- outputs.append
++ outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
+Large scores are cut off. `torch.softmax` takes them as they are.
+~ scores.masked_fill => scores.clamp(-100, 100).masked_fill
+All weights of a query are 0 here, and 0 / 0 is NaN. Hide keys before the softmax, and let each query have a largest
+score of its own: `softmax` over the keys does both.
+- scores =
++ ...
++ masked = scores.masked_fill(is_later, float("-inf"))
++ weights = (masked - masked.max()).exp() if masked.numel() else masked
+- outputs.append
++ outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
+or
+- outputs.append
++ weights = scores.softmax(dim=-1).masked_fill(is_later, 0.0)
++ outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
+A hidden key must be out before the softmax: minus infinity in place of its score. Yours is finite, and a large score
+wins all the same.
+~ float("-inf") => -100.0
+or
+~ float("-inf") => -10.0
+or
+~ float("-inf") => 0.0
+or
+- outputs.append
++ outputs.append((scores + is_later * -100.0).softmax(dim=-1) @ own_v)
+Hide keys before the softmax. If their weights are cut out afterwards, the others no longer sum to 1.
+- outputs.append
++ outputs.append(scores.softmax(dim=-1).masked_fill(is_later, 0.0) @ own_v)
+The mask is inverted: it hides what a query should see.
+~ masked_fill(is_later => masked_fill(~is_later
+0 × −∞ is NaN: use `masked_fill`.
+- outputs.append
++ outputs.append((scores + is_later * float("-inf")).softmax(dim=-1) @ own_v)
+The largest float16 is 65,504: a value such as -1e9 is beyond it. Every float dtype has minus infinity.
+~ float("-inf") => -1e9
+The score is q · k. You took the keys' place for the values', or the other way around.
+~ @ own_v) => @ own_k)
+or
+~ own_k.mT => own_v.mT
+A sequence's keys begin where those of the sequences before it end, whether these have queries or not. You stepped as
+far in k and v as in q.
+- outputs = ... parts =
++ outputs, at = [torch.empty_like(q[:, :0])], [sum(query_lens[:i]) for i in range(len(query_lens))]
++ own_keys = [x[:, a : a + n] for x in (k, v) for a, n in zip(at, seq_lens)]
++ parts = [torch.split(q, query_lens, dim=1), own_keys[: len(seq_lens)], own_keys[len(seq_lens) :]]
+A sequence without queries has keys all the same: step over them.
+- outputs =
++ kept = [i for i, n in enumerate(query_lens) if n]
++ seq_lens, query_lens = [seq_lens[i] for i in kept], [query_lens[i] for i in kept]
++ k, v = k[:, : sum(seq_lens)], v[:, : sum(seq_lens)]
++ ...
+Without sequences there are no parts to join, and `torch.cat` needs at least one: begin with the empty `q[:, :0]`.
+= outputs = []
+Join the sequences' outputs along the tokens, the second axis of three.
+- return
++ return outputs[1:]
+or
+- return
++ return torch.cat([each.transpose(0, 1) for each in outputs])
+or
+- return
++ return torch.cat(outputs, dim=1).flatten(0, 1)
+The result has the dtype of q.
+- return
++ return torch.cat(outputs, dim=1).float()
+or
+- outputs =
++ q, k, v = q.float(), k.float(), v.float()
++ ...
+You compute scores that no sequence needs. Cut a sequence's queries and keys out of the row before you multiply.
+- outputs = ... return
++ ids_q = torch.repeat_interleave(torch.arange(len(query_lens)), torch.tensor(query_lens, dtype=torch.int64))
++ ids_k = torch.repeat_interleave(torch.arange(len(seq_lens)), torch.tensor(seq_lens, dtype=torch.int64))
++ pos_q = torch.tensor([p for n, s in zip(query_lens, seq_lens) for p in range(s - n, s)], dtype=torch.int64)
++ pos_k = torch.tensor([p for s in seq_lens for p in range(s)], dtype=torch.int64)
++ may = (ids_k == ids_q[:, None]) & (pos_k <= pos_q[:, None])
++ scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~may, float("-inf"))
++ return scores.softmax(dim=-1) @ v
+"""
 
+TASK = Task(
+    reference="lessons_lib.attention.varlen:varlen_attention",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    about={
+        "returned": "A query sees the keys of its own sequence up to its own position, with scores q · k / √head_dim. "
+        "Where do a sequence's queries begin in q, and its keys in k?",
+        "the number of score cells in each head": "Multiply the queries of one sequence with its own keys only.",
+    },
+)
 
-def _check_kind(got: Any, q: torch.Tensor, case: str) -> None:
-    if not isinstance(got, torch.Tensor):
-        idea = "Join the sequences' outputs along the axis of the tokens." if isinstance(got, (list, tuple)) else ""
-        raise Mistake(f"it should return a tensor; yours returned {kind(got)}.", case, idea)
-    if got.shape != q.shape:
-        raise Mistake(
-            f"the result should have the shape of q, {list(q.shape)}; yours has {list(got.shape)}.",
-            case,
-            "One output for each query, also if a sequence has none, or if there is no sequence. The axes are heads, "
-            "tokens, head_dim.",
-        )
-    if got.dtype != q.dtype:
-        raise Mistake(f"the result should have the dtype of q, {q.dtype}; yours has {got.dtype}.", case)
-
-
-def _name_wrong_values(got, want, row, query_lens: list[int], seq_lens: list[int], case: str) -> Mistake:
-    wrong = (~((got - want).abs() < TOLERANCE)).any(dim=2).any(dim=0).nonzero().flatten().tolist()  # NaN is wrong, too
-    owners = [(i, s - n + j) for i, (n, s) in enumerate(zip(query_lens, seq_lens)) for j in range(n)]
-    sequence, position = owners[wrong[0]]
-    what = f"the output for query {wrong[0]} of the row is wrong: sequence {sequence}, position {position}."
-    if got[:, wrong[0]].isnan().any():
-        what = f"the output for query {wrong[0]} of the row is NaN: sequence {sequence}, position {position}."
-    for words, mistaken in WRONG_WAYS:
-        if torch.allclose(got, mistaken(*row, query_lens, seq_lens), atol=TOLERANCE, equal_nan=True):
-            return Mistake(what, case, words)
-    if _is_multiple(got, want):
-        return Mistake(what, case, "Yours is a multiple of the right output: the weights of a query don't sum to 1.")
-    if (got[:, wrong[0]] == 0).all() or got[:, wrong[0]].isnan().all():
-        return Mistake(
-            what if got.isnan().any() else f"{what} It is 0.",
-            case,
-            "Does this query see no key at all? It sees at least itself. In a bool mask for PyTorch's attention, True "
-            "means that the query *may* attend; in `masked_fill`, that the score is replaced.",
-        )
-    if 0 in query_lens and position >= 0 and wrong[0] >= sum(query_lens[: query_lens.index(0)]):
-        return Mistake(what, case, "A sequence before it has no queries. Does your code still step over its keys?")
-    if len(seq_lens) > 1 and sequence:
-        return Mistake(
-            what,
-            case,
-            "The first sequence is right. Where do this one's queries begin in q, and where do its keys begin in k?",
-        )
-    return Mistake(
-        what, case, f"It sees the keys of positions 0 to {position} of its own sequence, with scores q · k / √head_dim."
-    )
-
-
-def _is_multiple(got: torch.Tensor, want: torch.Tensor) -> bool:
-    factor = (got * want).sum(dim=2, keepdim=True) / (want * want).sum(dim=2, keepdim=True)
-    return bool((factor > 0).all()) and torch.allclose(got, factor * want, atol=TOLERANCE)
+EXERCISE = Exercise(
+    id="04.3",
+    title="attention without a mask over the row",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Go sequence by sequence. Where do its queries begin in q, and its keys in k? And at which position of "
+        "its sequence is its first query?",
+        "`q.split(query_lens, dim=1)` cuts q into one part for each sequence, and k and v likewise. In a sequence, "
+        "the queries are at the positions `seq_len - query_len` to `seq_len - 1`, and the keys at 0 to "
+        "`seq_len - 1`: compare the two, and fill −∞ in where the key is later. Softmax, times the values, and "
+        "`torch.cat` joins the parts. What does it join if there is none?",
+        "For one sequence: `scores = own_q @ own_k.mT / q.shape[-1] ** 0.5`; `position = torch.arange(seq_len - "
+        "query_len, seq_len)[:, None]`; `scores.masked_fill(torch.arange(seq_len) > position, float('-inf'))"
+        ".softmax(dim=-1) @ own_v`. Begin the list of parts with the empty `q[:, :0]`.",
+    ),
+    points=3,
+)
