@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.made_up import a_sequence
-from lessons_lib.scheduling.scheduler import share_budget
 from lessons_lib.scheduling.sequence import Sequence
 
 Case = tuple[list[tuple[str, int, int, int]], int]  # (name, tokens of the prompt, of the answer, computed), budget
@@ -82,16 +81,6 @@ def cases() -> Iterator[Case]:
             decodes = prompt + answer - 1
             specs.append((name, prompt, answer, draw.choice((0, decodes, decodes, draw.randrange(prompt + answer)))))
         yield specs, draw.choice((0, 1, 2, 3, 5, 16, 64))
-
-
-class Kept:
-    """One dict for all calls."""
-
-    counts: dict[Any, int] = {}  # noqa: RUF012
-
-    def __new__(cls, running: list[Sequence], budget: int) -> Any:
-        cls.counts.update(share_budget(running, budget))
-        return dict(cls.counts)
 
 
 MISTAKES = """
@@ -273,10 +262,7 @@ TASK = Task(
     tell=tell,
     smaller=smaller,
     facts=facts,
-    known=[
-        *mistakes(MISTAKES),
-        Known("A sequence is in your dict that isn't in `running`. Make a new dict in each call.", answer=Kept),
-    ],
+    known=mistakes(MISTAKES),
     about={"returned": "Decodes first, one token each; then the others in order, with what is left of the budget."},
 )
 
