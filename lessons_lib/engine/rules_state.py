@@ -84,6 +84,7 @@ class Plan:
             sequence without counts. None if none has any.
         calls_functions: whether a sequence has functions of users.
         masked: completions whose allowed tokens are found in each step.
+        masks: see `masks_of`, on the device.
     """
 
     processors: list[Any]
@@ -95,6 +96,7 @@ class Plan:
     amounts: torch.Tensor
     calls_functions: bool
     masked: list[LogitsProcessor]
+    masks: torch.Tensor
 
 
 class RulesState:
@@ -122,8 +124,9 @@ class RulesState:
             plan = self.plan = self.make_plan(logits, list(processors), list(positions))
         if plan.calls_functions:
             logits = call_functions(logits, processors)
-        masks = to_device(masks_of(plan.masked, logits.shape[-1]), logits.device)
-        return rules_on(logits.device)(logits, plan.table, self.counts.rows, self.biases.rows, masks)
+        if plan.masked:
+            plan.masks = to_device(masks_of(plan.masked, logits.shape[-1]), logits.device)
+        return rules_on(logits.device)(logits, plan.table, self.counts.rows, self.biases.rows, plan.masks)
 
     def make_plan(self, logits: torch.Tensor, processors: list[Any], positions: list[int]) -> Plan:
         """Give the completions of a step slots, and fill those that are not what the step needs."""
@@ -149,13 +152,15 @@ class RulesState:
             table, ends_of(processors, logits.device),
             table[:, 0] * logits.shape[-1] * has_counts if counted else None, has_counts.int() * 2,
             any(each.rules.params.logits_processors for each in own), masked,
+            logits.new_empty(0, -(-logits.shape[-1] // 32), dtype=torch.int32),
         )  # fmt: skip
 
     def settle(self, tokens: torch.Tensor, highest: torch.Tensor) -> None:
         """See `RulesMemory`."""
         plan = self.plan
         assert plan, "`process` comes first"
-        if any(each and each.error for each in plan.processors):
+        may_fail = plan.masked or plan.calls_functions
+        if may_fail and any(each and each.error for each in plan.processors):
             plan.ends = ends_of(plan.processors, tokens.device)
         tokens.masked_fill_(~(highest.abs() < float("inf")), NO_TOKEN_ALLOWED)
         torch.where(highest == NEVER, plan.ends, tokens, out=tokens)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 
 from lessons_lib.engine.cuda_graphs import GraphSize
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.logits_processors import LogitsRules
+from lessons_lib.engine.rules_state import RulesState
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
@@ -19,8 +21,8 @@ def warm_up(runner: GPUModelRunner, progress: Callable[[list[Step]], Iterable[St
     """Run a step of each kind, on sequences without a request. The compiler's results are in its cache on disk
     afterwards, for the next process.
 
-    Skipped: PyTorch's own kernels that only some requests need, such as those of rules and log-probabilities. They
-    aren't compiled, but a first use loads them, which takes milliseconds.
+    Skipped: PyTorch's own kernels that only some requests need, such as those of log-probabilities. They aren't
+    compiled, but a first use loads them, which takes milliseconds.
 
     Args:
         progress: function (list) -> its items, such as `tqdm`, which shows how far it is. The first item is compiled,
@@ -28,8 +30,10 @@ def warm_up(runner: GPUModelRunner, progress: Callable[[list[Step]], Iterable[St
     """
     for size, scheduler_output in progress(steps_to_warm_up(runner)):
         logits = runner.forward_with(size, scheduler_output)
-    for each in (logits, logits.float()):  # rules make them float32
-        choose_tokens(each[:1], [SamplingParams(temperature=1.0)], [0], [0])
+    drawn = SamplingParams(temperature=1.0, repetition_penalty=2.0)
+    rules = LogitsRules(drawn, RulesState()).processor(Sequence("warm-up", [0], 1))
+    for processor in (None, rules):
+        choose_tokens(logits[:1], [drawn], [0], [0], [processor])
 
 
 def steps_to_warm_up(runner: GPUModelRunner) -> list[Step]:
