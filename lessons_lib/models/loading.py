@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
+ASSETS = Path(__file__).parents[1] / "assets"
+BUNDLED_MODEL = ASSETS / "model"
+BUNDLED_DRAFT = ASSETS / "draft"  # guesses for the bundled model (lesson 18); it has no tokenizer of its own
 
 
 class ModelNotFound(OSError):
