@@ -23,10 +23,12 @@ import torch
 
 import lessons_lib
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.draft_lengths import Guess
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.engine.speculation import speculating
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.models.validate import BadRequest
@@ -35,7 +37,8 @@ PARTS = tuple(
     str(Path(lessons_lib.__file__).parent / part) for part in ("engine", "scheduling", "kv_cache", "attention")
 )
 END = 12
-DEPTHS = (0, 1)  # steps in flight between two calls
+GUESSING = -1
+DEPTHS = (0, 1, GUESSING)  # steps in flight between two calls; or none, and guesses
 ERRORS = (KeyboardInterrupt, MemoryError)
 MOST_STEPS = 500
 
@@ -232,9 +235,28 @@ class Run:
 def make_engine(depth: int, **config) -> LLMEngine:
     """A small engine whose pool is too small for the workload."""
     sizes = dict(max_num_seqs=5, max_num_batched_tokens=16, block_size=4, num_blocks=13, num_swap_blocks=8)
-    if depth:
+    if depth == 1:
         config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
-    return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**{**sizes, "max_model_len": 52, **config}))
+    parts = speculating(Guessing()) if depth == GUESSING else None
+    config = {**sizes, "max_model_len": 52, **config}
+    return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**config), parts=parts)
+
+
+class Guessing:
+    """A proposer that knows the answers, and whose second guess is wrong."""
+
+    def __init__(self):
+        asked = [*((PROMPTS[name], params) for name, params in PARAMS.items())]
+        asked += [(prompt, GREEDY) for prompt in (READ, *GENERATED)]
+        self.answers = {tuple(prompt): alone(prompt, params) for prompt, params in asked}
+
+    def propose(self, sequences, most):
+        return [self.guess(each, most) for each in sequences]
+
+    def guess(self, request, most):
+        answers = self.answers.get(tuple(request.prompt_ids))
+        answer = answers[request.index].token_ids[len(request.output_ids) :][:most] if answers else []
+        return [Guess((token + (place == 1)) % VOCAB_SIZE, 1.0) for place, token in enumerate(answer)]
 
 
 _alone: dict[tuple, list[CompletionOutput]] = {}

@@ -1,12 +1,12 @@
-"""Random workloads: whatever the scheduler does, each greedy answer must equal the one that its prompt
-gets alone.
+"""Random workloads: whatever the scheduler does and a proposer guesses, each answer must equal the one that its prompt
+gets alone: greedy ones that of Hugging Face `generate`, others that of an engine with nothing else to do.
 
     python -m tools.random_workloads --count 5000 --seed 0
 
 Every workload draws an engine (with or without a step in flight), a policy, an admission rule, a pool that is too
-small, a swap space, a block size, and a few requests, some with several completions and some that are aborted. Tiny
-random models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count
-1` repeats one workload.
+small, a swap space, a block size, a proposer that is right now and then, and a few requests, some with several
+completions and some that are aborted. Tiny random models answer on the CPU. The pool is audited after every step, and
+must be empty at the end. `--seed N --count 1` repeats one workload.
 """
 
 import argparse
@@ -16,14 +16,18 @@ import sys
 import time
 import traceback
 from collections import Counter
+from typing import Any
 
 import torch
 
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.draft_lengths import Guess
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine, Parts
 from lessons_lib.engine.metrics import EngineMetrics
+from lessons_lib.engine.outputs import CompletionOutput
 from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.engine.speculation import speculating
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
@@ -44,13 +48,13 @@ POLICIES = (
 )
 
 
-class NoText:
-    """The tokenizer of a model that writes nonsense."""
+class Letters:
+    """A tokenizer for a model that writes nonsense: one character per token."""
 
     eos_token_id = END
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        return ""
+        return "".join(chr(33 + token) for token in token_ids)
 
 
 @functools.cache
@@ -74,11 +78,45 @@ def generated_alone(family: str, prompt: tuple[int, ...]) -> list[int]:
     return model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
 
 
-def expected_answer(family: str, prompt: tuple[int, ...], params: SamplingParams) -> list[int]:
-    answer = generated_alone(family, prompt)[: params.max_tokens]
-    if END in answer and not params.ignore_eos:
-        answer = answer[: answer.index(END) + 1]
-    return answer
+@functools.cache
+def engine_alone(family: str) -> LLMEngine:
+    return LLMEngine(tiny_model(family, seed=3), Letters(), EngineConfig(num_blocks=64, block_size=4, max_model_len=64))
+
+
+answers_alone: dict[tuple, list[CompletionOutput]] = {}
+
+
+def expected_completions(family: str, prompt: tuple[int, ...], params: SamplingParams) -> list[CompletionOutput]:
+    """What a request gets alone."""
+    key = family, prompt, repr(params)
+    if key not in answers_alone:
+        found = engine_alone(family).generate([list(prompt)], params)[0].completions
+        if params == SamplingParams(max_tokens=params.max_tokens, n=params.n, ignore_eos=params.ignore_eos):
+            answer = generated_alone(family, prompt)[: params.max_tokens]
+            if END in answer and not params.ignore_eos:
+                answer = answer[: answer.index(END) + 1]
+            assert all(each.token_ids == answer for each in found)
+        answers_alone[key] = found
+    return answers_alone[key]
+
+
+class Knowing:
+    """A proposer that knows the answers, and tells each token of them with some probability."""
+
+    def __init__(self, workload: "Workload", right: float):
+        self.workload, self.right, self.rng = workload, right, random.Random(workload.rng.random())
+
+    def propose(self, sequences: list[Any], most: int) -> list[list[Guess]]:
+        return [self.guess(each, self.rng.randint(0, most)) for each in sequences]
+
+    def guess(self, request: Any, count: int) -> list[Guess]:
+        prompt, params = self.workload.asked[request.group.id]
+        whole = expected_completions(self.workload.family, prompt, params)[request.index].token_ids
+        known, rng = len(request.output_ids), self.rng
+        tokens = [*whole[known : known + count], *rng.choices(range(VOCAB_SIZE), k=count)][:count]
+        return [
+            Guess(token if rng.random() < self.right else rng.randrange(VOCAB_SIZE), rng.random()) for token in tokens
+        ]
 
 
 class Workload:
@@ -101,18 +139,25 @@ class Workload:
 
     def draw_request(self) -> tuple[tuple[int, ...], SamplingParams, dict[str, object]]:
         rng = self.rng
-        params = SamplingParams(
+        params: dict[str, Any] = dict(
             max_tokens=rng.choice([1, 3, 8, LONGEST_ANSWER]),
             n=rng.choice([1, 1, 1, 2, 3]),
             ignore_eos=rng.random() < 0.5,
-            logprobs=1 if rng.random() < 0.05 else None,
         )
+        if rng.random() < 0.4:
+            params |= dict(
+                temperature=rng.choice([0.0, 0.7, 1.0, 1.5]), seed=rng.randrange(3), top_p=rng.choice([1.0, 0.9]),
+                top_k=rng.choice([0, 0, 20]), repetition_penalty=rng.choice([1.0, 1.0, 1.0, 1.3]),
+                logprobs=rng.choice([None, None, 0, 2]), prompt_logprobs=rng.choice([None, None, None, 1]),
+                stop=rng.choice([(), ("5",), ("Q", "zz")]), stop_token_ids=rng.choice([(), (30, 31, 32)]),
+                min_tokens=rng.choice([0, 0, 2]) if params["max_tokens"] > 2 else 0,
+            )  # fmt: skip
         options = {
             "tier": rng.randrange(2),
             "expected_tokens": rng.choice([None, 2.0, 9.0]),
             "is_interactive": rng.random() < 0.3,
         }
-        return rng.choice(prompts()), params, options
+        return rng.choice(prompts()), SamplingParams(**params), options
 
     def draw_config(self) -> dict[str, object]:
         rng, block_size = self.rng, self.rng.choice([1, 2, 3, 4, 8, 16])
@@ -140,7 +185,11 @@ class Workload:
         self.happened["overlapped"] += overlapped
         if overlapped:
             config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
-        return LLMEngine(model, NoText(), EngineConfig(**config))
+        parts, right = Parts(), self.rng.choice([None, 0.0, 0.5, 0.9, 1.0])
+        if right is not None:
+            self.happened["speculating"] += 1
+            parts = speculating(Knowing(self, right), self.rng.randint(1, 5))
+        return LLMEngine(model, Letters(), EngineConfig(**config), parts=parts)
 
     def play(self) -> Counter[str]:
         """Serve everything.
@@ -165,6 +214,8 @@ class Workload:
             assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are still in use"
         self.happened.update(steps=steps, preemptions=scheduler.num_preempted, swaps=scheduler.num_swapped)
         self.happened["cached tokens"] += self.metrics.cached_tokens
+        self.happened["guesses"] += getattr(engine.core, "num_draft_tokens", 0)
+        self.happened["right guesses"] += getattr(engine.core, "num_accepted_tokens", 0)
         return self.happened
 
     def add_some(self) -> None:
@@ -178,12 +229,18 @@ class Workload:
         prompt, params = self.asked.pop(output.request_id)
         if output.error:
             raise AssertionError(f"request {output.request_id} failed") from output.error
-        expected = expected_answer(self.family, prompt, params)
+        expected = expected_completions(self.family, prompt, params)
         assert is_aborted or len(output.completions) == params.n
-        for completion in output.completions:
-            tokens = completion.token_ids
-            wanted = expected[: len(tokens)] if is_aborted else expected
-            assert tokens == wanted, f"prompt {prompt}: {tokens}; alone {expected}"
+        for found, alone in zip(output.completions, expected):
+            tokens = found.token_ids
+            wanted = alone.token_ids[: len(tokens)] if is_aborted else alone.token_ids
+            assert tokens == wanted, f"prompt {prompt}, {params}: {tokens}; alone {alone.token_ids}"
+            assert is_aborted or (found.finish_reason, found.text) == (alone.finish_reason, alone.text)
+            assert (found.logprobs is None) == (params.logprobs is None)
+            if found.logprobs:
+                assert len(found.logprobs) == len(tokens)
+                pairs = zip(found.logprobs, alone.logprobs)
+                assert all(abs(own.logprob - other.logprob) < 1e-4 for own, other in pairs)
             self.happened["answers compared"] += 1
         self.happened["aborted" if is_aborted else "finished"] += 1
 

@@ -24,7 +24,7 @@ from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import tiny_model
 from tools.interrupts import Interrupter, Letters
-from tools.random_workloads import LONGEST_ANSWER, expected_answer, prompts
+from tools.random_workloads import LONGEST_ANSWER, expected_completions, prompts
 
 FAMILY = "qwen2"
 IN_FLIGHT = 40
@@ -159,7 +159,7 @@ class Soak:
             assert output.error or len(output.completions) == params.n or reason == "abort"
             self.counts[f"ended by {reason}"] += 1
             if params.temperature == 0:
-                answer, alone = output.token_ids, expected_answer(FAMILY, prompt, params)
+                answer, alone = output.token_ids, expected_completions(FAMILY, prompt, params)[0].token_ids
                 assert answer == alone[: len(answer)], f"{prompt}: {answer}; alone {alone}"
                 self.counts["answers compared"] += 1
                 self.counts["of them whole"] += len(answer) == len(alone)
