@@ -93,8 +93,7 @@ def overlapped_step(loop: "EngineCore") -> None:
     if any(victim.num_placeholders for victim in scheduler_output.preempted):
         loop.process(0)  # a victim is computed again from its tokens, so all of them must be known
         scheduler_output.drop_finished()
-    launched = loop.launch(scheduler_output)
-    if launched:
+    if launched := loop.launch(scheduler_output):
         loop.in_flight.append(launched)
     loop.process(loop.depth if launched else 0)
 
@@ -115,7 +114,7 @@ class EngineCore:
         ended: groups that have ended and that no call waits for, until their output is taken.
         in_flight: the steps that were launched and not processed, oldest first.
         observers: functions (step, requests), called for each step once its tokens are processed; the requests have got
-            one each. They run inside `step`, so they must not call the engine.
+            one for each time that they are listed. They run inside `step`, so they must not call the engine.
         watches: functions (part), called when the core has finished a part of a step: "schedule", "move", "forward",
             "sample" or "update". "begin" starts the clock: the time before it was the caller's.
         num_ended: finish reason -> how many requests have ended with it.
@@ -276,23 +275,35 @@ class EngineCore:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""
         while len(self.in_flight) > depth:
             step = self.in_flight.popleft()
-            scheduled: dict[Request, int] = step.output.num_scheduled_tokens  # type: ignore[assignment]
             try:
                 tokens = step.tokens.wait()
             except Exception as error:
-                raise StepFailed(scheduled) from error
+                raise StepFailed(requests_of(step.output)) from error
             self.lap("forward")
-            for request, token, gets in zip(scheduled, tokens, step.output.gets_token):
-                if token < 0 and gets and not request.finish_reason:
-                    self.end(request.group, "error", why_no_token(token, request.processor))
-            if step.logprobs:
-                step.logprobs.note()
-            new = [each for each, gets in zip(scheduled, step.output.gets_token) if gets and not each.finish_reason]
-            self.scheduler.update_from_output(step.output, tokens)
-            self.take_in(new)
+            new = self.append(step.output, tokens, step.logprobs)
             self.lap("update")
             for observer in self.observers:
                 observer(step, new)
+
+    def append(self, output: SchedulerOutput, tokens: list[int], logprobs: Any = None) -> list[Request]:
+        """Append the tokens of a launched step to its requests.
+
+        Args:
+            tokens: one for each request; negative if there is none, which ends the request.
+            logprobs: see InFlightStep.
+
+        Returns:
+            the requests that got one.
+        """
+        for request, token, gets in zip(requests_of(output), tokens, output.gets_token):
+            if token < 0 and gets and not request.finish_reason:
+                self.end(request.group, "error", why_no_token(token, request.processor))
+        if logprobs:
+            logprobs.note()
+        new = [each for each, gets in zip(requests_of(output), output.gets_token) if gets and not each.finish_reason]
+        self.scheduler.update_from_output(output, tokens)
+        self.take_in(new)
+        return new
 
     def take_in(self, requests: list[Request]) -> None:
         """Add the new token of each request to its text, and end requests that have finished."""
@@ -348,8 +359,7 @@ class EngineCore:
         except Exception as error:  # of the tokenizer
             return self.end(group, "error", error)
         # Once the first has a token, `take_in` has let the others begin, so they begin again.
-        have_begun = bool(group.completions[0].output_ids)
-        for request in group.completions if have_begun else group.completions[:1]:
+        for request in group.completions if group.completions[0].output_ids else group.completions[:1]:
             self.serve(request)
         if all(each.finish_reason for each in group.completions) and not group.output:
             self.end(group, group.completions[-1].finish_reason or "error")

@@ -109,7 +109,7 @@ class GPUModelRunner(ModelRunner):
         """The graph with room for a step; None if the step isn't captured: it is too large, or logits of prompts are
         wanted."""
         scheduled, num_tokens = scheduler_output.num_scheduled_tokens, scheduler_output.num_tokens
-        if not self.store:
+        if not self.store or scheduler_output.drafts:
             return None
         if num_tokens == len(scheduled):
             return GraphSize(next_size(num_tokens, self.sizes))

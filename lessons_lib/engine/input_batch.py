@@ -1,6 +1,7 @@
 """Lesson 12: from a SchedulerOutput to a ForwardBatch, computed on the host in front of every forward pass."""
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def forward_batch(
     seq_ids = np.arange(len(counts)).repeat(counts)
     positions = np.arange(ends[-1]) + (contexts - ends)[seq_ids]
     blocks, offsets = np.divmod(positions, block_size)
-    input_ids = next_tokens(scheduler_output, previous_rows or {})
+    input_ids = with_drafts(scheduler_output, next_tokens(scheduler_output, previous_rows or {}))
     total = num_tokens or ends[-1]
     arrays = dict(
         input_ids=_filled_up(input_ids, total, 0),
@@ -106,7 +107,7 @@ def forward_batch(
         cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
         context_lens=contexts.astype(np.int32),
         block_tables=block_tables,
-        logits_index=np.concatenate([ends - 1, *prompt_logits_index(scheduler_output, ends[: len(scheduled)])]),
+        logits_index=np.concatenate([ends - 1, *extra_logits_index(scheduler_output, ends[: len(scheduled)])]),
         max_lens=np.array([counts.max(), contexts.max()]),
     )
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
@@ -118,14 +119,17 @@ def _filled_up(numbers: Any, length: int, filling: int) -> np.ndarray[Any, Any]:
     return filled
 
 
-def num_prompt_logits(sequence: Sequence, start: int, count: int) -> int:
+def num_extra_logits(scheduler_output: SchedulerOutput, sequence: Sequence, start: int, count: int) -> int:
     """Number of logits that a step returns for a sequence, in addition to those after the last of the `count` tokens
-    that it computes from position `start` on."""
+    that it computes from position `start` on: in front of each guess, or after tokens of a prompt, if those are
+    wanted."""
+    if sequence in scheduler_output.drafts:
+        return count - 1
     missing = len(sequence.prompt_ids) - 1 - start
     return max(0, min(count - 1, missing)) if sequence.prompt_logits else 0
 
 
-def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def extra_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     """Indices of these tokens in the packed row, of all sequences that have any.
 
     Args:
@@ -135,8 +139,23 @@ def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any,
         return []  # one token of each
     found = []
     for (sequence, count), end in zip(scheduler_output.num_scheduled_tokens.items(), ends):
-        if extra := num_prompt_logits(sequence, sequence.num_computed_tokens, count):
+        if extra := num_extra_logits(scheduler_output, sequence, sequence.num_computed_tokens, count):
             found.append(np.arange(end - count, end - count + extra))
+    return found
+
+
+def with_drafts(scheduler_output: SchedulerOutput, token_ids: list[int]) -> list[int]:
+    """Insert the guesses of a step behind the last token of their sequences.
+
+    Args:
+        token_ids: see `next_tokens`.
+    """
+    if not scheduler_output.drafts:
+        return token_ids
+    found, known = [], iter(token_ids)
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        draft = scheduler_output.drafts.get(sequence, [])
+        found += [*islice(known, count - len(draft)), *draft]
     return found
 
 

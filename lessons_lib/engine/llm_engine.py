@@ -44,7 +44,7 @@ class Parts:
     """The parts of an engine. Each can be replaced, such as by a learner's own.
 
     Attributes:
-        core: an EngineCore class.
+        core: an EngineCore class, or a function that makes one.
         scheduler: function (pool, **limits) -> PreemptiveScheduler, such as `partial(PreemptiveScheduler,
             share_budget=mine)`. If None, a SwappingScheduler if there is a swap space, else a PreemptiveScheduler.
         pool: function (num_blocks, block_size) -> PrefixCache.
@@ -52,7 +52,7 @@ class Parts:
         fit: function (model, tokenizer, config) -> ModelFit. It refuses models that the engine can't serve.
     """
 
-    core: type[EngineCore] = EngineCore
+    core: Callable[..., EngineCore] = EngineCore
     scheduler: Callable[..., PreemptiveScheduler] | None = None
     pool: Callable[[int, int], PrefixCache] = PrefixCache
     sampler: Callable[..., torch.Tensor] = choose_tokens

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from copy import copy
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -64,7 +65,8 @@ class EngineStep:
         start: when it was scheduled, in seconds on the engine's clock.
         seconds: part -> how long it took: "schedule", "move", "forward", "sample", "update". With a step in flight, the
             first four are of the next step, which is launched before this one is processed.
-        tokens, prefill_tokens: computed in all, and of those, tokens before the last one of their sequence.
+        tokens, prefill_tokens: computed in all, and of those, tokens before the last one of their sequence. Guesses
+            count among the first only.
         new_tokens: generated.
         running, waiting: sequences after the step was scheduled.
         used_blocks, named_blocks: blocks in use, and blocks that can be found by their hash.
@@ -134,6 +136,8 @@ class EngineMetrics:
         steps, busy_seconds: number of steps, and the time that they took together.
         tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
         prompt_tokens: of the prompts that are computed, each counted once, with what was in the cache.
+        num_drafts, num_draft_tokens, num_accepted_tokens: how often guesses were computed for a sequence (lesson 18),
+            how many, and how many of them are in its completion.
         part_seconds: part of a step -> its sum.
         queue_time, ttft, tpot, itl, latency: histograms in seconds: from arrival to the first step; to the first token;
             between two tokens, averaged over a completion, and each gap on its own; from arrival to the end.
@@ -146,7 +150,7 @@ class EngineMetrics:
         self.num_blocks = engine.scheduler.pool.num_blocks
         self.requests = engine.core.num_ended
         self.steps = self.tokens = self.prefill_tokens = self.new_tokens = self.cached_tokens = self.preemptions = 0
-        self.prompt_tokens = 0
+        self.prompt_tokens = self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.busy_seconds = 0.0
         self.part_seconds: dict[str, float] = {}
         self.queue_time, self.ttft, self.tpot, self.itl, self.latency = (Histogram() for _ in range(5))
@@ -180,9 +184,13 @@ class EngineMetrics:
             if group.admitted_at == step.start:  # otherwise it was preempted, and is back
                 self.queue_time.add(step.start - group.arrival)
         self.add_tokens(requests)
+        num_drafted = sum(map(len, output.drafts.values()))
+        self.num_drafts += len(output.drafts)
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += len(requests) - len(set(requests)) if num_drafted else 0
         record = EngineStep(
             start=step.start, seconds=self._laps, new_tokens=len(requests),
-            tokens=output.num_tokens, prefill_tokens=output.num_tokens - sum(output.gets_token),
+            tokens=output.num_tokens, prefill_tokens=output.num_tokens - sum(output.gets_token) - num_drafted,
             running=len(output.num_scheduled_tokens), waiting=len(scheduler.waiting),
             used_blocks=len(scheduler.pool.used), named_blocks=len(scheduler.pool.block_to_hash),
             preempted=len(output.preempted), cached_tokens=sum(output.cached.values()),
@@ -193,12 +201,11 @@ class EngineMetrics:
     def add_tokens(self, requests: list[Request]) -> None:
         """Add the times of requests that have a new token."""
         gaps = []
-        for request in requests:
+        for request, num_new in Counter(requests).items():
             times, arrival = request.token_times, request.group.arrival
-            if len(times) > 1:
-                gaps.append(times[-1] - times[-2])
-            else:
-                self.ttft.add(times[-1] - arrival)
+            gaps += [later - earlier for earlier, later in pairwise(times[-num_new - 1 :])]
+            if num_new == len(times):
+                self.ttft.add(times[0] - arrival)
                 if request.index == 0:
                     self.prompt_tokens += len(request.prompt_ids)
             if request.finish_reason in ("stop", "length") and len(times) > 1:

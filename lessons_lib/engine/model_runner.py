@@ -73,7 +73,7 @@ class ModelRunner:
 
         Returns:
             tensor [N, vocabulary]: for each scheduled sequence, the logits after the last token that was computed. More
-            rows follow for sequences with `prompt_logits`, see `input_batch.num_prompt_logits`.
+            rows follow for some sequences, see `input_batch.num_extra_logits`.
         """
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)

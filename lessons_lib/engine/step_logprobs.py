@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from lessons_lib.engine.input_batch import num_prompt_logits
+from lessons_lib.engine.input_batch import num_extra_logits
 from lessons_lib.engine.logprobs import TokenLogprobs
 from lessons_lib.engine.model_runner import InFlight
 from lessons_lib.engine.request import Request
@@ -36,17 +36,21 @@ def wanted_in(output: SchedulerOutput) -> dict[int, list[Wanted]]:
     """Collect what the requests of a launched step ask for: how many of the likeliest tokens -> for which rows."""
     scheduled: dict[Request, int] = output.num_scheduled_tokens  # type: ignore[assignment]
     wanted: dict[int, list[Wanted]] = {}
-    extra = len(scheduled)  # rows of prompts are below those of the requests
-    for row, ((request, count), end) in enumerate(zip(scheduled.items(), output.ends)):
+    extra = len(scheduled)  # where the other rows begin
+    steps = zip(scheduled.items(), output.ends, output.gets_token)
+    for row, ((request, count), end, gets_token) in enumerate(steps):
         params, prompt_ids, start = request.params, request.prompt_ids, end - count
-        num_others = num_prompt_logits(request, start, count)
+        num_others = num_extra_logits(output, request, start, count) if count > 1 else 0
+        others = range(extra, extra + num_others)
         if request.prompt_logits and params.prompt_logprobs is not None and start + 1 < len(prompt_ids):
-            rows = [*range(extra, extra + num_others), row]
             positions = range(start + 1, min(end + 1, len(prompt_ids)))
-            found = [Wanted(request, own, prompt_ids[place], place) for own, place in zip(rows, positions)]
+            found = [Wanted(request, own, prompt_ids[place], place) for own, place in zip((*others, row), positions)]
             wanted.setdefault(params.prompt_logprobs, []).extend(found)
-        if params.logprobs is not None and output.gets_token[row]:
-            wanted.setdefault(params.logprobs, []).append(Wanted(request, row))
+        if params.logprobs is not None and gets_token:
+            own = wanted.setdefault(params.logprobs, [])
+            if request in output.drafts:
+                own += [Wanted(request, each) for each in others]
+            own.append(Wanted(request, row))
         extra += num_others
     return wanted
 
@@ -68,7 +72,7 @@ class StepLogprobs:
         Args:
             output: of the step, once it is launched.
             logits: [requests + extra, vocabulary]: after the last token of each request, then after others of prompts.
-            tokens: that were chosen, one for each request.
+            tokens: that were chosen, one for each request, and where there are guesses, for each row of the logits.
         """
         num_seqs, tables = len(output.num_scheduled_tokens), []
         for count, entries in wanted_in(output).items():
@@ -78,7 +82,7 @@ class StepLogprobs:
                 looked_at, chosen = logits[:num_seqs], tokens.on_device
             else:
                 index = to_device(rows, logits.device)
-                looked_at, chosen = logits[index], tokens.on_device[index.clamp(max=num_seqs - 1)]
+                looked_at, chosen = logits[index], tokens.on_device[index.clamp(max=len(tokens.on_device) - 1)]
             table = logprobs_table(looked_at, torch.where(known < 0, chosen, known), count)
             tables.append((entries, InFlight.of(table)))
         return cls(tables)
@@ -89,14 +93,16 @@ class StepLogprobs:
         for entries, table in self.tables:
             if table.arrived is not None:
                 table.arrived.synchronize()
-            rows = table.on_host.numpy()
-            for (request, _, _, position), token, row in zip(entries, rows[:, 0].tolist(), rows):
+            tokens, rows = table.on_host[:, 0].tolist(), table.on_host.numpy().tobytes()
+            size = len(rows) // len(tokens)
+            for place, ((request, _, _, position), token) in enumerate(zip(entries, tokens)):
+                row = rows[place * size : (place + 1) * size]
                 if request.finish_reason or token < 0:
                     continue
                 if position is None and request.logprobs is not None:
-                    request.logprobs.rows.append(row.tobytes())
+                    request.logprobs.rows.append(row)
                 elif position is not None and request.group.prompt_logprobs:
-                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row.tobytes())
+                    request.group.prompt_logprobs[position] = TokenLogprobs.of(row)
 
 
 def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,6 +21,7 @@ class SchedulerOutput:
         preempted: sequences that lost their batch slot and their blocks in this step (lesson 10).
         block_copies: in this order (lesson 10): the source of one copy may be the target of a later one.
         cached: admitted sequence -> number of tokens found in the cache (lesson 11).
+        drafts: sequence -> guesses, computed behind its last token and counted as scheduled (lesson 18).
         ends: of each scheduled sequence, its computed tokens after the step; set at the launch.
         gets_token: of each scheduled sequence, True if it then gets a new token; set at the launch.
     """
@@ -31,6 +32,7 @@ class SchedulerOutput:
     preempted: list[Sequence] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
     cached: dict[Sequence, int] = field(default_factory=dict)
+    drafts: dict[Sequence, list[int]] = field(default_factory=dict)
     ends: list[int] = field(default_factory=list)
     gets_token: list[bool] = field(default_factory=list)
 
@@ -197,7 +199,7 @@ class SchedulerBase:
         """
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens = sequence.num_computed_tokens + count
-            gets_token = end == sequence.num_tokens and not sequence.finish_reason
+            gets_token = end >= sequence.num_tokens and not sequence.finish_reason
             scheduler_output.ends.append(end)
             scheduler_output.gets_token.append(gets_token)
             if gets_token:

@@ -15,7 +15,7 @@ from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_12.step_cases import Case
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.core import EngineCore, StepFailed
-from lessons_lib.engine.input_batch import num_prompt_logits
+from lessons_lib.engine.input_batch import num_extra_logits
 from lessons_lib.engine.llm_engine import LLMEngine, Parts
 from lessons_lib.engine.model_runner import InFlight, ModelRunner
 from lessons_lib.engine.request import Request
@@ -268,8 +268,8 @@ class Scripted(ModelRunner):
     num_rows = 0
 
     def forward(self, scheduler_output: Any) -> torch.Tensor:
-        scheduled = scheduler_output.num_scheduled_tokens.items()
-        extra = sum(num_prompt_logits(each, each.num_computed_tokens, count) for each, count in scheduled)
+        output, scheduled = scheduler_output, scheduler_output.num_scheduled_tokens.items()
+        extra = sum(num_extra_logits(output, each, each.num_computed_tokens, count) for each, count in scheduled)
         self.num_rows = len(scheduled) + extra
         logits = torch.zeros(self.num_rows, VOCAB_SIZE)
         for row, (request, count) in enumerate(scheduled):

@@ -47,13 +47,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         keys = api_keys(options.api_key, environment)
         own = _of_fields(ServerSettings, options)
         own["model_name"] = options.served_model_name or model_name(model)
+        recipe = EngineRecipe(model, options.device, config, options.num_speculative_tokens)
         own["allowed_hosts"] = tuple(options.allowed_host) if options.allowed_host else None
         settings = ServerSettings(api_keys=keys, **own)
     except ValueError as error:
         raise WrongArgument(_with_options(str(error), options)) from error
     if options.device == "cuda" and not torch.cuda.is_available():
         raise WrongArgument("--device is 'cuda', and PyTorch finds no GPU here. Leave it away for the CPU.")
-    recipe = EngineRecipe(model, options.device, config)
     return ServerArguments(recipe, settings, options.engine, options.until_stdin_closes)
 
 
@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add("--cache-bytes", int, "memory of the KV cache")
     add("--num-swap-blocks", int, "blocks of the swap space; without one, preempted sequences are recomputed")
     add("--watermark", float, "share of the blocks that stay free for running sequences")
+    _adder(engine, EngineRecipe)("--num-speculative-tokens", int, "guesses for a step, found in the text itself")
     add("--max-logprobs", int, "the most log-probabilities that a request may ask for")
     engine.add_argument("--policy", choices=sorted(POLICIES), default="fcfs", help="which request is served next")
     engine.add_argument(

@@ -13,11 +13,14 @@ from transformers import AutoConfig, AutoTokenizer
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.guided import Vocabulary
-from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine, Parts
+from lessons_lib.engine.proposers import NgramLookup
+from lessons_lib.engine.speculation import speculating
 from lessons_lib.engine.warm_up import warm_up
 from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_path
 from lessons_lib.models.configuration import text_config
 from lessons_lib.models.loading import BUNDLED_MODEL, load_error, load_model
+from lessons_lib.models.validate import must
 
 BUNDLED_NAME = "lessons-bundled"
 
@@ -30,11 +33,19 @@ class EngineRecipe:
         model: a folder, or a name on the Hugging Face hub.
         device: "cpu" or "cuda"; a GPU if there is one, if None.
         config: the engine's sizes.
+        num_speculative_tokens: the most guesses for a sequence and step, found in its own text (lesson 18); 0 for none.
+
+    Raises:
+        ValueError: `num_speculative_tokens` is negative.
     """
 
     model: str
     device: str | None = None
     config: EngineConfig = field(default_factory=EngineConfig)
+    num_speculative_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        must(self.num_speculative_tokens >= 0, "num_speculative_tokens", self.num_speculative_tokens, "0 or more")
 
     def __call__(self) -> LLMEngine:
         """Load the model, and make its engine. On a GPU, its steps overlap (lesson 13)."""
@@ -43,13 +54,17 @@ class EngineRecipe:
             with contextlib.suppress(Exception):  # a tokenizer that it can't use: requests are told
                 Vocabulary.of(tokenizer, text_config(model.config).vocab_size)
         if model.device.type != "cuda":
-            return LLMEngine(model, tokenizer, self.config)
-        engine = LLMEngine(model, tokenizer, replace(self.config, overlap=True))
+            return LLMEngine(model, tokenizer, self.config, parts=self.parts())
+        engine = LLMEngine(model, tokenizer, replace(self.config, overlap=True), parts=self.parts())
         # No request waits for the compiler. In a terminal, a bar shows how far it is.
         bar = partial(tqdm, desc="compiling and capturing", unit="step", disable=None)
         assert isinstance(engine.runner, GPUModelRunner)
         warm_up(engine.runner, bar)
         return engine
+
+    def parts(self) -> Parts:
+        """Of an engine that speculates, or not."""
+        return speculating(NgramLookup(), self.num_speculative_tokens) if self.num_speculative_tokens else Parts()
 
     def text_side(self) -> tuple[Any, Any]:
         """(config, tokenizer) of the model, without its weights. Raises what `load_model` raises."""

@@ -1,0 +1,197 @@
+"""Several tokens a step: whatever is guessed, the answers stay the same."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
+from lessons_lib.engine.draft_model import DraftModel, bundled_draft
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.proposers import NgramLookup, NgramTable, own_stories
+from lessons_lib.engine.rejection_sampling import accept_or_redraw
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.speculation import accepted, add_drafts, drop_guesses, speculating
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.models.loading import load_model
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.sequence import Sequence
+
+STORIES = ["Once upon a time", "The dog was", "Lily and Tom went to the park. They", "One day, a bird"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model()
+
+
+def answers_of(model, params, proposer=None, **config):
+    parts = speculating(proposer) if proposer else None
+    # By a clock that stands still, guesses take no time, so all of them are worth it.
+    with LLMEngine(*model, EngineConfig(**config), parts=parts, clock=lambda: 0.0) as engine:
+        return [output.token_ids for output in engine.generate(STORIES, params)], engine.core
+
+
+@given(st.lists(st.integers(0, 2), max_size=5), st.lists(st.integers(0, 2), min_size=6, max_size=6))
+def test_guesses_are_kept_up_to_the_first_that_is_wrong(draft, own):
+    found = accepted(draft, own[: len(draft) + 1])
+    assert found == own[: len(found)] and 1 <= len(found) <= len(draft) + 1
+    assert found[:-1] == draft[: len(found) - 1]
+    assert len(found) == len(draft) + 1 or found[-1] != draft[len(found) - 1]
+
+
+def decoding(num_free=6, budget=8, max_new_tokens=9):
+    """A scheduler with one sequence, which has a prompt of 3 tokens and 1 more, and blocks of 4."""
+    scheduler = PreemptiveScheduler(PrefixCache(9, 4), max_num_batched_tokens=budget, max_num_seqs=2)
+    sequence = Sequence("s", [1, 2, 3], max_new_tokens)
+    scheduler.add(sequence)
+    while not sequence.output_ids:
+        scheduler.update(scheduler.schedule(), [7])
+    scheduler.pool.allocate(len(scheduler.pool.free_queue) - num_free)
+    return scheduler, sequence
+
+
+@pytest.mark.parametrize(
+    "case, expected",
+    [
+        ({}, 5),
+        (dict(num_free=0), 0),
+        (dict(num_free=1), 4),
+        (dict(budget=3), 2),
+        (dict(max_new_tokens=4), 2),  # 1 token is there, 2 guesses, and 1 more
+        (dict(max_new_tokens=2), 0),
+    ],
+)
+def test_guesses_take_what_is_left(case, expected):
+    scheduler, sequence = decoding(**case)
+    output, num_free = scheduler.schedule(), len(scheduler.pool.free_queue)
+    add_drafts(scheduler, output, {sequence: [1, 2, 3, 4, 5]})
+    assert output.drafts == ({sequence: [1, 2, 3, 4, 5][:expected]} if expected else {})
+    assert output.num_scheduled_tokens[sequence] == 1 + expected
+    assert len(sequence.blocks) == blocks_for(4 + expected, 4)
+    assert num_free - len(scheduler.pool.free_queue) == len(sequence.blocks) - 1
+
+
+def test_blocks_of_wrong_guesses_are_free_again():
+    scheduler, sequence = decoding()
+    output = scheduler.schedule()
+    add_drafts(scheduler, output, {sequence: [1, 2, 3, 4, 5]})
+    assert len(sequence.blocks) == 3
+    scheduler.update_after_launch(output)
+    sequence.num_placeholders = 0
+    sequence.append_token(8)
+    kept = sequence.blocks
+    drop_guesses(scheduler, sequence)
+    assert sequence.num_computed_tokens == 4 and len(sequence.blocks) == 1
+    assert sequence.blocks is not kept, "block tables look at the list"
+
+
+def taught(choice, rounds, num_right, base=1.0, per_token=0.1, num_seqs=1):
+    """A DraftLengths after some rounds in which `num_right` guesses were right, and a step cost base + per_token * T."""
+    lengths, sequences = DraftLengths(), [Sequence(str(i), [1], 9) for i in range(num_seqs)]
+    for _ in range(rounds):
+        drafts = lengths.choose(dict.fromkeys(sequences, choice), num_seqs)
+        for sequence in drafts:
+            lengths.note_draft(sequence, min(num_right, len(drafts[sequence])))
+        lengths.note_step(num_seqs + sum(map(len, drafts.values())), 0.0)
+        lengths.times = StepTimes()
+        for tokens in (num_seqs, 2 * num_seqs):
+            lengths.times.add(tokens, base + per_token * tokens)
+    lengths.num_steps = 1  # not a step that tries
+    return lengths.choose(dict.fromkeys(sequences, choice), num_seqs)
+
+
+def test_a_guess_must_bring_more_tokens_per_second_than_the_step():
+    sure = [Guess(5, 0.9)] * 4
+    assert [len(found) for found in taught(sure, 6, 4).values()] == [4]
+    assert not taught(sure, 6, 4, base=0.01, num_seqs=64), "64 sequences fill the machine"
+    assert not taught(sure, 60, 0), "they were always wrong"
+    first = taught([Guess(5, 0.95), Guess(6, 0.02)], 6, 1)
+    assert list(first.values()) == [[5]]
+
+
+def test_a_table_of_ngrams_guesses_what_follows_most_often():
+    table = NgramTable.of([[1, 2, 3, 4], [1, 2, 3, 4], [9, 2, 3, 5]], longest=3)
+    assert [each.token for each in table.guess([1, 2, 3], 3)] == [4]
+    assert [each.token for each in table.guess([9, 2], 2)] == [3, 5]
+    assert table.guess([8], 2) == [] and table.guess([], 2) == []
+    assert table.guess([1, 2, 3], 1)[0].chance == pytest.approx(2 / 3)
+    found = table.propose([Sequence("s", [7, 1, 2], 9, output_ids=[3]), Sequence("t", [2], 9)], 1)
+    assert [[each.token for each in own] for own in found] == [[4], [3]]
+
+
+def test_lookup_finds_the_newest_tokens_in_the_text():
+    lookup = NgramLookup()
+    assert lookup.guess([1, 2, 3, 4, 9, 2, 3], 2) == [4, 9]
+    assert lookup.guess([1, 2, 5, 1, 2, 6, 1, 2], 3) == [6, 1, 2], "the last time counts"
+    assert lookup.guess([1, 2, 3], 2) == [] and lookup.guess([1], 2) == []
+
+
+@pytest.mark.parametrize("sampling", [{}, dict(temperature=1.0, seed=5), dict(temperature=0.8, top_p=0.95, seed=1)])
+@pytest.mark.parametrize("kind", ["table", "lookup", "draft", "wrong"])
+def test_no_proposer_changes_an_answer(model, kind, sampling):
+    params = SamplingParams(max_tokens=40, **sampling)
+    expected, _ = answers_of(model, params)
+
+    class Wrong:
+        def propose(self, sequences, most):
+            return [[Guess(random.Random(len(each.output_ids)).randrange(99), 1.0)] * most for each in sequences]
+
+    make = {
+        "table": lambda: NgramTable.of(expected), "lookup": NgramLookup, "wrong": Wrong,
+        "draft": lambda: DraftModel(bundled_draft(model[0]), num_blocks=60),
+    }  # fmt: skip
+    found, core = answers_of(model, params, make[kind]())
+    assert found == expected
+    assert core.num_draft_tokens or kind == "lookup"
+    if kind in ("table", "draft"):  # the table has read the answers
+        assert core.num_accepted_tokens > core.num_draft_tokens / 4
+
+
+def test_a_draft_without_room_makes_no_guesses(model):
+    draft, params = DraftModel(bundled_draft(model[0]), num_blocks=3), SamplingParams(max_tokens=30)
+    found, core = answers_of(model, params, draft)
+    assert found == answers_of(model, params)[0]
+    draft.drop_finished()
+    assert core.num_draft_tokens and not draft.pool.used
+
+
+def test_the_bundled_table_guesses_a_third_of_the_tokens(model):
+    found, core = answers_of(model, SamplingParams(max_tokens=60), NgramTable.of(own_stories()[:400]))
+    assert core.num_accepted_tokens > sum(map(len, found)) / 5
+
+
+def test_a_proposer_that_fails_is_not_asked_again(model):
+    class Broken:
+        calls = 0
+
+        def propose(self, sequences, most):
+            self.calls += 1
+            raise ZeroDivisionError("oh")
+
+    broken = Broken()
+    with pytest.warns(UserWarning, match="the proposer has failed.*oh"):
+        found, _ = answers_of(model, SamplingParams(max_tokens=8), broken)
+    assert found == answers_of(model, SamplingParams(max_tokens=8))[0] and broken.calls == 1
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(0, 99))
+def test_tokens_accepted_or_redrawn_have_the_models_distribution(seed):
+    generator = torch.Generator().manual_seed(seed)
+    q, p = (torch.randn(2, 6, generator=generator).softmax(-1) for _ in range(2))
+    third = torch.randn(6, generator=generator).softmax(-1)
+    probs, count = torch.stack([*p, third]), 20_000
+    first, second = torch.zeros(6), torch.zeros(6)
+    for _ in range(count):
+        draft = [int(torch.multinomial(own, 1, generator=generator)) for own in q]
+        found = accept_or_redraw(draft, q, probs, generator)
+        first[found[0]] += 1
+        if len(found) > 1:
+            second[found[1]] += 1
+    for counts, wanted in ((first, p[0]), (second, p[1])):
+        expected = wanted * counts.sum()
+        assert ((counts - expected) ** 2 / expected).sum() < 25.7, "chi-square with 5 degrees of freedom, 1 in 10,000"
