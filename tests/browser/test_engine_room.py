@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -154,6 +155,7 @@ def test_bytes(site):
         for file in site[0].rglob("*")
         if file.suffix != ".ts" and file.is_file()
     }
+    assert "python.bin" in sizes or not (site[1] and shutil.which("node")), "else it is live only after twice the time"
     first = ("engine_room.html", "room.css", "room.js", "pictures.js", "figures.js", "scenarios.js", "begin.json")
     assert sum(sizes[name] for name in first) < MOST_BYTES_FIRST and sum(sizes.values()) < MOST_BYTES
 
@@ -167,6 +169,24 @@ def test_the_recording_plays_and_goes_back_while_nothing_else_is_loaded(opened):
     tab.wait_for_function(f"document.body.dataset.step == {step - 1}")
     assert tab.locator("#play").inner_text() == "Play"
     assert re.search(r"[?]?#.*step=", tab.url) is None or f"step={step}" in tab.url
+
+
+def test_arrow_keys_lead_from_block_to_block_and_over_the_mask(opened):
+    tab = opened("?still")
+    pool, told = tab.locator("#pool canvas"), tab.locator("#picked")
+    pool.focus()
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
+        tab.keyboard.press(key)
+        seen.append(int(re.match(r"block (\d+)", told.inner_text())[1]))
+    across = seen[2] - seen[1]
+    assert seen == [0, 1, 1 + across, across, 0] and across > 1
+    tab.locator("#mask").focus()
+    tab.keyboard.press("ArrowRight")
+    assert re.fullmatch(r"[A-Z], positions? \d+.*", told.inner_text()) and tab.locator(".text .marked").count() > 0
+    tab.keyboard.press("Escape")
+    assert tab.locator(".text .marked").count() == 0
+    assert tab.evaluate("document.body.dataset.step") == tab.evaluate("String(room.run.frames.length)"), "no step back"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 from lessons_lib.viz.drawing.palette import in_both_themes
@@ -17,6 +18,8 @@ PAGE = Path(__file__).parent / "page"
 MODEL = ROOT / "lessons_lib" / "assets" / "model"
 PYODIDE = ROOT / "build" / "npm" / "node_modules" / "pyodide"
 INSTALL = ("npm", "install", "--no-save", "--prefix", "build/npm", "pyodide@314.0.7")  # in the course's folder
+# What a reader's scheduler may import, and Python hasn't at its start.
+MODULES = {"statistics", "fractions", "decimal", "datetime", "queue", "pprint", "graphlib", "timeit", "cmath", "string"}
 PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 
 
@@ -35,6 +38,7 @@ def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
         (parts / "pyodide").mkdir(exist_ok=True)
         for name in PYODIDE_FILES:
             shutil.copy(pyodide / name, parts / "pyodide")
+        write_snapshot(parts, pyodide)
     recorded = json.loads((PAGE.parent / "recording.json").read_text(encoding="utf-8"))
     begin = {
         "live": is_live,
@@ -46,6 +50,29 @@ def write_page(folder: Path, pyodide: Path = PYODIDE) -> bool:
     }
     (parts / "begin.json").write_text(json.dumps(begin, separators=(",", ":")), encoding="utf-8")
     return is_live
+
+
+def write_snapshot(parts: Path, pyodide: Path) -> None:
+    """Python's memory with the engine imported, from which it starts at once: then it needs few modules more. Without
+    Node, the page does without."""
+    made_of = (parts / "course.zip", PAGE.parent / "snapshot.mjs", PAGE / "data.js", pyodide / "pyodide-lock.json")
+    code = zlib.crc32(b"".join(file.read_bytes() for file in made_of))
+    kept, node = pyodide.parent / f"python-{code:08x}.bin", shutil.which("node")
+    if not kept.exists() and node:
+        for old in pyodide.parent.glob("python-*.bin"):
+            old.unlink()
+        command = [node, PAGE.parent / "snapshot.mjs", pyodide, parts / "course.zip", kept]
+        subprocess.run(command, check=False, capture_output=True)
+    if not kept.exists():
+        return
+    shutil.copy(kept, parts / "python.bin")
+    with (
+        zipfile.ZipFile(pyodide / "python_stdlib.zip") as whole,
+        zipfile.ZipFile(parts / "pyodide" / "python_stdlib.zip", "w", zipfile.ZIP_DEFLATED) as few,
+    ):
+        for name in whole.namelist():
+            if name.split(".")[0] in MODULES:
+                few.writestr(zipfile.ZipInfo(name), whole.read(name), zipfile.ZIP_DEFLATED)
 
 
 def packed(weights: bytes) -> bytes:

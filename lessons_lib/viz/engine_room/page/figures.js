@@ -2,12 +2,35 @@
 import { $ } from "./pictures.js";
 
 /** Everything that is known of a run: its frames, its requests, and the times of tokens in the order they came. */
-export const newRun = (settings) => ({ settings, frames: [], requests: new Map(), ttft: [], itl: [], done: [], high: new Map() });
+export const newRun = (settings) => ({
+  settings,
+  frames: [],
+  requests: new Map(),
+  ttft: [],
+  itl: [],
+  done: [],
+  high: new Map(),
+});
 
 export function take(run, frame) {
-  const { frames, requests } = run, before = frames.at(-1), now = frame.step, sum = { ...(before?.sums ?? { out: 0, computed: 0, again: 0, prompt: 0, hit: 0, preempted: 0 }) };
+  const { frames, requests } = run,
+    before = frames.at(-1),
+    now = frame.step,
+    sum = { ...(before?.sums ?? { out: 0, computed: 0, again: 0, prompt: 0, hit: 0, preempted: 0 }) };
   for (const [id, words, most, tier, ms] of frame.arrived)
-    requests.set(id, { id, words: [...words], prompt: words.length, most, tier, ms, step: now, spans: [], marks: [], end: Infinity, ends: words.length });
+    requests.set(id, {
+      id,
+      words: [...words],
+      prompt: words.length,
+      most,
+      tier,
+      ms,
+      step: now,
+      spans: [],
+      marks: [],
+      end: Infinity,
+      ends: words.length,
+    });
   for (const [id] of frame.refused) requests.get(id).end = now;
   for (const [id, start, count] of frame.rows) {
     sum.computed += count;
@@ -15,7 +38,8 @@ export function take(run, frame) {
     run.high.set(id, Math.max(run.high.get(id) ?? 0, start + count));
   }
   for (const [id, word] of frame.new) {
-    const request = requests.get(id), last = request.last;
+    const request = requests.get(id),
+      last = request.last;
     request.words.push(word);
     sum.out++;
     request.ends = request.words.length;
@@ -25,25 +49,32 @@ export function take(run, frame) {
     request.last = frame.ms;
   }
   const span = (id, kind) => {
-    const { spans } = requests.get(id), last = spans.at(-1);
+    const { spans } = requests.get(id),
+      last = spans.at(-1);
     if (last?.[0] === kind && last[2] === now - 1) last[2] = now;
     else spans.push([kind, now - 1, now]);
   };
-  for (const [id, start] of frame.rows) span(id, start < requests.get(id).prompt - 1 || start === 0 ? "prefill" : "decode");
+  for (const [id, start] of frame.rows)
+    span(id, start < requests.get(id).prompt - 1 || start === 0 ? "prefill" : "decode");
   for (const [id] of frame.waiting) span(id, "wait");
-  for (const id of frame.preempted) { requests.get(id).marks.push(["lost", now]); sum.preempted++; }
+  for (const id of frame.preempted) {
+    requests.get(id).marks.push(["lost", now]);
+    sum.preempted++;
+  }
   for (const [id, count] of Object.entries(frame.cached)) {
     requests.get(id).marks.push(["hit", now]);
     sum.hit += count;
   }
   sum.prompt = sum.computed + sum.hit - sum.out; // roughly: what a decode computes isn't a prompt
   for (const [id] of frame.finished) {
-    const request = requests.get(id), tokens = request.words.length - request.prompt;
+    const request = requests.get(id),
+      tokens = request.words.length - request.prompt;
     request.end = now;
     run.done.push([request.ttft, tokens > 1 ? (request.last - request.first) / (tokens - 1) : 0]);
   }
   frame.owner = before ? before.owner.slice() : []; // block -> the last request that had it
-  const filled = new Map(), { size } = run.settings;
+  const filled = new Map(),
+    { size } = run.settings;
   for (const [id, , computed, blocks] of frame.running)
     blocks.forEach((block, i) => {
       frame.owner[block] = id;
@@ -55,34 +86,63 @@ export function take(run, frame) {
   frames.push(frame);
 }
 
-const percentile = (list, share) => (list.length ? Float64Array.from(list).sort()[Math.floor(share * (list.length - 1))] : null);
-const ms = (value) => (value === null ? "–" : value < 9950 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(0)} s`);
+const percentile = (list, share) =>
+  list.length ? Float64Array.from(list).sort()[Math.floor(share * (list.length - 1))] : null;
+const ms = (value) =>
+  value === null ? "–" : value < 9950 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(0)} s`;
 const share = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
 
 /** [what, value, small print] of each tile, at a frame of a run. */
 export function figures(run, index, targets) {
-  const frame = run.frames[index], { sums } = frame, past = run.frames[Math.max(0, index - 100)], { blocks, size } = run.settings;
+  const frame = run.frames[index],
+    { sums } = frame,
+    past = run.frames[Math.max(0, index - 100)],
+    { blocks, size } = run.settings;
   const good = run.done.slice(0, sums.done).filter(([ttft, itl]) => ttft <= targets.ttft && itl <= targets.itl).length;
   // A request that still waits for its first token counts with its wait so far: else the slowest would be left out.
-  const waits = [...frame.waiting, ...frame.running].map(([id]) => run.requests.get(id)).filter(({ first }) => !(first <= frame.ms));
-  const ttft = [...run.ttft.slice(0, sums.ttft), ...waits.map((request) => frame.ms - request.ms)], itl = run.itl.slice(0, sums.itl);
-  const span = frame.ms - past.ms || frame.ms, rate = (1000 * (sums.out - (past === frame ? 0 : past.sums.out))) / span;
+  const waits = [...frame.waiting, ...frame.running]
+    .map(([id]) => run.requests.get(id))
+    .filter(({ first }) => !(first <= frame.ms));
+  const ttft = [...run.ttft.slice(0, sums.ttft), ...waits.map((request) => frame.ms - request.ms)],
+    itl = run.itl.slice(0, sums.itl);
+  const span = frame.ms - past.ms || frame.ms,
+    rate = (1000 * (sums.out - (past === frame ? 0 : past.sums.out))) / span;
   return [
     ["tokens per second", Math.round(rate), "the last 100 steps"],
-    ["first token (TTFT)", ms(percentile(ttft, 0.5)), `95 %: ${ms(percentile(ttft, 0.95))}, longest ${ms(percentile(ttft, 1))}`],
-    ["next token (ITL)", ms(percentile(itl, 0.5)), `95 %: ${ms(percentile(itl, 0.95))}, longest ${ms(percentile(itl, 1))}`],
+    [
+      "first token (TTFT)",
+      ms(percentile(ttft, 0.5)),
+      `95 %: ${ms(percentile(ttft, 0.95))}, longest ${ms(percentile(ttft, 1))}`,
+    ],
+    [
+      "next token (ITL)",
+      ms(percentile(itl, 0.5)),
+      `95 %: ${ms(percentile(itl, 0.95))}, longest ${ms(percentile(itl, 1))}`,
+    ],
     ["goodput", `${((1000 * good) / frame.ms).toFixed(1)} /s`, `${good} of ${sums.done} within the limits`],
     ["cache in use", share(frame.used, blocks), `${frame.used} of ${blocks} blocks`],
     ["empty slots", share(frame.empty, frame.used * size), `${frame.empty} in blocks that are taken`],
     ["computed again", share(sums.again, sums.computed), `${sums.again} of ${sums.computed} tokens`],
-    ["preemptions", sums.preempted, frame.turnedAway ? `${frame.turnedAway} requests turned away` : `${frame.evicted} cached blocks evicted`],
+    [
+      "preemptions",
+      sums.preempted,
+      frame.turnedAway ? `${frame.turnedAway} requests turned away` : `${frame.evicted} cached blocks evicted`,
+    ],
     ["found in the cache", sums.hit, "tokens not computed"],
   ];
 }
 
 /** The tiles; those of the run before, at the same step, stand below. */
 export function showFigures(run, index, targets, previous) {
-  const now = figures(run, index, targets), old = previous && previous.frames[index] ? figures(previous, index, targets) : null;
-  $("#figures small").textContent = old ? "small: the run before, at the same step" : `after ${(run.frames[index].ms / 1000).toFixed(1)} s of the simulated machine`;
-  $("#figures dl").innerHTML = now.map(([what, value, small], i) => `<div><dt>${what}</dt><dd>${value}<small>${small}</small>${old ? `<small class="old">before: ${old[i][1]}${old[i][2].includes("longest") ? `, ${old[i][2]}` : ""}</small>` : ""}</dd></div>`).join("");
+  const now = figures(run, index, targets),
+    old = previous && previous.frames[index] ? figures(previous, index, targets) : null;
+  $("#figures small").textContent = old
+    ? "small: the run before, at the same step"
+    : `after ${(run.frames[index].ms / 1000).toFixed(1)} s of the simulated machine`;
+  $("#figures dl").innerHTML = now
+    .map(
+      ([what, value, small], i) =>
+        `<div><dt>${what}</dt><dd>${value}<small>${small}</small>${old ? `<small class="old">before: ${old[i][1]}${old[i][2].includes("longest") ? `, ${old[i][2]}` : ""}</small>` : ""}</dd></div>`,
+    )
+    .join("");
 }

@@ -4,23 +4,39 @@ export const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.cha
 const numberOf = (id) => (/^\d/.test(id) ? Number(id) : id.charCodeAt(0) - 65);
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-let palette = [], hits = new Map(), pulses = [], spoken = new Set();
+let palette = [],
+  hits = new Map(),
+  pulses = [],
+  spoken = new Set();
 
 export const setPalette = (colors) => (palette = colors);
 export const isDark = () => document.documentElement.classList.contains("dark");
 /** Fill, text and outline of a request. */
 const colors = (id) => palette[numberOf(id) % palette.length].slice(...(isDark() ? [3, 6] : [0, 3]));
-const style = (id) => { const [fill, text, outline] = colors(id); return `--fill:${fill};--text:${text};--own:${outline}`; };
-const tokens = new Map(), sizes = new Map(); // asked for once: the answers cost a layout
-const token = (name) => tokens.get(name) ?? tokens.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim()).get(name);
+const style = (id) => {
+  const [fill, text, outline] = colors(id);
+  return `--fill:${fill};--text:${text};--own:${outline}`;
+};
+const tokens = new Map(),
+  sizes = new Map(); // asked for once: the answers cost a layout
+const token = (name) =>
+  tokens.get(name) ??
+  tokens.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim()).get(name);
 export const forget = () => (tokens.clear(), sizes.clear());
-export const measure = () => document.querySelectorAll("main canvas").forEach((each) => sizes.has(each) || sizes.set(each, [each.clientWidth, each.clientHeight]));
+export const measure = () =>
+  document
+    .querySelectorAll("main canvas")
+    .forEach((each) => sizes.has(each) || sizes.set(each, [each.clientWidth, each.clientHeight]));
 
 /** A canvas, sized for its place and cleared, with a list of what is where. */
 function surface(query) {
-  const canvas = $(query), ratio = devicePixelRatio, [W, H] = sizes.get(canvas);
-  if (canvas.width !== Math.round(W * ratio) || canvas.height !== Math.round(H * ratio)) [canvas.width, canvas.height] = [W * ratio, H * ratio];
-  const g = canvas.getContext("2d"), list = [];
+  const canvas = $(query),
+    ratio = devicePixelRatio,
+    [W, H] = sizes.get(canvas);
+  if (canvas.width !== Math.round(W * ratio) || canvas.height !== Math.round(H * ratio))
+    [canvas.width, canvas.height] = [W * ratio, H * ratio];
+  const g = canvas.getContext("2d"),
+    list = [];
   g.setTransform(ratio, 0, 0, ratio, 0, 0);
   g.clearRect(0, 0, W, H);
   g.globalAlpha = 1;
@@ -29,8 +45,32 @@ function surface(query) {
 }
 /** What is at a point of a canvas, the last drawn first. */
 export function at(canvas, event) {
-  const box = canvas.getBoundingClientRect(), [x, y] = [event.clientX - box.left, event.clientY - box.top];
-  return hits.get(canvas)?.findLast(([left, top, w, h]) => x >= left && x < left + w && y >= top && y < top + h)?.[4] ?? null;
+  const box = canvas.getBoundingClientRect(),
+    [x, y] = [event.clientX - box.left, event.clientY - box.top];
+  return (
+    hits.get(canvas)?.findLast(([left, top, w, h]) => x >= left && x < left + w && y >= top && y < top + h)?.[4] ?? null
+  );
+}
+
+/** What an arrow key leads to, from what is picked: the nearest in its direction; the first of all if nothing is. */
+export function toward(canvas, key, picked) {
+  const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
+  const list = hits.get(canvas) ?? [];
+  if (!way || !list.length) return null;
+  const isPicked = ({ id, from, block }) =>
+    block === undefined ? id === picked?.id && from === picked?.from : block === picked?.block;
+  const now = list.find(([, , , , what]) => isPicked(what));
+  if (!now) return list[0][4];
+  const center = ([x, y, w, h]) => [x + w / 2, y + h / 2],
+    [x, y] = center(now);
+  const cost = (place) => {
+    const [dx, dy] = center(place).map((value, i) => value - [x, y][i]);
+    const along = dx * way[0] + dy * way[1],
+      across = Math.abs(dx * way[1]) + Math.abs(dy * way[0]);
+    return along > 0.5 ? along + 3 * across : Infinity;
+  };
+  const next = list.reduce((best, place) => (cost(place) < cost(best) ? place : best), now);
+  return next[4];
 }
 
 /** view: frames, index, requests, settings, picked ({id, from, to, block}), follow, figures, isNew (the next step, not a jump). */
@@ -50,39 +90,71 @@ export function draw(view) {
 const away = (view, id) => (view.follow && view.follow !== id ? "away" : "");
 
 function queue(view, frame) {
-  const { requests, frames, index } = view, before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
+  const { requests, frames, index } = view,
+    before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
   $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length} in order` : "none";
-  $("#queue div").innerHTML = frame.waiting.slice(0, 12).map(([id, tokens, swapped]) => {
-    const { words, prompt, tier, most } = requests.get(id), lost = frame.preempted.includes(id) || tokens > prompt;
-    const state = swapped ? `swapped out, ${swapped} blocks` : lost ? `lost its blocks: ${tokens} again` : `${prompt} + up to ${most} tokens, tier ${tier}`;
-    return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
-  }).join("") + (frame.waiting.length > 12 ? `<div class="chip more">+ ${frame.waiting.length - 12}</div>` : "");
+  $("#queue div").innerHTML =
+    frame.waiting
+      .slice(0, 12)
+      .map(([id, tokens, swapped]) => {
+        const { words, prompt, tier, most } = requests.get(id),
+          lost = frame.preempted.includes(id) || tokens > prompt;
+        const state = swapped
+          ? `swapped out, ${swapped} blocks`
+          : lost
+            ? `lost its blocks: ${tokens} again`
+            : `${prompt} + up to ${most} tokens, tier ${tier}`;
+        return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
+      })
+      .join("") + (frame.waiting.length > 12 ? `<div class="chip more">+ ${frame.waiting.length - 12}</div>` : "");
 }
 
 function step(view, frame) {
-  const { requests, settings, picked } = view, used = sum(frame.rows.map(([, , count]) => count));
+  const { requests, settings, picked } = view,
+    used = sum(frame.rows.map(([, , count]) => count));
   const told = [`${used} of ${settings.budget} tokens`, `${frame.running.length} of ${settings.slots} batch slots`];
   if (frame.preempted.length) told.push(`preempted: ${frame.preempted.join(", ")}`);
   if (frame.stalled.length) told.push(`no block for ${frame.stalled.join(", ")}`);
   if (frame.swaps) told.push(`${frame.swaps} blocks copied`);
   $("#step small").textContent = told.join(" · ");
   $(".row").style.setProperty("--n", frame.rows.length);
-  $(".row").innerHTML = frame.rows.map(([id, start, count]) => {
-    const { words, prompt } = requests.get(id), text = escaped(words.slice(start, start + count).join("")), hit = frame.cached[id];
-    const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}${count} new` : "";
-    const marked = picked?.id === id && picked.to > start && picked.from < start + count ? "marked" : "";
-    return `<div class="${away(view, id)} ${marked}" data-id="${id}" data-from="${start}" data-to="${start + count}" style="flex:${count} 1 0;${style(id)}" title="${id}: ${text}"><b>${id}</b> ${what}<br>${text}</div>`;
-  }).join("") + (used < settings.budget ? `<div class="unused" style="flex:${settings.budget - used} 1 0" title="unused budget">${settings.budget - used} unused</div>` : "");
+  $(".row").innerHTML =
+    frame.rows
+      .map(([id, start, count]) => {
+        const { words, prompt } = requests.get(id),
+          text = escaped(words.slice(start, start + count).join("")),
+          hit = frame.cached[id];
+        const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}${count} new` : "";
+        const marked = picked?.id === id && picked.to > start && picked.from < start + count ? "marked" : "";
+        return `<div class="${away(view, id)} ${marked}" data-id="${id}" data-from="${start}" data-to="${start + count}" style="flex:${count} 1 0;${style(id)}" title="${id}: ${text}"><b>${id}</b> ${what}<br>${text}</div>`;
+      })
+      .join("") +
+    (used < settings.budget
+      ? `<div class="unused" style="flex:${settings.budget - used} 1 0" title="unused budget">${settings.budget - used} unused</div>`
+      : "");
 }
 
 function mask(view, frame) {
-  const { g, W, H, canvas, hit } = surface("#mask"), { settings, picked } = view, { size } = settings, foot = 16;
-  const keys = sum(frame.rows.map(([, start, count]) => start + count)), T = sum(frame.rows.map(([, , count]) => count));
-  canvas.setAttribute("aria-label", T ? `Attention mask: ${T} tokens read ${keys} cached tokens; ${frame.rows.map(([id, start, count]) => `${id}: ${count} of ${start + count}`).join(", ")}` : "No token is computed in this step");
-  const gap = 5, w = (W - gap * (frame.rows.length - 1)) / Math.max(keys, 1), h = Math.min(34, (H - foot) / Math.max(T, 1));
+  const { g, W, H, canvas, hit } = surface("#mask"),
+    { settings, picked } = view,
+    { size } = settings,
+    foot = 16;
+  const keys = sum(frame.rows.map(([, start, count]) => start + count)),
+    T = sum(frame.rows.map(([, , count]) => count));
+  canvas.setAttribute(
+    "aria-label",
+    T
+      ? `Attention mask: ${T} tokens read ${keys} cached tokens; ${frame.rows.map(([id, start, count]) => `${id}: ${count} of ${start + count}`).join(", ")}`
+      : "No token is computed in this step",
+  );
+  const gap = 5,
+    w = (W - gap * (frame.rows.length - 1)) / Math.max(keys, 1),
+    h = Math.min(34, (H - foot) / Math.max(T, 1));
   let [x, y] = [0, 0];
   for (const [id, start, count] of frame.rows) {
-    const [fill, , outline] = colors(id), wide = (start + count) * w, faint = view.follow && view.follow !== id ? 0.25 : 1;
+    const [fill, , outline] = colors(id),
+      wide = (start + count) * w,
+      faint = view.follow && view.follow !== id ? 0.25 : 1;
     g.globalAlpha = faint;
     g.fillStyle = token("--empty");
     g.fillRect(x, 0, wide, T * h);
@@ -94,7 +166,11 @@ function mask(view, frame) {
     g.font = "bold 11px system-ui";
     if (wide > 9) g.fillText(`${id}${wide > 60 ? ` · ${start + count} keys` : ""}`, x, T * h + 12);
     for (let p = 0; p < start + count; p += size)
-      hit(x + p * w, 0, Math.min(size, start + count - p) * w, T * h, { id, from: p, to: Math.min(p + size, start + count) });
+      hit(x + p * w, 0, Math.min(size, start + count - p) * w, T * h, {
+        id,
+        from: p,
+        to: Math.min(p + size, start + count),
+      });
     if (picked?.id === id && picked.from < start + count) {
       g.globalAlpha = 1;
       g.strokeStyle = token("--ink");
@@ -108,46 +184,73 @@ function mask(view, frame) {
 
 /** Blocks that something happens to flash once: taken from a request, found in the cache, or evicted. */
 function pulse({ frames, index, settings }, frame) {
-  const before = frames[index - 1], now = performance.now(), add = (blocks, color) => blocks.forEach((block) => pulses.push({ block, color, start: now }));
+  const before = frames[index - 1],
+    now = performance.now(),
+    add = (blocks, color) => blocks.forEach((block) => pulses.push({ block, color, start: now }));
   pulses = [];
   for (const [id, , , blocks] of before?.running ?? []) if (frame.preempted.includes(id)) add(blocks, token("--bad"));
-  for (const [id, , , blocks] of frame.running) if (frame.cached[id]) add(blocks.slice(0, frame.cached[id] / settings.size), token("--key"));
-  const free = new Set(frame.findable), taken = new Set(frame.running.flatMap(([, , , blocks]) => blocks));
+  for (const [id, , , blocks] of frame.running)
+    if (frame.cached[id]) add(blocks.slice(0, frame.cached[id] / settings.size), token("--key"));
+  const free = new Set(frame.findable),
+    taken = new Set(frame.running.flatMap(([, , , blocks]) => blocks));
   const found = new Set(pulses.map(({ block }) => block));
-  add((before?.findable ?? []).filter((block) => !free.has(block) && taken.has(block) && !found.has(block)), token("--ink"));
+  add(
+    (before?.findable ?? []).filter((block) => !free.has(block) && taken.has(block) && !found.has(block)),
+    token("--ink"),
+  );
 }
 
 function pool(view, frame) {
-  const { settings, picked } = view, { size, blocks: count } = settings, { g, W, H, canvas, hit } = surface("#pool canvas");
-  const users = new Map(), findable = new Set(frame.findable);
+  const { settings, picked } = view,
+    { size, blocks: count } = settings,
+    { g, W, H, canvas, hit } = surface("#pool canvas");
+  const users = new Map(),
+    findable = new Set(frame.findable);
   for (const [id, , computed, blocks] of frame.running)
-    blocks.forEach((block, i) => users.set(block, [...(users.get(block) ?? []), [id, Math.max(0, Math.min(size, computed - i * size)), i]]));
+    blocks.forEach((block, i) =>
+      users.set(block, [...(users.get(block) ?? []), [id, Math.max(0, Math.min(size, computed - i * size)), i]]),
+    );
   const shared = [...users.values()].filter((list) => list.length > 1).length;
-  $("#pool small").textContent = `${count} of ${size}: ${users.size} in use${shared ? `, ${shared} shared` : ""}, ${findable.size} free but findable (dashed)`;
-  canvas.setAttribute("aria-label", `Block pool: ${users.size} of ${count} blocks in use. ${frame.running.map(([id, , , blocks]) => `${id} has ${blocks.length}`).join(", ")}`);
+  $("#pool small").textContent =
+    `${count} of ${size}: ${users.size} in use${shared ? `, ${shared} shared` : ""}, ${findable.size} free but findable (dashed)`;
+  canvas.setAttribute(
+    "aria-label",
+    `Block pool: ${users.size} of ${count} blocks in use. ${frame.running.map(([id, , , blocks]) => `${id} has ${blocks.length}`).join(", ")}`,
+  );
   let across = Math.max(1, Math.ceil(Math.sqrt((count * W) / H / 1.5)));
   while (across > 1 && Math.ceil(count / across) === Math.ceil(count / (across - 1))) across--;
-  const rows = Math.ceil(count / across), cw = W / across, ch = Math.min(H / rows, 56), gap = cw > 12 ? 3 : 1, centers = [];
+  const rows = Math.ceil(count / across),
+    cw = W / across,
+    ch = Math.min(H / rows, 56),
+    gap = cw > 12 ? 3 : 1,
+    centers = [];
   g.font = "10px system-ui";
   for (let block = 0; block < count; block++) {
-    const x = (block % across) * cw + 0.5, y = Math.floor(block / across) * ch + 0.5, w = cw - gap, h = ch - gap, list = users.get(block) ?? [];
+    const x = (block % across) * cw + 0.5,
+      y = Math.floor(block / across) * ch + 0.5,
+      w = cw - gap,
+      h = ch - gap,
+      list = users.get(block) ?? [];
     centers[block] = [x + w / 2, y + h / 2];
     g.globalAlpha = view.follow && !list.some(([id]) => id === view.follow) ? 0.3 : 1;
     g.fillStyle = token("--empty");
     g.fillRect(x, y, w, h);
     const last = frame.owner[block];
-    if (!list.length && findable.has(block) && last) { // its contents are still there
+    if (!list.length && findable.has(block) && last) {
+      // its contents are still there
       g.fillStyle = colors(last)[0];
       g.save();
       g.globalAlpha *= 0.22;
       g.fillRect(x, y, w, h);
       g.restore();
     }
-    list.forEach(([id, filled], i) => { // sharers: stripes, one above the other
-      const [fill, , outline] = colors(id), high = h / list.length;
+    list.forEach(([id, filled], i) => {
+      // sharers: stripes, one above the other
+      const [fill, , outline] = colors(id),
+        high = h / list.length;
       g.fillStyle = fill;
       g.fillRect(x, y + i * high, (w * filled) / size, high);
-      if (w > 9) g.strokeStyle = outline, g.lineWidth = 1, g.strokeRect(x, y + i * high, w, high);
+      if (w > 9) ((g.strokeStyle = outline), (g.lineWidth = 1), g.strokeRect(x, y + i * high, w, high));
     });
     g.setLineDash(!list.length && findable.has(block) && w > 9 ? [3, 2] : []);
     g.lineWidth = 1;
@@ -160,23 +263,33 @@ function pool(view, frame) {
     }
     const owner = list.find(([id]) => id === view.follow) ?? list[0];
     hit(x, y, cw, ch, owner ? { id: owner[0], from: owner[2] * size, to: (owner[2] + 1) * size, block } : { block });
-    if (picked?.block === block) g.globalAlpha = 1, g.strokeStyle = token("--ink"), g.lineWidth = 2.5, g.strokeRect(x, y, w, h);
+    if (picked?.block === block)
+      ((g.globalAlpha = 1), (g.strokeStyle = token("--ink")), (g.lineWidth = 2.5), g.strokeRect(x, y, w, h));
   }
   g.globalAlpha = 1;
   const table = frame.running.find(([id]) => id === view.follow)?.[3];
-  if (table) { // the way through its blocks, in the order of its text
+  if (table) {
+    // the way through its blocks, in the order of its text
     g.strokeStyle = token("--ink");
     g.lineWidth = 1.5;
     g.globalAlpha = 0.6;
     g.beginPath();
     table.forEach((block, i) => g[i ? "lineTo" : "moveTo"](...centers[block]));
     g.stroke();
-    table.forEach((block, i) => { g.beginPath(); g.arc(...centers[block], i ? 2 : 4, 0, 7); g.fillStyle = token("--ink"); g.fill(); });
+    table.forEach((block, i) => {
+      g.beginPath();
+      g.arc(...centers[block], i ? 2 : 4, 0, 7);
+      g.fillStyle = token("--ink");
+      g.fill();
+    });
   }
   const now = performance.now();
   pulses = pulses.filter(({ start }) => now - start < 600);
   for (const { block, color, start } of pulses) {
-    const part = (now - start) / 600, x = (block % across) * cw, y = Math.floor(block / across) * ch, grow = 5 * (1 - part);
+    const part = (now - start) / 600,
+      x = (block % across) * cw,
+      y = Math.floor(block / across) * ch,
+      grow = 5 * (1 - part);
     g.globalAlpha = 1 - part;
     g.strokeStyle = color;
     g.lineWidth = 3;
@@ -190,20 +303,40 @@ export const nowShown = (view) => (newest = view);
 function tables(view, frame) {
   const users = new Map();
   for (const block of frame.running.flatMap(([, , , blocks]) => blocks)) users.set(block, (users.get(block) ?? 0) + 1);
-  const { size } = view.settings, fit = 40;
-  $("#tables").innerHTML = frame.running.map(([id, , , blocks]) => `<div class="table ${away(view, id)}" style="${style(id)}"><b>${id}</b>${blocks.slice(0, fit).map((block, i) =>
-    `<i class="${users.get(block) > 1 ? "shared" : ""} ${view.picked?.block === block ? "marked" : ""}" data-id="${id}" data-block="${block}" data-from="${i * size}" data-to="${(i + 1) * size}">${block}</i>`).join("")}${blocks.length > fit ? `+ ${blocks.length - fit}` : ""}</div>`).join("");
+  const { size } = view.settings,
+    fit = 40;
+  $("#tables").innerHTML = frame.running
+    .map(
+      ([id, , , blocks]) =>
+        `<div class="table ${away(view, id)}" style="${style(id)}"><b>${id}</b>${blocks
+          .slice(0, fit)
+          .map(
+            (block, i) =>
+              `<i class="${users.get(block) > 1 ? "shared" : ""} ${view.picked?.block === block ? "marked" : ""}" data-id="${id}" data-block="${block}" data-from="${i * size}" data-to="${(i + 1) * size}">${block}</i>`,
+          )
+          .join("")}${blocks.length > fit ? `+ ${blocks.length - fit}` : ""}</div>`,
+    )
+    .join("");
 }
 
 /** Each request's text; only what is new is added, and what a jump takes back is removed. */
 function texts(view, frame) {
-  const { requests, picked, frames, index } = view, box = $("#texts div"), wanted = frame.running.map(([id, tokens, computed]) => [id, tokens, computed < requests.get(id).prompt ? "reading its prompt" : "", ""]);
+  const { requests, picked, frames, index } = view,
+    box = $("#texts div"),
+    wanted = frame.running.map(([id, tokens, computed]) => [
+      id,
+      tokens,
+      computed < requests.get(id).prompt ? "reading its prompt" : "",
+      "",
+    ]);
   for (let i = index; i >= 0 && i > index - 60 && wanted.length < frame.running.length + 4; i--)
-    for (const [id, why] of frames[i].finished) wanted.push([id, requests.get(id).ends, why === "stop" ? "finished its story" : "reached its limit", "done"]);
+    for (const [id, why] of frames[i].finished)
+      wanted.push([id, requests.get(id).ends, why === "stop" ? "finished its story" : "reached its limit", "done"]);
   $("#texts small").textContent = `${frame.running.length} running`;
   const old = new Map([...box.children].map((child) => [child.dataset.id, child]));
   wanted.forEach(([id, tokens, says, kind], place) => {
-    const { words, prompt } = requests.get(id), child = old.get(id) ?? document.createElement("div");
+    const { words, prompt } = requests.get(id),
+      child = old.get(id) ?? document.createElement("div");
     old.delete(id);
     if (!child.dataset.id) {
       child.dataset.id = id;
@@ -222,18 +355,30 @@ function texts(view, frame) {
     }
     for (const marked of p.querySelectorAll(".marked, .last")) marked.classList.remove("marked", "last");
     if (!kind && tokens > prompt) p.lastChild?.classList.add("last");
-    if (picked?.id === id) for (let i = picked.from; i < Math.min(picked.to, tokens); i++) p.children[i]?.classList.add("marked");
+    if (picked?.id === id)
+      for (let i = picked.from; i < Math.min(picked.to, tokens); i++) p.children[i]?.classList.add("marked");
     if (box.children[place] !== child) box.insertBefore(child, box.children[place] ?? null);
   });
   for (const child of old.values()) child.remove();
 }
 
 function gantt(view, frame) {
-  const { g, W, H, canvas, hit } = surface("#time canvas"), { requests, index } = view, now = index + 1, foot = 15, left = 22;
-  const steps = Math.max(60, Math.min(240, Math.floor((W - left) / 5))), first = Math.max(0, now - steps), w = (W - left) / steps;
-  const shown = [...requests.values()].filter(({ step, ends, end }) => step <= now && !(end <= first)), most = Math.floor((H - foot) / 9);
-  const lanes = shown.slice(-most), h = Math.min(17, (H - foot) / Math.max(lanes.length, 1));
-  canvas.setAttribute("aria-label", `History of ${lanes.length} requests up to step ${now}; ${frame.running.length} run, ${frame.waiting.length} wait`);
+  const { g, W, H, canvas, hit } = surface("#time canvas"),
+    { requests, index } = view,
+    now = index + 1,
+    foot = 15,
+    left = 22;
+  const steps = Math.max(60, Math.min(240, Math.floor((W - left) / 5))),
+    first = Math.max(0, now - steps),
+    w = (W - left) / steps;
+  const shown = [...requests.values()].filter(({ step, ends, end }) => step <= now && !(end <= first)),
+    most = Math.floor((H - foot) / 9);
+  const lanes = shown.slice(-most),
+    h = Math.min(17, (H - foot) / Math.max(lanes.length, 1));
+  canvas.setAttribute(
+    "aria-label",
+    `History of ${lanes.length} requests up to step ${now}; ${frame.running.length} run, ${frame.waiting.length} wait`,
+  );
   g.font = "10px system-ui";
   for (let s = Math.ceil(first / 20) * 20; s <= now; s += 20) {
     g.fillStyle = token("--line");
@@ -242,26 +387,31 @@ function gantt(view, frame) {
     if (s < now) g.fillText(s ? `step ${s}` : "", left + (s - first) * w + 2, H - 3);
   }
   lanes.forEach((request, lane) => {
-    const { id, spans, marks } = request, [fill, , outline] = colors(id), y = lane * h;
+    const { id, spans, marks } = request,
+      [fill, , outline] = colors(id),
+      y = lane * h;
     g.globalAlpha = view.follow && view.follow !== id ? 0.25 : 1;
     g.fillStyle = outline;
-    if (h > 8) g.font = `bold ${Math.min(11, h)}px system-ui`, g.fillText(id, 0, y + h - 2);
+    if (h > 8) ((g.font = `bold ${Math.min(11, h)}px system-ui`), g.fillText(id, 0, y + h - 2));
     for (const [kind, from, to] of spans) {
-      const a = Math.max(from, first), b = Math.min(to, now);
+      const a = Math.max(from, first),
+        b = Math.min(to, now);
       if (a >= b) continue;
-      const [x, wide] = [left + (a - first) * w, (b - a) * w], bar = h > 5 ? h - 2 : h;
+      const [x, wide] = [left + (a - first) * w, (b - a) * w],
+        bar = h > 5 ? h - 2 : h;
       g.fillStyle = kind === "decode" ? fill : outline;
       if (kind === "wait") g.fillRect(x, y + h / 2 - 1, wide, 1.5);
       else g.fillRect(x, y + 1, wide - (kind === "prefill" ? 0.5 : 0), bar);
-      if (kind === "decode") g.fillStyle = outline, g.fillRect(x, y + 1 + bar - 1, wide, 1);
+      if (kind === "decode") ((g.fillStyle = outline), g.fillRect(x, y + 1 + bar - 1, wide, 1));
     }
     for (const [kind, when] of marks) {
       if (when <= first || when > now) continue;
-      const x = left + (when - first - 0.5) * w, middle = y + h / 2;
+      const x = left + (when - first - 0.5) * w,
+        middle = y + h / 2;
       g.globalAlpha = 1;
       g.fillStyle = token(kind === "lost" ? "--bad" : "--key");
       g.beginPath();
-      if (kind === "lost") g.moveTo(x - 5, middle + 5), g.lineTo(x + 5, middle + 5), g.lineTo(x, middle - 5);
+      if (kind === "lost") (g.moveTo(x - 5, middle + 5), g.lineTo(x + 5, middle + 5), g.lineTo(x, middle - 5));
       else g.arc(x, middle, 3.5, 0, 7);
       g.fill();
       g.lineWidth = 1;

@@ -1,26 +1,91 @@
 // The page: a recorded run plays at once; when the engine in the worker is ready, it goes on from there.
-import { $, at, draw, escaped, forget, nowShown, setPalette } from "./pictures.js";
+import { $, at, draw, escaped, forget, nowShown, setPalette, toward } from "./pictures.js";
 import { newRun, showFigures, take } from "./figures.js";
 import { SCENARIOS } from "./scenarios.js";
 
-const POWERS = [1, 2, 4, 8, 16, 32, 64], COUNTS = [8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512], SLOTS = 4096;
-const range = (least, most, by) => Array.from({ length: Math.round((most - least) / by) + 1 }, (_, i) => Number((least + i * by).toFixed(2)));
-const KNOBS = [ // name, words, values: numbers for a slider, pairs for a choice
-  ["The requests"], ["rate", "arrivals per second", range(0, 12, 0.5)], ["answer", "mean answer, tokens", range(10, 120, 10)],
-  ["prompts", "prompts", [["short", "short"], ["mixed", "some long"], ["long", "all long"], ["system", "same beginning"]]],
+const POWERS = [1, 2, 4, 8, 16, 32, 64],
+  COUNTS = [8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512],
+  SLOTS = 4096;
+const range = (least, most, by) =>
+  Array.from({ length: Math.round((most - least) / by) + 1 }, (_, i) => Number((least + i * by).toFixed(2)));
+const KNOBS = [
+  // name, words, values: numbers for a slider, pairs for a choice
+  ["The requests"],
+  ["rate", "arrivals per second", range(0, 12, 0.5)],
+  ["answer", "mean answer, tokens", range(10, 120, 10)],
+  [
+    "prompts",
+    "prompts",
+    [
+      ["short", "short"],
+      ["mixed", "some long"],
+      ["long", "all long"],
+      ["system", "same beginning"],
+    ],
+  ],
   ["temperature", "temperature", range(0, 1.2, 0.1)],
-  ["The machine"], ["size", "block size, tokens", POWERS], ["blocks", "blocks", COUNTS], ["budget", "token budget", range(8, 128, 8)], ["slots", "batch slots", range(1, 16, 1)],
-  ["policy", "policy", [["fcfs", "first come"], ["shortest", "shortest first"], ["ageing", "priority, ageing"], ["balanced", "balanced lengths"]]],
-  ["admission", "admission", [["optimistic", "if it fits now"], ["conservative", "by worst case"]]],
-  ["sharing", "prefix sharing", [[1, "on"], [0, "off"]]],
-  ["victims", "out of blocks", [["recompute", "recompute"], ["swap", "swap out"], ["stall", "stall"]]],
+  ["The machine"],
+  ["size", "block size, tokens", POWERS],
+  ["blocks", "blocks", COUNTS],
+  ["budget", "token budget", range(8, 128, 8)],
+  ["slots", "batch slots", range(1, 16, 1)],
+  [
+    "policy",
+    "policy",
+    [
+      ["fcfs", "first come"],
+      ["shortest", "shortest first"],
+      ["ageing", "priority, ageing"],
+      ["balanced", "balanced lengths"],
+    ],
+  ],
+  [
+    "admission",
+    "admission",
+    [
+      ["optimistic", "if it fits now"],
+      ["conservative", "by worst case"],
+    ],
+  ],
+  [
+    "sharing",
+    "prefix sharing",
+    [
+      [1, "on"],
+      [0, "off"],
+    ],
+  ],
+  [
+    "victims",
+    "out of blocks",
+    [
+      ["recompute", "recompute"],
+      ["swap", "swap out"],
+      ["stall", "stall"],
+    ],
+  ],
 ];
 const PATIENCE = 15000; // milliseconds for a step
 const TARGETS = { ttft: 500, itl: 50 };
 const begin = await (await fetch(new URL("begin.json", import.meta.url))).json();
 setPalette(begin.colors);
-let settings = { ...begin.defaults, sent: [] }, run = newRun({ ...settings }), previous = null, index = -1, picked = null, follow = "", scenario = null;
-let worker, ready = false, live = false, busy = false, stopped = false, timer = 0, asked = new Map(), calls = 0, own = {}, speeds = [];
+let settings = { ...begin.defaults, sent: [] },
+  run = newRun({ ...settings }),
+  previous = null,
+  index = -1,
+  picked = null,
+  follow = "",
+  scenario = null;
+let worker,
+  ready = false,
+  live = false,
+  busy = false,
+  stopped = false,
+  timer = 0,
+  asked = new Map(),
+  calls = 0,
+  own = {},
+  speeds = [];
 
 // --- the engine ---------------------------------------------------------------------------------------
 function ask(...call) {
@@ -28,14 +93,19 @@ function ask(...call) {
   return new Promise((...ends) => {
     asked.set(++calls, ends);
     asking.postMessage([calls, ...call]);
-    if (call[0] === "step" || call[0] === "reset") setTimeout((mine) => asked.has(mine) && worker === asking && hang(), PATIENCE, calls);
+    if (call[0] === "step" || call[0] === "reset")
+      setTimeout((mine) => asked.has(mine) && worker === asking && hang(), PATIENCE, calls);
   });
 }
-function hang() { // Python in a page can't be interrupted
+function hang() {
+  // Python in a page can't be interrupted
   worker.terminate();
   play(false);
   for (const [, fail] of asked.values()) fail(new Error("stopped"));
-  tell({ kind: "Stopped", text: "A step took too long. Is there an endless loop? The engine starts again, with the course's own scheduler." });
+  tell({
+    kind: "Stopped",
+    text: "A step took too long. Is there an endless loop? The engine starts again, with the course's own scheduler.",
+  });
   own = {};
   const words = $("#trouble").textContent;
   load().then(() => tell({ kind: "Stopped", text: words.replace("Stopped: ", "") }));
@@ -51,7 +121,9 @@ async function load() {
     if (error) ends?.[1](new Error(error));
     else ends?.[0](value);
   };
-  try { await ask("start", { texts: begin.prompts, kernels: !location.search.includes("plain") }); } catch (error) {
+  try {
+    await ask("start", { texts: begin.prompts, kernels: !location.search.includes("plain") });
+  } catch (error) {
     return tell({ kind: "The live engine can't start", text: `${error.message}. The recorded run still plays.` });
   }
   if (worker !== mine) return;
@@ -60,7 +132,8 @@ async function load() {
   else await restart();
 }
 const isRecorded = () => run.frames.every((frame, i) => frame === begin.frames[i]) && !Object.keys(changed()).length;
-async function takeOver() { // compute what has been shown, at a step's boundary go on from there
+async function takeOver() {
+  // compute what has been shown, at a step's boundary go on from there
   await ask("reset", wanted());
   for (let done = 0; done < run.frames.length;) {
     const behind = run.frames.length - done;
@@ -80,7 +153,8 @@ async function restart({ steps = 1, keep = true } = {}) {
   saveState();
   tell(null);
   if (!ready) return say();
-  const wasLive = live, old = run;
+  const wasLive = live,
+    old = run;
   live = false;
   const problem = await ask("reset", wanted()).catch(() => null);
   if (mine !== generation) return;
@@ -91,15 +165,24 @@ async function restart({ steps = 1, keep = true } = {}) {
   for (let i = 0; i < steps && !stopped && mine === generation; i++) await advance(i === steps - 1);
 }
 async function advance(isShown = true) {
-  const mine = generation, of = run;
+  const mine = generation,
+    of = run;
   if (busy || stopped) return;
-  if (!live) { // the recording
-    if (of.frames.length < begin.frames.length) take(of, begin.frames[of.frames.length]), isShown && show(of.frames.length - 1, true);
+  if (!live) {
+    // the recording
+    if (of.frames.length < begin.frames.length)
+      (take(of, begin.frames[of.frames.length]), isShown && show(of.frames.length - 1, true));
     return;
   }
   busy = true;
   let result;
-  try { result = await ask("step"); } catch { return; } finally { busy = false; } // it was stopped
+  try {
+    result = await ask("step");
+  } catch {
+    return;
+  } finally {
+    busy = false;
+  } // it was stopped
   if (mine !== generation || of !== run) return;
   if (result.error) return stop(result.error);
   const { frame, took } = result;
@@ -127,31 +210,40 @@ function tell(error) {
 function show(i, isNew = false) {
   const started = performance.now();
   index = Math.max(0, Math.min(i, run.frames.length - 1));
-  const frame = run.frames[index], view = { ...run, index, picked, follow, isNew };
+  const frame = run.frames[index],
+    view = { ...run, index, picked, follow, isNew };
   nowShown(view);
   draw(view);
   showFigures(run, index, TARGETS, previous);
   $("#at").textContent = frame.step;
   $("#scrub").max = run.frames.length;
   $("#scrub").value = index + 1;
-  const alive = [...frame.running, ...frame.waiting].map(([id]) => id), options = ["", ...alive, ...(follow && !alive.includes(follow) ? [follow] : [])];
+  const alive = [...frame.running, ...frame.waiting].map(([id]) => id),
+    options = ["", ...alive, ...(follow && !alive.includes(follow) ? [follow] : [])];
   if (options.join() !== $("#follow").dataset.options)
-    $("#follow").innerHTML = options.map((id) => `<option value="${id}">${id || "all requests"}</option>`).join(""), ($("#follow").dataset.options = options.join());
+    (($("#follow").innerHTML = options.map((id) => `<option value="${id}">${id || "all requests"}</option>`).join("")),
+      ($("#follow").dataset.options = options.join()));
   $("#follow").value = follow;
   say();
   document.body.dataset.step = frame.step;
   (window.drawn ??= []).push(performance.now() - started);
 }
 function say() {
-  const frame = run.frames[index], took = frame?.took;
+  const frame = run.frames[index],
+    took = frame?.took;
   if (took && frame.rows.length) {
-    const made = frame.new.length, all = took.schedule + took.model + took.update;
+    const made = frame.new.length,
+      all = took.schedule + took.model + took.update;
     speeds = [...speeds.slice(-19), [made, all]];
     const rate = (1000 * speeds.reduce((a, [n]) => a + n, 0)) / speeds.reduce((a, [, t]) => a + t, 0);
-    $("#says").textContent = `live: scheduler ${(took.schedule + took.update).toFixed(1)} ms, model ${took.model.toFixed(0)} ms, ${Math.round(rate)} tokens/s here`;
+    $("#says").textContent =
+      `live: scheduler ${(took.schedule + took.update).toFixed(1)} ms, model ${took.model.toFixed(0)} ms, ${Math.round(rate)} tokens/s here`;
   } else if (live) $("#says").textContent = "live: your browser computes every token";
   else if (!begin.live) $("#says").textContent = "a recorded run; this copy of the page has no live engine";
-  else $("#says").textContent = isRecorded() ? "a recorded run, while the live engine loads (16 MB)" : "your run starts as soon as the engine has loaded (16 MB)";
+  else
+    $("#says").textContent = isRecorded()
+      ? "a recorded run, while the live engine loads (18 MB)"
+      : "your run starts as soon as the engine has loaded (18 MB)";
 }
 function play(on) {
   clearTimeout(timer);
@@ -160,7 +252,8 @@ function play(on) {
   $("#play").textContent = on ? "Pause" : "Play";
   if (!on) return saveState();
   const next = async () => {
-    const began = performance.now(), speed = Number($("#speed").value);
+    const began = performance.now(),
+      speed = Number($("#speed").value);
     if (!document.hidden) index < run.frames.length - 1 ? show(index + 1, true) : await advance();
     if (timer) timer = setTimeout(next, speed ? Math.max(0, 1000 / speed - (performance.now() - began)) : 0);
   };
@@ -179,11 +272,14 @@ function pick(what, id = what?.id) {
 
 // --- the controls -------------------------------------------------------------------------------------
 function makeKnobs() {
-  $("#knobs").innerHTML = KNOBS.map(([name, words, values]) => {
-    if (!words) return `<h2>${name}</h2>`;
-    if (Array.isArray(values[0])) return `<label>${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
-    return `<label>${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
-  }).join("") + `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
+  $("#knobs").innerHTML =
+    KNOBS.map(([name, words, values]) => {
+      if (!words) return `<h2>${name}</h2>`;
+      if (Array.isArray(values[0]))
+        return `<label>${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
+      return `<label>${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
+    }).join("") +
+    `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
     <div class="two"><input type="text" name="text" maxlength="400" placeholder="or begin a story" aria-label="the beginning of a story"><button>send</button></div>
     <h2>Your limits</h2><div class="two"><label>TTFT, ms <input type="number" name="ttft" min="0" step="50"></label><label>ITL, ms <input type="number" name="itl" min="0" step="5"></label></div>
     <div class="two"><button type="button" id="again" title="the same knobs, other random arrivals">other arrivals</button><button type="button" id="reset">reset</button><button type="button" id="link">copy link</button></div>`;
@@ -193,7 +289,13 @@ function showKnobs() {
   for (const [name, , values] of KNOBS) {
     const input = document.querySelector(`#knobs [name="${name}"]`);
     if (!input) continue;
-    const isChoice = Array.isArray(values[0]), place = isChoice ? 0 : values.reduce((best, value, i) => (Math.abs(value - settings[name]) < Math.abs(values[best] - settings[name]) ? i : best), 0);
+    const isChoice = Array.isArray(values[0]),
+      place = isChoice
+        ? 0
+        : values.reduce(
+            (best, value, i) => (Math.abs(value - settings[name]) < Math.abs(values[best] - settings[name]) ? i : best),
+            0,
+          );
     input.value = isChoice ? settings[name] : place;
     if (isChoice) continue;
     input.previousElementSibling.textContent = settings[name];
@@ -205,7 +307,8 @@ let later = 0;
 function change(wish) {
   Object.assign(settings, wish);
   settings.budget = Math.max(settings.budget, Math.ceil(settings.slots / 8) * 8);
-  if (settings.blocks * settings.size > SLOTS) settings.blocks = COUNTS.findLast((count) => count * settings.size <= SLOTS);
+  if (settings.blocks * settings.size > SLOTS)
+    settings.blocks = COUNTS.findLast((count) => count * settings.size <= SLOTS);
   showKnobs();
   saveState();
   clearTimeout(later);
@@ -220,42 +323,94 @@ function send(text) {
 }
 $("#knobs").addEventListener("input", ({ target: { name, value } }) => {
   const values = KNOBS.find(([knob]) => knob === name)?.[2];
-  if (name in TARGETS) TARGETS[name] = Number(value), index >= 0 && show(index), saveState();
+  if (name in TARGETS) ((TARGETS[name] = Number(value)), index >= 0 && show(index), saveState());
   else if (values && Array.isArray(values[0])) change({ [name]: values.find(([each]) => String(each) === value)[0] });
   else if (values) change({ [name]: values[value] });
 });
-$("#knobs").addEventListener("submit", (event) => { event.preventDefault(); const field = event.target.elements.text; send(field.value); field.value = ""; });
+$("#knobs").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = event.target.elements.text;
+  send(field.value);
+  field.value = "";
+});
 $("#knobs").addEventListener("click", ({ target }) => {
   if (target.dataset.story) send(begin.prompts.stories[target.dataset.story]);
   if (target.id === "again") change({ seed: settings.seed + 1 });
-  if (target.id === "reset") choose(null), change({ ...begin.defaults, sent: [] });
-  if (target.id === "link") saveState(true), navigator.clipboard?.writeText(location.href).then(() => (target.textContent = "copied"), () => {});
+  if (target.id === "reset") (choose(null), change({ ...begin.defaults, sent: [] }));
+  if (target.id === "link")
+    (saveState(true),
+      navigator.clipboard?.writeText(location.href).then(
+        () => (target.textContent = "copied"),
+        () => {},
+      ));
 });
 $("#play").onclick = () => play(!timer);
-$("#once").onclick = () => { play(false); forward(); };
-$("#back").onclick = () => { play(false); show(index - 1); };
-$("#scrub").oninput = ({ target }) => { play(false); show(target.value - 1); };
-$("#follow").onchange = ({ target }) => { picked = null; follow = target.value; show(index); };
+$("#once").onclick = () => {
+  play(false);
+  forward();
+};
+$("#back").onclick = () => {
+  play(false);
+  show(index - 1);
+};
+$("#scrub").oninput = ({ target }) => {
+  play(false);
+  show(target.value - 1);
+};
+$("#follow").onchange = ({ target }) => {
+  picked = null;
+  follow = target.value;
+  show(index);
+};
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, button")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, button, canvas"))
+    return;
   const key = { " ": "#play", ArrowRight: "#once", ArrowLeft: "#back" }[event.key];
-  if (key) event.preventDefault(), $(key).click();
+  if (key) (event.preventDefault(), $(key).click());
   if (event.key === "Escape") pick(null);
 });
-for (const canvas of document.querySelectorAll("canvas"))
+for (const canvas of document.querySelectorAll("canvas")) {
   canvas.addEventListener("click", (event) => pick(at(canvas, event)));
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return pick(null);
+    const what = toward(canvas, event.key, picked);
+    if (!what) return;
+    event.preventDefault();
+    if (what.block !== picked?.block || what.from !== picked?.from || what.id !== picked?.id) pick(what);
+    $("#picked").textContent = wordsOf(what);
+  });
+}
+function wordsOf({ id, from, to, block }) {
+  const where = block === undefined ? "" : `block ${block}: `;
+  if (!id) return `${where}free`;
+  return to > from ? `${where}${id}, positions ${from} to ${to - 1}` : `${where}${id}`;
+}
 document.querySelector("main").addEventListener("click", ({ target }) => {
   const part = target.closest("[data-at], [data-from], .chip[data-id], .text b");
   if (!part) return;
-  const id = part.dataset.id ?? part.closest("[data-id]").dataset.id, place = Number(part.dataset.at), { size } = settings;
+  const id = part.dataset.id ?? part.closest("[data-id]").dataset.id,
+    place = Number(part.dataset.at),
+    { size } = settings;
   if (part.dataset.at) pick({ id, from: place, to: place + 1 });
-  else pick({ id, from: Number(part.dataset.from ?? 0), to: Number(part.dataset.to ?? 0), ...(part.dataset.block && { block: Number(part.dataset.block) }) });
+  else
+    pick({
+      id,
+      from: Number(part.dataset.from ?? 0),
+      to: Number(part.dataset.to ?? 0),
+      ...(part.dataset.block && { block: Number(part.dataset.block) }),
+    });
 });
 let resized = 0;
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => (forget(), index >= 0 && show(index)), 100); });
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => (forget(), index >= 0 && show(index)), 100);
+});
 function follows() {
   const mode = document.documentElement.dataset.theme ?? localStorage.getItem("mode");
-  document.documentElement.classList.toggle("dark", mode === "dark" || (mode !== "light" && matchMedia("(prefers-color-scheme: dark)").matches));
+  document.documentElement.classList.toggle(
+    "dark",
+    mode === "dark" || (mode !== "light" && matchMedia("(prefers-color-scheme: dark)").matches),
+  );
   forget();
   if (index >= 0) for (const child of [...$("#texts div").children]) child.remove();
   if (index >= 0) show(index);
@@ -263,14 +418,18 @@ function follows() {
 matchMedia("(prefers-color-scheme: dark)").onchange = follows;
 
 // --- scenarios ----------------------------------------------------------------------------------------
-$("#scenarios").innerHTML = SCENARIOS.map(({ name }, i) => `<button data-scenario="${i}" aria-pressed="false">${name}</button>`).join("");
+$("#scenarios").innerHTML = SCENARIOS.map(
+  ({ name }, i) => `<button data-scenario="${i}" aria-pressed="false">${name}</button>`,
+).join("");
 $("#scenarios").onclick = ({ target }) => target.dataset.scenario && choose(Number(target.dataset.scenario));
 function choose(which, isFromLink = false) {
   scenario = which;
-  for (const button of $("#scenarios").children) button.setAttribute("aria-pressed", String(button.dataset.scenario === String(which)));
+  for (const button of $("#scenarios").children)
+    button.setAttribute("aria-pressed", String(button.dataset.scenario === String(which)));
   $("#question").hidden = which === null;
   if (which === null) return;
-  const { ask: question, choices, right, says, set, then, change: words, knee } = SCENARIOS[which], box = $("#question");
+  const { ask: question, choices, right, says, set, then, change: words, knee } = SCENARIOS[which],
+    box = $("#question");
   box.innerHTML = `<p><b>${question}</b></p>${choices.map((text, i) => `<button data-choice="${i}">${text}</button>`).join("")}`;
   box.onclick = ({ target }) => {
     if (target.dataset.choice) {
@@ -282,40 +441,61 @@ function choose(which, isFromLink = false) {
       play(true);
     } else if (target.dataset.knee) drawKnee(box.querySelector("canvas"));
   };
-  if (!isFromLink) change({ ...begin.defaults, ...set, sent: [] }), play(true);
+  if (!isFromLink) (change({ ...begin.defaults, ...set, sent: [] }), play(true));
 }
 async function drawKnee(canvas) {
-  const rates = range(1, 12, 1), points = ready ? await ask("knee", settings, rates) : [];
+  const rates = range(1, 12, 1),
+    points = ready ? await ask("knee", settings, rates) : [];
   canvas.style.cssText = "height:150px;max-width:620px;margin-top:8px";
-  const [W, H] = [canvas.clientWidth, canvas.clientHeight], g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+  const [W, H] = [canvas.clientWidth, canvas.clientHeight],
+    g = canvas.getContext("2d"),
+    style = getComputedStyle(document.documentElement);
   [canvas.width, canvas.height] = [W * devicePixelRatio, H * devicePixelRatio];
   g.scale(devicePixelRatio, devicePixelRatio);
-  const most = Math.max(...points.map(([, wait]) => wait)), x = (rate) => 44 + ((W - 60) * (rate - 1)) / 11, y = (wait) => H - 22 - ((H - 36) * wait) / most;
+  const most = Math.max(...points.map(([, wait]) => wait)),
+    x = (rate) => 44 + ((W - 60) * (rate - 1)) / 11,
+    y = (wait) => H - 22 - ((H - 36) * wait) / most;
   g.font = "11px system-ui";
   g.strokeStyle = g.fillStyle = style.getPropertyValue("--soft");
   for (const [rate] of points) g.fillText(rate, x(rate) - 3, H - 6);
-  g.fillText(`TTFT, 95th percentile, up to ${(most / 1000).toFixed(1)} s, after 12 s; across: arrivals per second`, 44, 11);
+  g.fillText(
+    `TTFT, 95th percentile, up to ${(most / 1000).toFixed(1)} s, after 12 s; across: arrivals per second`,
+    44,
+    11,
+  );
   g.strokeStyle = g.fillStyle = style.getPropertyValue("--key");
   g.lineWidth = 2;
   g.beginPath();
   points.forEach(([rate, wait], i) => g[i ? "lineTo" : "moveTo"](x(rate), y(wait)));
   g.stroke();
   for (const [rate, wait] of points) g.fillRect(x(rate) - 2.5, y(wait) - 2.5, 5, 5);
-  canvas.setAttribute("aria-label", points.map(([rate, wait]) => `${rate} per second: ${Math.round(wait)} ms`).join(", "));
+  canvas.setAttribute(
+    "aria-label",
+    points.map(([rate, wait]) => `${rate} per second: ${Math.round(wait)} ms`).join(", "),
+  );
 }
 
 // --- your own scheduler -------------------------------------------------------------------------------
-const MARKS = /("""[\s\S]*?"""|"[^"\n]*"|'[^'\n]*')|(#.*)|\b(def|return|if|not|and|or|in|for|while|else|elif|break|continue|True|False|None|class|import|from|lambda|is|self|raise|try|except|pass|min|max|len|sorted|list|sum)\b/g;
+const MARKS =
+  /("""[\s\S]*?"""|"[^"\n]*"|'[^'\n]*')|(#.*)|\b(def|return|if|not|and|or|in|for|while|else|elif|break|continue|True|False|None|class|import|from|lambda|is|self|raise|try|except|pass|min|max|len|sorted|list|sum)\b/g;
 function edit(field, code) {
   if (code !== undefined) field.value = code;
   let [marked, end] = ["", 0];
   for (const { 0: all, 1: text, 2: comment, index: from } of field.value.matchAll(MARKS)) {
     const kind = text ? "s" : comment ? "c" : "k";
-    marked += escaped(field.value.slice(end, from)) + all.split("\n").map((line) => `<span class="${kind}">${escaped(line)}</span>`).join("\n");
+    marked +=
+      escaped(field.value.slice(end, from)) +
+      all
+        .split("\n")
+        .map((line) => `<span class="${kind}">${escaped(line)}</span>`)
+        .join("\n");
     end = from + all.length;
   }
   marked += escaped(field.value.slice(end));
-  field.previousElementSibling.innerHTML = marked.split("\n").map((line) => `<span>${line || " "}</span>`).join("\n");
+  field.previousElementSibling.innerHTML = marked
+    .split("\n")
+    .map((line) => `<span>${line || " "}</span>`)
+    .join("\n");
 }
 for (const field of document.querySelectorAll(".code textarea")) {
   let indents = true; // Tab indents, and Escape gives it back, so that the keyboard can leave
@@ -329,8 +509,15 @@ for (const field of document.querySelectorAll(".code textarea")) {
     document.execCommand("insertText", false, "    ");
   });
 }
-$("#write").onclick = () => { $("#own").hidden = !$("#own").hidden; $("#write").setAttribute("aria-expanded", String(!$("#own").hidden)); };
-$("#run").onclick = async () => { own = { schedule: $("#schedule").value, rank: $("#rank").value }; await restart(); if (!stopped) play(true); };
+$("#write").onclick = () => {
+  $("#own").hidden = !$("#own").hidden;
+  $("#write").setAttribute("aria-expanded", String(!$("#own").hidden));
+};
+$("#run").onclick = async () => {
+  own = { schedule: $("#schedule").value, rank: $("#rank").value };
+  await restart();
+  if (!stopped) play(true);
+};
 $("#ours").onclick = async () => {
   own = {};
   for (const [name, code] of Object.entries(begin.sources)) edit($(`#${name}`), code);
@@ -338,9 +525,17 @@ $("#ours").onclick = async () => {
 };
 
 // --- the address ---------------------------------------------------------------------------------------
-const changed = () => Object.fromEntries(Object.entries(settings).filter(([name, value]) => (name === "sent" ? value.length : value !== begin.defaults[name])));
+const changed = () =>
+  Object.fromEntries(
+    Object.entries(settings).filter(([name, value]) =>
+      name === "sent" ? value.length : value !== begin.defaults[name],
+    ),
+  );
 function saveState(isExact = !timer) {
-  const parts = Object.entries(changed()).map(([name, value]) => [name, name === "sent" ? JSON.stringify(value) : value]);
+  const parts = Object.entries(changed()).map(([name, value]) => [
+    name,
+    name === "sent" ? JSON.stringify(value) : value,
+  ]);
   if (TARGETS.ttft !== 500 || TARGETS.itl !== 50) parts.push(["limits", `${TARGETS.ttft},${TARGETS.itl}`]);
   if (scenario !== null) parts.push(["scenario", scenario]);
   if (isExact && index > 0) parts.push(["step", run.frames[index].step]);
@@ -350,13 +545,23 @@ function saveState(isExact = !timer) {
 function loadState() {
   const given = new URLSearchParams(location.hash.slice(1));
   for (const [name, , values] of KNOBS) {
-    const value = values?.map((each) => (Array.isArray(each) ? each[0] : each)).find((each) => String(each) === given.get(name));
+    const value = values
+      ?.map((each) => (Array.isArray(each) ? each[0] : each))
+      .find((each) => String(each) === given.get(name));
     if (value !== undefined) settings[name] = value;
   }
   if (Number.isInteger(Number(given.get("seed"))) && given.has("seed")) settings.seed = Number(given.get("seed"));
   const limits = (given.get("limits") ?? "").split(",").map(Number);
   if (limits.length === 2 && limits.every((limit) => limit >= 0)) [TARGETS.ttft, TARGETS.itl] = limits;
-  try { settings.sent = JSON.parse(given.get("sent") ?? "[]").map(([step, text, most]) => [Number(step), String(text).slice(0, 400), Math.min(Number(most), 200)]); } catch { settings.sent = []; }
+  try {
+    settings.sent = JSON.parse(given.get("sent") ?? "[]").map(([step, text, most]) => [
+      Number(step),
+      String(text).slice(0, 400),
+      Math.min(Number(most), 200),
+    ]);
+  } catch {
+    settings.sent = [];
+  }
   if (given.has("scenario") && SCENARIOS[given.get("scenario")]) choose(Number(given.get("scenario")), true);
   return Math.min(Number(given.get("step")) || 0, 5000);
 }
@@ -366,12 +571,22 @@ $("#home").hidden = !begin.home;
 const wantedStep = loadState();
 makeKnobs();
 follows();
-const isNew = Object.keys(changed()).length > 0, first = wantedStep && !isNew ? Math.min(wantedStep, begin.frames.length) : 60;
+const isNew = Object.keys(changed()).length > 0,
+  first = wantedStep && !isNew ? Math.min(wantedStep, begin.frames.length) : 60;
 for (let i = 0; i < first; i++) take(run, begin.frames[i]); // not an empty machine
 show(run.frames.length - 1);
 document.body.dataset.first = Math.round(performance.now());
-if (!wantedStep && !location.search.includes("still") && !matchMedia("(prefers-reduced-motion: reduce)").matches) play(true);
-window.room = { ask, get run() { return run; }, get state() { return { live, ready, index, settings, timer, stopped }; } }; // for tests
+if (!wantedStep && !location.search.includes("still") && !matchMedia("(prefers-reduced-motion: reduce)").matches)
+  play(true);
+window.room = {
+  ask,
+  get run() {
+    return run;
+  },
+  get state() {
+    return { live, ready, index, settings, timer, stopped };
+  },
+}; // for tests
 if (begin.live) await load();
 if (wantedStep > run.frames.length || (wantedStep && isNew)) await restart({ steps: wantedStep, keep: false });
 document.body.dataset.ready = live;
