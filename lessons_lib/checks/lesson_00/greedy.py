@@ -106,8 +106,6 @@ Greedy decoding takes the token with the largest logit, every time, without samp
 ~ logits[0, -1].argmax() => logits[0, -1].topk(2).indices[1]
 or
 ~ logits[0, -1].argmax() => torch.multinomial(logits[0, -1].softmax(-1), 1)
-or
-~ logits[0, -1].argmax() => logits[0, -1].topk(2).indices[int(len(new_tokens) > 0)]
 A logit is a score. The token is its place in the vocabulary: `argmax` instead of `max`.
 ~ .argmax() => .max()
 The model needs a tensor of token ids: `torch.tensor([ids])` makes one, here with one row.
@@ -119,8 +117,6 @@ Each token is a row of its own here, and a row sees nothing of the others. The s
 ~ logits[0, -1] => logits[-1, -1]
 A cut-off text is another text. Feed all of it, however long.
 ~ torch.tensor([token_ids], => torch.tensor([token_ids[-64:]],
-or
-~ torch.tensor([token_ids], => torch.tensor([token_ids[-128:]],
 or
 ~ torch.tensor([token_ids], => torch.tensor([token_ids[:64]],
 or
@@ -300,6 +296,7 @@ def task(name: str, known: list[Known], **about: str) -> Task:
         known=known,
         about=ABOUT | about,
         facts=lambda case: {"end": case.end},
+        enough=6,
     )
 
 

@@ -292,6 +292,7 @@ TASK = Task(
         Known("Your rows go through the model one after the other. One pass computes all.", answer=one_after_the_other),
     ],
     facts=lambda case: {"end": case.end},
+    enough=6,
     about={
         "returned": "A row's answer is the one that its prompt gets alone. Which tokens, mask and positions went in?",
         "the shapes that the passes fed": "The prefill feeds [rows, longest prompt], and each further pass [rows, 1], "

@@ -190,8 +190,6 @@ If several prompts aren't done, the chunk is one of the request that was admitte
 A slot's number says nothing about who was first. A slot that is filled again has the newest request; `batch.running`
 keeps them in the order in which they were put in.
 ~ prefilling[0] => min(prefilling)
-or
-~ prefilling[0] => max(prefilling)
 Positions count from the beginning of the sequence. From 0, each chunk overwrites the keys of the first.
 ~ list(range(start, end)) => list(range(end - start))
 or
@@ -283,6 +281,7 @@ TASK = Task(
         Known(LATE, answer=serve_otherwise("dcfr")),
         *(Known(ORDER, answer=serve_otherwise(order)) for order in ("fcdr", "fdrfc")),
     ],
+    enough=6,
     about={
         "the passes": "In every step: fill the free slots, one decode pass for all requests whose prompts are done, "
         "one chunk for the first of the others.",
