@@ -131,8 +131,6 @@ That is the last token only. Return all new ones.
 = return new_tokens[-1]
 One pair of brackets too many: a list of ints is asked for. `.item()` or `int(...)` gives an int.
 = return [[token] for token in new_tokens]
-or
-= return [new_tokens]
 Too few: the answer has `max_new_tokens` tokens, unless the end token comes first.
 ~ < max_new_tokens => < max_new_tokens - 1
 Too many: does your loop check the length before or after it appends a token?
@@ -159,8 +157,10 @@ Only a *new* token ends the answer. The prompt may contain the end token, {end},
 ~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and eos_token_id not in prompt_ids
 or
 ~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and prompt_ids[-1] != eos_token_id
-A token that comes a second time ends nothing. Only the limit and the end token do.
-~ if new_tokens[-1] == eos_token_id => if new_tokens[-1] in [*new_tokens[:-1], eos_token_id]
+or
+~ if new_tokens[-1] == eos_token_id => if eos_token_id in [*prompt_ids, *new_tokens]
+The newest token comes last, in the answer, too: `append`.
+= return new_tokens[::-1]
 """
 
 WITHOUT = """

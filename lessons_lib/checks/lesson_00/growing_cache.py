@@ -106,6 +106,8 @@ or
 + old = self.keys.get(layer, key), self.values.get(layer, value)
 + ...
 = return old
+or
+= return key[:, :, :-1], value[:, :, :-1]
 Nothing is kept from one pass to the next. Store what you return: it's what the next pass starts from.
 - self.keys[layer], self.values[layer] = key, value
 + pass
@@ -121,6 +123,10 @@ A layer other than the first has nothing stored yet when the first pass reaches 
 ~ if layer in self.keys => if self.keys
 The values are joined with the old *keys*. Keep both, apart.
 ~ torch.cat([self.values[layer], value] => torch.cat([self.keys[layer], value]
+Give back all four axes, [1, KV heads, tokens, head size], as they came.
+= return key.squeeze(0), value.squeeze(0)
+or
+= return key[0], value[0]
 Keys first, then values: yours are the other way around.
 = return value, key
 Return both, the keys and the values, as a pair.

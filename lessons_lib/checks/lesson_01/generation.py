@@ -137,7 +137,9 @@ The limit counts *new* tokens only, not those of the prompt.
 ~ len(answers[row]) < => len(answers[row]) + len(prompt_ids[row]) <
 One token too many: look at the length after you append a token.
 ~ < max_tokens_each[row] => <= max_tokens_each[row]
-One token too few: the prefill gives the first one.
+One token too few: an answer ends with the token that reaches its limit, and the prefill gives the first one.
+= return [answer[:-1] for answer in answers]
+or
 ~ < max_tokens_each[row] => < max_tokens_each[row] - 1
 The first new token is missing: the prefill's logits give it.
 = return [answer[1:] for answer in answers]

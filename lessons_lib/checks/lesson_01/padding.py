@@ -73,6 +73,10 @@ or
 + prompt_ids = [ids[-len(max(prompt_ids)) :] for ids in prompt_ids]
 + longest = max(map(len, prompt_ids))
 + ...
+The width is that of the longest prompt, wherever it stands in the list.
+~ max(len(ids) for ids in prompt_ids) => len(prompt_ids[0])
+or
+~ max(len(ids) for ids in prompt_ids) => len(prompt_ids[-1])
 No token may be lost: the rectangle is as wide as the *longest* prompt.
 - longest = max
 + longest = min(map(len, prompt_ids))
