@@ -6,7 +6,7 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block
+75 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block
 by block)
 
 Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer,
@@ -24,16 +24,17 @@ import torch
 import lessons_lib.kernels.triton_setup
 import triton
 import triton.language as tl
-from lessons_lib.attention import add_block, attention_in_place, plan_attention, plan_groups
+from lessons_lib.attention import attention_in_place, plan_attention, plan_groups
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.kernels import decode_heads, how_kernels_run, kernel_device
 from lessons_lib.kernels import single_head_kernel
+from lessons_lib.kernels.simple_paged import add_keys
 from lessons_lib.kv_cache import BlockPool
 from lessons_lib.measuring import NAMES, PROMPTS, recorded_attention
 from lessons_lib.models import kv_head_size, load_model
 from lessons_lib.recording import OutOfBounds, Recorder, decode_inputs, record_kernel
-from lessons_lib.viz.programs import draw_program, watch
+from lessons_lib.viz.programs import draw_program, draw_strides, watch
 from lessons_lib.viz.source import show_source
 
 # %%
@@ -282,37 +283,44 @@ never be the maximum, and get no weight? Minus infinity: `tl.where(is_key, score
 | `tl.zeros([N], tl.float32)` | a tile of zeros |
 | `a.to(tl.int64)` | `a`, converted |
 
-("Further" has the rest of this kernel as an exercise, 07.2. Do it first if Build 2 looks like too large a step.)
-
 ## Build 2: attention over a block table
 
 Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one
-head. Its softmax is that of `add_block`; `maximum`, `total` and `output` of `Partial` become variables of the loop.
-(The library calls them `row_max`, `row_sum` and `acc`.) `nothing_seen` and `attention_of` are lesson 06's: what do they
-do?
+head. The softmax block by block is the one that you wrote there: `add_keys` is `add_block` for a kernel, and
+`maximum`, `total` and `output` of `Partial` are called `row_max`, `row_sum` and `acc` here. `nothing_seen` and
+`attention_of` are lesson 06's: what do they do?
 """
 
 # %%
-show_source(attention_in_place, add_block)
+show_source(attention_in_place, add_keys)
 
 # %% [markdown]
 """
 `range` works in a kernel. Two things are new:
 
-- **What a loop updates keeps its dtype and shape.** The compiler fixes both before the first iteration. Start
-  sums with `0.0`, not `0`.
+- **Start sums with `0.0`, not `0`.** What a loop updates keeps the dtype and shape that it starts with.
 - **The block comes from the table.** The block of position p is entry `p // BLOCK_SIZE`, a 32-bit integer, and it
   starts at offset block × `stride_block`. In a large cache that offset doesn't fit into 32 bits, although both factors
   do.
 
-**Exercise 07.3: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it
+Before you write an address, look at two caches. Both have two blocks of four slots, with 8 elements each. The second is
+a view: keys and values of a block share one tensor, so between two blocks of keys there's something else.
+"""
+
+# %%
+own, shared = torch.zeros(2, 4, 8), torch.zeros(2, 2, 4, 8)
+draw_strides({"keys alone": own, "keys and values": shared[:, 0]})
+
+# %% [markdown]
+"""
+**Exercise 07.2: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it
 returns its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describes the arguments.
 
 - The last block may be partly full. Don't load its other slots: they may hold anything, even NaN.
 - Don't read table entries past the blocks in use: there may be none.
-- The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`. The elements of
-  one head are adjacent.
-- Scores may be near 200 or near −100,000.
+- The cache may be a view of a larger tensor, as in the picture: `stride_block` need not be BLOCK_SIZE × `stride_slot`.
+  The elements of one head are adjacent.
+- Scores may be near −100,000.
 - `query` is the query itself, a tile of float32, not a pointer. Compute in float32 throughout, whatever the cache's
   dtype.
 
@@ -320,7 +328,7 @@ Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads 
 slots 0 and 1 of block 1.
 """
 
-# %% exercise="07.3"
+# %% exercise="07.2"
 from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
@@ -371,7 +379,7 @@ computes query head h of sequence i. The loop doesn't change.
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2,
 3 use KV heads 0, 0, 1, 1.
 
-**Exercise 07.4: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order. It expects pointers to
+**Exercise 07.3: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order. It expects pointers to
 where *its* sequence and KV head begin, and a query of float32 even if `q` is float16. The stub's docstring has the
 shapes and the strides; along each last axis the stride is 1.
 
@@ -379,7 +387,7 @@ Example: for C, E and A, program (2, 3) computes A's query head 3, over KV head 
 and row 2 of `block_tables`, and stores the 64 elements of out[2, 3].
 """
 
-# %% exercise="07.4"
+# %% exercise="07.3"
 from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
 # %% [markdown]
@@ -471,16 +479,16 @@ Even if each query head's loads went to memory, the bytes would explain little o
 it: the 32 programs run at the same time, but the iterations of a program follow each other. An iteration asks for a
 table entry, waits, asks for 16 keys and values, waits, and computes.
 
-**Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
+**Predict 07.b** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
 processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
 right.
 """
 
 # %%
-predict("07.c", ...)
+predict("07.b", ...)
 
 # %%
-reveal("07.c", times_of("batch 8, context 8192")[1], unit="µs", tolerance=0.25)
+reveal("07.b", times_of("batch 8, context 8192")[1], unit="µs", tolerance=0.25)
 for case in ("batch 1, context 8192", "batch 8, context 8192", "batch 64, context 2048"):
     least, taken = times_of(case)
     by_iterations = int(case.split()[-1]) // 16 * per_iteration
@@ -546,39 +554,8 @@ quiz("07")
 """
 ## Further (optional)
 
-Nothing here is needed for the lesson, and its 90 minutes don't include it.
+Nothing here is needed for the lesson, and its 75 minutes don't include it.
 
-### Exercise: attention over one block
-
-Extend `scores_kernel` above by the softmax and the values.
-
-**Exercise 07.2 (optional): `one_block_kernel`.** One program computes attention of one query over the first
-`num_tokens` slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and
-`v_block` are `[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything, even NaN, and 0
-× NaN is NaN. Scores may be near 200, where a bare exponential overflows, or near −100,000.
-
-Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights before the division are 0.368 and 1, the
-result is [0.269, 0.731].
-"""
-
-# %% exercise="07.2"
-from lessons_lib.kernels.simple_paged import one_block_kernel
-
-# %%
-own_query, own_out = query[C, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
-launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale,
-          k_block.stride(0))
-one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM,
-                          BLOCK_SIZE=BLOCK_SIZE)
-used = slice(context_lens[C].item())
-expected = torch.nn.functional.scaled_dot_product_attention(
-    own_query[None], k_block[used], v_block[used], scale=scale)
-print("C's query head 0: same as PyTorch's attention:",
-      torch.allclose(own_out, expected[0], atol=1e-5))
-draw_program(one_block, 0)
-
-# %% [markdown]
-"""
 ### Stretch: the same answer from fewer bytes
 
 Your kernel loads every key and every value of a sequence. Write a function with the arguments of `attend_blocks` that
@@ -637,26 +614,6 @@ if DEVICE == "cuda":
           f"{copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that")
 else:
     print("Kernels are interpreted here: a time would say nothing about the kernel.")
-
-# %% [markdown]
-"""
-### Exercise: the cache write
-
-The cache write of lesson 06 is the gather of this lesson the other way around. (vLLM has a Triton kernel for it too:
-`reshape_and_cache_kernel_flash`, in `triton_reshape_and_cache_flash.py`.) New keys arrive as `[T, KV heads, head
-size]`. For a kernel that writes them, a token is one vector of KV heads × head size elements, here 2 × 64 = 128, and
-each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block × block size + offset in
-the block. So the slot times one stride gives the start of its vector.
-
-**Exercise 07.5: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping`
-holds for it, a 64-bit integer. Nothing else in the cache may change. The cache may be large, so the product of slot and
-stride needs 64 bits too.
-
-Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.
-"""
-
-# %% exercise="07.5"
-from lessons_lib.kernels.simple_paged import write_kernel
 
 # %% [markdown]
 """

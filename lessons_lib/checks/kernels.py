@@ -60,6 +60,10 @@ EXCEPTIONS = (
         "A pointer, or a tile, has no `[i]`. Element i of a tensor is `tl.load(pointer + i)`. The elements of a "
         "tile are used all at once: `tl.sum`, `tl.max`, `tl.where`.",
     ),
+    (
+        "of type <class 'tuple'> to tensor",
+        "Return one tile. A function that a kernel calls has returned several values.",
+    ),
     ("has no attribute 'inf'", 'Infinity is `float("inf")`, and minus infinity `float("-inf")`.'),
     (
         "if pointer argument is not a block",

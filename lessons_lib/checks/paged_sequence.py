@@ -83,3 +83,15 @@ class PagedSequence:
         text += "; float16" if self.dtype == torch.float16 else ""
         text += f"; scores {self.scores}" if self.scores else ""
         return f"{text}. Slots without a token hold NaN."
+
+
+def far_block(slots: int, dim: int) -> tuple[torch.Tensor, int] | None:
+    """A cache in which a block's offset doesn't fit into 32 bits, and this block; only it is touched. None if there is
+    not enough address space on this machine."""
+    block = 2**31 // (slots * dim) + 2
+    try:
+        cache = torch.empty(block + 1, slots, dim, dtype=torch.float16)
+    except RuntimeError:
+        return None
+    cache[block] = 1.0
+    return cache, block

@@ -1,4 +1,4 @@
-"""Lesson 07: Triton kernels over a KV cache: attention over one block, the cache write, attention over block tables.
+"""Lesson 07: Triton kernels over a KV cache: the cache write, attention over block tables.
 
 Shapes: N sequences, T new tokens, Hq query heads, Hkv KV heads, D elements per head, M entries per block table. All
 strides count elements, and the last axis of every tensor is contiguous. D and the block size are powers of two here;
@@ -10,34 +10,6 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels.validation import check_alike
-
-
-@triton.jit
-def one_block_kernel(
-    q, k_block, v_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
-):  # fmt: skip
-    """Attention of one query head of one new token over a sequence that fits into one block. The grid has one program.
-
-    Args:
-        q: pointer to [HEAD_DIM].
-        k_block, v_block: pointers to [BLOCK_SIZE, HEAD_DIM]: keys and values of one block and one KV head.
-        out: pointer to [HEAD_DIM].
-        num_tokens: slots of the block that hold a token, from slot 0 on; at least 1. The others may hold garbage.
-        scale: factor of the scores, usually 1 / sqrt(HEAD_DIM).
-        stride_slot: elements from one slot to the next, in k_block and in v_block.
-        HEAD_DIM, BLOCK_SIZE: powers of two.
-    """
-    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
-    is_key = slot < num_tokens
-    offsets = slot[:, None] * stride_slot + dim[None, :]
-    query = tl.load(q + dim)
-    keys = tl.load(k_block + offsets, mask=is_key[:, None], other=0.0)
-    values = tl.load(v_block + offsets, mask=is_key[:, None], other=0.0)
-    scores = tl.sum(query[None, :] * keys, axis=1) * scale
-    scores = tl.where(is_key, scores, float("-inf"))
-    weights = tl.exp(scores - tl.max(scores, axis=0))
-    result = tl.sum(weights[:, None] * values, axis=0) / tl.sum(weights, axis=0)
-    tl.store(out + dim, result)
 
 
 @triton.jit
@@ -58,6 +30,24 @@ def write_kernel(new, cache, slot_mapping, n_elements, stride_new, stride_slot, 
     slot = tl.load(slot_mapping + token)
     values = tl.load(new + token * stride_new + offsets, mask=mask)
     tl.store(cache + slot * stride_slot + offsets, values, mask=mask)
+
+
+@triton.jit
+def add_keys(scores, values, row_max, row_sum, acc):
+    """Lesson 06's `add_block`, for one query. Called from a kernel.
+
+    Args:
+        scores: tile [keys]; minus infinity where there is no key. values: tile [keys, HEAD_DIM]; 0 where there is none.
+        row_max, row_sum: largest score and sum of weights so far. acc: tile [HEAD_DIM], weighted sum of values so far.
+
+    Returns:
+        the new row_max, row_sum and acc.
+    """
+    new_max = tl.maximum(row_max, tl.max(scores, axis=0))
+    weights = tl.exp(scores - new_max)
+    rescale = tl.exp(row_max - new_max)
+    acc = acc * rescale + tl.sum(weights[:, None] * values, axis=0)
+    return new_max, row_sum * rescale + tl.sum(weights, axis=0), acc
 
 
 @triton.jit
@@ -92,12 +82,7 @@ def attend_blocks(
         block_values = tl.load(values + offsets, mask=is_key[:, None], other=0.0)
         scores = tl.sum(query[None, :] * block_keys, axis=1) * scale
         scores = tl.where(is_key, scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=0))
-        weights = tl.exp(scores - new_max)
-        rescale = tl.exp(row_max - new_max)
-        row_sum = row_sum * rescale + tl.sum(weights, axis=0)
-        acc = acc * rescale + tl.sum(weights[:, None] * block_values, axis=0)
-        row_max = new_max
+        row_max, row_sum, acc = add_keys(scores, block_values, row_max, row_sum, acc)
     return acc / row_sum
 
 

@@ -1,4 +1,4 @@
-"""What 07.4 says about a kernel doesn't depend on the order in which its `attend_blocks` reads the blocks."""
+"""What 07.3 says about a kernel doesn't depend on the order in which its `attend_blocks` reads the blocks."""
 
 import answers
 import pytest
@@ -16,6 +16,6 @@ from answers.lesson_07 import attend_newest_first, decoding
 def test_mistakes_are_named_whichever_block_is_read_first(pair, says):
     kernel = decoding(pair)
     kernel.fn.__globals__["attend_blocks"] = attend_newest_first
-    panel = answers.verdict("07.4", kernel)
+    panel = answers.verdict("07.3", kernel)
     assert panel.kind == "wrong"
     assert says in str(panel), str(panel)

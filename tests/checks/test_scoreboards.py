@@ -140,14 +140,17 @@ def test_admission_costs_what_the_lesson_tells():
 # 07, 08: bytes that kernels load
 
 VALUES = "block_values = tl.load(values + offsets, mask=is_key[:, None], other=0.0)"
-NEW_MAX = "        row_max = new_max\n"
+SOFTMAX = "row_max, row_sum, acc = add_keys(scores, block_values, row_max, row_sum, acc)"
 
 
 def values_that_count():
     late = VALUES.replace("is_key[:, None]", "(weights > 1e-5 * row_sum)[:, None]")
-    late = f"        {late}\n        acc += tl.sum(weights[:, None] * block_values, axis=0)\n{NEW_MAX}"
-    acc = "acc = acc * rescale + tl.sum(weights[:, None] * block_values, axis=0)"
-    return changed(attend_blocks, (VALUES, ""), (acc, "acc = acc * rescale"), (NEW_MAX, late))
+    lines = f"""new_max = tl.maximum(row_max, tl.max(scores, axis=0))
+        weights, rescale = tl.exp(scores - new_max), tl.exp(row_max - new_max)
+        row_max, row_sum = new_max, row_sum * rescale + tl.sum(weights, axis=0)
+        {late}
+        acc = acc * rescale + tl.sum(weights[:, None] * block_values, axis=0)"""
+    return changed(attend_blocks, (VALUES, ""), (SOFTMAX, lines))
 
 
 def test_a_function_that_loads_less_scores_better_but_not_better_than_one_that_knows_the_weights():

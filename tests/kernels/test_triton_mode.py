@@ -15,26 +15,26 @@ from lessons_lib.kernels import triton_setup as triton_mode
 LIBRARY = Path(__file__).resolve().parents[2]
 
 SHOW = """
-print(type(tl.max).__name__, type(one_block_kernel).__name__, triton_mode.is_interpreted(), triton_mode.kernel_device())
+print(type(tl.max).__name__, type(add_kernel).__name__, triton_mode.is_interpreted(), triton_mode.kernel_device())
 print(triton_mode.how_kernels_run())
 """
-ATTENTION = f"""
-q, keys, out = torch.randn(16), torch.randn(4, 16), torch.empty(16)
-one_block_kernel[(1,)](q, keys, keys, out, 3, 0.25, 16, HEAD_DIM=16, BLOCK_SIZE=4)
-assert torch.allclose(out, (keys[:3] @ q * 0.25).softmax(0) @ keys[:3], atol=1e-5), "not the attention"
+ADDITION = f"""
+x, out = torch.randn(16), torch.zeros(16)
+add_kernel[(2,)](x, x, out, 10, BLOCK=8)
+assert torch.equal(out[:10], 2 * x[:10]) and not out[10:].any(), "not the sum"
 {SHOW}"""
 IMPORTS = (
-    "import torch; from lessons_lib.kernels import triton_setup as triton_mode; from lessons_lib.kernels.simple_paged import "
-    "one_block_kernel"
+    "import torch; from lessons_lib.kernels import triton_setup as triton_mode; from lessons_lib.kernels.basics import "
+    "add_kernel"
 )
 HEAVY = "print([name for name in ('transformers', 'matplotlib', 'ipywidgets', 'IPython') if name in sys.modules])"
 
 # name -> TRITON_INTERPRET, code
 PROCESSES = {
-    "undecided": (None, f"import sys, triton.language as tl\n{IMPORTS}\n{ATTENTION}{HEAVY}"),
+    "undecided": (None, f"import sys, triton.language as tl\n{IMPORTS}\n{ADDITION}{HEAVY}"),
     "interpreted, by the user, after Triton": (
         None,
-        f"import os, triton.language as tl; os.environ['TRITON_INTERPRET'] = '1'; {IMPORTS}\n{ATTENTION}",
+        f"import os, triton.language as tl; os.environ['TRITON_INTERPRET'] = '1'; {IMPORTS}\n{ADDITION}",
     ),
     "compiled, by the user": ("0", f"import triton.language as tl; {IMPORTS}\n{SHOW}"),
 }

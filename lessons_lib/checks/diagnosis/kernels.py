@@ -48,8 +48,14 @@ def near(got: torch.Tensor, want: torch.Tensor, tolerance: float = 1e-4) -> torc
     return torch.where(is_near | (got == want), want.to(got.dtype), got)
 
 
-def tokens_loaded(recording: KernelRecording, tensor: str, table: Sequence[int], block_size: int) -> Shown:
-    """The positions of the sequence whose vectors a program loaded from a cache [num_blocks, block_size, ..., D]."""
+def tokens_loaded(
+    recording: KernelRecording, tensor: str, table: Sequence[int], block_size: int, once: bool = True
+) -> Shown:
+    """The positions of the sequence whose vectors a program loaded from a cache [num_blocks, block_size, ..., D].
+
+    Args:
+        once: whether it matters how often, and in how many loads.
+    """
     position = {
         (block, slot): size * block_size + slot for size, block in enumerate(table) for slot in range(block_size)
     }
@@ -62,11 +68,11 @@ def tokens_loaded(recording: KernelRecording, tensor: str, table: Sequence[int],
     text = f"those of positions {ranges([position[each] for each in slots if each in position])}"
     if others:
         text += f", and slot {others[0][1]} of block {others[0][0]}, which isn't the sequence's"
-    if found and found[-1] > layout.shape[-1]:
+    if once and found and found[-1] > layout.shape[-1]:
         text += ", some of them more than once"
     if found and found[0] < layout.shape[-1]:
         text += ", of some only a part"
-    return Shown(f"{text}, in {len(loads)} load{'s' * (len(loads) != 1)}")
+    return Shown(f"{text}, in {len(loads)} load{'s' * (len(loads) != 1)}" if once else text)
 
 
 def refuse_other_tiles(result: Any, **shapes: list[int]) -> None:

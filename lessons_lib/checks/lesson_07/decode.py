@@ -1,4 +1,4 @@
-"""Judges 07.4, `decode_heads_kernel`: each program with the table, head and length that are its own."""
+"""Judges 07.3, `decode_heads_kernel`: each program with the table, head and length that are its own."""
 
 from random import Random
 

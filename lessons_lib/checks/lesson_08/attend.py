@@ -21,8 +21,8 @@ from lessons_lib.checks.diagnosis.kernels import (
     tokens_loaded,
 )
 from lessons_lib.checks.exercise import Exercise, Mistake
-from lessons_lib.checks.kernels import LIMIT_32, run_through
-from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, PagedSequence
+from lessons_lib.checks.kernels import run_through
+from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, PagedSequence, far_block
 from lessons_lib.kernels.group_decode import decode_groups_kernel
 from lessons_lib.kernels.paged_flash import LOG2_E
 from lessons_lib.measuring.ablations import with_functions
@@ -263,12 +263,9 @@ def called(attempt: Any) -> Any:
 
 def large_pool(attempt: Any) -> None:
     """A block so far back in the cache that its offset doesn't fit into 32 bits; only this block is touched."""
-    block = LIMIT_32 // 256 + 2
-    try:
-        cache = torch.empty(block + 1, 16, 16, dtype=torch.float16)
-    except RuntimeError:
-        return  # not enough address space on this machine
-    cache[block] = 1.0
+    if not (far := far_block(16, 16)):
+        return
+    cache, block = far
     out, lse, table = torch.zeros(1, 16), torch.zeros(1), torch.tensor([block], dtype=torch.int32)
     text = f"a cache of {cache.numel():,} elements, float16; the sequence is in its last block."
     idea = "Block × stride_block has more than 32 bits here. `tile_offsets` returns 64: keep them."
