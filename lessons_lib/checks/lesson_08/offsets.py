@@ -83,7 +83,7 @@ def cases() -> Iterator[Case]:
     yield [2, 5, 4, 1], [7, 0, 9, 12], 13, 4, 50, 10
     yield [2, 5, 4, 1], [0, 1, 2, 3, 4, 5, 6, 7], 7, 2, 7, 3
     yield [6, 2], [16, 17], 18, 16, 64, 32
-    yield [1, 70_000], [15, 16, 17, 18], 32, 16, 65_536, 1024
+    yield [1, 70_000], [15, 16, 17, 18], 32, 16, 65_537, 1025
 
 
 MISTAKES = """
@@ -134,6 +134,8 @@ or
 A tile may reach past the last token, where the table has no entry: `mask=is_key`. (An `if` takes one boolean, not a
 tile of them.)
 ~ BLOCK_SIZE, mask=is_key, other=0) => BLOCK_SIZE)
+A float32 has 24 bits for its digits, so large offsets are rounded: stay with integers, of 64 bits.
+~ .to(tl.int64) => .to(tl.float32)
 The offset is wanted, not the block. The slot's part is added to block × stride_block.
 = return blocks
 `/` gives a float. The entry of the table is p // BLOCK_SIZE.
