@@ -24,7 +24,7 @@ from lessons_lib.checks.exercise import Exercise, Mistake
 from lessons_lib.checks.kernels import run_through
 from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, PagedSequence, far_block
 from lessons_lib.kernels.group_decode import decode_groups_kernel
-from lessons_lib.kernels.paged_flash import LOG2_E
+from lessons_lib.kernels.paged_flash import LOG2_E, online_softmax
 from lessons_lib.measuring.ablations import with_functions
 
 SCALE = 0.4
@@ -57,6 +57,15 @@ def range_kernel(
     tl.store(lse + row, result[0] + tl.log2(result[1]), mask=is_row)
 
 
+iterations: list[int] = []
+
+
+@triton.jit
+def counted_softmax(scores, row_max, row_sum, acc):
+    iterations.append(1)  # only ever interpreted, where a kernel is Python
+    return online_softmax(scores, row_max, row_sum, acc)
+
+
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     queries, keys, values = case.tensors
     attention, log_sum = case.attention(*case.range, SCALE)
@@ -69,8 +78,12 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             for name in ("keys", "values")
         }
         log2 = near(lse, log_sum * LOG2_E.value, tolerance)
+        loaded["the number of iterations"] = len(iterations) or -(-(case.range[1] - case.range[0]) // case.tile)
         return loaded | {"acc / row_sum": near(out, attention, tolerance), "row_max + log2(row_sum)": log2}
 
+    iterations.clear()
+    if hasattr(attempt, "fn"):
+        attempt = with_functions(attempt, online_softmax=counted_softmax)
     launch(
         watch, "`attend_keys`", attempt, range_kernel, (1,), attempt, queries, keys, values,
         torch.tensor(case.table, dtype=torch.int32), out, lse, *case.range, SCALE * LOG2_E.value, *keys.stride()[:2],
@@ -151,6 +164,10 @@ or
 ~ range(start, end, => range(0, end - start,
 A tile is BLOCK_N positions long, whatever the block size is, so the loop's step is BLOCK_N.
 ~ end, BLOCK_N): => end, BLOCK_SIZE):
+Some iterations find no keys, and take their time all the same: a range of n keys takes `tl.cdiv(n, BLOCK_N)`.
+~ range(start, end, => range(start, end + BLOCK_N,
+or
+~ range(start, end, => range(start, start + end,
 The loop ends too early: a range of n keys takes `tl.cdiv(n, BLOCK_N)` iterations.
 ~ range(start, end, => range(start, start + (end - start) // BLOCK_N * BLOCK_N,
 or
@@ -289,6 +306,7 @@ TASK = Task(
         "without one. `tile_offsets` says where they are.",
         "which values are loaded": "Load each value from `start` to `end` − 1 once, BLOCK_N per iteration, where its "
         "key was.",
+        "the number of iterations": "One iteration for each tile of BLOCK_N keys, from `start` on.",
         "acc / row_sum": "In each iteration: scores = queries · keys × scale, minus infinity past the end; then "
         "`online_softmax`; then acc += weights · values.",
         "row_max + log2(row_sum)": "Maximum and sum are those that `online_softmax` returns in the last iteration.",
