@@ -332,7 +332,8 @@ reveal("09.b", max(budget for budget in range(100, 200) if prompt_of_l(budget)[1
        unit="tokens", tolerance=0.1)
 for budget in (32, 143, 512, 1024):
     wait, longest = prompt_of_l(budget)
-    print(f"budget {budget:5}: L's first token after {wait:5.1f} ms, longest step {longest:.1f} ms")
+    print(f"budget {budget:5}: L's first token after {wait:5.1f} ms, "
+          f"longest step {longest:.1f} ms")
 
 # %% [markdown]
 """
@@ -599,7 +600,8 @@ for words, requests in (
 
 def row_of_policy(name, policy, requests):
     latency = spread(times_of(at_large(policy, requests), "latency"))
-    return [name, *(f"{seconds:.2f}" for seconds in (latency.mean, latency.p99, latency.worst))]
+    found = latency.mean, latency.p99, latency.worst
+    return [name, *(f"{seconds:.2f}" for seconds in found)]
 
 
 Table(

@@ -223,7 +223,8 @@ def wrong_answers(preempt):
 
 
 for sequence in wrong_answers(first_try):
-    for way, ids in (("alone:    ", expected[sequence.id]), ("first try:", sequence.output_ids)):
+    alone = expected[sequence.id]
+    for way, ids in (("alone:    ", alone), ("first try:", sequence.output_ids)):
         print(f"  {sequence.id} {way} {tokenizer.decode(ids[:24])!r} …")
 
 # %% [markdown]

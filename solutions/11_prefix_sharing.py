@@ -372,7 +372,8 @@ The copies are made before the forward pass writes any key. So it does no harm i
 from lessons_lib.scheduling.shared_blocks import copy_before_write
 
 # %%
-YOURS.update(take_cached=take_cached, copy_before_write=copy_before_write)  # for all runs below
+# For all runs below:
+YOURS.update(take_cached=take_cached, copy_before_write=copy_before_write)
 
 # %% [markdown]
 """
