@@ -50,7 +50,7 @@ from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
-from lessons_lib.viz.programs import draw_program, watch
+from lessons_lib.viz.programs import draw_program, draw_strides, watch
 from lessons_lib.viz.replicas import (
     draw_all_reduce,
     draw_cut_matrices,
@@ -325,6 +325,7 @@ PICTURES = {
     },
     "rules": of_stepper(lambda: watch_rules("CE", [["The"], ["It", " was"]], lambda mask: [" ran.", " dry."])),
     "softmax": lambda: [draw_softmax_step(SOFTMAX, i, list("abcdefghij")) for i in range(len(SOFTMAX))],
+    "strides": lambda: draw_strides({ODD: torch.zeros(2, 4, 8), "a view": torch.zeros(2, 2, 4, 8)[:, 0]}),
     "rescaling": lambda: draw_rescaling([1, 2], [10, 20], 3, 30),
     "pool": lambda: draw_pool(SMALL_POOL),
     **{
