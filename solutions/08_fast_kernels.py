@@ -124,7 +124,7 @@ def iterations_of(keys_per_iteration):
     return 8192 // keys_per_iteration
 
 
-reveal("08.a", 100 * (1 - iterations_of(16) / (8192 // 16)), unit="%")
+reveal("08.a", 100 * (1 - iterations_of(16) / (8192 // 16)), unit="%", how="Computed")
 ladder_provenance, ladder = recorded_ladder()
 steps = [next(steps for case, steps in ladder.items() if case.startswith(wanted.name))
          for wanted in THREE.values()]  # name of a kernel -> what was measured
@@ -348,7 +348,8 @@ predict("08.b", ...)
 
 # %%
 before, after = steps[0]["Ideas 1 to 3, 128 keys per tile"]["us"], steps[0][LIBRARY]["us"]
-reveal("08.b", before / iterations_of(128) * (512 // 128), unit="µs", tolerance=0.1)
+reveal("08.b", before / iterations_of(128) * (512 // 128), unit="µs", tolerance=0.1,
+       how="Computed")
 print(f"{8192 // 512 * 8} programs with {512 // 128} iterations each; "
       f"recorded: {after:.0f} µs instead of {before:.0f}")
 
