@@ -23,6 +23,8 @@ from lessons_lib.scheduling.sequence import Sequence
 class GatheredRunner(ModelRunner):
     """A ModelRunner that only needs a forward pass with a Hugging Face cache."""
 
+    can_verify = False
+
     @torch.inference_mode()
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See `ModelRunner.forward`."""

@@ -334,8 +334,7 @@ class EngineCore:
     def take_commands(self) -> None:
         """Begin to serve what was added, and end what was cancelled."""
         # Read before the inbox: a request that is cancelled by now was added earlier, so it has begun by its turn.
-        cancelled = list(self.cancelled)
-        self.carry_out(list(self.inbox.values()), cancelled)
+        self.carry_out(cancelled=list(self.cancelled), added=list(self.inbox.values()))
 
     def carry_out(self, added: list[RequestGroup], cancelled: list[RequestGroup]) -> None:
         """Carry out commands of other threads; more of them may come meanwhile."""

@@ -1,5 +1,5 @@
 """Lesson 18: how many guesses a step should compute. A guess costs the time of one more token in the pass, and brings a
-token with some chance: it pays if it brings more tokens per second than the step does without it."""
+token with some chance. So many pay as bring the most tokens per second."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,9 +7,9 @@ from typing import NamedTuple
 from lessons_lib.scheduling.sequence import Sequence
 
 DECAY = 0.98  # of what was measured, with each step
-FEW_STEPS = 4  # with guesses, before any decision
+FEW_STEPS, FEW_SEQUENCES = 4, 8  # with guesses, before any decision
 TRY_EVERY = 64  # steps; what never happens isn't measured
-MARGIN = 1.2  # times and chances are estimates, and a step without guesses is the safe choice
+MARGIN = 1.05  # times and chances are estimates, and a step without guesses is the safe choice
 
 
 class Guess(NamedTuple):
@@ -44,8 +44,10 @@ class StepTimes:
             self.per_token = max(0.0, covariance / variance)
 
     def of(self, tokens: float) -> float:
-        """Seconds of a step with this many tokens."""
-        return self.seconds / self.weight + self.per_token * (tokens - self.tokens / self.weight)
+        """Seconds of a step with this many tokens, above 0; 1 if none was measured."""
+        if not self.weight:
+            return 1.0
+        return max(1e-9, self.seconds / self.weight + self.per_token * (tokens - self.tokens / self.weight))
 
 
 @dataclass
@@ -68,7 +70,8 @@ class DraftLengths:
     """Chooses the guesses that pay.
 
     Attributes:
-        times: of the steps without prompts.
+        plain, guessing: times of steps without prompts: those without guesses and those with some, which take longer
+            than their tokens alone say: their sequences have different numbers of them.
         trust: in the proposer's chances, for all sequences; trust_in: for each of those that are running.
         expected: for each sequence with guesses in this step, how many of them should be right if the proposer's
             chances were.
@@ -76,7 +79,8 @@ class DraftLengths:
             row had none, since none was worth its time.
     """
 
-    times: StepTimes = field(default_factory=StepTimes)
+    plain: StepTimes = field(default_factory=StepTimes)
+    guessing: StepTimes = field(default_factory=StepTimes)
     trust: Trust = field(default_factory=Trust)
     trust_in: dict[Sequence, Trust] = field(default_factory=dict)
     expected: dict[Sequence, float] = field(default_factory=dict)
@@ -88,24 +92,35 @@ class DraftLengths:
         """True if this step computes guesses in any case, to learn what they cost and bring."""
         return self.num_tried < FEW_STEPS or self.num_steps % TRY_EVERY == 0
 
-    def may_pay(self, num_seqs: int) -> bool:
-        """False if no guess for this many sequences pays, however sure, or none has paid for a while: then it takes
-        less time not to ask the proposer."""
-        if self.is_trying():
-            return True
-        return self.num_refused < FEW_STEPS and self.pays(1.0, num_seqs, num_seqs)
-
-    def pays(self, chance: float, num_tokens: int, tokens_gained: float) -> bool:
-        """True if one more guess brings more tokens per second than the step does so far."""
-        return chance * self.times.of(num_tokens) >= MARGIN * self.times.per_token * tokens_gained
+    def may_pay(self) -> bool:
+        """False if no guess was worth its time for a while: then it takes less time not to ask the proposer."""
+        return self.num_refused < FEW_STEPS or self.is_trying()
 
     def choose(self, proposed: dict[Sequence, list[Guess]], num_tokens: int) -> dict[Sequence, list[int]]:
-        """Of the guesses for each sequence, the first ones: as long as a guess's chance per second of a pass is above
-        what the step brings per second without it.
+        """Of the guesses for each sequence, the first ones: so many that the step brings the most tokens per second.
 
         Args:
             num_tokens: tokens of the step so far.
         """
+        self.expected = {}
+        if not self.plain.weight or self.num_steps % TRY_EVERY == TRY_EVERY // 2:
+            return {}  # what a step takes without guesses is to be known, too
+        candidates = self.by_chance(proposed)
+        if not self.is_trying():
+            candidates = candidates[: self.best_count(candidates, len(proposed), num_tokens)]
+        drafts: dict[Sequence, list[int]] = {}
+        for _, told, sequence, token in candidates:
+            if self.is_trying() and (sequence in drafts or len(drafts) == FEW_SEQUENCES):
+                continue  # enough to learn
+            drafts.setdefault(sequence, []).append(token)
+            self.expected[sequence] = self.expected.get(sequence, 0.0) + told
+        self.num_tried += bool(drafts)
+        self.num_refused = 0 if drafts else self.num_refused + 1
+        return drafts
+
+    def by_chance(self, proposed: dict[Sequence, list[Guess]]) -> list[tuple[float, float, Sequence, int]]:
+        """All guesses, the surest first: (how likely it is that this one and all before it are right, the same by the
+        proposer's own word, sequence, token)."""
         self.trust_in = {each: self.trust_in.get(each) or Trust() for each in proposed}
         candidates = []
         for sequence, guesses in proposed.items():
@@ -114,29 +129,23 @@ class DraftLengths:
                 told *= guess.chance
                 chance *= min(1.0, guess.chance * factor)
                 candidates.append((chance, told, sequence, guess.token))
-        candidates.sort(key=lambda each: -each[0])  # stable: the guesses for a sequence keep their order
-        drafts: dict[Sequence, list[int]] = {}
-        self.expected = {}
-        tokens_gained = float(len(proposed))
-        for chance, told, sequence, token in candidates:
-            if self.is_trying():
-                if sequence in drafts or 2 * len(drafts) > len(proposed):
-                    continue  # enough to learn
-            elif not self.pays(chance, num_tokens, tokens_gained):
-                break
-            drafts.setdefault(sequence, []).append(token)
-            self.expected[sequence] = self.expected.get(sequence, 0.0) + told
-            tokens_gained, num_tokens = tokens_gained + chance, num_tokens + 1
-        self.num_tried += bool(drafts)
-        self.num_refused = 0 if drafts else self.num_refused + 1
-        return drafts
+        return sorted(candidates, key=lambda each: -each[0])  # stable: the guesses for a sequence keep their order
+
+    def best_count(self, candidates: list[tuple[float, float, Sequence, int]], num_seqs: int, num_tokens: int) -> int:
+        """Find how many of the surest guesses bring the most tokens per second; 0 if it is hardly more than without."""
+        best, rate, gained = 0, MARGIN * num_seqs / self.plain.of(num_tokens), float(num_seqs)
+        for count, (chance, *_) in enumerate(candidates, 1):
+            gained += chance
+            if gained / self.guessing.of(num_tokens + count) > rate:
+                best, rate = count, gained / self.guessing.of(num_tokens + count)
+        return best
 
     def note_draft(self, sequence: Sequence, num_right: int) -> None:
         """Learn how many of the guesses for a sequence were right."""
         for trust in (self.trust, self.trust_in.get(sequence) or Trust()):
             trust.add(num_right, self.expected.get(sequence, 0.0))
 
-    def note_step(self, num_tokens: int, seconds: float) -> None:
+    def note_step(self, num_tokens: int, num_guesses: int, seconds: float) -> None:
         """Learn how long a step of decodes and guesses took."""
         self.num_steps += 1
-        self.times.add(num_tokens, seconds)
+        (self.guessing if num_guesses else self.plain).add(num_tokens, seconds)

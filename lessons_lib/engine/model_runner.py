@@ -57,6 +57,7 @@ class ModelRunner:
 
     cache_type = PagedKVCache
     can_overlap = False  # True if a step may be launched before the host has the last one's tokens, as GPUModelRunner's
+    can_verify = True  # False if there are no logits in front of guesses (lesson 18)
 
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None,

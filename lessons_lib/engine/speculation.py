@@ -86,7 +86,7 @@ class SpeculativeCore(EngineCore):
     Requests with rules get none: rules look at the tokens one by one.
 
     Attributes:
-        proposer, most: what guesses, and up to how many tokens at a time.
+        proposer, most: what guesses, and up to how many tokens at a time; 0 if the runner can't verify them.
         lengths: decides how many guesses a step computes.
         num_drafts, num_draft_tokens, num_accepted_tokens: how often there were guesses for a sequence, how many, and
             how many of them were right.
@@ -96,7 +96,8 @@ class SpeculativeCore(EngineCore):
         self, *args: Any, proposer: Proposer, most: int = 4, lengths: DraftLengths | None = None, **options: Any
     ):  # fmt: skip
         super().__init__(*args, **options)
-        self.proposer, self.most, self.lengths = proposer, most, lengths or DraftLengths()
+        self.proposer, self.lengths = proposer, lengths or DraftLengths()
+        self.most = most if self.runner.can_verify else 0
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.sample_rows, self.sampler = self.sampler, self.draw
         self.launching: tuple[SchedulerOutput, torch.Tensor] | None = None
@@ -105,11 +106,11 @@ class SpeculativeCore(EngineCore):
 
     def schedule(self) -> SchedulerOutput:
         """See EngineCore. Guesses need the last tokens, so before a step with guesses nothing may be in flight."""
-        if self.in_flight and (self.in_flight[-1].output.drafts or self.lengths.may_pay(len(self.scheduler.running))):
+        if self.in_flight and (self.in_flight[-1].output.drafts or self.lengths.may_pay()):
             self.process(0)
         output = super().schedule()
         decoding: list[Any] = [each for each, count in output.num_scheduled_tokens.items() if may_guess(each, count)]
-        if decoding and self.most and self.lengths.may_pay(len(decoding)):
+        if decoding and self.most and self.lengths.may_pay():
             proposed = dict(zip(decoding, self.proposals(decoding)))
             add_drafts(self.scheduler, output, self.lengths.choose(proposed, output.num_tokens))
             self.lap("schedule")
@@ -157,12 +158,14 @@ class SpeculativeCore(EngineCore):
     def measure(self, step: InFlightStep, requests: list[Request]) -> None:
         """Tell `lengths` how long a step took that had no prompts."""
         start, self.last_end = max(step.start, self.last_end), self.clock()
-        output = step.output
-        if output.num_tokens == len(output.gets_token) + sum(map(len, output.drafts.values())):
-            self.lengths.note_step(output.num_tokens, self.last_end - start)
+        output, num_guesses = step.output, sum(map(len, step.output.drafts.values()))
+        if output.num_tokens == len(output.gets_token) + num_guesses:
+            self.lengths.note_step(output.num_tokens, num_guesses, self.last_end - start)
 
     def append(self, output: SchedulerOutput, tokens: list[int], logprobs: Any = None) -> list[Request]:
         """See EngineCore. A step that brings several tokens is processed as several that bring one each."""
+        if not output.drafts:
+            return super().append(output, tokens, logprobs)
         requests = requests_of(output)
         num_others = (
             num_extra_logits(output, each, end - count, count)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
 from lessons_lib.engine.draft_model import DraftModel, bundled_draft
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
@@ -89,28 +90,50 @@ def test_blocks_of_wrong_guesses_are_free_again():
     assert sequence.blocks is not kept, "block tables look at the list"
 
 
-def taught(choice, rounds, num_right, base=1.0, per_token=0.1, num_seqs=1):
-    """A DraftLengths after some rounds in which `num_right` guesses were right, and a step cost base + per_token * T."""
+def taught(guesses, rounds, num_right, base=1.0, per_token=0.1, extra=0.0, num_seqs=1):
+    """What a DraftLengths chooses after some rounds in which `num_right` guesses for each sequence were right, and a step
+    took base + per_token * tokens, and `extra` if it had guesses."""
     lengths, sequences = DraftLengths(), [Sequence(str(i), [1], 9) for i in range(num_seqs)]
     for _ in range(rounds):
-        drafts = lengths.choose(dict.fromkeys(sequences, choice), num_seqs)
+        drafts = lengths.choose(dict.fromkeys(sequences, guesses), num_seqs)
         for sequence in drafts:
             lengths.note_draft(sequence, min(num_right, len(drafts[sequence])))
-        lengths.note_step(num_seqs + sum(map(len, drafts.values())), 0.0)
-        lengths.times = StepTimes()
-        for tokens in (num_seqs, 2 * num_seqs):
-            lengths.times.add(tokens, base + per_token * tokens)
+        count = sum(map(len, drafts.values()))
+        lengths.note_step(num_seqs + count, count, base + per_token * (num_seqs + count) + extra * (count > 0))
     lengths.num_steps = 1  # not a step that tries
-    return lengths.choose(dict.fromkeys(sequences, choice), num_seqs)
+    return [len(found) for found in lengths.choose(dict.fromkeys(sequences, guesses), num_seqs).values()]
 
 
-def test_a_guess_must_bring_more_tokens_per_second_than_the_step():
+def test_guesses_must_bring_more_tokens_per_second_than_the_step():
     sure = [Guess(5, 0.9)] * 4
-    assert [len(found) for found in taught(sure, 6, 4).values()] == [4]
-    assert not taught(sure, 6, 4, base=0.01, num_seqs=64), "64 sequences fill the machine"
+    assert taught(sure, 20, 4) == [4]
+    assert taught([Guess(5, 0.95), Guess(6, 0.02)], 20, 1) == [1]
+    assert not taught(sure, 20, 4, base=0.01, num_seqs=64), "64 sequences fill the machine"
     assert not taught(sure, 60, 0), "they were always wrong"
-    first = taught([Guess(5, 0.95), Guess(6, 0.02)], 6, 1)
-    assert list(first.values()) == [[5]]
+    assert not taught(sure, 20, 4, extra=9.0), "a step with guesses takes long"
+    assert not taught([], 20, 0)
+
+
+def test_steps_with_and_without_guesses_are_measured_now_and_then():
+    lengths, sequence = DraftLengths(), Sequence("s", [1], 9)
+    chosen = []
+    for _ in range(200):
+        drafts = lengths.choose({sequence: [Guess(5, 0.9)]}, 1)
+        chosen.append(bool(drafts))
+        lengths.note_step(1 + bool(drafts), bool(drafts), 2.0)  # guesses cost nothing and are right
+        if drafts:
+            lengths.note_draft(sequence, 1)
+    assert not chosen[0] and 2 <= chosen.count(False) <= 6
+
+
+def test_times_of_steps_are_a_line_through_those_measured():
+    times = StepTimes()
+    assert times.of(7) == 1.0
+    for tokens in (10, 20, 30, 10, 20):
+        times.add(tokens, 1.0 + 0.5 * tokens)
+    assert times.of(40) == pytest.approx(21.0)
+    times.add(20, 1e6)  # something else ran
+    assert times.of(20) < 20
 
 
 def test_a_table_of_ngrams_guesses_what_follows_most_often():
@@ -162,6 +185,13 @@ def test_a_draft_without_room_makes_no_guesses(model):
 def test_the_bundled_table_guesses_a_third_of_the_tokens(model):
     found, core = answers_of(model, SamplingParams(max_tokens=60), NgramTable.of(own_stories()[:400]))
     assert core.num_accepted_tokens > sum(map(len, found)) / 5
+
+
+def test_a_runner_that_cannot_verify_gets_no_guesses(model):
+    params, wanted = SamplingParams(max_tokens=6), answers_of(model, SamplingParams(max_tokens=6))[0]
+    runner = dict(make_runner=lambda model, num_blocks, config: GatheredRunner(model, num_blocks, config.block_size))
+    found, core = answers_of(model, params, NgramTable.of(wanted), num_blocks=30, **runner)
+    assert found == wanted and core.num_draft_tokens == 0
 
 
 def test_a_proposer_that_fails_is_not_asked_again(model):

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.llm_engine import Parts
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.serving.__main__ import main
@@ -53,9 +54,10 @@ def test_every_option_arrives():
     found = read(
         *("--model", "org/name", "--served-model-name", "n", "--device", "cpu", "--engine", "thread", *options),
         *("--policy", "priority", "--no-prefix-caching", "--allowed-host", "a", "--allowed-host", "b"),
-        "--no-access-log",
+        *("--no-access-log", "--num-speculative-tokens", 3),
     )
     assert (found.recipe.model, found.recipe.device, found.engine) == ("org/name", "cpu", "thread")
+    assert found.recipe.num_speculative_tokens == 3 and found.recipe.parts() != Parts() == read().recipe.parts()
     assert {name: getattr(found.recipe.config, name) for name in engine} == engine
     assert not found.recipe.config.share_prefixes and type(found.recipe.config.policy).__name__ == "StrictPriority"
     assert found.settings == ServerSettings("n", allowed_hosts=("a", "b"), access_log=False, **server)
@@ -73,6 +75,7 @@ def test_keys_come_from_two_places():
     [
         (["--max-num-seqs", "0"], ["--max-num-seqs is 0", "from 1 on"]),
         (["--max-num-seqs", "900"], ["--max-num-batched-tokens is 512", "900"]),
+        (["--num-speculative-tokens", "-1"], ["--num-speculative-tokens is -1", "0 or more"]),
         (["--port", "70000"], ["--port is 70000", "0 to 65535"]),
         (["--watermark", "2"], ["--watermark is 2.0", "0 to 1"]),
         (["--max-requests", "0"], ["--max-requests is 0", "at least 1"]),
