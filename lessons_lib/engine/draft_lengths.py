@@ -1,5 +1,5 @@
 """Lesson 18: how many guesses a step should compute. A guess costs the time of one more token in the pass, and brings a
-token with some chance. So many pay as bring the most tokens per second."""
+token with some chance. The right number brings the most tokens per second."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -97,7 +97,7 @@ class DraftLengths:
         return self.num_refused < FEW_STEPS or self.is_trying()
 
     def choose(self, proposed: dict[Sequence, list[Guess]], num_tokens: int) -> dict[Sequence, list[int]]:
-        """Of the guesses for each sequence, the first ones: so many that the step brings the most tokens per second.
+        """Of the guesses for each sequence, the first ones: as many as bring the most tokens per second.
 
         Args:
             num_tokens: tokens of the step so far.
