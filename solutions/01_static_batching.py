@@ -493,8 +493,6 @@ ledger(model, tokenizer, "01", with_cache_only=True,
 
 # %% [markdown]
 """
-<!-- The same rows recorded on a GPU go here: one at a time, waves of 4, 8 and 64. -->
-
 180 forward calls instead of 330, but 1.9 times as many tokens computed, and 5.8 times the cache reserved: it holds the
 padding and the finished rows too. So expect a speedup below 330 / 180 = 1.8. That is static batching: fewer passes,
 paid for with 414 cells that no request needs.

@@ -218,7 +218,8 @@ In a server, that is one user's text in another user's answer.
 ## A batch, printed
 
 What will your loop have to do? Watch the library's. Two slots, chunks of 4 tokens, three requests X, Y and Z with
-prompts of 3, 6 and 2 tokens. Each line is a forward pass: who waits, who has which slot, and what goes in.
+prompts of 3, 6 and 2 tokens. Each line is a forward pass: which requests wait, which one has which slot, and what
+goes in.
 
 **Guess first:** the model computes X and Y in one rectangle although Y's prompt isn't done. What goes in for Y, and
 where does its key end up?
@@ -477,8 +478,6 @@ ledger(model, tokenizer, "02", with_cache_only=True, columns=(
 
 # %% [markdown]
 """
-<!-- The same rows recorded on a GPU go here: waves of 4 and 64, slots of 4 and 64. -->
-
 Fewer token positions than with waves, a larger share of them useful, and 108 forward calls instead of 180. But no other
 row reserves as much cache. (Speeds differ from run to run.)
 
