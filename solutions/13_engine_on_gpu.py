@@ -164,8 +164,8 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch.
-Write `key_of` and `run`; their docstrings say what they get and return.
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. Write all of it:
+`__init__`, `has`, `key_of` and `run`. The docstrings say what they get and return.
 
 `key_of` decides what your graphs depend on:
 

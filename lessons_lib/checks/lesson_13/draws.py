@@ -317,8 +317,8 @@ EXERCISE = Exercise(
         "Draw for every row, whatever its temperature is, and look for the likeliest token of every row. Which of the "
         "two a row gets is decided at the end, for all rows at once.",
         "Subtract the largest logit of each row, divide by its temperature, and take `exp`: these are the weights. "
-        "Each token gets a number from `random_numbers`, with seeds and positions as columns. −log(1 − number), divided "
-        "by the weight, is its time. `torch.where` takes the fastest token or the likeliest.",
+        "Each token gets a number from `random_numbers`, with seeds and positions as columns. "
+        "−log(1 − number), divided by the weight, is its time. `torch.where` takes the fastest token or the likeliest.",
         "`highest, likeliest = logits.float().max(dim=-1, keepdim=True)`; `weights = ((logits - highest) / "
         "temperature[:, None]).exp()`; `numbers = random_numbers(seeds[:, None], positions[:, None], "
         "torch.arange(logits.shape[-1], device=logits.device))`; `drawn = (weights / "
