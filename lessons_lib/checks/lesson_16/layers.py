@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    for world_size, has_bias in ((2, False), (2, True), (4, True), (1, True), (4, False)):
+    for world_size, has_bias in ((2, False), (2, True), (4, True), (1, True)):
         yield Case(world_size, has_bias)
     yield Case(2, False, torch.bfloat16)
 
@@ -103,10 +103,12 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
                 return all_reduce(tensor, worker)
 
             computing[worker.rank] = counted
-            got, want = compute(parts[worker.rank]), compute(whole)
+            got = compute(parts[worker.rank])
             if case.dtype != torch.float32:
                 return Shown(kind(got))
             return near(got, want) if kind(got) == kind(want) else got
+
+        want = compute(whole)
 
         def why_stuck(places: str) -> tuple[str, str]:
             counts = [*map(len, sums)]

@@ -46,9 +46,9 @@ def cases() -> Iterator[Case]:
     yield Case(numbered(3, 7), times=2)
     yield Case(numbered(2, 12, dtype=torch.bfloat16))
     yield Case([torch.tensor([2**40 + 1]), torch.tensor([2])])
-    for num_workers, length in ((5, 10), (8, 12), (8, 3)):
+    for num_workers, length in ((5, 10), (8, 3)):
         yield Case(numbered(num_workers, length, dtype=torch.int64))
-    for num_workers, length in ((3, 240), (3, 1), (3, 4), (3, 5), (4, 2), (4, 3), (4, 5), (4, 7)):
+    for num_workers, length in ((3, 3), (3, 1), (3, 5), (4, 2), (4, 3), (4, 5)):
         yield Case([torch.full([length], (1e8, 1.0, -1e8, 3.0)[rank]) for rank in range(num_workers)], is_exact=False)
     yield Case([torch.tensor([1.0, 3e-5, 1e4, 0.1]) * (1 + rank / 7) for rank in range(4)])
 
