@@ -306,8 +306,8 @@ show_source(replace_placeholders)
 ## Steps that overlap
 
 To schedule the next step, the CPU needn't know *which* token a sequence gets, only that it gets one. If it's the end
-token, one token too many is computed, and thrown away. The sequence's blocks are free by then, and the step in flight
-may still write to them. That does no harm: the GPU runs launches in order, so the next owner writes later.
+token, one token too many is computed, and thrown away. The step in flight may still write to the sequence's
+blocks, which are free by then. That does no harm: the GPU runs launches in order, so the next owner writes later.
 
 A preempted sequence is recomputed from its tokens, so all of them must be known. If one has a placeholder, the loop
 first waits for the step in flight.
@@ -342,8 +342,8 @@ from lessons_lib.engine.core import overlapped_step
 """
 ### Measure: steps that overlap
 
-Here is your loop on a device that is a thread. For each step the CPU works 20 ms, and the device 30 ms. Two requests
-get 10 tokens each, so there are 10 steps. One after the other, they take 10 × 50 = 500 ms.
+Here is your loop on a device that is a thread. For each of 10 steps the CPU works 20 ms, and the device 30 ms. One after
+the other, that takes 10 × 50 = 500 ms.
 
 **13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the lines of CPU and
 device, as above.
@@ -408,9 +408,8 @@ wait in the same way, without an error (unless you ask for one: `torch.cuda.set_
 """
 ## Prove it
 
-`GPUModelRunner` and your loop run on the CPU here, with `rerun` in place of the capture. That's no faster, but the
-answers must be the same as when each request runs alone. `patch` puts your two functions in the place of the
-library's, and the runner gets your store.
+`GPUModelRunner` runs on the CPU here, with `rerun` in place of the capture, your two functions and your store. That's no
+faster, but the answers must be the same as when each request runs alone.
 """
 
 # %%
@@ -613,7 +612,7 @@ long that launching them doesn't matter.
 """
 
 # %%
-from lessons_lib.measuring import range_text, recorded_workloads, times_vllm
+from lessons_lib.measuring import recorded_workloads
 
 workloads, CHURN = recorded_workloads(), "Qwen2.5-0.5B: churn"
 of_churn = {
@@ -625,18 +624,9 @@ draw_bars(
     title="Output tokens a second, 1,024 short requests, a model of 0.5 B",
     note=workloads.provenance, own=["steps with prompts too"],
 )  # fmt: skip
-print(f"Tokens a second over those of vLLM ({workloads.peers_provenance}):")
-for load in ("nano-vllm, greedy", "churn, 1,024 × 10–200 + 10–200"):
-    by_size = workloads.by_size[load].items()
-    ranges = [f"{size} {range_text(times_vllm(rows))}" for size, rows in by_size]
-    print(f"{load}: {'; '.join(ranges)}")
 
 # %% [markdown]
 """
-The lines below the chart put it in proportion: the larger the model, the more of a step is reading its weights, which
-every engine has to do. (By default vLLM overlaps its steps, too. It does more in a step, for more kinds of models and
-requests, and it ran in one process, which is its slower mode.)
-
 ### What production does
 
 - **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model
