@@ -35,7 +35,7 @@ from lessons_lib.models import load_model
 from lessons_lib.recording.verified_passes import recorded_verify
 from lessons_lib.scheduling import Sequence
 from lessons_lib.scheduling.scheduler import SchedulerOutput
-from lessons_lib.viz.batches.verified_pass import draw_verified_pass
+from lessons_lib.viz.batches import draw_verified_pass
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
