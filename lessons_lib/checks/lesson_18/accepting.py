@@ -151,11 +151,6 @@ You accept a guess if a draw of the larger model is the same by chance. That hap
 + if own != guess:
 +     return [*draft[:place], own]
 If all guesses are accepted, one more token is drawn, from the last row of `probs`.
-= return draft
-- for place, (guess, q, p)
-+ if not draft: return [choose(probs[0])]
-+ ...
-or
 ~ choose(probs[len(draft)]) => choose(probs[len(draft) - 1])
 or
 ~ choose(probs[len(draft)]) => choose(probs[0])
@@ -180,6 +175,23 @@ What follows a refused guess is refused, too: it was drawn behind a token that i
 +     return [*kept, choose(weights if sum(weights) else p)]
 + for guess, q, p in ():
 ~ [*draft[:place], choose( => [choose(
+What follows a refused guess is refused, too: it was drawn behind a token that isn't there. You go on behind it.
+- for place, (guess, q, p) ... return [*draft, choose(probs
++ found = []
++ for x, q, p in zip(draft, draft_probs, probs):
++     weights = [max(0.0, ours - theirs) for ours, theirs in zip(p, q)]
++     found.append(x if coin(min(1.0, p[x] / q[x])) else choose(weights))
++ return [*found, choose(probs[-1])]
+or
+- for place, (guess, q, p) ... return [*draft, choose(probs
++ kept = [x for x, q, p in zip(draft, draft_probs, probs) if coin(min(1.0, p[x] / q[x]))]
++ return [*kept, choose(probs[-1])]
+The likeliest token isn't a draw: the others would never come. `choose` draws by weights.
+~ choose([max => likeliest([max
+or
+~ choose(probs => likeliest(probs
+or
+~ choose( => likeliest(
 Each place has its own distributions, p and q. You use those of the first place for all.
 - for place, (guess, q, p)
 + for place, guess in enumerate(draft):
@@ -206,7 +218,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES),
+    known=mistakes(MISTAKES, likeliest=lambda weights: weights.index(max(weights))),
     about={
         "what comes, and its probability,": "A guess x is accepted with min(1, p(x) / q(x)); where one isn't, the "
         "token is drawn from max(0, p - q), and nothing follows; if all are, one more is drawn from the last row.",

@@ -25,6 +25,7 @@ CASES = """
 1 2 1 3 1 3 | 1 | 1 > 1
 1 5, 1 3 | 1 | 1 > 1
 1 3, 1 5, 1 5, 1 3 | 1 | 1 > 1
+1 2 | 4 | 1 > 1
 1 2 3 | 1 | 1 > 2, 1 > 1, 1 > 0
 1 2 3 | 2 | 1 > 3
 1 2 3, 9 2 4, 9 2 4 | 2 | 1 2 > 1, 9 2 > 1, 2 > 1, 7 2 > 1
@@ -115,6 +116,11 @@ The context is what stands right before the token, in this order.
 ~ tuple(text[end - size : end])] => tuple(reversed(text[end - size : end]))]
 or
 ~ text[end - size : end])] => text[end - size : end] if end - size else text[:1])]
+Near its beginning, a text has fewer tokens than `longest`. There the same short context is counted several times.
+~ range(1, min(longest, end) + 1) => range(1, longest + 1)
+or
+~ range(1, min(longest, end) + 1) => range(1, longest + 1)
+~ tuple(text[end - size : end])] => tuple(text[max(0, end - size) : end])]
 The last token of a text is one that follows, too.
 ~ range(1, len(text)) => range(1, len(text) - 1)
 The second token of a text follows the first.
