@@ -24,7 +24,7 @@ class GraphSize(NamedTuple):
 
 
 # Smallest first. A step with guesses reads all weights however few they are, so padding costs little.
-VERIFYING_SIZES = [GraphSize(seqs, n, n) for seqs, n in ((8, 8), (8, 16), (8, 40), (64, 64), (64, 128), (64, 320))]
+VERIFYING = [GraphSize(seqs, n, n) for seqs, n in ((8, 8), (8, 16), (8, 40), (64, 64), (64, 128), (64, 320))]
 
 
 def captured_batch_sizes(max_num_seqs: int) -> list[int]:

@@ -13,7 +13,7 @@ from lessons_lib.attention.custom_op import OperatorCache, operator_logits
 from lessons_lib.attention.hf_backend import ForwardBatch, paged_attention_in
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import (
-    VERIFYING_SIZES,
+    VERIFYING,
     Capture,
     CudaCapture,
     GraphSize,
@@ -79,9 +79,7 @@ class GPUModelRunner(ModelRunner):
         num_tokens = max([self.sizes[-1], *self.token_counts])
         self.buffers = InputBuffers(self.sizes[-1], num_tokens, width, block_size, model.device)
         self.previous_tokens = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
-        self.verifying = [
-            s for s in VERIFYING_SIZES if graphs and s.num_seqs <= max_num_seqs and s.num_extra <= num_tokens
-        ]
+        self.verifying = [s for s in VERIFYING if graphs and s.num_seqs <= max_num_seqs and s.num_extra <= num_tokens]
         self.compiled = compiled
         self._logits = compiled_logits(self.cache) if compiled else operator_logits
         self.joined = join_projections(model) if compiled else []
