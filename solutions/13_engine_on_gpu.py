@@ -108,9 +108,9 @@ watch_launches()
 ## CUDA graphs
 
 A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). Its shapes are fixed, so the
-engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size. (vLLM
-cuts the model at its attention instead, and captures the pieces between, for steps with prompts. Any attention kernel
-will do then, at the price of a launch per piece.)
+engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size. (For
+steps with prompts, vLLM cuts the model at its attention and captures the pieces between, so any attention kernel will
+do.)
 
 > **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and no
 > real sequence reads them.
@@ -374,7 +374,7 @@ fast.draw()
 
 # %% [markdown]
 """
-Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch has nothing to overlap with:
+Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch overlaps with nothing:
 20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms (more on a busy
 machine). An overlapped step takes as long as the *slower* of the two.
 
@@ -490,16 +490,14 @@ Table(columns=["story", "first wrong token", "right", "with the new index"], row
 Only A and D are right. D leaves first, but it's the last in the batch, so no other moves. When A leaves, B, C and E
 move up, and for one step each is computed with the last token of the story before it. B gets A's: that's where its "to"
 comes from. When B leaves, F goes wrong too. One step later the indices agree again, and the stories go on from the
-wrong word, mostly fluently. A test whose requests all start and end together can't find this.
+wrong word. A test whose requests all start and end together can't find this.
 
 ## What is still wrong
 
-**No server.** Lesson 14 puts an HTTP server in front.
+**No server, and one GPU.** Lesson 14 puts an HTTP server in front, lesson 15 adds replicas on other GPUs.
 
 **Overlap has exceptions.** A grammar's parser runs on the CPU, so the engine has to wait for the last token before it can
 choose the next one.
-
-**One GPU.** If it fails, all requests are lost. Lesson 15 adds replicas on other GPUs.
 
 ## Quiz
 """
