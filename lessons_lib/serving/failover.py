@@ -102,8 +102,7 @@ def relay(
         request = {**request, "seed": random.getrandbits(31)}
     token_ids: list[int] = []
     remaining = list(replicas)
-    # A completion that had begun may be complete already.
-    asked = request_to_go_on(request, []) if request.get("output_token_ids") else request
+    asked: Request | None = request
     while asked is not None and remaining and max_moves >= 0:
         replica = remaining.pop(choose(remaining))
         try:
