@@ -79,7 +79,7 @@ class Replica:
         self.load -= 1
 
 
-def choose_replica(block_hashes: "ListOf[bytes]", replicas: "ListOf[Replica]", imbalance_limit: int) -> int:
+def choose_replica(block_hashes: list[bytes], replicas: "list[Replica]", imbalance_limit: int) -> int:
     """The replica that has been sent the longest beginning of a prompt, unless it is too busy.
 
     Args:

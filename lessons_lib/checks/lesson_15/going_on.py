@@ -112,11 +112,14 @@ or
 or
 ~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(output_token_ids),
 Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice.
-= return dict(request)
+- return {
++ return dict(request)
 All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one.
 ~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"],
 or
 ~ {**request, => {**{name: request[name] for name in ("prompt", "max_tokens", "seed", "stop") if name in request},
+or
+~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"], "seed": request.get("seed"),
 or
 ~ {**request, => {**{name: value for name, value in request.items() if name != "stop"},
 or
@@ -168,6 +171,9 @@ or
 ~ len(output_token_ids) >= => len(token_ids) >=
 or
 ~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
+At its end your function returns nothing. Is a `return` missing?
+- return {
++ pass
 A replica may be lost before its first token. The next one then gets the request as it was, in a new dict.
 ~ if len(output_token_ids) => if not token_ids or len(output_token_ids)
 or
@@ -203,6 +209,8 @@ or
 ~ {**request, => {**request, **({"seed": request["seed"] + 1} if "seed" in request else {}),
 `output_token_ids` is the only new field. A server refuses fields that it doesn't know.
 ~ {**request, => {**request, "attempt": 2,
+or
+~ "output_token_ids": output_token_ids => "output_ids": output_token_ids
 If no token is missing, return None and nothing else.
 ~ return None => return False
 or
@@ -223,6 +231,8 @@ TASK = Task(
         "max_tokens": "`max_tokens` limits the whole completion, and `output_token_ids` count. It stays as it is.",
         OLD: "All tokens of the completion so far, and only these: first those that `request` has, then the new ones.",
         "seed": "The same seed: the next random number depends on it and on how many tokens the completion has.",
+        "the list of fields that `request` doesn't have": "The only new field is `output_token_ids`.",
+        "raised ValueError": "If no token is missing, return None.",
         "raised KeyError": "`request` need not have this field. It always has `prompt` and `max_tokens`.",
         "raised TypeError": "Is a field missing, or None? `request.get(name) or []` is a list in both cases.",
     },

@@ -18,6 +18,9 @@ or
 - stream = replica.stream
 + ...
 + replica.load += 1
+`stream_once` raises and lowers the load itself. Yours counts this stream twice.
+~ load += 1 => load += 2
+~ load -= 1 => load -= 2
 Other streams count, too: add 1 to the load, and later subtract 1. Don't set it to a number of your own.
 ~ replica.load += 1 => replica.load = 1
 or

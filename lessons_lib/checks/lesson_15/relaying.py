@@ -47,6 +47,7 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """Smallest first."""
     five = [11, 12, 13, 14, 15]
+    yield Case(["0 lost", ""], [11])  # first, so that tokens which are kept between calls show later
     yield Case([""], [11])
     yield Case([""])
     yield Case([""], last="stop", request={"seed": 7, "max_tokens": 9})
@@ -253,6 +254,7 @@ TASK = Task(
         "the number of chunks that your code has read": "Pass each chunk on before you read the next one.",
         "the load of each replica": "However a stream ends, and if the reader leaves, lower its replica's load once.",
         "the list of streams that aren't closed": "However it ends, and if the reader leaves, close the stream.",
+        "the caller's list `replicas`": "The balancer needs its list for other requests. Change a copy.",
         "raised ReplicaLost": "Catch it: another replica can go on. If none is left, the reader gets a chunk.",
         "raised ValueError": "The reader gets a refusal as a chunk. `replica.stream(...)` and its chunks may raise.",
         "raised IndexError": "`choose` returns an index in the list that it gets, which must not be empty.",

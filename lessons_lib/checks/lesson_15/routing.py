@@ -123,6 +123,14 @@ The replica with the longest beginning gets the request, as long as it isn't too
 = best = by_load[0]
 A cached prefix isn't worth any wait: above the limit, the least loaded replica gets the request.
 ~ if replicas[best].load <= limit => if True
+or
+~ by_load[0] => by_load[-1]
+A part of the prompt helps, too: count the matched blocks up to the first missing one, even if the rest isn't there.
+~ return count => return 0
+or
+~ num_matched(replicas[index])) => (bool(block_hashes) and block_hashes[-1] in replicas[index].sent_blocks))
+The replica that matches *most* blocks is the best one.
+= best = min(by_load, key=lambda index: num_matched(replicas[index]))
 Blocks of other prompts don't help this one. Count only the blocks of *this* prompt.
 ~ num_matched(replicas[index]) => len(replicas[index].sent_blocks)
 Two matched blocks save more than one: compare how many match, not whether some do.
@@ -131,6 +139,12 @@ Exactly at the limit isn't *more than* the limit, so the replica may still be ch
 ~ <= limit => < limit
 The limit is how far the load may be *above the smallest load*, not the load itself.
 = limit = imbalance_limit
+The caller sets `imbalance_limit`. Yours has a number in its place.
+= limit = replicas[by_load[0]].load + 2
+or
+= limit = replicas[by_load[0]].load + 4
+It's the load of the best match that the limit is about, not the largest of all.
+~ if replicas[best].load <= => if max(each.load for each in replicas) <=
 The limit counts from the least loaded replica, not from the mean.
 = limit = sum(each.load for each in replicas) / len(replicas) + imbalance_limit
 The limit is about the load. `num_sent` counts requests that have ended, too.
@@ -165,6 +179,10 @@ Of two replicas that match the same number of blocks, the less loaded one is cho
 ~ max(by_load => max(range(len(replicas))
 or
 ~ num_matched(replicas[index])) => (num_matched(replicas[index]), replicas[index].load))
+or
+~ num_matched(replicas[index])) => (num_matched(replicas[index]), *order(replicas)(index)))
+or
+~ max(by_load => max(by_load[::-1]
 If they match the same and have the same load, `num_sent` decides. Otherwise an idle system would send everything to
 the first replica.
 = by_load = sorted(range(len(replicas)), key=lambda index: replicas[index].load)
@@ -184,8 +202,6 @@ Replicas that are equal in everything: the first of them.
 ~ sorted(range(len(replicas)) => sorted(reversed(range(len(replicas)))
 or
 ~ else by_load[0] => else min(reversed(by_load), key=order(replicas))
-or
-~ max(by_load => max(by_load[::-1]
 The caller needs the index: it looks the replica up itself.
 ~ return best if => return replicas[best] if
 ~ else by_load[0] => else replicas[by_load[0]]
@@ -196,6 +212,10 @@ A replica is always chosen. If none matches anything, it is the least loaded one
 or
 - return best if
 + if not num_matched(replicas[best]): return -1
++ ...
+or
+- return best if
++ if not num_matched(replicas[best]): return 0
 + ...
 A position in a sorted list isn't a position in the caller's `replicas`. Sort indices.
 - by_load =
@@ -239,7 +259,14 @@ or
 + return [block in replica.sent_blocks for block in block_hashes].index(False)
 Your count is the same whether all blocks match or all but the last. If all do, it is the length of the prompt; a block
 at which a loop stops doesn't count.
-= return len(block_hashes) - 1
+- return len(block_hashes)
++ return len(block_hashes) - 1
+or
+- for count, block ... return len
++ count = 0
++ for count, block in enumerate(block_hashes):
++     if block not in replica.sent_blocks: break
++ return count
 The prompt may have no full block, and a replica all of them: don't read beyond the end of `block_hashes`.
 - for count, block ... return len
 + count = 0
