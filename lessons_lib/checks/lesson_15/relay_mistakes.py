@@ -12,19 +12,11 @@ Raise the load before you ask, so that the next choice counts this stream.
 + pass
 - replica.load -= 1
 + pass
-or
-- replica.load += 1
-+ pass
-- stream = replica.stream
-+ ...
-+ replica.load += 1
 `stream_once` raises and lowers the load itself. Yours counts this stream twice.
 ~ load += 1 => load += 2
 ~ load -= 1 => load -= 2
 Other streams count, too: add 1 to the load, and later subtract 1. Don't set it to a number of your own.
 ~ replica.load += 1 => replica.load = 1
-or
-~ replica.load -= 1 => replica.load = 0
 or
 ~ replica.load += 1 => before = replica.load; replica.load += 1
 ~ replica.load -= 1 => replica.load = before
@@ -43,22 +35,12 @@ or
 - except ReplicaLost:
 + ...
 +     replica.load -= 1
-or
-- except Exception as error:
-+ ...
-+     replica.load += 1
 The reader may leave before the end. Python raises GeneratorExit at the `yield` then, which only `finally` and `closing`
 notice: close the stream and lower the load there.
 - except ReplicaLost:
 + except GeneratorExit:
 +     replica.load += 1
 +     stream = None
-+     raise
-+ ...
-or
-- except ReplicaLost:
-+ except GeneratorExit:
-+     replica.load += 1
 +     raise
 + ...
 Close the stream however it ends: `stream.close()` tells a replica that still runs to abort the request.
@@ -68,10 +50,6 @@ A stream that ends without a `finish_reason` was cut: treat the replica as lost.
 - raise ReplicaLost
 A chunk with a `finish_reason` is the last one, whatever the reason. An error that a replica reports isn't a loss.
 ~ if chunk.finish_reason: => if chunk.finish_reason and chunk.finish_reason != "error":
-or
-- yield chunk
-+ if chunk.finish_reason == "error": raise ReplicaLost
-+ ...
 A refusal isn't a loss: every other replica would refuse the request, too. The reader gets the message in a chunk.
 - yield Chunk([], "error"
 + raise ReplicaLost
