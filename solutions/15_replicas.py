@@ -9,7 +9,7 @@
 75 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Which copy gets which request? And what happens to its requests when a copy
-dies? At the end you kill one of two server processes on this machine. You need no GPU.
+dies? At the end you kill one of two server processes on this machine.
 """
 
 # %% folded=true
@@ -106,12 +106,11 @@ Three ways to choose:
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
 Where do six conversations of five turns end up, if their prompts arrive in mixed order? (Only the caches are simulated.
-The 4 in `PrefixAffinity(4)` is a limit, explained below.)
+The 4 is a limit, explained below.)
 """
 
 # %%
-places, num_blocks = record_places([RoundRobin(), TwoChoices(seed=1), PrefixAffinity(4)],
-                                   BLOCK)
+places, num_blocks = record_places([RoundRobin(), TwoChoices(1), PrefixAffinity(4)], BLOCK)
 draw_prefix_places(places, num_blocks)
 
 # %%
@@ -130,7 +129,7 @@ conversation takes up memory in both caches.
 *every* prompt, and the others get nothing. So a replica that's much busier than the least loaded one isn't chosen for
 its prefix.
 
-How does the balancer know what's in a cache? It remembers what it has sent, which is a good guess.
+The balancer can't see the caches. It remembers what it has sent, which is a good guess.
 
 ## Build 1: which replica
 
@@ -232,8 +231,7 @@ if what requests share fits into all caches together, but not into one.**
 
 ## A replica dies
 
-A process is killed, or a GPU reports an error, and its streams stop in the middle of a word. The balancer has three
-options:
+A process is killed, or a GPU reports an error, and its streams stop in mid-word. The balancer has three options:
 
 1. **An error.** The client sends its request again, and pays for everything twice.
 2. **Begin again** on another replica, and hope for the same tokens.
@@ -280,7 +278,7 @@ Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-Only the greedy one. As part of the prompt, the ten tokens no longer count as *generated*: the random numbers start
+Only the greedy one. In the prompt, the ten tokens no longer count as *generated*: the random numbers start
 again (lesson 12), penalties ignore them, and nothing looks for the first half of the stop string.
 
 So the replica has to know which tokens are output. Our engine takes them as `output_ids`, and over HTTP as
@@ -316,7 +314,7 @@ for name, fields in cases.items():
 
 # %% [markdown]
 """
-All four go on with exactly the tokens of the uncut answer. The price is one prefill, of the prompt and ten tokens.
+All four go on with exactly the tokens of the uncut answer. The price is one prefill.
 
 **Break it.** Does that hold wherever an answer is cut? One of the four can't go on from every point. **Guess first:**
 which one, and from where? Then change `CUT_AT`, and run the cell again.
@@ -378,8 +376,7 @@ penalty, and the others are greedy. First, the answers without a failure. Which 
 
 # %%
 texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
-sampled = dict(temperature=1.0, seed=5)
-how = {"C": sampled, "D": dict(presence_penalty=1.5), "E": sampled}
+how = {one: dict(temperature=1.0, seed=5) for one in "CE"} | {"D": dict(presence_penalty=1.5)}
 requests = {
     story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=48,
                      ignore_eos=True) | how.get(story.name, {})
@@ -398,32 +395,30 @@ print("the same tokens as a longer prompt:", *survive)
 The next cell starts two servers (lesson 14), each a process with an engine of its own. In each round, each reader takes
 one chunk. After nine rounds, the process of replica 1 is killed, as it is when memory runs out.
 
-**Set the limit** of your `choose_replica`: 0, 1 or 2. With which do the fewest streams lose their server? **Guess
-first:** which streams will replica 1 serve? (A pencil: requests arrive from A to F, and none ends before the kill.)
+**Set the limit**: 0, 1 or 2. With which do the fewest streams lose their server? **Guess
+first:** which streams will replica 1 serve? (Requests arrive from A to F, and none ends before the kill.)
 """
 
 # %% tags=["measured"]
 LIMIT, GUESS = 1, "?"  # your limit, and your guess, such as "BDF"
-LOST_AT, MOVES = 9, 2
+LOST_AT = 9
 
 
 def start_reader(request):
     block_hashes = hash_prompt(request["prompt"], BLOCK)
-    return relay(request, replicas,
-                 lambda remaining: choose_replica(block_hashes, remaining, LIMIT), MOVES)
+    return relay(request, replicas, partial(choose_replica, block_hashes, imbalance_limit=LIMIT))
 
 
-options = "--device cpu --engine thread --num-blocks 64 --model".split() + [BUNDLED_MODEL]
+options = "--model", BUNDLED_MODEL, "--device", "cpu", "--engine", "thread", "--num-blocks", 64
 servers = [ServerProcess(*options, env={"OMP_NUM_THREADS": "1"}) for _ in range(2)]
 with start_together(*servers):
     replicas = [ProcessReplica(server.url, BLOCK) for server in servers]
     readers = {name: start_reader(request) for name, request in requests.items()}
     records = record_streams(readers, replicas, LOST_AT, lose=servers[1].process.kill)
-moved = [record.name for record in records if record.has_moved]
-print(f"moved to the other replica: {' '.join(moved) or 'none'} (your guess: {GUESS})")
-print("the same tokens as without a failure:",
-      [record.token_ids for record in records] == alone)
-print("longest wait for a chunk, ms:",
+print("moved to the other replica:", *(record.name for record in records if record.has_moved),
+      "| your guess:", GUESS)
+print("as without a failure:", [record.token_ids for record in records] == alone)
+print("longest wait, ms:",
       *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
 watch_streams(records, 2, lost=(1, LOST_AT))
 
