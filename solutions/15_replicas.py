@@ -405,8 +405,8 @@ LOST_AT = 9
 
 
 def start_reader(request):
-    block_hashes = hash_prompt(request["prompt"], BLOCK)
-    return relay(request, replicas, partial(choose_replica, block_hashes, imbalance_limit=LIMIT))
+    hashes = hash_prompt(request["prompt"], BLOCK)
+    return relay(request, replicas, partial(choose_replica, hashes, imbalance_limit=LIMIT))
 
 
 options = "--model", BUNDLED_MODEL, "--device", "cpu", "--engine", "thread", "--num-blocks", 64
