@@ -7,8 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# More replicas that are asked after the first one was lost. Not all: the request itself may kill them. And not only
-# one: a replica that drains sends its streams away, possibly to the one that is restarted next.
+# Not all: the request itself may kill replicas. Not only one: a replica that drains may send its streams to the next.
 MAX_MOVES = 2
 Request = dict[str, Any]
 
