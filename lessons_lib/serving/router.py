@@ -28,7 +28,7 @@ def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | No
 
 
 class SentBlocks:
-    """The last `max_blocks` block hashes sent to a replica, least recently sent first: a guess of what it has cached."""
+    """The last `max_blocks` hashes sent to a replica, least recently sent first: a guess of what it has cached."""
 
     def __init__(self, max_blocks: int = 10_000):
         self.max_blocks = max_blocks
@@ -124,7 +124,7 @@ class RoundRobin:
 
 
 class TwoChoices:
-    """The less loaded of two drawn at random (Mitzenmacher 2001): many routers with old figures spread their requests."""
+    """The less loaded of two drawn at random (Mitzenmacher 2001), so that routers with old figures differ."""
 
     name = "two choices"
 
