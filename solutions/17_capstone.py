@@ -304,9 +304,9 @@ cached.table()
 
 # %% [markdown]
 """
-A fourteenth of the tokens, and hardly faster, if at all. The model is tiny and its texts are short, so most of a step
-is fixed overhead (lesson 00). Both engines pay it 236 times, and joining and splitting caches adds to it. On a large
-model with long texts, a cache is the first thing to build: for 8 billion parameters and 8,192 tokens, lesson 00 has at
+A fourteenth of the tokens, and yet it's hardly faster, or even slower. The model is tiny and its texts are short, so
+most of a step is fixed overhead (lesson 00). Both engines pay it 236 times, and joining and splitting caches adds to
+it. On a large model with long texts, a cache is the first thing to build: for 8 billion parameters and 8,192 tokens, lesson 00 has at
 least 124 ms a token without a cache, and about 4.8 with one. So measure with the model and the requests that you serve.
 """
 
@@ -381,7 +381,7 @@ Table(
 For each of the eight, does your engine keep it? Write the letters of those that it breaks in the cell after next. Then
 guess for the whole level:
 
-**17.e** `manners` has 14 items that need no stream. How many of them does your engine keep?
+**17.e** `manners` has 15 items that need no stream. How many of them does your engine keep?
 """
 
 # %%

@@ -284,7 +284,7 @@ max_tokens 0: add_request took it
 - if params.max_tokens < 1 ... raise
 of a request that waits: add_request took it
 ~ for sequence in [*self.waiting, *self.running] => for sequence in self.running
-the token 90 came after
+the token 87 came after
 - super().abort(request_id)
 + self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
 manners.streams_beside_steps

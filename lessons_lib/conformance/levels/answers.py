@@ -115,7 +115,8 @@ def _beyond(run: Run, limit: int) -> None:
     if served.tokens != right or served.finish_reason != "length":
         raise Broken(
             f"a prompt of {len(prompt)} tokens with max_tokens {limit} and a context of {limit}: {len(right)} tokens "
-            f"fit, then the reason is 'length'; the engine gave {len(served.tokens)} tokens and {served.finish_reason!r}. "
+            f"fit, then the reason is 'length'; the engine gave {len(served.tokens)} tokens and "
+            f"{served.finish_reason!r}. "
             "Past the context the model's positions mean nothing. Refuse such a request, or end it in time."
         )
 
@@ -149,21 +150,22 @@ def id_again(run: Run) -> None:
 
 @LEVEL.item("Without requests, step() returns [], and the engine can be used again", "Engine.step")
 def idle(run: Run) -> None:
-    for _ in range(2):
-        if run.engine.has_unfinished():
+    _alone(run, a_prompt(4), 3)
+    for each in (run, run.another()):
+        if each.engine.has_unfinished():
             raise Broken("has_unfinished() is True, and there is no request.")
         try:
-            returned = run.step()
+            returned = each.step()
         except (IndexError, KeyError, ValueError, StopIteration) as error:
             raise Broken(f"step() without a request raised {type(error).__name__}; it must return [].") from error
         if returned != []:
             raise Broken(f"step() without a request returned {returned}; it must be [].")
-        run.add(a_prompt(4), 3)
-        run.finish()
+        _alone(each, a_prompt(4), 3)
 
 
 @LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "Engine.add_request")
 def too_long_a_prompt(run: Run) -> None:
+    _alone(run, a_prompt(4), 3)
     for limit, length in ((64, 64), (64, 69), (40, 40)):
         what = f"a prompt of {length} tokens, with a context of {limit}"
         run.another(max_model_len=limit).always_refuses(what, a_prompt(length), max_tokens=1)

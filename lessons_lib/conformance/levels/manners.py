@@ -24,6 +24,10 @@ def empty_prompt(run: Run) -> None:
 def unknown_token(run: Run) -> None:
     run.always_refuses(f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
     run.always_refuses("a prompt with token -1", [-1, 3])
+
+
+@LEVEL.item("The vocabulary is that of the model, whatever its size", "Engine.add_request")
+def another_vocabulary(run: Run) -> None:
     run.another(vocab_size=61).must_refuse("a prompt with token 61, of a model whose vocabulary has 61", [3, 61], {})
 
 
