@@ -22,7 +22,7 @@ IDEAS = {
     "max_tokens": "Your rank depends on `max_new_tokens`. The promises hold whatever that is.",
     "tier": "Your rank depends on the tier. The promises hold whatever that is.",
     "interactive": "Your rank depends on `is_interactive`. The promises hold whatever that is.",
-    "answered": "Your rank depends on the answer so far, which `num_tokens` counts, too. The promises hold whatever it is.",
+    "answered": "Your rank depends on the answer so far, which `num_tokens` counts, too. The promises hold anyway.",
 }
 
 
@@ -59,12 +59,8 @@ def cases() -> Iterator[Case]:
         yield Case(patience, (100, 1, 512), (100 + patience * 1.02, 1, 1), BOUND)
         yield Case(patience, (100 + patience * 0.48, 1, 1), (100, 500, 500), OVERTAKES)
         yield Case(patience, (100, 400, 400), (100, 401, 401), TOGETHER)
-    for name, low, high in (
-        ("max_tokens", 64, MOST),
-        ("tier", 0, 1),
-        ("interactive", False, True),
-        ("answered", 0, 50),
-    ):
+    differs = {"max_tokens": (64, MOST), "tier": (0, 1), "interactive": (False, True), "answered": (0, 50)}
+    for name, (low, high) in differs.items():
         for more in (({name: low}, {name: high}), ({name: high}, {name: low})):
             yield Case(2, (10, 39, 59), (10, 40, 60), TOGETHER, more)
     draw = Random(9)
@@ -132,8 +128,8 @@ def tell(case: Case) -> str:
 MISTAKES = """
 Your rank is the same for short and long requests. A short one must get a smaller rank.
 = return sequence.arrival_time
-The length outweighs the arrival time, so a long request can be overtaken forever. Start from `arrival_time`, in seconds,
-and let the length add a part of `self.patience` to it, 1 at most.
+The length outweighs the arrival time, so a long request can be overtaken forever. Start from `arrival_time`, in
+seconds, and let the length add a part of `self.patience` to it, 1 at most.
 = return answer
 or
 = return self.patience * cost / (cost + 60)
@@ -189,8 +185,8 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES.replace("OVERTAKES", IDEAS[OVERTAKES]).replace("TOGETHER", IDEAS[TOGETHER])),
     about={
-        "returned": "The queue sorts by what `rank` returns: a number for each sequence. Text is sorted letter by letter, "
-        "and NaN is neither smaller nor larger than any number.",
+        "returned": "The queue sorts by what `rank` returns: a number for each sequence. Text is sorted letter by "
+        "letter, and NaN is neither smaller nor larger than any number.",
         "what `rank` changes": "`rank` only reads: compute the rank from arrival time and lengths, and return it.",
         "the second rank": "A sequence's rank never changes: the queue asks once, when it arrives. All age at the same "
         "rate, so leave the clock out.",
