@@ -72,10 +72,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
         if not requests:
             return None
         logits = core.forward(scheduler_output)
-        params, seeds = [each.params for each in requests], [each.seed for each in requests]
-        positions, processors = [each.num_output_tokens for each in requests], [each.processor for each in requests]
-        tokens = core.sampler(logits[: len(requests)], params, seeds, positions, processors)
-        in_flight = core.keep_tokens(scheduler_output, tokens)
+        in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
     except Exception as error:
         raise StepFailed(requests or scheduler_output.swapped_out) from error
     # Outside the `try`: an error in here would be the engine's mistake, not the requests'.
@@ -253,6 +250,13 @@ class EngineCore:
             self.process(0)
         return logits
 
+    def sample(self, output: SchedulerOutput, logits: torch.Tensor) -> torch.Tensor:
+        """Choose a token for each scheduled request, by its settings. Further rows of logits are of prompts."""
+        requests = requests_of(output)
+        params, seeds = [each.params for each in requests], [each.seed for each in requests]
+        positions, processors = [each.num_output_tokens for each in requests], [each.processor for each in requests]
+        return self.sampler(logits[: len(requests)], params, seeds, positions, processors)
+
     def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """Keep the tokens for the next step, if it may be launched before the host has them; see
         `GPUModelRunner.keep_tokens`."""
@@ -396,7 +400,5 @@ class EngineCore:
         self.scheduler.reset()
         self.in_flight.clear()
         for group in list(self.groups.values()):
-            if group.output:  # an interrupt came while it ended
-                self.forget(group)
-            else:
-                self.begin(group)
+            # With an output, an interrupt came while it ended.
+            (self.forget if group.output else self.begin)(group)
