@@ -13,6 +13,7 @@ from lessons_lib.engine.core import StepFailed
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.viz.failed_step import AGAIN, BUG, CALLS, ENDS, KINDS
 
 
 class Broken(Exception):
@@ -138,6 +139,23 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     calls = "the calls of `core`"
     watch("`run_step`", step, look=lambda: {calls: core.calls}, subject="what comes of the step")
+
+
+def fates(attempt: Any) -> dict[str, dict[str, str]]:
+    """What becomes of requests of each kind if a call fails, for `draw_failed_step`."""
+    found = {}
+    for call in CALLS:
+        scheduled = "" if "none" in call else "A"
+        core = Core(Case(scheduled, swapped="C", preempted="D", fails=call.split(",")[0]))
+        kinds = dict(zip(KINDS, (scheduled, "C", "D", "F")))
+        try:
+            attempt(core, core.output)
+        except StepFailed as failed:
+            ended = {each.id for each in failed.requests}
+            found[call] = {kind: ENDS if name in ended else AGAIN if name else "–" for kind, name in kinds.items()}
+        except Broken:
+            found[call] = dict.fromkeys(KINDS, BUG)
+    return found
 
 
 def tell(case: Case) -> str:
