@@ -240,7 +240,7 @@ from lessons_lib.engine.plain_sampling import token_probabilities
 
 # %% [markdown]
 """
-Here are the real probabilities after "The old dog" with five settings, computed in one call:
+The real probabilities after "The old dog", with five settings:
 """
 
 # %%
@@ -266,8 +266,7 @@ Temperature keeps every token possible. The cuts rule tokens out, and the remain
 ## Draw a token
 
 One way: lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That takes
-running sums along the whole row. A way without sums gives each token a random `number` of its own, and compares. But
-what does it compare? Three ideas:
+running sums along the whole row. A way without sums gives each token a random `number` of its own. Three ideas:
 
 - A draws the token with the largest `probability * number`.
 - B draws the token with the smallest `number / probability`.

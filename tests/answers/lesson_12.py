@@ -5,7 +5,6 @@ import re
 
 import torch
 from lessons_lib.engine.core import StepFailed
-from lessons_lib.engine.plain_sampling import token_probabilities
 
 # 12.1 engine_loop
 
@@ -101,16 +100,6 @@ def with_weights(logits, temperature, top_k, top_p):
     return weights / weights.sum(dim=1, keepdim=True), tokens
 
 
-def cuts_before_it_sorts(logits, temperature, top_k, top_p):
-    scaled = logits.double() / temperature[:, None]
-    order = torch.argsort(scaled, dim=-1, descending=True, stable=True)
-    ranks = order.argsort(dim=-1)
-    left = scaled.where(ranks < top_k[:, None], torch.tensor(-torch.inf, dtype=torch.float64)).softmax(dim=-1)
-    left = left.gather(-1, order)
-    left = left.where(left.cumsum(-1) - left < top_p[:, None], torch.zeros((), dtype=torch.float64))
-    return torch.nn.functional.normalize(left, p=1, dim=-1), order
-
-
 def in_float32_by_argsort(logits, temperature, top_k, top_p):
     tokens = logits.argsort(dim=-1, descending=True, stable=True)
     scaled = logits.gather(1, tokens) / temperature.unsqueeze(1)
@@ -119,11 +108,6 @@ def in_float32_by_argsort(logits, temperature, top_k, top_p):
     before = torch.cat([torch.zeros(len(logits), 1), probabilities.cumsum(-1)[:, :-1]], dim=1)
     scaled[before >= top_p[:, None]] = -torch.inf
     return [scaled.softmax(-1), tokens]
-
-
-def in_float64_rounded_to_float32(logits, temperature, top_k, top_p):
-    probabilities, tokens = token_probabilities(logits.double(), temperature.double(), top_k, top_p)
-    return probabilities.float(), tokens
 
 
 # 12.3 run_step
@@ -157,22 +141,6 @@ def copies_block_after_block(core, output):
     return core.count_launched(output, in_flight, logits) if output.num_scheduled_tokens else None
 
 
-def with_else(core, scheduler_output):
-    launched = None
-    try:
-        core.copy_blocks(scheduler_output.block_copies)
-        if scheduler_output.num_scheduled_tokens:
-            logits = core.forward(scheduler_output)
-            launched = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
-    except Exception as error:
-        failed = StepFailed(list(scheduler_output.num_scheduled_tokens) or scheduler_output.swapped_out)
-        failed.__cause__ = error
-        raise failed
-    else:
-        if launched is not None:
-            return core.count_launched(scheduler_output, launched, logits)
-
-
 # 12.4 releasable
 
 
@@ -200,7 +168,7 @@ def walking_through(text, stop):
 WRONG: dict[str, list] = {}
 RIGHT = {
     "12.1": [by_counting_tokens, in_two_parts, with_two_handlers],
-    "12.2": [row_by_row, in_float32_by_argsort, in_float64_rounded_to_float32, with_weights, cuts_before_it_sorts],
-    "12.3": [as_the_list_says, copies_block_after_block, with_else],
+    "12.2": [row_by_row, in_float32_by_argsort, with_weights],
+    "12.3": [as_the_list_says, copies_block_after_block],
     "12.4": [by_regular_expression, walking_through],
 }

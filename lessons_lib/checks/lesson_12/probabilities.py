@@ -149,6 +149,12 @@ or
 ~ of_likelier >= top_p[:, None] => (probabilities < 1 - top_p[:, None]) & (rank > 0)
 You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over that.
 = of_likelier = scaled.softmax(dim=-1).cumsum(dim=-1) - scaled.softmax(dim=-1)
+`top_p` is a share of what is left: divide the exponentials by their sum before you compare.
+- probabilities = scaled
++ probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
+or
+- probabilities = scaled
++ probabilities = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
 You applied `top_p` to probabilities without the temperature. Divide by the temperature first.
 - of_likelier
 + plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
@@ -166,6 +172,8 @@ Each row has settings of its own. In your code, those of one row count for anoth
 ~ temperature[:, None] => temperature[0]
 or
 ~ temperature[:, None] => temperature.min()
+or
+~ temperature[:, None] => temperature.mean()
 or
 ~ top_k[:, None] => top_k[0]
 or

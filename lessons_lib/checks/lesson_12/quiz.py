@@ -48,7 +48,7 @@ QUIZ = [
             ),
             Choice(
                 "No: seed 8 draws with the numbers of seed 7, each one position earlier.",
-                "`seed + position` is the same for both. The engine hashes the seed first, and then the result plus the "
+                "`seed + position` is the same for both. The engine hashes the seed first, then the result plus the "
                 "position.",
                 right=True,
             ),

@@ -9,6 +9,7 @@ import torch
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.engine.core import StepFailed
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -80,26 +81,23 @@ class Core:
         self.in_flight, self.step = object(), object()
         self.scheduler = SimpleNamespace(running=[requests[name] for name in case.scheduled + "F"], waiting=[])
 
-    def fail(self, name: str) -> None:
-        if self.case.fails == name:
-            raise ERRORS[self.case.error](f"`{name}` failed")
-
     def note(self, name: str, *given: Any) -> None:
         own = {"scheduler_output": "output", "logits": "logits", "tokens": "tokens", "in_flight": "in_flight"}
         words = (next((w for w, name in own.items() if getattr(self, name) is got), short(got, 40)) for got in given)
         self.calls.append(Shown(f"{name}({', '.join(words)})"))
-        self.fail(name)
+        if self.case.fails == name:
+            raise ERRORS[self.case.error](f"`{name}` failed")
 
     def copy_blocks(self, block_copies: Any) -> None:
         if isinstance(block_copies, SchedulerOutput):
             return self.note("copy_blocks", block_copies)
         count = len(list(block_copies))
         if self.calls and self.calls[-1].startswith("copy "):
-            count += int(self.calls.pop().split()[1])
-        if count:
-            fails = self.case.fails == "copy_blocks"  # then it's free how many are copied at once
-            self.calls.append(Shown("copy, which fails" if fails else f"copy {count} block{'s' * (count != 1)}"))
-            self.fail("copy_blocks")
+            count += int(self.calls.pop().split()[1])  # it's free how many are copied at once
+        if count and self.case.fails == "copy_blocks":
+            self.calls.append(Shown("copy, which fails"))
+            raise ERRORS[self.case.error]("`copy_blocks` failed")
+        self.calls += [Shown(f"copy {counted(count, 'block')}")] * bool(count)
         return None
 
     def forward(self, scheduler_output: Any) -> torch.Tensor:
@@ -159,14 +157,12 @@ def fates(attempt: Any) -> dict[str, dict[str, str]]:
 
 
 def tell(case: Case) -> str:
-    def listed(names: str, what: str, nothing: str = "") -> str:
-        return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} {what}" if names else nothing
-
     count = case.copies + len(case.swapped)
-    told = [listed(case.scheduled, "scheduled", "nothing is scheduled")]
-    told += [listed(case.swapped, "swapped out"), listed(case.preempted, "preempted, to be recomputed")]
-    told += [f"{count} block{'s' * (count != 1)} to copy" if count else ""]
-    return "; ".join(filter(None, told)) + (f"; `{case.fails}` raises {case.error}." if case.fails else ".")
+    told = [f"scheduled: {' and '.join(case.scheduled) or 'nothing'}"]
+    told += [f"swapped out: {' and '.join(case.swapped)}"] * bool(case.swapped)
+    told += [f"preempted, to be recomputed: {case.preempted}"] * bool(case.preempted)
+    told += [f"{counted(count, 'block')} to copy"] * bool(count)
+    return "; ".join(told + [f"`{case.fails}` raises {case.error}"] * bool(case.fails)) + "."
 
 
 MISTAKES = """
@@ -229,6 +225,10 @@ well, forever. Which requests are they for? Those in `preempted` whose `swapped`
 Of those preempted, only the ones that are swapped out have blocks to copy: `swapped` isn't empty. The others are
 recomputed.
 ~ requests or scheduler_output.swapped_out => requests or scheduler_output.preempted
+or
+~ scheduler_output.swapped_out => [each for each in scheduler_output.preempted if not each.swapped]
+`StepFailed` takes a list of the requests themselves.
+~ requests or scheduler_output.swapped_out => [each.id for each in requests or scheduler_output.swapped_out]
 Requests are scheduled, so these end, and what is swapped out is recomputed. It ends only if nothing is scheduled.
 ~ requests or scheduler_output.swapped_out => requests + scheduler_output.swapped_out
 or
