@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
 from lessons_lib.engine.draft_model import DraftModel, bundled_draft
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.proposers import NgramLookup, NgramTable, own_stories
 from lessons_lib.engine.rejection_sampling import accept_or_redraw
@@ -225,3 +227,34 @@ def test_tokens_accepted_or_redrawn_have_the_models_distribution(seed):
     for counts, wanted in ((first, p[0]), (second, p[1])):
         expected = wanted * counts.sum()
         assert ((counts - expected) ** 2 / expected).sum() < 25.7, "chi-square with 5 degrees of freedom, 1 in 10,000"
+
+
+class Answers:
+    """Guesses the answers that it was given, every third token wrong."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def propose(self, sequences, most):
+        return [self.guess(each, most) for each in sequences]
+
+    def guess(self, sequence, most):
+        answer, start = self.answers[sequence.prompt_ids[0], len(sequence.prompt_ids)], len(sequence.output_ids)
+        return [Guess(token + (place % 3 == 2), 0.9) for place, token in enumerate(answer)][start : start + most]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_steps_with_guesses_are_captured(model, overlap):
+    """One graph serves steps with any number of guesses, next to decodes, in any order."""
+    options = dict(compiled=False, capture=rerun, max_captured_tokens=64)
+    config = dict(make_runner=gpu_model_runner(**options), max_num_seqs=8, max_num_batched_tokens=64, overlap=overlap)
+    params = [SamplingParams(max_tokens=30, temperature=t, seed=7) for t in (0.0, 0.9, 0.0, 1.0)]
+    plain, _ = answers_of(model, params)
+    prompts = [model[1](story).input_ids for story in STORIES]
+    answers = {(ids[0], len(ids)): answer for ids, answer in zip(prompts, plain)}
+    parts = speculating(Answers(answers))
+    with LLMEngine(*model, EngineConfig(**config), parts=parts, clock=lambda: 0.0) as engine:
+        assert [output.token_ids for output in engine.generate(STORIES, params)] == plain
+        assert 0 < engine.core.num_accepted_tokens < engine.core.num_draft_tokens
+        sizes = {size for size in engine.runner.store.graphs if size.num_extra}
+        assert sizes and sizes <= set(engine.runner.verifying)
