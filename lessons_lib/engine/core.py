@@ -64,7 +64,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
         the step, None if there is nothing to compute.
 
     Raises:
-        StepFailed: with the requests to blame: those that are scheduled, or, if there are none, those swapped out.
+        StepFailed: a call has failed; with the requests that end.
     """
     requests: list[Any] = list(scheduler_output.num_scheduled_tokens)
     try:

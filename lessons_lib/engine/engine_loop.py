@@ -24,9 +24,9 @@ def engine_loop(
         while inbox or scheduler.has_unfinished():
             while inbox:
                 scheduler.add(inbox.popleft())
-            scheduler_output = scheduler.schedule()
-            scheduler.update(scheduler_output, compute(scheduler_output))
-            for sequence, gets_token in zip(scheduler_output.num_scheduled_tokens, scheduler_output.gets_token):
+            output = scheduler.schedule()
+            scheduler.update(output, compute(output))
+            for sequence, gets_token in zip(output.num_scheduled_tokens, output.gets_token):
                 if gets_token:
                     yield sequence.id, sequence.output_ids[-1]
     finally:

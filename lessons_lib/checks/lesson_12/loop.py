@@ -183,20 +183,20 @@ sequences get one.
 ~ sequence.output_ids[-1] => sequence.output_ids[-1] if sequence.output_ids else None
 or
 - scheduler.update(
-+ tokens = compute(scheduler_output)
-+ scheduler.update(scheduler_output, tokens)
++ tokens = compute(output)
++ scheduler.update(output, tokens)
 - for sequence, gets_token ... yield
-+ for sequence, token in zip(scheduler_output.num_scheduled_tokens, tokens): yield sequence.id, token
++ for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
 or
 ~ if gets_token: => if sequence.output_ids:
 `gets_token` is filled by `scheduler.update`. Before it, the list is empty.
 - scheduler.update(
-+ tokens = compute(scheduler_output)
-+ pairs = list(zip(scheduler_output.num_scheduled_tokens, scheduler_output.gets_token))
-+ scheduler.update(scheduler_output, tokens)
-~ in zip(scheduler_output.num_scheduled_tokens, scheduler_output.gets_token): => in pairs:
++ tokens = compute(output)
++ pairs = list(zip(output.num_scheduled_tokens, output.gets_token))
++ scheduler.update(output, tokens)
+~ in zip(output.num_scheduled_tokens, output.gets_token): => in pairs:
 The last chunk of a prompt gives a token, too, however long it is: `gets_token` says so.
-~ if gets_token: => if gets_token and scheduler_output.num_scheduled_tokens[sequence] == 1:
+~ if gets_token: => if gets_token and output.num_scheduled_tokens[sequence] == 1:
 The loop ends when the inbox is empty and the scheduler has nothing left.
 ~ while inbox or scheduler.has_unfinished(): => while True:
 The last token of an answer is streamed as well.
@@ -232,10 +232,10 @@ Return a generator: `yield` each token. A list is only there once everything has
 + finally:
 Count the step (`scheduler.update`) before you stream its tokens. A reader may leave at any `yield`.
 - scheduler.update( ... yield
-+ tokens = compute(scheduler_output)
-+ for (sequence, count), token in zip(scheduler_output.num_scheduled_tokens.items(), tokens):
++ tokens = compute(output)
++ for (sequence, count), token in zip(output.num_scheduled_tokens.items(), tokens):
 +     if sequence.num_computed_tokens + count == sequence.num_tokens: yield sequence.id, token
-+ scheduler.update(scheduler_output, tokens)
++ scheduler.update(output, tokens)
 Every sequence that gets a token is streamed, not only one of each step.
 - yield
 + yield sequence.id, sequence.output_ids[-1]
@@ -248,30 +248,30 @@ or
 ~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1]
 or
 - for sequence, gets_token ... yield
-+ gets = zip(scheduler_output.num_scheduled_tokens, scheduler_output.gets_token)
++ gets = zip(output.num_scheduled_tokens, output.gets_token)
 + yield [(each.id, each.output_ids[-1]) for each, gets_token in gets if gets_token]
 A step without tokens isn't the end. Sequences may have to wait for blocks.
 - scheduler.update(
-+ if not scheduler_output.num_scheduled_tokens: break
++ if not output.num_scheduled_tokens: break
 + ...
 Call `compute` even if nothing is scheduled: it carries out the block copies of the step.
 - scheduler.update(
-+ if not scheduler_output.num_scheduled_tokens: continue
++ if not output.num_scheduled_tokens: continue
 + ...
 Without `scheduler.update`, nothing is counted, and the next step computes the same tokens again.
 - scheduler.update(
-+ compute(scheduler_output)
++ compute(output)
 or
 - scheduler.update(
-+ tokens = compute(scheduler_output)
++ tokens = compute(output)
 - for sequence, gets_token ... yield
-+ for sequence, token in zip(scheduler_output.num_scheduled_tokens, tokens): yield sequence.id, token
++ for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
 One step is one pass for *all* scheduled sequences: call `compute` once.
 - scheduler.update(
-+ compute(scheduler_output)
++ compute(output)
 + ...
 Schedule once in each step, and use that output. Each call of `schedule` allocates blocks for a step of its own.
-~ compute(scheduler_output) => compute(scheduler.schedule())
+~ compute(output) => compute(scheduler.schedule())
 When the reader leaves, Python raises `GeneratorExit` at your `yield`. Remove the scheduler's sequences then, too: their
 blocks are still in use. A `finally` runs in every case.
 - for sequence in [*scheduler.running ... scheduler.remove
