@@ -564,8 +564,9 @@ such as an illegal memory access, the process can't use the device any more, wha
 **One caller.** Callers in two threads wait for each other, between calls nothing runs, and requests can come only from
 inside this Python process (lesson 14).
 
-**Python drives the model.** On a GPU that is too slow (lesson 13). **One machine.** If it fails, all requests are lost
-(lesson 15).
+**Python drives the model.** On a GPU that is too slow (lesson 13).
+
+**One machine.** If it fails, all requests are lost (lesson 15).
 
 ## Quiz
 """
