@@ -52,6 +52,8 @@ def cases() -> Iterator[Case]:
         logits = (3 * torch.randn(2, 60, generator=torch.Generator().manual_seed(4))).to(dtype)
         yield Case(logits, [0.7, 1.5], [40, 60], [0.95, 1.0], f"60 random {str(dtype).removeprefix('torch.')} logits")
     draw = torch.Generator().manual_seed(11)
+    logits = torch.randint(0, 4, (1, 500), generator=draw).float()
+    yield Case(logits, [1.0], [40], [1.0], "500 logits, each 0, 1, 2 or 3, so that many are equal")
     for rows in (1, 3, 5):
         logits = 3 * torch.randn(rows, 300, generator=draw)
         temperature, top_p = (torch.rand(2, rows, generator=draw) * 0.9 + 0.1).round(decimals=2).tolist()
@@ -241,6 +243,8 @@ Of two equally likely tokens, the smaller id comes first, so that a seed gives t
 - scaled
 + scaled, tokens = (logits.double() / temperature[:, None]).flip(-1).sort(dim=-1, descending=True, stable=True)
 + tokens = logits.shape[-1] - 1 - tokens
+or
+~ stable=True => stable=False
 NaN comes from ∞ / ∞. `softmax` can handle large logits; `exp` can't.
 - probabilities = scaled
 + weights = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
