@@ -135,7 +135,7 @@ from collections.abc import Callable, Iterable, Iterator
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
-from lessons_lib.engine.engine_loop import engine_loop
+from lessons_lib.conformance.examples.engine_loop import engine_loop
 
 # %% [markdown]
 """

@@ -311,7 +311,7 @@ Let `GeneratorExit` go on: after it, a generator may not yield again.
 """
 
 TASK = Task(
-    reference="lessons_lib.engine.engine_loop:engine_loop",
+    reference="lessons_lib.conformance.examples.engine_loop:engine_loop",
     cases=cases,
     run=run,
     tell=tell,

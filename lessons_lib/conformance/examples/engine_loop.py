@@ -1,4 +1,4 @@
-"""Lesson 12: an engine in one loop. If a step fails, all of it ends; `core` survives that."""
+"""Lesson 12: an engine in one loop. If a step fails, all of it ends; `lessons_lib.engine.core` survives that."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
