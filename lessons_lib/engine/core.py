@@ -167,11 +167,7 @@ class EngineCore:
             self.cancelled.append(group)
 
     def settle(self) -> None:
-        """Begin what was added and end what was cancelled, without a step.
-
-        Raises:
-            RuntimeError: see `step`.
-        """
+        """Begin what was added and end what was cancelled, without a step. Raises what `step` raises."""
         refuse_inside(self)
         with self.lock:
             self.begin_change()
@@ -181,11 +177,7 @@ class EngineCore:
             self.is_whole = True
 
     def read(self, reader: TokenReader) -> list[NewToken]:
-        """The tokens of a request that haven't been read.
-
-        Raises:
-            RuntimeError: see `step`.
-        """
+        """The tokens of a request that haven't been read. Raises what `step` raises."""
         if not reader.has_news:
             return []
         refuse_inside(self)
