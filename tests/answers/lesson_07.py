@@ -3,224 +3,18 @@
 Most wrong kernels are the reference with a piece of its source replaced.
 """
 
-import inspect
-
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
 import triton
 import triton.language as tl
-from changed_kernels import changed, with_source
+from changed_kernels import changed
 
 from answers import Wrong
-from lessons_lib.kernels.basics import add_kernel
 from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel
 
 
-def stub(kernel):
-    """The kernel's signature, without a body."""
-    return inspect.getsource(kernel.fn).split('"""')[0]
-
-
 # 07.1 add_kernel
-
-
-def plain_add(x, y, out, n_elements, BLOCK):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + offsets, tl.load(x + offsets) + tl.load(y + offsets), mask=offsets < n_elements)
-
-
-ADD = [
-    Wrong(
-        "float64 through float32",
-        changed(add_kernel, ("total, mask", "total.to(tl.float32), mask")),
-        "as small as rounding to float32",
-    ),
-    Wrong(
-        "the address of y",
-        changed(add_kernel, ("tl.load(y + offsets, mask=mask)", "y + offsets")),
-        "computed with an address as if it were a value",
-    ),
-    Wrong(
-        "only full tiles",
-        changed(
-            add_kernel,
-            ("    tl.store(", "    if tl.program_id(0) * BLOCK + BLOCK <= n_elements:\n        tl.store("),
-        ),
-        "or is it skipped?",
-    ),
-    Wrong(
-        "one summand in float16",
-        changed(add_kernel, ("tl.load(y + offsets, mask=mask)", "tl.load(y + offsets, mask=mask).to(tl.float16)")),
-        "as small as rounding to 16 bits",
-    ),
-    Wrong(
-        "stores to the first tile",
-        changed(add_kernel, ("tl.store(out + offsets", "tl.store(out + tl.arange(0, BLOCK)")),
-        "The loads are right",
-    ),
-    Wrong(
-        "adds to the output",
-        changed(
-            add_kernel,
-            ("tl.store(out + offsets, total", "tl.store(out + offsets, total + tl.load(out + offsets, mask=mask)"),
-        ),
-        "what `out` held before",
-    ),
-    Wrong(
-        "4 for BLOCK",
-        changed(add_kernel, ("* BLOCK + tl.arange(0, BLOCK)", "* 4 + tl.arange(0, 4)")),
-        "Is the 4 of the example in your code",
-    ),
-    Wrong(
-        "a mask for ten numbers",
-        changed(add_kernel, ("offsets < n_elements", "offsets < 10")),
-        "with the argument `n_elements`, 2 here",
-    ),
-    Wrong(
-        "no mask on the loads",
-        changed(add_kernel, ("offsets, mask=mask) +", "offsets) +")),
-        "the last program's tile goes further",
-    ),
-    Wrong(
-        "mask by the size of the tile",
-        changed(add_kernel, ("offsets < n_elements", "tl.arange(0, BLOCK) < n_elements")),
-        "Does it compare the place in the tile",
-    ),
-    Wrong(
-        "program id forgotten",
-        changed(add_kernel, ("tl.program_id(0) * BLOCK + ", "")),
-        "All programs add the same elements",
-    ),
-    Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program starts one element after"),
-    Wrong(  # a mask `offsets < BLOCK` gets the same message
-        "multiplied by the n_elements",
-        changed(add_kernel, ("* BLOCK +", "* n_elements +")),
-        "all of them below `n_elements`, 8. What are yours, and what does your mask compare them with?",
-    ),
-    Wrong(
-        "<= in the mask",
-        changed(add_kernel, ("offsets < n_elements", "offsets <= n_elements")),
-        "`offsets < n_elements`, not `<=`",
-    ),
-    Wrong(
-        "the last element left out",
-        changed(add_kernel, ("offsets < n_elements", "offsets < n_elements - 1")),
-        "The last element is left out",
-    ),
-    Wrong("subtracts", changed(add_kernel, ("+ tl.load(y", "- tl.load(y")), "x − y"),
-    Wrong("adds x twice", changed(add_kernel, ("tl.load(y +", "tl.load(x +")), "You load `x` twice"),
-    Wrong(
-        "loads the same part of y each time",
-        changed(add_kernel, ("tl.load(y + offsets", "tl.load(y + tl.arange(0, BLOCK)")),
-        "doesn't move to",
-    ),
-    Wrong("stores into x", changed(add_kernel, ("tl.store(out", "tl.store(x")), "stores to `x`"),
-    Wrong(
-        "returns the sum",
-        changed(add_kernel, ("tl.store(out + offsets, total, mask=mask)", "return total")),
-        "A kernel returns nothing",
-    ),
-    Wrong(
-        "adds addresses",
-        changed(add_kernel, ("tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)", "x + y + offsets")),
-        "add two addresses",
-    ),
-    Wrong(
-        "a tile as long as the tensor",
-        changed(add_kernel, ("tl.arange(0, BLOCK)", "tl.arange(0, n_elements)")),
-        "known when the kernel is compiled",
-    ),
-    Wrong("indexes a pointer", changed(add_kernel, ("tl.load(x + offsets, mask=mask)", "x[offsets]")), "has no `[i]`"),
-    Wrong(
-        "stores all to one address",
-        changed(add_kernel, ("tl.store(out + offsets", "tl.store(out")),
-        "many values to one address",
-    ),
-    Wrong(
-        "one program does everything",
-        with_source(
-            stub(add_kernel)
-            + "for first in range(0, n_elements, BLOCK):\n"
-            + "        offsets = first + tl.arange(0, BLOCK)\n"
-            + "        mask = offsets < n_elements\n"
-            + "        tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)\n",
-            "add_kernel",
-            triton=triton,
-            tl=tl,
-        ),
-        "One program does everything",
-    ),
-    Wrong(
-        "program 0 does everything, the others nothing",
-        with_source(
-            stub(add_kernel)
-            + "if tl.program_id(0) == 0:\n"
-            + "        for first in range(0, n_elements, BLOCK):\n"
-            + "            offsets = first + tl.arange(0, BLOCK)\n"
-            + "            mask = offsets < n_elements\n"
-            + "            total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)\n"
-            + "            tl.store(out + offsets, total, mask=mask)\n",
-            "add_kernel",
-            triton=triton,
-            tl=tl,
-        ),
-        "the others do nothing",
-    ),
-    Wrong(
-        "an if for the mask",
-        changed(
-            add_kernel,
-            (
-                "    tl.store(out + offsets, total, mask=mask)",
-                "    if mask:\n        tl.store(out + offsets, total)",
-            ),
-        ),
-        "The interpreter takes the `if` for True",
-    ),
-    Wrong(
-        "the shape of a pointer",
-        changed(add_kernel, ("offsets < n_elements", "offsets < x.shape[0]")),
-        "A pointer has no shape",
-    ),
-    Wrong(
-        "a print left behind",
-        changed(add_kernel, ("    tl.store", "    print(offsets)\n    tl.store")),
-        "Remove it when you're done",
-    ),
-    Wrong(
-        "reads the output back in reverse",
-        changed(
-            add_kernel,
-            (
-                "total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)",
-                "total = tl.load(x + offsets, mask=mask)",
-            ),
-            (
-                "mask=mask)\n    tl.store(out + offsets, total, mask=mask)",
-                "mask=mask)\n    tl.store(out + offsets, total, mask=mask)\n"
-                "    last = tl.program_id(0) * BLOCK + BLOCK - 1 - tl.arange(0, BLOCK)\n"
-                "    both = tl.load(out + last, mask=last < n_elements) + tl.load(y + last, mask=last < n_elements)\n"
-                "    tl.store(out + last, both, mask=last < n_elements)",
-            ),
-        ),
-        "program 0 stores element 0 of `out` in one place of a tile and loads it in another",
-    ),
-    Wrong(
-        "stores twice, in two orders",
-        changed(
-            add_kernel,
-            (
-                "    tl.store(out + offsets, total, mask=mask)",
-                "    last = tl.program_id(0) * BLOCK + BLOCK - 1 - tl.arange(0, BLOCK)\n"
-                "    tl.store(out + last, tl.load(x + last, mask=last < n_elements), mask=last < n_elements)\n"
-                "    tl.store(out + offsets, total, mask=mask)",
-            ),
-        ),
-        "program 0 stores element 0 of `out` in one place of a tile and stores it in another",
-    ),
-    Wrong("not a kernel", plain_add, "@triton.jit"),
-]
 
 
 @triton.jit
@@ -681,7 +475,7 @@ def decode_without_a_function(
     tl.store(out + seq * stride_seq + head * stride_q_head + dim, acc / total)
 
 
-WRONG = {"07.1": ADD, "07.3": DECODE}
+WRONG = {"07.3": DECODE}
 
 RIGHT = {
     "07.1": [
