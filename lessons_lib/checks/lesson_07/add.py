@@ -193,8 +193,8 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "the tensors that are stored to": "`tl.store(out + offsets, total, mask=mask)`. If you have such a line: is its "
-        "mask False everywhere, or is it skipped? (Use pointers: stores through block pointers aren't seen here.)",
+        "the tensors that are stored to": "`tl.store(out + offsets, total, mask=mask)`. If you have such a line: is "
+        "its mask False everywhere, or is it skipped? (Use pointers: stores through block pointers aren't seen here.)",
         "what each program stores": "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last.",
         "out": "Load both, add the two tiles, and store the sum. Leave the dtype that the tensors have.",
         "the race": RACE_WITHIN,
