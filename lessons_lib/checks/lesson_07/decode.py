@@ -24,12 +24,7 @@ HEADS_FIRST = "views of [num_blocks, Hkv, block_size, D]"
 
 @dataclass(frozen=True)
 class Case:
-    """A step of decoding.
-
-    Attributes:
-        q_gap: unused elements after each query head, as if q were a view of a larger tensor.
-        alike: keys that differ little, with high scores.
-    """
+    """A step. `q_gap`: unused elements after each query head. `alike`: keys that differ little, with high scores."""
 
     contexts: tuple[int, ...]
     q_heads: int
@@ -141,8 +136,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
 MOVED = "The pointers move by head // GROUP × stride_head. Blocks and slots are added by `attend_blocks`."
 IDEAS = {  # what a program should use or store
-    "what is stored": "Program (i, h) stores all of out[i, h], and nothing else. Axis 0 of the grid counts sequences, axis "
-    "1 query heads: `out + seq * stride_seq + head * stride_q_head + dim`.",
+    "what is stored": "Program (i, h) stores all of out[i, h], and nothing else. Axis 0 of the grid counts sequences, "
+    "axis 1 query heads: `out + seq * stride_seq + head * stride_q_head + dim`.",
     "the query": "Its own query is at seq × stride_seq + head × stride_q_head, with HEAD_DIM elements.",
     "the context length": "It has one entry per sequence. Its own is `tl.load(context_lens + seq)`.",
     "the block table": "Its own starts at seq × stride_table, and has one entry per block.",
@@ -197,8 +192,6 @@ Axis 0 of the grid counts sequences, axis 1 query heads. You have swapped them.
 ~ tl.program_id(0), tl.program_id(1) => tl.program_id(1), tl.program_id(0)
 Two sequences are `stride_seq` apart in q and out, two query heads `stride_q_head`.
 ~ seq * stride_seq => seq * stride_q_head
-or
-~ head * stride_q_head => head * stride_head
 Two query heads are `stride_q_head` apart, which needn't be HEAD_DIM: q and out may be views of larger tensors.
 ~ head * stride_q_head => head * HEAD_DIM
 Every program uses the same query. Its own is at seq × stride_seq + head × stride_q_head.
@@ -207,8 +200,6 @@ or
 ~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + dim)
 All heads store to the same elements: `out + seq * stride_seq + head * stride_q_head + dim`, as for q.
 ~ tl.store(out + offsets => tl.store(out + seq * stride_seq + dim
-or
-~ tl.store(out + offsets => tl.store(out + dim
 A query has HEAD_DIM elements. It is a tile: add `dim = tl.arange(0, HEAD_DIM)`.
 ~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + head * stride_q_head)
 The query is an address until you load it: `tl.load(q + offsets)`.
@@ -240,14 +231,10 @@ Divide first, then multiply: `head // GROUP * stride_head`; `head * stride_head 
 ~ cache + kv_head * stride_head => cache + head * stride_head // GROUP
 The pointers of the caches move by kv_head × stride_head only: which blocks are the sequence's, its table says.
 ~ cache + kv_head * stride_head => cache + kv_head * stride_head + seq * stride_seq
-or
-~ cache + kv_head * stride_head => cache + kv_head * stride_head + seq * stride_block
 `attend_blocks` takes pointers to one element, the first of the KV head: it adds slots and dimensions itself.
 ~ cache + kv_head * stride_head => cache + kv_head * stride_head + dim
 or
 ~ k_cache + kv_head * stride_head => k_cache + kv_head * stride_head + dim
-or
-~ v_cache + kv_head * stride_head => v_cache + kv_head * stride_head + dim
 The table of sequence i starts at i × stride_table. You use one table for all.
 ~ block_tables + seq * stride_table => block_tables
 The table of sequence i starts at i × stride_table, which is the length of a row.
