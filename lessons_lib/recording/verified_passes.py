@@ -29,20 +29,19 @@ class VerifiedRow:
 def recorded_verify(verify: Callable[..., None], passes: list[tuple[VerifiedRow, ...]]) -> Callable[..., None]:
     """`verify`, which also appends each pass to `passes`."""
 
-    def verify_and_record(drafts: dict[Any, list[int]], logits: Any, draw: Callable[..., int], pool: Any) -> None:
-        before = {each: (each.token_ids, len(each.output_ids), tuple(each.blocks)) for each in drafts}
-        own, rows = {}, iter(logits)
+    def record(drafts: dict[Any, list[int]], logits: Any, draw: Callable[..., int], pool: Any) -> None:
+        rows, own = iter(logits), {}
         for each, draft in drafts.items():
-            own[each] = tuple(draw(next(rows), each, before[each][1] + place) for place in range(len(draft) + 1))
+            places = range(len(each.output_ids), len(each.output_ids) + len(draft) + 1)
+            own[each] = tuple(draw(next(rows), each, place) for place in places)
+        before = [(each, each.token_ids[-1], len(each.output_ids), tuple(each.blocks)) for each in drafts]
         verify(drafts, logits, draw, pool)
-        passes.append(
-            tuple(
-                VerifiedRow(
-                    each.id, before[each][0][-1], tuple(draft), own[each], len(each.output_ids) - before[each][1],
-                    before[each][2], len(before[each][2]) - len(each.blocks),
-                )
-                for each, draft in drafts.items()
+        passes.append(tuple(
+            VerifiedRow(
+                each.id, last, tuple(drafts[each]), own[each], len(each.output_ids) - count, blocks,
+                len(blocks) - len(each.blocks),
             )
-        )  # fmt: skip
+            for each, last, count, blocks in before
+        ))  # fmt: skip
 
-    return verify_and_record
+    return record
