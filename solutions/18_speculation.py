@@ -31,10 +31,9 @@ from lessons_lib.engine.verification import logits_of_row
 from lessons_lib.kv_cache import BlockPool, blocks_for
 from lessons_lib.measuring import STORIES, median_ms, recorded_swaps
 from lessons_lib.models import load_model
-from lessons_lib.recording.verified_passes import recorded_verify
 from lessons_lib.scheduling import Sequence
 from lessons_lib.scheduling.scheduler import SchedulerOutput
-from lessons_lib.viz.batches.verified_pass import draw_verified_pass
+from lessons_lib.viz.batches.verified_pass import draw_verified_pass, recorded_verify
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
@@ -127,17 +126,17 @@ print(tokenizer.decode(stories[0][:40]))
 **Exercise 18.1.** Write `ngram_guesser(texts, longest=4)`. It counts all n-grams of the texts, once, and returns a
 function `guess(tokens, most)`: a list of up to `most` guesses how `tokens` goes on.
 
-- A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens,
-  if some text goes on from them, else one token fewer, and so on down to a single one.
+- A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens, if
+  some text goes on from them, else one token fewer, and so on down to a single one.
 - Of tokens that followed equally often, the one that did so first counts.
 - Guesses count as tokens for those that follow them. Where no context is known, the list ends.
 - A guess is a `Guess(token, chance)`. The chance is how often the token followed the context, divided by *one more*
   than how often any token did: what was seen once isn't certain.
 - An n-gram doesn't reach from one text into the next. A guess must not read the texts again.
 
-Example: the texts are [1, 2, 3], [9, 2, 4] and [9, 2, 4], and `longest` is 2. `guess([1, 2], 2)` is
-[Guess(3, 1/2)]: (1, 2) was followed by 3, once, and nothing follows 3. `guess([7, 2], 1)` is [Guess(4, 2/4)]: (7, 2) is
-unknown, and 2 was followed by 3 once and by 4 twice.
+Example: the texts are [1, 2, 3], [9, 2, 4] and [9, 2, 4], and `longest` is 2. `guess([1, 2], 2)` is [Guess(3, 1/2)]:
+(1, 2) was followed by 3, once, and nothing follows 3. `guess([7, 2], 1)` is [Guess(4, 2/4)]: (7, 2) is unknown, and 2
+was followed by 3 once and by 4 twice.
 """
 
 # %% exercise="18.1"
@@ -180,8 +179,8 @@ guess is often wrong.
 
 ## Build 2: verify
 
-Now the check, for a whole batch. The row has each sequence's last token and its draft, one sequence after the other. And
-what does "the model draws" mean at temperature 1, where each draw is random?
+Now the check, for a whole batch. The row has each sequence's last token and its draft, one sequence after the other.
+And what does "the model draws" mean at temperature 1, where each draw is random?
 
 Remember the race of lesson 12. Each token gets a time, a random number divided by its probability, and the smallest
 wins. The random numbers depend on two things only: the seed of the request, and the *place* in the answer. So behind a
@@ -323,8 +322,8 @@ line_chart(readers, curves, xlabel="readers", ylabel="speedup", title="Half are 
 # %% [markdown]
 """
 The more readers, the fewer guesses pay. Half of the first guesses are right, and only one in sixteen of the fourth, but
-each takes the time of a token. So a good engine decides anew in every step. Ours measures the time of its steps, and how
-often guesses were right. Then it takes the surest guesses, as long as each raises the tokens per second
+each takes the time of a token. So a good engine decides anew in every step. Ours measures the time of its steps, and
+how often guesses were right. Then it takes the surest guesses, as long as each raises the tokens per second
 (`lessons_lib/engine/draft_lengths.py`).
 
 Your guesser in the real engine, beside prompts, stop strings and everything else:
@@ -359,8 +358,8 @@ Divide the guesses by the readers: with 32 of them, the engine computes far fewe
 
 ## A smaller model that guesses
 
-A table knows only what it has seen. A small model knows more: ours has one layer, and was trained to say what the
-large one says. It could draw a guess with any noise. Which is best?
+A table knows only what it has seen. A small model knows more: ours has one layer, and was trained to say what the large
+one says. It could draw a guess with any noise. Which is best?
 """
 
 # %%
@@ -387,8 +386,8 @@ With the same noise, both run the same race with slightly different odds, and mo
 ## Build 3: accept or redraw
 
 Not every engine can share its noise: a draft may run on another machine, or with another library. With noise of its own
-it's right much less often, as you saw: the two must draw the same by chance. There is a classical rule that accepts more
-guesses (Leviathan et al., Chen et al., 2023). The tokens change then, but not their *distribution*.
+it's right much less often, as you saw: the two must draw the same by chance. There is a classical rule that accepts
+more guesses (Leviathan et al., Chen et al., 2023). The tokens change then, but not their *distribution*.
 
 A guess x comes from the draft with probability q(x), and should come with p(x).
 
@@ -397,13 +396,13 @@ A guess x comes from the draft with probability q(x), and should come with p(x).
 - At the first refusal, draw another token, and stop. Missing so far is p(x) - q(x), of each token where that is above
   0. So draw from these differences as weights.
 
-**Exercise 18.3.** Write `accept_or_redraw(draft, draft_probs, probs, coin, choose)`. It returns the accepted guesses and
-one more token.
+**Exercise 18.3.** Write `accept_or_redraw(draft, draft_probs, probs, coin, choose)`. It returns the accepted guesses
+and one more token.
 
 - `draft` has k tokens; `draft_probs[i]` is q in place i, and `probs[i]` is p: lists with a probability for each token.
 - `probs` has one row more, for the token behind k accepted guesses.
-- `coin(probability)` is True with this probability; `choose(weights)` returns a token, with a probability
-  proportional to its weight. Use them for everything that is random.
+- `coin(probability)` is True with this probability; `choose(weights)` returns a token, with a probability proportional
+  to its weight. Use them for everything that is random.
 
 Example: q = [0.5, 0.5], p = [0.2, 0.8], and the guess is 0. It's accepted with probability 0.4. Otherwise 1 comes: only
 1 is missing. The guess 1 is always accepted. So 0 comes with probability 0.5 · 0.4 = 0.2.
@@ -465,8 +464,8 @@ guess comes with q = 1, and both accept it with p(x).)
 
 **Guesses cost memory.** A draft model has weights and a cache of its own, and each guess needs a slot.
 
-**Some models can't go back.** Where a layer keeps a running state in place of keys and values, a wrong guess has changed
-the state. Such models need a copy of it for each guess.
+**Some models can't go back.** Where a layer keeps a running state in place of keys and values, a wrong guess has
+changed the state. Such models need a copy of it for each guess.
 
 ## Quiz
 """

@@ -35,10 +35,9 @@ from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.recording.server_turns import ServerMoment
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.recording.verified_passes import VerifiedRow
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows, watch_packing
-from lessons_lib.viz.batches.verified_pass import draw_verified_pass
+from lessons_lib.viz.batches.verified_pass import VerifiedRow, draw_verified_pass
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
 from lessons_lib.viz.charts import (
     RooflinePoint,
