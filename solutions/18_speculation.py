@@ -315,7 +315,7 @@ reveal("18.b", next(n for n in range(1, 999) if speedup(0.5, 4, n) < 1), unit="r
 readers = [1, *range(10, 301, 10)]
 curves = {f"{most} guess{'es' * (most > 1)}": [speedup(0.5, most, n) for n in readers]
           for most in (1, 2, 4)}
-told = "; ".join(f"{name}: {c[0]:.2f} for 1, {c[-1]:.2f} for 300" for name, c in curves.items())
+told = "; ".join(f"{n}: {c[0]:.2f} for 1, {c[-1]:.2f} for 300" for n, c in curves.items())
 line_chart(readers, curves, xlabel="readers", ylabel="speedup", title="Half are right",
            alt=f"Speedup against the number of readers, falling. {told}.")
 
