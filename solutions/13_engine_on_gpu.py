@@ -164,8 +164,8 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` and `has` are given.
-Write `key_of` and `run`; their docstrings say what they get and return.
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. Write all of it:
+`__init__`, `has`, `key_of` and `run`. The docstrings say what they get and return.
 
 `key_of` decides what your graphs depend on:
 
@@ -190,7 +190,7 @@ Example: `run(2, "A", step, keeps)` on a new store captures and replays. A secon
 `run(2, "B", step, keeps)` captures again, and drops the graph of "A".
 """
 
-# %% exercise="13.1" given="__init__ has"
+# %% exercise="13.1"
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -298,8 +298,11 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 """
 C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in
 the step in flight too, but its tokens are known. The second line is the GPU's half: `replace_placeholders` runs inside
-the graph. (It's an exercise under "Further".)
+the graph:
 """
+
+# %%
+show_source(replace_placeholders)
 
 # %% [markdown]
 """
@@ -556,25 +559,6 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 
 # %% [markdown]
 """
-### Optional: placeholders on the GPU
-
-**Exercise 13.4: `replace_placeholders(input_ids, previous_tokens)`.** `input_ids` is what the CPU wrote, int64 [T].
-`previous_tokens` holds the tokens of the step in flight, int64 [as many as that step has sequences, or more]. Return a
-new tensor, int64 [T], in which each negative id −1 − *i* is replaced by `previous_tokens[i]`.
-
-This runs inside the graph. A graph has fixed shapes, and no value may go to the CPU. So there can be no loop over the
-ids, no `if` that looks at them, and no indexing with a mask, since the number of selected ids would be a shape.
-
-Example: for the ids `[5, -2, -1]` and the tokens `[70, 80, 90]`, the result is `[5, 80, 70]`.
-"""
-
-# %% exercise="13.4"
-from torch import Tensor
-
-from lessons_lib.attention.custom_op import replace_placeholders
-
-# %% [markdown]
-"""
 ### Optional: drawing on the device
 
 In "Prove it" each token was an `argmax`. For requests that aren't greedy, the GPU has to draw. Lesson 12's race needs
@@ -582,7 +566,7 @@ no order, no sums and no state: each token of a row gets a time, −log(1 − *u
 exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed, the position in
 its answer, and the token's id.
 
-**Exercise 13.7: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
+**Exercise 13.4: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
 
 - `logits` [N, vocabulary] are of any floating-point dtype, and may be large. A token whose logit is −inf must not be
   drawn.
@@ -592,8 +576,8 @@ its answer, and the token's id.
   request gets the same token in any batch, in any row.
 - `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. The smallest is
   about 10⁻¹⁰. Its arguments are int64 tensors whose shapes broadcast.
-- No value may go to the CPU: what holds for `replace_placeholders` holds here. The number of launches must not grow
-  with N, and nothing may be sorted.
+- No value may go to the CPU: no `if` may look at one, and a mask can't be an index, since the number of selected
+  elements would be a shape. The number of launches must not grow with N, and nothing may be sorted.
 
 Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all
 positions.
@@ -602,7 +586,7 @@ Then comes a prediction. **13.c** How many operations does your draw start for 6
 included? Count them in your code. Views, such as `seeds[:, None]`, start none.
 """
 
-# %% exercise="13.7"
+# %% exercise="13.4"
 from lessons_lib.engine import random_numbers
 
 from lessons_lib.engine.plain_sampling import draw_on_device
@@ -659,7 +643,7 @@ The next cell counts the operations of one decode step of the course's model wit
 and 20 more steps have four sequences. A replay is one launch. A capture computes nothing, but the CPU goes through all
 operations of the step, so count it the same. (Leave out the runs that warm it up.)
 
-**13.e** By what factor does your store reduce the launches?
+**13.d** By what factor does your store reduce the launches?
 
 ### Steps with prompts
 
@@ -671,7 +655,7 @@ doesn't matter.
 
 One step has 255 decodes, and a prompt of 45 tokens.
 
-**13.f** How many tokens of padding does this step compute?
+**13.e** How many tokens of padding does this step compute?
 """
 
 # %%
@@ -684,8 +668,8 @@ four = [
 ]
 of_step = launches_of(runner.forward, SchedulerOutput(dict.fromkeys(four, 1)))
 print("operations of a decode step:", of_step)
-predict("13.e", ...)  # times
-predict("13.f", ...)  # tokens
+predict("13.d", ...)  # times
+predict("13.e", ...)  # tokens
 
 # %%
 from lessons_lib.engine import captured_token_counts
@@ -698,8 +682,8 @@ run_decodes(*[4] * 20)
 launches = store.num_captured * of_step + 60
 print(f"one by one: {60 * of_step:,} launches; with your store: {store.num_captured} captures")
 print(f"and 60 replays, {launches:,}")
-reveal("13.e", 60 * of_step / launches, unit="times", tolerance=0.05)
-reveal("13.f", next_size(255 + 45, captured_token_counts(2048)) - (255 + 45), unit="tokens")
+reveal("13.d", 60 * of_step / launches, unit="times", tolerance=0.05)
+reveal("13.e", next_size(255 + 45, captured_token_counts(2048)) - (255 + 45), unit="tokens")
 
 workloads, CHURN = recorded_workloads(), "Qwen2.5-0.5B: churn"
 of_churn = {
@@ -719,10 +703,10 @@ for load in ("nano-vllm, greedy", "churn, 1,024 × 10–200 + 10–200"):
 
 # %% [markdown]
 """
-13.e: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first
+13.d: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first
 request, and a key that changes for nothing is expensive.
 
-13.f: 300 tokens are padded to 384. That costs the GPU little: it reads the same weights for both. The chart shows what
+13.e: 300 tokens are padded to 384. That costs the GPU little: it reads the same weights for both. The chart shows what
 such graphs change for short requests to a small model. The lines below it put that in proportion: the larger the model,
 the more of a step is reading its weights, which every engine has to do. (By default vLLM overlaps its steps, too. It
 does more in a step, for more kinds of models and requests, and it ran in one process, which is its slower mode.)

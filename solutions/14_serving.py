@@ -123,8 +123,8 @@ around the engine wouldn't help: readers would still set its pace.
 """
 ## The idea: one owner, and a mailbox for each reader
 
-Four clients: A reads at once, C and D take breaks, and F leaves after eight tokens. Follow a token from the engine to
-its reader, and F's last command.
+A reads at once, C and D take breaks, and F leaves after eight tokens. Follow a token from the engine to its reader, and
+F's last command.
 """
 
 # %%
@@ -549,8 +549,7 @@ overload, a longer queue serves no more. It only makes each request wait longer.
 
 **One machine, one GPU.** A model that doesn't fit needs several. Lesson 16 cuts one in two.
 
-**Anyone may ask for anything.** The course's full server (`make serve`) checks API keys, but one client can use all of
-it.
+**Anyone may ask for anything.** The full server (`make serve`) checks API keys, but one client can use all of it.
 """
 
 # %% [markdown]

@@ -76,10 +76,7 @@ LINKS = (
     Link("lessons_lib.engine.llm_engine:default_runner"),
     Link("lessons_lib.engine.llm_engine:LLMEngine"),
     Link("lessons_lib.attention.custom_op:OperatorCache"),
-    Link("lessons_lib.attention.custom_op:replace_placeholders"),
-    Link("lessons_lib.attention.custom_op:operator_logits"),
     Link("lessons_lib.engine.cuda_graphs:GraphStore"),
-    Link("lessons_lib.engine.gpu_model_runner:compiled_logits"),
     Link("lessons_lib.engine.gpu_model_runner:GPUModelRunner"),
     Link("lessons_lib.engine.gpu_model_runner:gpu_model_runner"),
 )
@@ -155,14 +152,14 @@ def not_called(config: EngineConfig, on_gpu: bool = False) -> dict[str, str]:
     attention = ("add_block", "attention_in_place")
     found: dict[str, str] = {}
     if not config.overlap:
-        found |= dict.fromkeys(("GraphStore", "replace_placeholders"), "without `overlap`")
+        found["GraphStore"] = "without `overlap`"
     elif not config.make_runner:  # its runner computes attention by an operator of its own, whatever the backend
         found |= dict.fromkeys(attention, "with `overlap`")
     if callable(config.backend) or config.backend == "triton" or (config.backend is None and on_gpu):
         found |= dict.fromkeys(attention, "with this `backend`")
     if config.make_runner:
         of_runner = ("slot_mapping", *attention, "paged_attention_forward", "next_tokens")
-        found |= dict.fromkeys((*of_runner, "GraphStore", "replace_placeholders"), "with this `make_runner`")
+        found |= dict.fromkeys((*of_runner, "GraphStore"), "with this `make_runner`")
         if not config.num_swap_blocks:
             found["PagedKVCache"] = "with this `make_runner`"
     if config.admission is conservative:

@@ -247,15 +247,22 @@ def test_knobs_scenarios_and_links(live):
     def settings():
         return live.evaluate("room.state.settings")
 
+    shown_is_set = "room.state.live && JSON.stringify(room.run.settings) === JSON.stringify(room.state.settings)"
     live.select_option("[name=policy]", "shortest")
     live.wait_for_function("location.hash.includes('policy=shortest')")
     for name in live.locator("#scenarios button").all_inner_texts():
         live.get_by_role("button", name=name, exact=True).click()
-        live.wait_for_function("room.state.live && room.run.frames.length > 3")
+        live.wait_for_function(shown_is_set + " && room.run.frames.length >= 40")
         before = settings()
         live.locator("#question [data-choice]").first.click()
         live.locator("#question [data-then]").click()
         assert settings() != before
+        live.locator("#question table").wait_for()
+        heads = live.locator("#question table [scope=col]").all_inner_texts()
+        assert len(set(heads)) == 2 and live.locator("#question td b").count() >= 4
+        live.locator("#question [data-then]").click()
+        assert settings() == before
+        live.wait_for_function("document.body.dataset.playing === 'true'")
     live.locator("[name=text]").fill("The little robot")
     live.keyboard.press("Enter")
     live.wait_for_function(

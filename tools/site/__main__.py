@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not PYODIDE.is_dir() and shutil.which(INSTALL[0]):
         subprocess.call(INSTALL, cwd=ROOT)
     is_live = write_page(options.out)
+    describe_engine_room(options.out / "engine_room.html")
     print(f"✓ {options.out / 'index.html'}")
     if not is_live:
         print(f"  The engine room plays a recording only: no Pyodide. `{' '.join(INSTALL)}` brings it.")
@@ -65,6 +66,13 @@ def write_front_page(out: Path) -> None:
         shutil.copy(file, out / "assets")
     page = front_page(readme, repository(), head(NAME, what, "index"))
     (out / "index.html").write_text(page, encoding="utf-8")
+
+
+def describe_engine_room(file: Path) -> None:
+    """Put the tags of `share` in place of the page's own description."""
+    page = file.read_text(encoding="utf-8")
+    tag, words = re.search(r'<meta name="description" content="([^"]+)">', page).group(0, 1)
+    file.write_text(page.replace(tag, head(f"Engine room · {NAME}", words, "index")), encoding="utf-8")
 
 
 def one_viewport(page: str) -> str:

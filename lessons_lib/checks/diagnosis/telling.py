@@ -39,7 +39,7 @@ def told(mine: Step, want: Step, refusals: tuple[str, ...], alone: bool) -> str:
     place, got, wanted = deepest(got, wanted)
     if kind(got) != kind(wanted):
         got = brief(got) if got is None or isinstance(got, Shown) else f"{kind(got)}: {brief(got)}"
-        wanted = wanted if isinstance(wanted, Shown) else f"{kind(wanted)}, {brief(wanted)}"
+        wanted = brief(wanted) if wanted is None or isinstance(wanted, Shown) else f"{kind(wanted)}, {brief(wanted)}"
     else:
         got, wanted = brief(got), brief(wanted)
     when = f"after {mine.done}, " if name != "returned" else "" if alone else f"{mine.done}: "

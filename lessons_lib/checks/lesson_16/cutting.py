@@ -1,339 +1,246 @@
-"""Judges 16.1, `cut_linear`: the two cuts of a matrix."""
+"""16.1, `cut_linear`: the parts of all ranks, what they hold in memory, and sizes that can't be divided."""
 
-import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
-from lessons_lib.checks.exercise import Mistake, call, short
-
-
-def check_cut_linear(attempt) -> None:
-    for check in (
-        _check_example, _check_columns, _check_rows, _check_bias, _check_mlp, _check_memory, _check_uneven,
-        _check_other_side, _check_sizes,
-    ):  # fmt: skip
-        check(attempt)
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown, kind
+from lessons_lib.checks.exercise import Exercise
 
 
-def _cut(attempt, weight, bias, cut: str, rank: int, world_size: int, case: str = ""):
-    without = "" if bias is not None else " without a bias"
-    case = case or f"a weight of shape {list(weight.shape)}{without}, cut = {cut!r}, rank {rank} of {world_size}."
-    try:
-        got = call(attempt, weight, bias, cut, rank, world_size, case=case)
-    except ValueError as error:
-        if "unpack" in str(error):
-            raise
-        outputs, inputs = weight.shape
-        raise Mistake(
-            f"your code raised ValueError, though equal parts are possible: {short(str(error))}.",
-            case=case,
-            idea=f"Colwise divides the {outputs} outputs, rowwise the {inputs} inputs. Does your code test the number "
-            "that this cut divides?",
-        ) from None
-    except (TypeError, AttributeError) as error:
-        if bias is not None or "NoneType" not in str(error):
-            raise
-        raise Mistake(
-            f"your code raised {type(error).__name__}: {error}.",
-            case=case,
-            idea="`bias` is None here: the weight has no bias. Does your code cut or copy it all the same? Then the "
-            "part has no bias, either: return None for it.",
-        ) from None
-    if not (isinstance(got, tuple) and len(got) == 2):
-        raise Mistake(
-            f"expected a tuple (weight, bias); yours returned {short(got, 60)}.", case=case, idea="Return both parts."
-        )
-    for name, part in zip(("weight", "bias"), got):
-        if not (isinstance(part, torch.Tensor) or (name == "bias" and part is None)):
-            raise Mistake(
-                f"the {name} should be a tensor; yours is {short(part, 60)}.", case=case, idea="Slice the tensor."
+class Case(NamedTuple):
+    outputs: int
+    inputs: int
+    cut: str
+    world_size: int
+    has_bias: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+def cases() -> Iterator[Case]:
+    yield Case(4, 6, "colwise", 2)
+    yield Case(4, 6, "rowwise", 2)
+    for cut, outputs, inputs in (("colwise", 6, 4), ("rowwise", 4, 6)):
+        for has_bias in (False, True):
+            yield Case(outputs, inputs, cut, 3, has_bias)
+        yield Case(outputs, inputs, cut, 1)
+        yield Case(outputs, inputs, cut, 1, True)
+        yield Case(8, 8, cut, 4, True, torch.bfloat16)
+        yield Case(8, 8, cut, 8, True)
+    yield Case(4, 3, "colwise", 2, True)
+    yield Case(3, 4, "rowwise", 2, True)
+    for world_size, size in ((2, 7), (2, 5), (3, 4), (4, 2)):
+        yield Case(size, 12, "colwise", world_size, True)
+        yield Case(12, size, "rowwise", world_size, size == 5)
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    weight = torch.arange(case.outputs)[:, None] * 10 + torch.arange(case.inputs)
+    weight, bias = weight.to(case.dtype), torch.arange(1, case.outputs + 1).to(case.dtype) if case.has_bias else None
+    results: list[tuple[Any, Any]] = []
+
+    def note(got: Any) -> Any:
+        if isinstance(got, tuple) and len(got) == 2 and isinstance(got[0], torch.Tensor):
+            results.append(got)
+            return Shown("a tuple (weight, bias) with a tensor as the weight")
+        return got if got is None else Shown(kind(got))
+
+    def look() -> dict[str, Any]:
+        if not results:
+            return {}
+        own, own_bias = (each.data if isinstance(each, torch.Tensor) else each for each in results[-1])
+        seen = {"the weight": own}
+        if case.cut == "colwise" and case.has_bias:
+            seen["the shape of the bias"] = Shown(
+                list(own_bias.shape) if isinstance(own_bias, torch.Tensor) else own_bias
             )
-    return got, case
+            seen["the bias"] = own_bias
+        else:  # one rank may add the bias, or each a share of it
+            seen["the bias, if there is one,"] = of_all_outputs(own_bias, len(own), case)
+        seen["the memory of the new weight"] = memory_of(results[-1][0], weight, "weight")
+        return seen | {"the memory of the new bias": memory_of(results[-1][1], bias, "bias")}
+
+    is_uneven = (case.outputs, case.inputs)[case.cut == "rowwise"] % case.world_size
+    for rank in range(case.world_size)[:: -1 if is_uneven else 1]:
+        call = f"`cut_linear(weight, {'bias' if case.has_bias else None}, {case.cut!r}, {rank}, {case.world_size})`"
+        watch(call, attempt, weight, bias, case.cut, rank, case.world_size, returns=note, look=look)
+    if results and (case.cut == "rowwise" or not case.has_bias):
+        total = sum((each for _, each in results if each is not None), torch.zeros(len(results[0][0])))
+        watch("the calls of all ranks", int, look=lambda: {"the sum of their biases": total})
 
 
-def _shape(got, want: list[int], what: str, case: str, idea: str) -> None:
-    if list(got.shape) != want:
-        if idea is AXES and got.dim() == 2 and got.shape[0] <= want[0] and got.shape[1] <= want[1]:
-            idea = "Too much is cut: one cut divides either the outputs or the inputs, and keeps all of the others."
-        raise Mistake(f"the {what} should have shape {want}; yours has {list(got.shape)}.", case=case, idea=idea)
+def of_all_outputs(bias: Any, outputs: int, case: Case) -> Any:
+    """A bias; what is wanted, if it is that."""
+    wanted = torch.empty(outputs, dtype=case.dtype)
+    is_fine = bias is None or (isinstance(bias, torch.Tensor) and kind(bias) == kind(wanted))
+    return Shown(f"None or {kind(wanted)}" if is_fine else kind(bias))
 
 
-def _tensors(outputs: int, inputs: int):
-    generator = torch.Generator().manual_seed(outputs * 100 + inputs)
-    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
-    return draw(3, inputs), draw(outputs, inputs), draw(outputs)
+def memory_of(part: torch.Tensor | None, whole: torch.Tensor | None, name: str) -> Shown:
+    memory = None if part is None else part.untyped_storage()
+    if part is not None and part is whole:
+        return Shown(f"that of `{name}`: it is the argument itself")
+    if memory and whole is not None and memory.data_ptr() == whole.untyped_storage().data_ptr():
+        return Shown(f"all of `{name}`: it is a view")
+    if memory and memory.nbytes() > part.numel() * part.element_size():
+        return Shown("that of a larger tensor: it is a view")
+    return Shown("its own")
 
 
-AXES = (
-    "A weight is [outputs, inputs], so the outputs are its *rows* in memory: `weight[...]` for colwise, `weight[:, "
-    "...]` for "
-    "rowwise. The names come from the formula x @ W, where W is the transposed weight."
+def tell(case: Case) -> str:
+    bias = "bias[i] = i + 1" if case.has_bias else "no bias"
+    dtype = "" if case.dtype == torch.float32 else f" in {str(case.dtype)[6:]}"
+    return f"weight [{case.outputs}, {case.inputs}]{dtype}, weight[i, j] = 10 i + j; {bias}; {case.cut}, " + (
+        f"all ranks of {case.world_size}."
+    )
+
+
+MISTAKES = """
+A weight is [outputs, inputs], so the outputs are its *rows* in memory: `weight[...]` for colwise, `weight[:, ...]` for
+rowwise. The names come from x @ W, where W is the transposed weight.
+~ "colwise" => "rowwise"
+or
+~ 0 if cut == "colwise" else 1 => 1 if cut == "colwise" else 0
+~ weight[own].clone(), None if bias is None => weight[:, own].clone(), None if bias is None
+~ weight[:, own].clone(), None if bias is None or => weight[own].clone(), None if bias is None or
+Both cuts give you the same part. `cut` says which side to divide: the outputs for colwise, the inputs for rowwise.
+~ cut == "colwise" => True
+or
+~ cut == "colwise" => False
+Too much is cut: one cut divides either the outputs or the inputs, and keeps all of the others.
+~ weight[own].clone() => weight[own, : weight.shape[1] // world_size].clone()
+~ weight[:, own].clone() => weight[: weight.shape[0] // world_size, own].clone()
+or
+~ weight[own].clone() => weight[own, own].clone()
+~ weight[:, own].clone() => weight[own, own].clone()
+The size of a part comes from the side that is cut: the {outputs} outputs for colwise, the {inputs} inputs for rowwise.
+~ weight.shape[dim], world_size => weight.shape[1 - dim], world_size
+or
+~ weight.shape[dim], world_size => weight.shape[0], world_size
+`F.linear` transposes the weight itself: a part stays [outputs, inputs].
+~ weight[own].clone() => weight[own].T.clone()
+~ weight[:, own].clone() => weight[:, own].T.clone()
+Every rank has neighbors: rank 0 the first ones, rank 1 the next ones, so that an attention head stays in one piece.
+- own = slice
++ own = slice(rank, None, world_size)
+or
+~ return weight[:, own] => return weight[:, rank::world_size]
+or
+~ return weight[own].clone() => return weight[rank::world_size].clone()
+Each rank has a part of its own: rank r begins at `r * size`.
+- own = slice
++ own = slice(0, size)
+or
+- own = slice
++ own = slice(rank, rank + size)
+A slice ends where the next rank's begins, at `(rank + 1) * size`.
+- own = slice
++ own = slice(rank * size, size)
+or
+- own = slice
++ own = slice(rank * size, (rank + 1) * size - 1)
+Ranks count from 0, and rank 0 has the first part.
+- own = slice
++ own = slice((world_size - 1 - rank) * size, (world_size - rank) * size)
+or
+~ return weight[:, own] => return weight[:, (world_size - 1 - rank) * size : (world_size - rank) * size]
+The number of parts is `world_size`; yours is always 2.
+- size, rest
++ rank, world_size = rank % 2, 2
++ ...
+Only the side that is cut must be divisible: {world_size} divides it here. It needn't divide the other side, nor the
+bias of a row cut, which one process adds.
+- if rest:
++ if weight.shape[0] % world_size:
+or
+- if rest:
++ if weight.shape[1] % world_size:
+or
+- if rest:
++ if weight.shape[0] % world_size or weight.shape[1] % world_size:
+or
+- if rest:
++ if rest or (cut == "rowwise" and bias is not None and len(bias) % world_size):
+UNEQUAL
+- if rest:
+- raise ValueError
+or
+- if rest:
+- raise ValueError
++ size = -(-weight.shape[dim] // world_size)
+or
+~ if rest: => if rest and cut == "rowwise":
+or
+~ if rest: => if rest and cut == "colwise":
+`bias` is None if the layer has none. Then the part has none either: return None for it.
+~ None if bias is None else bias[own] => bias[own]
+~ None if bias is None or rank > 0 else => None if rank > 0 else
+or
+- dim =
++ bias = bias.clone()
++ ...
+or
+- dim =
++ bias = bias[:]
++ ...
+or
+~ None if bias is None or rank > 0 else => torch.zeros_like(bias) if rank > 0 else
+`if bias` asks for the truth of a tensor, which only one of a single element has: `if bias is None`.
+~ if bias is None else => if not bias else
+~ if bias is None or => if not bias or
+numpy has no bfloat16, the type of most large models. Slice the tensor itself.
+- dim =
++ weight = torch.from_numpy(weight.numpy())
++ ...
+"""
+
+UNEQUAL = (
+    "Equal parts aren't possible here: some would be longer, or elements lost. Raise ValueError in every rank: see "
+    "whether `world_size` divides the side that is cut."
+)
+MEMORY = (
+    "A slice, and the argument itself, keep the whole tensor alive, so every process would hold the whole model. "
+    "`.clone()` the slice, also if there is only one process."
+)
+TASK = Task(
+    reference="lessons_lib.serving.tensor_parallel:cut_linear",
+    cases=cases,
+    run=run,
+    tell=tell,
+    refusals=("ValueError",),
+    known=mistakes(MISTAKES.replace("UNEQUAL", UNEQUAL)),
+    facts=lambda case: case._asdict(),
+    about={
+        "returned": "Return both, as a tuple: `return weight, bias`.",
+        "the weight": "Rank r has the outputs, or the inputs, from `r * size` to `(r + 1) * size`.",
+        **dict.fromkeys(
+            ("the bias", "the shape of the bias"),
+            "Side by side, each output keeps its own bias: cut it at the same places as the outputs, in each rank.",
+        ),
+        "the bias, if there is one,": "A row cut gives each process a part of *every* output, so a bias is "
+        "whole, and of the same type, or None.",
+        "the sum of their biases": "The results are added up, so one process adds the bias, or each a share of it.",
+        **dict.fromkeys(("the memory of the new weight", "the memory of the new bias"), MEMORY),
+        "should raise ValueError": UNEQUAL,
+    },
 )
 
-
-def _check_example(attempt) -> None:
-    weight, bias = torch.arange(12.0).view(4, 3).repeat(1, 2), torch.arange(4.0)
-    for cut, shape in (("colwise", [2, 6]), ("rowwise", [4, 3])):
-        for rank in range(2):
-            (own, _), case = _cut(attempt, weight, bias, cut, rank, 2)
-            _shape(own, shape, "weight", case, AXES)
-
-
-def _check_columns(attempt) -> None:
-    hidden, weight, _ = _tensors(6, 4)
-    case = "a weight of shape [6, 4] without a bias, cut = 'colwise', all ranks of 3; their outputs side by side."
-    parts = [_cut(attempt, weight, None, "colwise", rank, 3)[0][0] for rank in range(3)]
-    for rank, part in enumerate(parts):
-        _shape(part, [2, 4], f"weight of rank {rank}", case, AXES)
-    if not torch.allclose(torch.cat([F.linear(hidden, part) for part in parts], dim=-1), F.linear(hidden, weight)):
-        in_order = all(any(torch.equal(row, other) for other in torch.cat(parts)) for row in weight)
-        idea = (
-            "Each process has the right number of outputs, but not the right ones: rank 0 has the first third, rank 1 "
-            "the "
-            "second, so that an attention head stays in one piece."
-            if in_order
-            else "Every output belongs to exactly one process: from `rank * size` to `(rank + 1) * size`."
-        )
-        raise Mistake(
-            "the outputs of all ranks, side by side, should be those of the whole layer.", case=case, idea=idea
-        )
-
-
-def _check_rows(attempt) -> None:
-    hidden, weight, _ = _tensors(4, 6)
-    case = "a weight of shape [4, 6] without a bias, cut = 'rowwise', all ranks of 3; each multiplies its third of x."
-    parts = [_cut(attempt, weight, None, "rowwise", rank, 3)[0][0] for rank in range(3)]
-    for rank, part in enumerate(parts):
-        _shape(part, [4, 2], f"weight of rank {rank}", case, AXES)
-    total = sum(F.linear(share, part) for share, part in zip(hidden.chunk(3, dim=-1), parts))
-    if not torch.allclose(total, F.linear(hidden, weight), atol=1e-5):
-        raise Mistake(
-            "the sum over all ranks should be the output of the whole layer.",
-            case=case,
-            idea="Rank 0 has the first third of the inputs, not the last."
-            if torch.equal(parts[0], weight[:, -2:])
-            else "Rank r has the inputs from `r * size` to `(r + 1) * size`: what its part of the matrix before "
-            "computes.",
-        )
-
-
-def _check_bias(attempt) -> None:
-    hidden, weight, bias = _tensors(6, 6)
-    for cut in ("colwise", "rowwise"):
-        for rank in range(3):
-            (_, none), case = _cut(attempt, weight, None, cut, rank, 3)
-            if none is not None and bool((none != 0).any()):
-                raise Mistake(f"without a bias, the part's bias should be None; yours is {short(none)}.", case=case)
-    case = "a weight of shape [6, 6] with a bias, cut = 'colwise', all ranks of 3; their outputs side by side."
-    parts = [_cut(attempt, weight, bias, "colwise", rank, 3)[0] for rank in range(3)]
-    for rank, (_, own) in enumerate(parts):
-        if own is None:
-            raise Mistake(
-                f"rank {rank} should have a bias; yours has none.",
-                case=case,
-                idea="Every output has its bias, and the outputs are spread over all processes.",
-            )
-        _shape(own, [2], f"bias of rank {rank}", case, "The bias has one element for each output of this process.")
-    if not torch.allclose(
-        torch.cat([F.linear(hidden, *part) for part in parts], dim=-1), F.linear(hidden, weight, bias), atol=1e-5
-    ):
-        raise Mistake(
-            "the outputs of all ranks, side by side, should be those of the whole layer.",
-            case=case,
-            idea="The bias is cut at the same places as the outputs.",
-        )
-    case = "a weight of shape [6, 6] with a bias, cut = 'rowwise', all ranks of 3; the sum over all ranks."
-    parts = [_cut(attempt, weight, bias, "rowwise", rank, 3)[0] for rank in range(3)]
-    for rank, (_, own) in enumerate(parts):
-        if own is not None:
-            _shape(
-                own,
-                [6],
-                f"bias of rank {rank}",
-                case,
-                "Each process computes a part of *every* output, so a bias is whole.",
-            )
-    total = sum(F.linear(share, *part) for share, part in zip(hidden.chunk(3, dim=-1), parts))
-    off, whole = (total - F.linear(hidden, weight, bias)) / bias, F.linear(hidden, weight, bias)
-    if not torch.allclose(total, whole, atol=1e-5):
-        times = round(float(off.median())) + 1
-        idea = {
-            3: "The results of all processes are added up, and each of them has added the bias. Only one of them may.",
-            0: "No process adds the bias. Exactly one of them must.",
-        }.get(times, "The sum of all biases must be the bias of the layer.")
-        raise Mistake(
-            f"the sum over all ranks should be the output of the whole layer; the bias is in yours {times} times.",
-            case=case,
-            idea=idea,
-        )
-
-
-def _check_mlp(attempt) -> None:
-    hidden, up, up_bias = _tensors(8, 4)
-    _, down, down_bias = _tensors(4, 8)
-    case = "an MLP in two parts: up [8, 4] colwise, SiLU, down [4, 8] rowwise; one sum at the end."
-    whole = F.linear(F.silu(F.linear(hidden, up, up_bias)), down, down_bias)
-    total = torch.zeros_like(whole)
-    for rank in range(2):
-        (own_up, _), (own_down, _) = (
-            _cut(attempt, up, up_bias, "colwise", rank, 2),
-            _cut(attempt, down, down_bias, "rowwise", rank, 2),
-        )
-        total += F.linear(F.silu(F.linear(hidden, *own_up)), *own_down)
-    if not torch.allclose(total, whole, atol=1e-5):
-        raise Mistake(
-            "the sum over both ranks should be the output of the whole MLP.",
-            case=case,
-            idea="Rank r's second matrix must have the inputs that its first matrix computes.",
-        )
-
-
-def _check_memory(attempt) -> None:
-    _, weight, bias = _tensors(8, 8)
-    before = (weight.clone(), bias.clone())
-    for cut, world_size in (("colwise", 2), ("rowwise", 2), ("colwise", 1), ("rowwise", 1)):
-        (own, own_bias), case = _cut(attempt, weight, bias, cut, 0, world_size)
-        for name, part, whole in (("weight", own, weight), ("bias", own_bias, bias)):
-            if part is whole:
-                raise Mistake(
-                    f"the {name} that your code returns is its argument, not a new tensor.",
-                    case=case,
-                    idea="A change to one of them would change the other. `.clone()` makes a tensor of its own."
-                    if world_size > 1
-                    else "One process gets the whole layer, but new tensors all the same: `.clone()`.",
-                )
-            if part is not None and part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
-                raise Mistake(
-                    f"the {name} that your code returns is a view: it shares the memory of the whole {name}.",
-                    case=case,
-                    idea="A slice keeps the whole tensor alive, so nothing is saved: every process would hold the "
-                    "whole "
-                    "model. `.clone()` makes a tensor of its own.",
-                )
-            if part is not None and part.untyped_storage().nbytes() > part.numel() * part.element_size():
-                raise Mistake(
-                    f"the {name} that your code returns holds {part.untyped_storage().nbytes()} bytes; "
-                    f"{part.numel() * part.element_size()} are enough.",
-                    case=case,
-                    idea="It is a view of a larger tensor. Slice first, then `.clone()`.",
-                )
-    half, half_bias = weight.bfloat16(), bias.bfloat16()
-    for cut, rank in itertools.product(("colwise", "rowwise"), range(2)):
-        case = f"a weight of shape [8, 8] in bfloat16 with a bias, cut = {cut!r}, rank {rank} of 2."
-        try:
-            got, _ = _cut(attempt, half, half_bias, cut, rank, 2, case)
-        except TypeError as error:
-            if "BFloat16" not in str(error):
-                raise
-            raise Mistake(
-                f"your code raised TypeError: {error}.",
-                case=case,
-                idea="numpy has no bfloat16, the type of most large models. Slice the tensor itself.",
-            ) from None
-        for name, part in zip(("weight", "bias"), got):
-            if part is not None and part.dtype != torch.bfloat16:
-                raise Mistake(
-                    f"the {name} should be in bfloat16; yours is in {str(part.dtype).removeprefix('torch.')}.",
-                    case=case,
-                    idea="A part has the type of the whole. In float32, half of a bfloat16 model is as large as all of "
-                    "it, and `F.linear` refuses a weight and a bias of different types.",
-                )
-    if not (torch.equal(weight, before[0]) and torch.equal(bias, before[1])):
-        raise Mistake("your code changed the tensors that it was given.", idea="Make new ones.")
-
-
-def _check_uneven(attempt) -> None:
-    for world_size, size in ((2, 7), (2, 5), (3, 4)):
-        for cut in ("colwise", "rowwise"):
-            outputs, inputs = (size, 4) if cut == "colwise" else (4, size)
-            _, weight, _ = _tensors(outputs, inputs)
-            refusing: list[int] = []
-            for rank in reversed(range(world_size)):
-                case = f"a weight of shape [{outputs}, {inputs}], cut = {cut!r}, rank {rank} of {world_size}."
-                _refuse_uneven(attempt, weight, cut, rank, world_size, refusing, case)
-                refusing.append(rank)
-
-
-def _refuse_uneven(attempt, weight, cut: str, rank: int, world_size: int, refusing: list[int], case: str) -> None:
-    try:
-        got = call(attempt, weight, None, cut, rank, world_size, case=case)
-    except ValueError:
-        return
-    except AssertionError as error:
-        raise Mistake(
-            f"expected a ValueError; yours raised AssertionError: {short(str(error))}.",
-            case=case,
-            idea="`raise ValueError(...)`. Python with -O skips every `assert`.",
-        ) from None
-    shape = list(got[0].shape) if isinstance(got, tuple) and hasattr(got[0], "shape") else got
-    dim = 0 if cut == "colwise" else 1
-    size = weight.shape[dim]
-    if refusing:
-        idea = (
-            f"Rank {refusing[0]} raises one, as it should. No rank may go on alone: see whether {world_size} divides "
-            f"{size}, not how long this rank's own part is."
-        )
-    else:
-        idea = (
-            f"{size} can't be divided into {world_size} equal parts. {_uneven_parts(attempt, weight, cut, world_size)}"
-        )
-    raise Mistake(f"expected a ValueError; yours returned a weight of shape {shape}.", case=case, idea=idea)
-
-
-def _uneven_parts(attempt, weight, cut: str, world_size: int) -> str:
-    """What the parts of all ranks are like, in a sentence; "" if some rank has none."""
-    dim = 0 if cut == "colwise" else 1
-    try:
-        lengths = [attempt(weight, None, cut, rank, world_size)[0].shape[dim] for rank in range(world_size)]
-    except Exception:
-        return ""
-    lost = weight.shape[dim] - sum(lengths)
-    if lost > 0:
-        return f"Yours have {', '.join(map(str, lengths))}: {lost} would silently be lost."
-    return f"Yours have {', '.join(map(str, lengths))}."
-
-
-def _check_other_side(attempt) -> None:
-    """Only the side that is cut must be divisible; a bias lies along the outputs."""
-    for cut, outputs, inputs in (("rowwise", 3, 4), ("colwise", 4, 3)):
-        hidden, weight, bias = _tensors(outputs, inputs)
-        parts = []
-        for rank in range(2):
-            case = f"a weight of shape [{outputs}, {inputs}] with a bias, cut = {cut!r}, rank {rank} of 2."
-            try:
-                parts.append(_cut(attempt, weight, bias, cut, rank, 2, case)[0])
-            except Mistake as mistake:
-                if cut == "rowwise" and "raised ValueError" in mistake.what:
-                    mistake.idea = (
-                        f"This cut divides the {inputs} inputs. The bias has one element for each output, so 2 needn't "
-                        "divide it: one process adds all of it."
-                    )
-                raise
-        if cut == "rowwise":
-            got = sum(F.linear(share, *part) for share, part in zip(hidden.chunk(2, dim=-1), parts))
-        else:
-            got = torch.cat([F.linear(hidden, *part) for part in parts], dim=-1)
-        if not torch.allclose(got, F.linear(hidden, weight, bias), atol=1e-5):
-            raise Mistake(
-                "the parts should compute what the whole layer computes.",
-                case=f"a weight of shape [{outputs}, {inputs}] with a bias, cut = {cut!r}, both ranks of 2.",
-                idea="Here, 2 divides only the side that is cut. Is an element of the bias lost, or added twice?",
-            )
-
-
-def _check_sizes(attempt) -> None:
-    for world_size in (1, 2, 4):
-        hidden, weight, bias = _tensors(8, 4)
-        case = f"a weight of shape [8, 4] with a bias, all ranks of {world_size}."
-        parts = [_cut(attempt, weight, bias, "colwise", rank, world_size, case)[0] for rank in range(world_size)]
-        outputs = torch.cat([F.linear(hidden, *part) for part in parts], dim=-1)
-        parts = [_cut(attempt, weight, bias, "rowwise", rank, world_size, case)[0] for rank in range(world_size)]
-        total = sum(F.linear(share, *part) for share, part in zip(hidden.chunk(world_size, dim=-1), parts))
-        whole = F.linear(hidden, weight, bias)
-        if not (torch.allclose(outputs, whole, atol=1e-5) and torch.allclose(total, whole, atol=1e-5)):
-            raise Mistake(
-                "the parts should compute what the whole layer computes.",
-                case=case,
-                idea="Any number of processes works.",
-            )
+EXERCISE = Exercise(
+    id="16.1",
+    title="the two cuts of a matrix",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Write down the shapes for a weight of [4, 6] and two processes, and multiply by an x of six elements. "
+        "Then do it once more with a bias of four ones: where does a 2 come out?",
+        "The first dimension of the weight are its outputs: `colwise` cuts there, `rowwise` cuts the second one. "
+        "Results of a column cut stand side by side, so the bias is cut as the outputs are. Results of a row cut "
+        "are added up, so a bias that every process adds is counted as often as there are processes. One that adds "
+        "none returns None or zeros. A slice is a view of the whole tensor and keeps it in memory.",
+        "`size, rest = divmod(weight.shape[dim], world_size)`; ValueError if `rest`; `own = slice(rank * size, "
+        "(rank + 1) * size)`. Colwise: `weight[own].clone(), None if bias is None else bias[own].clone()`. "
+        "Rowwise: `weight[:, own].clone(), None if bias is None or rank > 0 else bias.clone()`.",
+    ),
+)

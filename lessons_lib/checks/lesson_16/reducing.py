@@ -1,269 +1,338 @@
-"""Judges 16.2, `all_reduce`, with workers whose messages are counted."""
+"""16.2, `all_reduce`: sums in workers whose messages are counted."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.exercise import Mistake, short
-from lessons_lib.checks.lesson_16.reducing_bytes import check_bytes, check_bytes_of_rows
-from lessons_lib.checks.lesson_16.reducing_runs import random_tensors, reduced
-from lessons_lib.serving.workers import Worker
+from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.kernels import near
+from lessons_lib.checks.diagnosis.telling import Shown, brief, kind
+from lessons_lib.checks.diagnosis.watching import same
+from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.lesson_16.scoreboard import straight_to_the_owner
+from lessons_lib.checks.lesson_16.together import keyed, together
 
-WORDS = ("no times", "once", "twice", "three times", "four times")
-
-
-def check_all_reduce(attempt) -> None:
-    for check in (
-        _check_example, _check_one, _check_lengths, _check_who_counts, _check_places, _check_shape, _check_same_bits,
-        _check_bits_left_over, check_bytes, check_bytes_of_rows, _check_rounding, _check_half_precision,
-        _check_whole_numbers, _check_transposed, _check_no_dimensions, _check_two_in_a_row,
-    ):  # fmt: skip
-        check(attempt)
+SENT = "the number of elements that the workers send, in order of rank,"
 
 
-def _check_example(attempt) -> None:
-    tensors = [torch.tensor([1.0, 2, 3, 4]), torch.tensor([10.0, 20, 30, 40])]
-    results, workers, case = reduced(attempt, tensors, "[1, 2, 3, 4] and [10, 20, 30, 40].")
-    for rank, got in enumerate(results):
-        if not torch.equal(got, sum(tensors)):
-            raise Mistake(
-                f"worker {rank} should return [11, 22, 33, 44]; yours returned {short(got)}.",
-                case=case,
-                idea=_why_not_the_sum(got, tensors, rank),
-            )
-    _check_all_have_sent(workers, case)
+class Case(NamedTuple):
+    """One tensor for each worker.
 
-
-def _why_not_the_sum(got: torch.Tensor, tensors: list[torch.Tensor], rank: int) -> str:
-    want = tensors[0] + tensors[1]
-    if torch.allclose(got, want / 2):
-        return "That is the mean; the sum is wanted."
-    if torch.equal(got, tensors[rank]):
-        return "That is its own tensor: nothing was added."
-    if torch.equal(got.sort().values, want.sort().values):
-        return "These are the right sums, in another order. Each part goes back to its own place in the tensor."
-    others = torch.cat(tensors)
-    if bool(((got > want) & torch.isin(got, others)).any()):
-        return (
-            "Some elements come from another position of a worker's tensor. Is each part that arrives stored under the "
-            "index of the part that was sent? And was it complete?"
-        )
-    if bool((got > want).any()):
-        return "Something was added a second time. A sum that is complete takes the place of a part."
-    if bool(((got == want) | (got == tensors[rank])).all()):
-        return "The elements that aren't complete here are complete in the other worker: they have to be passed on."
-    return (
-        "Some elements are the other worker's own numbers. Was a part sent back before it was complete, or was this "
-        "worker's own part left out of the sum?"
-    )
-
-
-def _check_all_have_sent(workers: list[Worker], case: str) -> None:
-    for worker in workers:
-        if not worker.num_sent:
-            raise Mistake(
-                f"worker {worker.rank} has sent nothing, but the others know its tensor.",
-                case=case,
-                idea="Workers stand for processes. Only `send` leads from one to another: no variable outside of the "
-                "function.",
-            )
-
-
-def _expect_sum(results: list[torch.Tensor], tensors: list[torch.Tensor], case: str, idea="", when="") -> None:
-    want = sum(tensors)
-    for rank, got in enumerate(results):
-        if not torch.equal(got, want):
-            what = f"{when}worker {rank} should return {short(want)}; yours returned {short(got)}."
-            raise Mistake(what, case=case, idea=idea)
-
-
-def _check_one(attempt) -> None:
-    tensor = torch.tensor([5.0, 6, 7])
-    (got,), _, case = reduced(attempt, [tensor], "[5, 6, 7].")
-    if not torch.equal(got, tensor):
-        raise Mistake(f"expected [5, 6, 7]; yours returned {short(got)}.", case=case, idea="One worker has the sum.")
-    if got.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
-        raise Mistake(
-            "the result shares the memory of the argument.",
-            case=case,
-            idea="The caller may change one of them: return a new tensor, also if there is nothing to add.",
-        )
-
-
-def _check_lengths(attempt) -> None:
-    """Refuse an attempt that remembers how the tensors of an earlier sum were cut.
-
-    With 5 workers, it adds up 5 elements before and after 10, and 6 workers add up 12: so only an earlier sum can be
-    why 10 elements go wrong. Whatever else is wrong is left to the other checks.
+    Attributes:
+        times: how often they are added up, one sum after the other.
+        is_exact: whether the order of the additions doesn't matter.
     """
 
-    def what_is_wrong(world_size: int, length: int) -> str:
-        tensors = [torch.arange(float(length)) + 10 * rank for rank in range(world_size)]
-        try:
-            results, _, _ = reduced(attempt, tensors, f"{length} elements each.")
-        except Mistake as mistake:
-            return mistake.what
-        except Exception as error:
-            return f"your code raised {type(error).__name__}: {error}."
-        wrong = [
-            f"worker {rank} returned {short(got)}." for rank, got in enumerate(results) if (got != sum(tensors)).any()
-        ]
-        return wrong[0] if wrong else ""
+    tensors: list[torch.Tensor]
+    times: int = 1
+    is_exact: bool = True
 
-    if what_is_wrong(6, 12) or what_is_wrong(5, 5):
+
+def numbered(num_workers: int, *shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """1, 2, 3, ... for worker 0, 10, 20, 30, ... for worker 1, and so on."""
+    elements = torch.arange(1, torch.Size(shape).numel() + 1).view(shape)
+    return [(elements * 10**rank).to(dtype) for rank in range(num_workers)]
+
+
+def cases() -> Iterator[Case]:
+    for num_workers, length in ((2, 4), (1, 3), (3, 3), (3, 6), (4, 8)):
+        yield Case(numbered(num_workers, length))
+    for num_workers, length in ((2, 5), (3, 7), (3, 8), (4, 10), (4, 11), (2, 1), (3, 2), (4, 1), (4, 3)):
+        yield Case(numbered(num_workers, length))
+    for shape in ((2, 3), (1, 3, 4), ()):
+        yield Case(numbered(3, *shape))
+    yield Case([tensor.T for tensor in numbered(2, 2, 3)])
+    yield Case(numbered(3, 7), times=2)
+    yield Case(numbered(2, 12, dtype=torch.bfloat16))
+    yield Case([torch.tensor([2**40 + 1]), torch.tensor([2])])
+    for num_workers, length in ((5, 10), (8, 3)):
+        yield Case(numbered(num_workers, length, dtype=torch.int64))
+    for num_workers, length in ((3, 3), (3, 1), (3, 5), (4, 2), (4, 3), (4, 5)):
+        yield Case([torch.full([length], (1e8, 1.0, -1e8, 3.0)[rank]) for rank in range(num_workers)], is_exact=False)
+    yield Case([torch.tensor([1.0, 3e-5, 1e4, 0.1]) * (1 + rank / 7) for rank in range(4)])
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    size, given, ran = len(case.tensors), [tensor.clone() for tensor in case.tensors], []
+    done = f"`all_reduce(tensor, worker)` in {size} worker{'s' * (size > 1)}"
+
+    def work(worker: Any) -> Any:
+        return [attempt(case.tensors[worker.rank], worker) for _ in range(case.times)][-1]
+
+    watch(done, lambda: ran.extend(together(work, size, why_stuck)), look=lambda: of_each("tensor", case.tensors))
+    if not ran:
         return
-    wrong = what_is_wrong(5, 10)
-    if wrong and not what_is_wrong(5, 5):
-        raise Mistake(
-            f"the first sum is right, the second one isn't: {wrong}",
-            case="5 workers; a sum of 5 elements each, and after it one of 10 elements each.",
-            idea="Does your code remember something of the first sum, such as the size of a part? The next tensor may "
-            "have another length: cut each one anew.",
-        )
+    results, workers = ran
+    total, sums = sum(given), results
+    if case.is_exact:
+        watch(done, refuse_other_places, results, total)
+    else:  # the last bits depend on the order of the additions
+        sums = [near(got, total, 40.0) if kind(got) == kind(total) else got for got in results]
+    watch(done, int, look=lambda: of_each("result", sums))
+    watch(done, refuse_other_bits, results)
+    unread = {pair: len(each) for pair, each in workers[0].network.unread.items() if each}
+    left = [f"{count} from worker {source} to worker {to}" for (source, to), count in sorted(unread.items())]
+    limit = case.times * 2 * (size - 1) * -(-given[0].numel() // size)
+    elements = [worker.sent_bytes / given[0].element_size() for worker in workers]
+    shown = f"at most {limit} each" if max(elements) <= limit else ", ".join(f"{each:g}" for each in elements)
+    memory = {tensor.untyped_storage().data_ptr() for tensor in case.tensors}
+    is_new = all(got.untyped_storage().data_ptr() not in memory for got in results)
+    rest = {
+        "the workers that have sent something": [rank for rank in range(size) if size == 1 or workers[rank].num_sent],
+        "what was sent and never received": Shown("; ".join(left) or "nothing"),
+        SENT: Shown(shown),
+        "the memory of the result": Shown("new" if is_new else "that of the argument"),
+    }
+    watch(done, int, look=lambda: rest)
 
 
-def _check_who_counts(attempt) -> None:
-    """Worker r has 10 ** r everywhere, so digit r of a result says how many times its tensor was counted."""
-    for world_size, length in ((2, 6), (3, 6), (4, 8), (2, 5), (3, 7), (4, 10), (3, 2), (4, 1)):
-        tensors = [torch.full([length], 10.0**rank) for rank in range(world_size)]
-        results, _, case = reduced(attempt, tensors, f"{length} element{'s' if length > 1 else ''} each.")
-        for rank, got in enumerate(results):
-            for index, value in enumerate(got.long().tolist()):
-                counts = [value // 10**other % 10 for other in range(world_size)]
-                if counts != [1] * world_size:
-                    raise Mistake(
-                        f"element {index} of worker {rank} should count the tensor of every worker once; yours counts "
-                        + ", ".join(f"worker {other} {_times(count)}" for other, count in enumerate(counts))
-                        + ".",
-                        case=case,
-                        idea=_why_counts(counts, got, length, world_size),
-                    )
+def of_each(what: str, values: list[Any]) -> dict[str, Any]:
+    return {f"the {what} of worker {rank}": value for rank, value in enumerate(values)}
 
 
-def _times(count: int) -> str:
-    return WORDS[count] if count < len(WORDS) else f"{count} times"
+def refuse_other_places(results: list[Any], total: torch.Tensor) -> None:
+    for got in results:
+        if (
+            kind(got) == kind(total)
+            and not same(got, total)
+            and same(*(each.flatten().sort()[0] for each in (got, total)))
+        ):
+            idea = "These are the right sums, in another order. Each part goes back to its own place in the tensor."
+            what = f"a worker should return {brief(total)}; yours returned {brief(got)}."
+            raise keyed(Mistake(what, idea=idea), "other places")
 
 
-def _why_counts(counts: list[int], got: torch.Tensor, length: int, world_size: int) -> str:
-    if max(counts) > 1:
-        return "A sum that is complete was added to another one. It should take its place."
-    complete = sum(value == sum(10**rank for rank in range(world_size)) for value in got.long().tolist())
-    if not complete:
-        return "No element of this worker is complete. With N workers, a part needs N - 1 additions."
-    if length % world_size or length < world_size:
-        return "The length isn't divisible here. Does some part get lost, or do two workers cut differently?"
-    return f"{complete} of its {length} elements are complete. The others are complete in other workers: pass them on."
-
-
-def _check_places(attempt) -> None:
-    for world_size, length in ((3, 6), (4, 11), (3, 8)):
-        tensors = [torch.arange(length) * 100.0 + rank for rank in range(world_size)]
-        results, _, case = reduced(attempt, tensors, f"element i of worker r is 100 i + r; {length} elements each.")
-        want = sum(tensors)
-        for rank, got in enumerate(results):
-            if not torch.equal(got, want):
-                raise Mistake(
-                    f"worker {rank} should return {short(want)}; yours returned {short(got)}.",
-                    case=case,
-                    idea="The numbers are right, but their places aren't. Put the parts back in their order."
-                    if torch.equal(got.sort().values, want)
-                    else "They are nearly right, as if rounded to another type. Send and add in the type of the tensor."
-                    if torch.allclose(got.double(), want.double(), rtol=0.01)
-                    else "Two different parts were added up, or one has taken the place of another. Which part comes "
-                    "from the left in each step?",
-                )
-
-
-def _check_shape(attempt) -> None:
-    tensors = [torch.arange(6.0).view(2, 3) + 10 * rank for rank in range(3)]
-    results, _, case = reduced(attempt, tensors, "tensors of shape [2, 3].")
+def refuse_other_bits(results: list[torch.Tensor]) -> None:
     for rank, got in enumerate(results):
-        if not torch.equal(got, sum(tensors)):
-            raise Mistake(f"worker {rank} should return {short(sum(tensors))}; yours returned {short(got)}.", case=case)
+        if not torch.allclose(got, results[0], rtol=0, atol=0, equal_nan=True):
+            index = int((got != results[0]).flatten().nonzero()[0])
+            one, other = (each.flatten()[index].item() for each in (results[0], got))
+            what = (
+                f"element {index} should be the same bits in all workers; it is {one!r} in worker 0 and {other!r} in "
+            )
+            idea = (
+                "Float sums depend on their order, and each worker adds in an order of its own. Let one worker add up "
+                "an element, also one that is left over if N doesn't divide n, and the others copy its result."
+            )
+            raise keyed(Mistake(f"{what}worker {rank}.", idea=idea), "other bits")
 
 
-def _check_same_bits(attempt) -> None:
-    for world_size in (3, 4):
-        results, _, case = reduced(attempt, random_tensors(world_size, 240), "240 random elements each.")
-        for rank, got in enumerate(results):
-            if not torch.equal(got, results[0]):
-                index = int((got != results[0]).nonzero()[0])
-                raise Mistake(
-                    f"all workers should return the same bits; element {index} is {results[0][index].item()!r} in "
-                    f"worker 0 and {got[index].item()!r} in worker {rank}.",
-                    case=case,
-                    idea="Float sums depend on their order, and each worker adds in an order of its own. Let one "
-                    "worker add up an element, and the others copy its result.",
-                )
+def why_stuck(places: str) -> tuple[str, str]:
+    if "has returned" in places:
+        idea = "A worker has returned, and another one still needs something from it. All must make the same steps."
+    elif places.count("after 0 sent") == places.count("worker ") / 2:
+        idea = "All wait and none has sent anything. `send` doesn't wait, so send first, then receive."
+    else:
+        idea = "Each `receive(source)` needs a `send` by that worker to this one: is the direction the same in both?"
+    return f"no worker can go on.\n{places}", idea
 
 
-def _check_bits_left_over(attempt) -> None:
-    """Few elements, of which the order of the additions decides every bit."""
-    for world_size, length in ((3, 1), (3, 2), (4, 1), (4, 2), (4, 3), (3, 4), (3, 5), (4, 5), (4, 7)):
-        tensors = [torch.full([length], (1e8, 1.0, -1e8, 1.0)[rank]) for rank in range(world_size)]
-        each = "; ".join(f"[{tensor[0].item():g}{', ...' if length > 1 else ''}]" for tensor in tensors)
-        results, _, case = reduced(attempt, tensors, f"{length} element{'s' if length > 1 else ''} each: {each}.")
-        for rank, got in enumerate(results):
-            if not torch.equal(got, results[0]):
-                index = int((got != results[0]).nonzero()[0])
-                raise Mistake(
-                    f"all workers should return the same bits; element {index} is {results[0][index].item()!r} in "
-                    f"worker 0 and {got[index].item()!r} in worker {rank}.",
-                    case=case,
-                    idea=f"{world_size} doesn't divide {length}. Do the elements that are left over go to all workers, "
-                    "and does each add up in an order of its own? One worker adds up each element, also these.",
-                )
+def tell(case: Case) -> str:
+    first, count = case.tensors[0], len(case.tensors)
+    dtype = "" if first.dtype == torch.float32 else f", {str(first.dtype)[6:]}"
+    strided = "" if first.is_contiguous() else ", transposed"
+    tensors = "; ".join(text if len(text) < 40 else f"{text[:30]} …" for text in map(brief, case.tensors))
+    times = ", twice, one sum after the other" if case.times > 1 else ""
+    return f"{count} worker{'s' * (count > 1)}, tensors of shape {list(first.shape)}{dtype}{strided}: {tensors}{times}."
 
 
-def _check_rounding(attempt) -> None:
-    tensors = [torch.tensor([1.0, 3e-5, 1e4, 0.1]) * (1 + rank / 7) for rank in range(4)]
-    results, _, case = reduced(attempt, tensors, "float32 numbers from 0.00003 to 10,000.")
-    exact, size = sum(each.double() for each in tensors), sum(each.double().abs() for each in tensors)
-    worst = ((results[0].double() - exact).abs() / size).max().item()
-    if worst > 3 * 2**-24:
-        raise Mistake(
-            f"three float32 additions round by at most {3 * 2**-24:.1e} of the sum; yours is off by {worst:.1e}.",
-            case=case,
-            idea="Add in the type of the tensors, and leave the parts as they are.",
-        )
+IN_A_RING = """
+That is the mean: the sum is wanted.
+= return torch.cat(parts).view(tensor.shape) / size
+That is the worker's own tensor: nothing was added.
+= return tensor.clone()
+Every worker needs the sum, and has to return it.
+- return torch.cat
+or
+= return torch.cat(parts).view(tensor.shape) if rank == 0 else None
+The parts that aren't complete here are complete in other workers. They have to be passed on.
+- for step in range(size - 1):
+- worker.send(right, parts[(rank + 1
+- parts[(rank - step)
+With N workers, a part needs N - 1 additions, and then N - 1 steps to get to all the others. Yours makes fewer.
+- for step in range(size - 1):
+- worker.send(right, parts[(rank - step)
++ for step in range(max(1, size - 2) if size > 1 else 0):
++     worker.send(right, parts[(rank - step) % size])
+or
+- for step in range(size - 1):
+- worker.send(right, parts[(rank + 1
++ for step in range(max(1, size - 2) if size > 1 else 0):
++     worker.send(right, parts[(rank + 1 - step) % size])
+or
+~ range(size - 1) => range(1)
+or
+- rank, size ... return torch.cat
++ rank, size = worker.rank, worker.world_size
++ worker.send((rank + 1) % size, tensor)
++ return tensor + worker.receive((rank - 1) % size)
+A ring of N workers takes N - 1 steps in each round. In yours, a part comes back to where it began.
+~ range(size - 1) => range(size)
+In the second round, a complete sum arrives. It takes the place of the part; yours was added a second time.
+~ % size] = worker.receive(left) => % size] = parts[(rank - step) % size] + worker.receive(left)
+What arrives belongs to the part that the left worker has sent, and a part that is passed on must be complete. Yours
+sends or stores another one.
+~ rank + 1 - step => rank - step
+or
+~ rank + 1 - step => rank - step
+~ parts[(rank - step) % size] = => parts[(rank - step - 1) % size] =
+or
+= own = (rank - step) % size
+or
+~ parts[(rank - step) % size] = => parts[(rank - step - 1) % size] =
+or
+~ parts[(rank - step) % size] = => parts[rank] =
+N, here {N}, needn't divide n, here {n}. `torch.chunk` may return fewer than N parts; `tensor_split` returns N, some of
+them shorter or empty.
+~ tensor_split(size) => chunk(size)
+or
+= parts = list(tensor.flatten().split(-(-tensor.numel() // size)))
+N, here {N}, needn't divide n, here {n}. With n // N elements each, the last ones are in no part: parts may differ by
+one in length.
+= parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
+or
+= parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
+= return torch.cat(parts)
+or
+= parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
+= return torch.cat([*parts, tensor.flatten()[tensor.numel() // size * size :]]).view(tensor.shape)
+N, here {N}, needn't divide n, here {n}, so no rows of equal length are possible. Parts may differ by one in length.
+= parts = list(tensor.reshape(size, -1))
+Your result has more elements than the tensor: it was filled up, to get equal parts. Cut it off after its first {n}.
+= parts = list(torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % size)).tensor_split(size))
+= return torch.cat(parts)
+Two rows can't be shared evenly by three workers, but six elements can: flatten the tensor first.
+~ tensor.flatten().tensor_split => tensor.tensor_split
+= return torch.cat(parts)
+The parts come from the flattened tensor. Give the result its shape back: `.view(tensor.shape)`.
+~ torch.cat(parts).view(tensor.shape) => torch.cat(parts)
+Return one tensor, not the parts: `torch.cat(parts).view(tensor.shape)`.
+= return parts
+Whole tensors are sent. A worker that adds up one part only needs that part from the others.
+- rank, size ... return torch.cat
++ for to in range(worker.world_size): worker.send(to, tensor)
++ return sum(worker.receive(source) for source in range(worker.world_size)).clone()
+Worker 0 does the work of all, and its link is the slowest. Let each worker add up a part of the tensor.
+- rank, size ... return torch.cat
++ if worker.rank:
++     worker.send(0, tensor)
++     return worker.receive(0)
++ total = tensor.clone()
++ for source in range(1, worker.world_size): total += worker.receive(source)
++ for to in range(1, worker.world_size): worker.send(to, total)
++ return total
+The numbers are nearly right, as if rounded to another type. Send and add in the type of the tensor.
+~ tensor.flatten().tensor => tensor.bfloat16().flatten().tensor
+= return torch.cat(parts).view(tensor.shape).to(tensor.dtype)
+or
+~ tensor.flatten().tensor => tensor.half().flatten().tensor
+= return torch.cat(parts).view(tensor.shape).to(tensor.dtype)
+A float32 can't hold such a number, and takes twice the bytes of bfloat16. Send and add in the type of the tensor.
+~ tensor.flatten().tensor => tensor.float().flatten().tensor
+= return torch.cat(parts).view(tensor.shape).to(tensor.dtype)
+The result has the type of the tensor. Where does yours become float32?
+= return torch.cat(parts).view(tensor.shape).float()
+or
+= parts = list((tensor.flatten() + torch.zeros(tensor.numel())).tensor_split(size))
+The elements of a transposed tensor aren't in memory in the order of its rows, and `view` can't change that. `flatten()`
+copies them where it has to.
+~ tensor.flatten() => tensor.view(-1)
+or
+~ tensor.flatten() => (tensor.T if tensor.dim() == 2 and not tensor.is_contiguous() else tensor).flatten()
+A tensor without dimensions is one number, and `flatten` makes a list of it: `.view(tensor.shape)` works here, too.
+= return torch.cat(parts).view(tensor.shape or (1,))
+"""
+TO_THE_OWNER = """
+Whole tensors are sent. A worker that adds up one part only needs that part from the others.
+~ worker.send(to, parts[to]) => worker.send(to, tensor)
+= parts[rank] = parts[rank] + worker.receive(source).flatten().tensor_split(size)[rank]
+This worker's own part was left out of the sum, or added twice.
+- for source in others:
+- parts[rank]
++ parts[rank] = torch.zeros_like(parts[rank])
++ for source in others:
++     parts[rank] = parts[rank] + worker.receive(source)
+or
+- for source in others:
+- parts[rank]
++ parts[rank] = parts[rank] * 2
++ for source in others:
++     parts[rank] = parts[rank] + worker.receive(source)
+The parts that aren't complete here are complete in other workers. They have to be passed on.
+- for to in others:
+- worker.send(to, parts[rank])
+- for source in others:
+- parts[source]
+Each part is added up by one worker, to which all others send it. Yours sends another part.
+~ worker.send(to, parts[to]) => worker.send(to, parts[rank])
+The parts aren't equally long: the worker with the longest one sends it to all others. Make them as even as possible.
+~ tensor_split(size) => tensor_split([i * (tensor.numel() // size) for i in range(1, size)])
+Worker 0 collects the finished parts and sends them on, so it sends more than the others. Each worker can send its own
+finished part to all others.
+- for to in others:
+- worker.send(to, parts[rank])
+- for source in others:
+- parts[source]
+- return
++ if rank:
++     worker.send(0, parts[rank])
++     return worker.receive(0)
++ total = torch.cat([parts[0], *(worker.receive(other) for other in range(1, size))]).view(tensor.shape)
++ for to in others: worker.send(to, total)
++ return total
+"""
 
 
-def _check_half_precision(attempt) -> None:
-    tensors = [torch.full([12], float(10**rank), dtype=torch.bfloat16) for rank in range(2)]
-    results, workers, case = reduced(attempt, tensors, "12 bfloat16 elements each.")
-    if not all(bool((got == 11).all()) for got in results):
-        raise Mistake(f"expected 11 everywhere; yours returned {short(results[0])}.", case=case)
-    if max(worker.sent_bytes for worker in workers) > 24:
-        raise Mistake(
-            f"each worker should send 24 bytes; yours sends {max(worker.sent_bytes for worker in workers)}.",
-            case=case,
-            idea="Send the parts in the type of the tensor: in float32, a bfloat16 number takes twice the bytes.",
-        )
+class ToTheOwner(Known):
+    """A mistake in the other way to add up: each part goes straight to its owner."""
+
+    def attempt(self, reference: Any) -> Any:
+        return super().attempt(straight_to_the_owner)
 
 
-def _check_whole_numbers(attempt) -> None:
-    tensors = [torch.tensor([2**40 + 1]), torch.tensor([2])]
-    results, _, case = reduced(attempt, tensors, "one int64 element each: 2**40 + 1 and 2.")
-    _expect_sum(results, tensors, case, "A float32 can't hold such a number. Send and add in the type of the tensor.")
+VIEWS = "The caller still uses it. The parts of a tensor are views, so `+=` changes it: cut `tensor.flatten().clone()`."
+TASK = Task(
+    reference="lessons_lib.serving.all_reduce:all_reduce",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=[*mistakes(IN_A_RING), *(ToTheOwner(each.why, each.patch) for each in mistakes(TO_THE_OWNER))],
+    facts=lambda case: {"N": len(case.tensors), "n": case.tensors[0].numel()},
+    about={
+        **dict.fromkeys(
+            of_each("result", [""] * 8), "Follow one element: one worker adds up each, once, and all get it."
+        ),
+        **dict.fromkeys(of_each("tensor", [""] * 8), VIEWS),
+        "the workers that have sent something": "Workers stand for processes. Only `send` leads from one to another: "
+        "no variable outside of the function.",
+        "what was sent and never received": "What is left over is received in the *next* sum, as if it belonged to "
+        "that. Each `send` needs a `receive`.",
+        SENT: "Each element leaves a worker about twice: once to be added, and once as part of the sum. Are the parts "
+        "as even as possible, also if n < N, and in the type of the tensor?",
+        "the memory of the result": "Return a new tensor, also if there is nothing to add: `tensor.clone()`.",
+    },
+)
 
-
-def _check_transposed(attempt) -> None:
-    tensors = [(torch.arange(6.0) + 10 * rank).view(2, 3).T for rank in range(2)]
-    results, _, case = reduced(attempt, tensors, "a tensor of shape [2, 3], transposed: [3, 2].")
-    _expect_sum(
-        results,
-        tensors,
-        case,
-        "In memory, the elements of a transposed tensor are in another order than in its rows. `flatten` "
-        "takes them in the order of the rows, and `view(tensor.shape)` puts them back so.",
-    )
-
-
-def _check_no_dimensions(attempt) -> None:
-    tensors = [torch.tensor(1.0), torch.tensor(10.0)]
-    results, _, case = reduced(attempt, tensors, "tensors of no dimensions, tensor(1.) and tensor(10.).")
-    _expect_sum(results, tensors, case)
-
-
-def _check_two_in_a_row(attempt) -> None:
-    tensors = [torch.arange(7.0) + 10 * rank for rank in range(3)]
-    results, _, case = reduced(attempt, tensors, "the same sum twice, one after the other.", times=2)
-    _expect_sum(results, tensors, case, "Nothing may be left of the first sum.", "the second time, ")
+EXERCISE = Exercise(
+    id="16.2",
+    title="the sum over all workers",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Two workers first. Each sends half of its tensor and gets half of the other's. What can it compute then, "
+        "and what does it lack? Now the same with three workers and thirds.",
+        "Two rounds. In the first, each part is added up in *one* worker; in the second, every worker gets the "
+        "finished parts. In a ring, each worker sends only to the one on its right and receives only from the one "
+        "on its left, and a round has N - 1 steps. Start by sending part `rank`; in the next step, send the part "
+        "that you have just received and added to. After N - 1 steps, the part that you added to last is "
+        "complete. The second round goes on the same way, but what arrives *replaces* the part.",
+        "`parts = list(tensor.flatten().tensor_split(size))`. First round, for `step in range(size - 1)`: "
+        "`worker.send(right, parts[(rank - step) % size])`; then `own = (rank - step - 1) % size` and `parts[own] "
+        "= parts[own] + worker.receive(left)`. Second round, the same range: `worker.send(right, parts[(rank + 1 - "
+        "step) % size])`; `parts[(rank - step) % size] = worker.receive(left)`. At the end: "
+        "`torch.cat(parts).view(tensor.shape)`. (`+=` would change the tensor of the caller: a part is a view.)",
+    ),
+    points=3,
+    time_limit=10.0,
+)

@@ -53,8 +53,10 @@ export class ByHand extends (globalThis.HTMLElement ?? Object) {
   /** The colors of a request, as CSS: they follow the theme. @param {string} name */
   colors(name) {
     const [fill, text, own, darkFill, darkText, darkOwn] = this.given.colors[name];
-    return `--fill: light-dark(${fill}, ${darkFill}); --text: light-dark(${text}, ${darkText}); ` +
-      `--own: light-dark(${own}, ${darkOwn})`;
+    return (
+      `--fill: light-dark(${fill}, ${darkFill}); --text: light-dark(${text}, ${darkText}); ` +
+      `--own: light-dark(${own}, ${darkOwn})`
+    );
   }
 }
 
@@ -84,6 +86,8 @@ export function numbered(noun, numbers) {
     if (last && number === last[1] + 1) last[1] = number;
     else runs.push([number, number]);
   }
-  const words = runs.map(([first, last]) => (last > first + 1 ? `${first} to ${last}` : last > first ? `${first}, ${last}` : first));
+  const words = runs.map(([first, last]) =>
+    last > first + 1 ? `${first} to ${last}` : last > first ? `${first}, ${last}` : first,
+  );
   return words.length ? `${noun}${numbers.length === 1 ? "" : "s"} ${words.join(", ")}` : `no ${noun}`;
 }

@@ -20,8 +20,12 @@ export class Pool {
     const table = this.tables.get(name) ?? { blocks: [], tokens: 0 };
     const needed = Math.ceil((table.tokens + count) / this.size) - table.blocks.length;
     if (needed > this.queue.length)
-      return [`OutOfBlocks: ${counted(needed, "block")} needed, ${this.queue.length} free of ${this.count}. Nothing was allocated.`, []];
-    const taken = this.queue.splice(0, needed), does = this.tables.has(name) ? "grows" : "arrives";
+      return [
+        `OutOfBlocks: ${counted(needed, "block")} needed, ${this.queue.length} free of ${this.count}. Nothing was allocated.`,
+        [],
+      ];
+    const taken = this.queue.splice(0, needed),
+      does = this.tables.has(name) ? "grows" : "arrives";
     this.tables.set(name, { blocks: [...table.blocks, ...taken], tokens: table.tokens + count });
     const takes = taken.length ? `${does} and takes ${numbered("block", taken)}` : "needs no new block";
     return [`${name}, now ${counted(table.tokens + count, "token")}, ${takes}.`, taken];
@@ -51,18 +55,25 @@ export class Pool {
 
   /** A block in words. @param {number} block */
   words(block) {
-    const [name, place] = this.owners().get(block) ?? [], table = this.tables.get(name ?? "");
-    if (!table || place === undefined) return `block ${block}: free, number ${this.queue.indexOf(block) + 1} in the queue`;
-    const count = this.stored(table, place), first = place * this.size, empty = this.size - count;
+    const [name, place] = this.owners().get(block) ?? [],
+      table = this.tables.get(name ?? "");
+    if (!table || place === undefined)
+      return `block ${block}: free, number ${this.queue.indexOf(block) + 1} in the queue`;
+    const count = this.stored(table, place),
+      first = place * this.size,
+      empty = this.size - count;
     const positions = count === 1 ? `position ${first}` : `positions ${first} to ${first + count - 1}`;
     return `block ${block}: ${name}, ${positions}${empty ? `, ${counted(empty, "slot")} unused` : ""}`;
   }
 
   sums() {
-    const used = this.count - this.queue.length, slots = used * this.size;
+    const used = this.count - this.queue.length,
+      slots = used * this.size;
     const empty = slots - [...this.tables.values()].reduce((sum, { tokens }) => sum + tokens, 0);
     const told = `${used} of ${counted(this.count, "block")} allocated`;
-    return slots ? `${told}; ${empty} of ${counted(slots, "slot")} in them empty (${Math.round((100 * empty) / slots)} %)` : told;
+    return slots
+      ? `${told}; ${empty} of ${counted(slots, "slot")} in them empty (${Math.round((100 * empty) / slots)} %)`
+      : told;
   }
 }
 
@@ -94,7 +105,8 @@ const POOL_LOOK = `
     .lot div { grid-template-columns: repeat(auto-fill, minmax(72px, 1fr)); gap: 6px; } .tables { min-height: 150px; }
   }
 `;
-const NAMES = ["A", "B", "C", "D", "E", "F"], MOVE_MS = 300;
+const NAMES = ["A", "B", "C", "D", "E", "F"],
+  MOVE_MS = 300;
 
 class LessonsPool extends ByHand {
   pool = new Pool(0, 1);
@@ -102,7 +114,9 @@ class LessonsPool extends ByHand {
   at = 0; // the block that the keys are on
 
   build() {
-    this.fill(POOL_LOOK, `
+    this.fill(
+      POOL_LOOK,
+      `
       <div class="controls" role="group" aria-label="what happens to the pool">
         <span class="names" role="radiogroup" aria-label="request"></span>
         <label>tokens <input type="number" min="1" max="99" value="5"></label>
@@ -115,17 +129,29 @@ class LessonsPool extends ByHand {
         <section class="queue"><h4></h4><div class="chips"></div></section>
         <section class="tables"><h4>block tables, in the order of the tokens</h4><div></div></section>
         <p class="sums"></p>
-      </div>`);
+      </div>`,
+    );
     const { blocks, size } = this.given;
-    this.part(".lot h4").textContent = `${counted(blocks, "block")} of ${counted(size, "slot")}; a slot has room for one token`;
-    this.part(".names").innerHTML = NAMES.map((name) =>
-      `<button role="radio" data-name="${name}" style="${this.colors(name)}">${name}</button>`).join("");
-    this.part(".lot div").innerHTML = [...Array(blocks).keys()].map((block) =>
-      `<button class="block" data-block="${block}"><span aria-hidden="true"><b></b>${block}<span class="slots">${"<i></i>".repeat(size)}</span></span><span class="unseen"></span></button>`).join("");
+    this.part(".lot h4").textContent =
+      `${counted(blocks, "block")} of ${counted(size, "slot")}; a slot has room for one token`;
+    this.part(".names").innerHTML = NAMES.map(
+      (name) => `<button role="radio" data-name="${name}" style="${this.colors(name)}">${name}</button>`,
+    ).join("");
+    this.part(".lot div").innerHTML = [...Array(blocks).keys()]
+      .map(
+        (block) =>
+          `<button class="block" data-block="${block}"><span aria-hidden="true"><b></b>${block}<span class="slots">${"<i></i>".repeat(size)}</span></span><span class="unseen"></span></button>`,
+      )
+      .join("");
     const root = /** @type {ShadowRoot} */ (this.root);
     root.addEventListener("click", ({ target }) => this.clicked(/** @type {HTMLElement} */ (target)));
     this.part(".names").onkeydown = (/** @type {KeyboardEvent} */ event) => {
-      const to = moved(event.key.replace("Up", "Left").replace("Down", "Right"), NAMES.indexOf(this.chosen), 1, NAMES.length);
+      const to = moved(
+        event.key.replace("Up", "Left").replace("Down", "Right"),
+        NAMES.indexOf(this.chosen),
+        1,
+        NAMES.length,
+      );
       if (to < 0) return;
       event.preventDefault();
       this.choose(NAMES[to]);
@@ -143,7 +169,8 @@ class LessonsPool extends ByHand {
     for (const kind of ["pointerover", "focusin"])
       lot.addEventListener(kind, (/** @type {Event} */ { target }) => {
         const block = /** @type {HTMLElement} */ (target).closest("[data-block]");
-        if (block instanceof HTMLElement) this.part(".lot p").textContent = this.pool.words(Number(block.dataset.block));
+        if (block instanceof HTMLElement)
+          this.part(".lot p").textContent = this.pool.words(Number(block.dataset.block));
       });
     this.part("input").onkeydown = (/** @type {KeyboardEvent} */ { key }) => {
       if (key === "Enter") this.act("append"); // returning false would swallow the key
@@ -155,7 +182,8 @@ class LessonsPool extends ByHand {
 
   /** @param {HTMLElement} target */
   clicked(target) {
-    const { act, name } = target.dataset, block = /** @type {any} */ (target.closest("[data-block]"))?.dataset.block;
+    const { act, name } = target.dataset,
+      block = /** @type {any} */ (target.closest("[data-block]"))?.dataset.block;
     if (act) this.act(act);
     if (name) this.choose(name);
     if (block === undefined) return;
@@ -181,7 +209,8 @@ class LessonsPool extends ByHand {
 
   /** @param {string} what */
   act(what) {
-    const count = Number(this.part("input").value), { blocks, size, calls } = this.given;
+    const count = Number(this.part("input").value),
+      { blocks, size, calls } = this.given;
     /** @type {[string, number[]]} */
     let outcome = ["Choose a request and a number of tokens, then append.", []];
     if (what === "again") {
@@ -197,9 +226,13 @@ class LessonsPool extends ByHand {
 
   /** @param {number[]} changed */
   draw(changed) {
-    const { pool } = this, owners = pool.owners(), before = this.places();
+    const { pool } = this,
+      owners = pool.owners(),
+      before = this.places();
     for (const box of this.part(".lot div").children) {
-      const block = Number(box.dataset.block), [name, place] = owners.get(block) ?? [], table = pool.tables.get(name ?? "");
+      const block = Number(box.dataset.block),
+        [name, place] = owners.get(block) ?? [],
+        table = pool.tables.get(name ?? "");
       box.className = `block ${name ? "owned" : ""} ${changed.includes(block) ? "changed" : ""}`;
       box.style.cssText = name ? this.colors(name) : "";
       box.lastChild.textContent = pool.words(block);
@@ -208,14 +241,20 @@ class LessonsPool extends ByHand {
       [...box.querySelectorAll("i")].forEach((slot, offset) => (slot.className = offset < stored ? "full" : ""));
     }
     /** @param {number} block */
-    const chip = (block) => `<span class="chip ${changed.includes(block) ? "changed" : ""}" data-chip="${block}">${block}</span>`;
+    const chip = (block) =>
+      `<span class="chip ${changed.includes(block) ? "changed" : ""}" data-chip="${block}">${block}</span>`;
     const free = counted(pool.queue.length, "block");
     this.part(".queue h4").textContent = pool.queue.length
-      ? `free queue, ${free}: ${pool.queue[0]} is allocated next; freed blocks join the end` : "free queue: empty";
+      ? `free queue, ${free}: ${pool.queue[0]} is allocated next; freed blocks join the end`
+      : "free queue: empty";
     this.part(".queue div").innerHTML = pool.queue.map(chip).join("");
-    this.part(".tables div").innerHTML = [...pool.tables].map(([name, { blocks, tokens }]) =>
-      `<div class="table" style="${this.colors(name)}"><div class="chips"><b class="name">${name}</b>${blocks.map(chip).join("")}</div>
-        <small>${counted(tokens, "token")}, ${blocks.length * pool.size - tokens} unused</small></div>`).join("");
+    this.part(".tables div").innerHTML = [...pool.tables]
+      .map(
+        ([name, { blocks, tokens }]) =>
+          `<div class="table" style="${this.colors(name)}"><div class="chips"><b class="name">${name}</b>${blocks.map(chip).join("")}</div>
+        <small>${counted(tokens, "token")}, ${blocks.length * pool.size - tokens} unused</small></div>`,
+      )
+      .join("");
     this.part(".sums").textContent = `${pool.sums()}.`;
     this.glide(before);
   }
@@ -231,10 +270,16 @@ class LessonsPool extends ByHand {
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
     const chips = /** @type {NodeListOf<HTMLElement>} */ (this.root?.querySelectorAll("[data-chip]"));
     for (const chip of chips) {
-      const from = before.get(chip.dataset.chip), to = chip.getBoundingClientRect();
-      if (from) chip.animate([{ transform: `translate(${from.x - to.x}px, ${from.y - to.y}px)` }, {}], { duration: MOVE_MS, easing: "ease-out" });
+      const from = before.get(chip.dataset.chip),
+        to = chip.getBoundingClientRect();
+      if (from)
+        chip.animate([{ transform: `translate(${from.x - to.x}px, ${from.y - to.y}px)` }, {}], {
+          duration: MOVE_MS,
+          easing: "ease-out",
+        });
     }
   }
 }
 
-if (globalThis.customElements && !customElements.get("lessons-pool")) customElements.define("lessons-pool", LessonsPool);
+if (globalThis.customElements && !customElements.get("lessons-pool"))
+  customElements.define("lessons-pool", LessonsPool);

@@ -132,12 +132,21 @@ export function figures(run, index, targets) {
   ];
 }
 
+/** [what, before, now] of the named figures, at the last step up to this one that both runs have. */
+export function compared(run, previous, index, targets, names) {
+  const at = Math.min(index, previous.frames.length - 1);
+  const [old, now] = [previous, run].map(
+    (each) => new Map(figures(each, at, targets).map(([what, ...all]) => [what, all])),
+  );
+  return names.map((what) => [what, ...[old, now].map((each) => `<b>${each.get(what)[0]}</b> ${each.get(what)[1]}`)]);
+}
+
 /** The tiles; those of the run before, at the same step, stand below. */
-export function showFigures(run, index, targets, previous) {
+export function showFigures(run, index, targets, previous, differences) {
   const now = figures(run, index, targets),
     old = previous && previous.frames[index] ? figures(previous, index, targets) : null;
   $("#figures small").textContent = old
-    ? "small: the run before, at the same step"
+    ? `before: the run ${differences ? `with ${differences[0]}` : "before"}, at the same step`
     : `after ${(run.frames[index].ms / 1000).toFixed(1)} s of the simulated machine`;
   $("#figures dl").innerHTML = now
     .map(

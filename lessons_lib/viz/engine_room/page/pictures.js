@@ -113,6 +113,7 @@ function step(view, frame) {
   const { requests, settings, picked } = view,
     used = sum(frame.rows.map(([, , count]) => count));
   const told = [`${used} of ${settings.budget} tokens`, `${frame.running.length} of ${settings.slots} batch slots`];
+  told.push(`takes ${frame.ms - (view.frames[view.index - 1]?.ms ?? 0)} ms`);
   if (frame.preempted.length) told.push(`preempted: ${frame.preempted.join(", ")}`);
   if (frame.stalled.length) told.push(`no block for ${frame.stalled.join(", ")}`);
   if (frame.swaps) told.push(`${frame.swaps} blocks copied`);
@@ -212,7 +213,7 @@ function pool(view, frame) {
     );
   const shared = [...users.values()].filter((list) => list.length > 1).length;
   $("#pool small").textContent =
-    `${count} of ${size}: ${users.size} in use${shared ? `, ${shared} shared` : ""}, ${findable.size} free but findable (dashed)`;
+    `${count} blocks of ${size} ${size > 1 ? "tokens" : "token"}: ${users.size} in use${shared ? `, ${shared} shared` : ""}, ${findable.size} free but findable (dashed)`;
   canvas.setAttribute(
     "aria-label",
     `Block pool: ${users.size} of ${count} blocks in use. ${frame.running.map(([id, , , blocks]) => `${id} has ${blocks.length}`).join(", ")}`,
@@ -258,8 +259,15 @@ function pool(view, frame) {
     if (w > 9) g.strokeRect(x, y, w, h);
     g.setLineDash([]);
     if (w > 20 && h > 11) {
-      g.fillStyle = list.length && list[0][1] * w > 16 * size ? colors(list[0][0])[1] : token("--ink");
-      g.fillText(`${block}${list.length === 1 && w > 44 ? ` ${list[0][0]}` : ""}`, x + 3, y + 11);
+      const filled = list.length === 1 ? (list[0][1] * w) / size : 0,
+        isOver = filled > 30;
+      g.fillStyle = isOver ? colors(list[0][0])[1] : token("--ink");
+      if (list.length > 1) ((g.strokeStyle = token("--empty")), (g.lineWidth = 3), g.strokeText(block, x + 3, y + 11));
+      g.fillText(
+        `${block}${list.length === 1 && w > 44 ? ` ${list[0][0]}` : ""}`,
+        x + 3 + (isOver ? 0 : filled),
+        y + 11,
+      );
     }
     const owner = list.find(([id]) => id === view.follow) ?? list[0];
     hit(x, y, cw, ch, owner ? { id: owner[0], from: owner[2] * size, to: (owner[2] + 1) * size, block } : { block });

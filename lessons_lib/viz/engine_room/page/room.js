@@ -1,6 +1,6 @@
 // The page: a recorded run plays at once; when the engine in the worker is ready, it goes on from there.
 import { $, at, draw, escaped, forget, nowShown, setPalette, toward } from "./pictures.js";
-import { newRun, showFigures, take } from "./figures.js";
+import { compared, newRun, showFigures, take } from "./figures.js";
 import { SCENARIOS } from "./scenarios.js";
 
 const POWERS = [1, 2, 4, 8, 16, 32, 64],
@@ -66,6 +66,8 @@ const KNOBS = [
   ],
 ];
 const PATIENCE = 15000; // milliseconds for a step
+const FIRST_STEPS = 40; // of a scenario, which then plays
+const MOST_AGAIN = 150; // that the reader waits for, until another run is at the same step
 const TARGETS = { ttft: 500, itl: 50 };
 const begin = await (await fetch(new URL("begin.json", import.meta.url))).json();
 setPalette(begin.colors);
@@ -158,11 +160,23 @@ async function restart({ steps = 1, keep = true } = {}) {
   live = false;
   const problem = await ask("reset", wanted()).catch(() => null);
   if (mine !== generation) return;
-  if (keep && wasLive && old.frames.length > 20) previous = old;
+  if (!keep) previous = null;
+  else if (wasLive && old.frames.length > 20) previous = old;
   run = newRun({ ...settings });
   [index, picked, stopped, live] = [-1, null, false, true];
   if (problem?.error) return stop(problem.error);
-  for (let i = 0; i < steps && !stopped && mine === generation; i++) await advance(i === steps - 1);
+  for (let i = 1; i <= steps && !stopped && mine === generation; i++) {
+    await advance(i === steps);
+    if (i < steps) $("#says").textContent = `computing step ${i} of ${steps}`;
+  }
+}
+/** Another run, at once at a moment of it. */
+function jump(wish, steps, keep) {
+  play(false);
+  change(wish, async () => {
+    await restart({ steps, keep });
+    if (!stopped) play(true);
+  });
 }
 async function advance(isShown = true) {
   const mine = generation,
@@ -214,7 +228,8 @@ function show(i, isNew = false) {
     view = { ...run, index, picked, follow, isNew };
   nowShown(view);
   draw(view);
-  showFigures(run, index, TARGETS, previous);
+  showFigures(run, index, TARGETS, previous, differences());
+  compare();
   $("#at").textContent = frame.step;
   $("#scrub").max = run.frames.length;
   $("#scrub").value = index + 1;
@@ -304,7 +319,7 @@ function showKnobs() {
   for (const name of ["ttft", "itl"]) $(`#knobs [name="${name}"]`).value = TARGETS[name];
 }
 let later = 0;
-function change(wish) {
+function change(wish, then = restart) {
   Object.assign(settings, wish);
   settings.budget = Math.max(settings.budget, Math.ceil(settings.slots / 8) * 8);
   if (settings.blocks * settings.size > SLOTS)
@@ -312,7 +327,7 @@ function change(wish) {
   showKnobs();
   saveState();
   clearTimeout(later);
-  later = setTimeout(restart, 120); // while a slider is dragged, only its last value counts
+  later = setTimeout(then, 120); // while a slider is dragged, only its last value counts
 }
 function send(text) {
   if (!text.trim()) return;
@@ -431,21 +446,51 @@ function choose(which, isFromLink = false) {
   const { ask: question, choices, right, says, set, then, change: words, knee } = SCENARIOS[which],
     box = $("#question");
   box.innerHTML = `<p><b>${question}</b></p>${choices.map((text, i) => `<button data-choice="${i}">${text}</button>`).join("")}`;
+  const first = { ...begin.defaults, ...set };
   box.onclick = ({ target }) => {
     if (target.dataset.choice) {
       const is = Number(target.dataset.choice) === right;
-      box.innerHTML = `<p><b>${is ? "Yes." : `Not quite: ${choices[right].toLowerCase()}.`}</b> ${says}</p><button data-then="1">${words}: the same requests again</button>${knee ? ` <button data-knee="1">Draw the curve</button><canvas role="img"></canvas>` : ""}`;
+      box.innerHTML = `<p><b>${is ? "Yes." : `Not quite: ${choices[right].toLowerCase()}.`}</b> ${says}</p><button data-then="1" aria-pressed="false">${words}</button> the same requests, at the same step${knee ? ` <button data-knee="1">Draw the curve</button><canvas role="img" hidden></canvas>` : ""}<table hidden></table>`;
       box.querySelector("button").focus();
     } else if (target.dataset.then) {
-      change({ ...then });
-      play(true);
+      const isOn = target.getAttribute("aria-pressed") === "false";
+      target.setAttribute("aria-pressed", isOn);
+      const back = Object.fromEntries(Object.keys(then).map((name) => [name, first[name]]));
+      jump(isOn ? then : back, Math.max(1, Math.min(run.frames.length, MOST_AGAIN)));
     } else if (target.dataset.knee) drawKnee(box.querySelector("canvas"));
   };
-  if (!isFromLink) (change({ ...begin.defaults, ...set, sent: [] }), play(true));
+  if (!isFromLink) jump({ ...first, sent: [] }, FIRST_STEPS, false);
+}
+/** What the reader changed since the run before, in words: [before, now], such as ["token budget 128", "token budget 16"]. */
+function differences() {
+  const text = (name, value) => {
+    const [, words, values] = KNOBS.find(([knob]) => knob === name);
+    return `${words.split(",")[0]} ${Array.isArray(values[0]) ? values.find(([each]) => each === value)[1] : value}`;
+  };
+  const of = [previous?.settings, run.settings];
+  const names = previous ? KNOBS.map(([name]) => name).filter((name) => of[0][name] !== of[1][name]) : [];
+  return names.length ? of.map((each) => names.map((name) => text(name, each[name])).join(", ")) : null;
+}
+/** The scenario's figures, of the run before and of this one, at the same step. */
+function compare() {
+  const table = $("#question table"),
+    heads = differences();
+  if (!table) return;
+  table.hidden = !heads;
+  if (!heads) return;
+  const rows = compared(run, previous, index, TARGETS, SCENARIOS[scenario].watch);
+  table.innerHTML =
+    `<tr><td></td>${heads.map((head) => `<th scope="col">${head}</th>`).join("")}</tr>` +
+    rows
+      .map(
+        ([what, ...both]) => `<tr><th scope="row">${what}</th>${both.map((each) => `<td>${each}</td>`).join("")}</tr>`,
+      )
+      .join("");
 }
 async function drawKnee(canvas) {
   const rates = range(1, 12, 1),
     points = ready ? await ask("knee", settings, rates) : [];
+  canvas.hidden = false;
   canvas.style.cssText = "height:150px;max-width:620px;margin-top:8px";
   const [W, H] = [canvas.clientWidth, canvas.clientHeight],
     g = canvas.getContext("2d"),

@@ -1,4 +1,4 @@
-// Situations with a question. `set` makes it, `then` is the change that answers it. Both run the same requests.
+// Situations with a question. `set` makes it, `then` is the change that answers it, `watch` the figures to compare. Both run the same requests.
 export const SCENARIOS = [
   {
     name: "head-of-line blocking",
@@ -12,6 +12,7 @@ export const SCENARIOS = [
       "Nothing: the same tokens are computed",
     ],
     right: 1,
+    watch: ["first token (TTFT)", "tokens per second"],
     says: "The order can't make tokens faster. It moves the waiting from many short requests to a few long ones: the median TTFT falls, the longest grows.",
   },
   {
@@ -26,6 +27,7 @@ export const SCENARIOS = [
       "They are preempted",
     ],
     right: 0,
+    watch: ["next token (ITL)", "first token (TTFT)"],
     says: "A step ends for all requests at once, so 82 extra tokens delay every next token. A small budget cuts the prompt into pieces (chunked prefill): the longest ITL falls, and the long prompt waits a little longer for its first token.",
   },
   {
@@ -40,6 +42,7 @@ export const SCENARIOS = [
       "Nothing: memory is the limit",
     ],
     right: 0,
+    watch: ["preemptions", "next token (ITL)", "first token (TTFT)"],
     says: "Waiting at the start is the price of not stopping in the middle: compare preemptions, the longest ITL, and TTFT. Admission by the worst case goes further: nothing is ever lost, but much memory stays empty.",
   },
   {
@@ -54,6 +57,7 @@ export const SCENARIOS = [
       "The time between tokens",
     ],
     right: 1,
+    watch: ["first token (TTFT)", "cache in use", "found in the cache"],
     says: "The blocks of the common beginning are computed once; then every request finds them (striped in the pool). The words stay the same, token for token.",
   },
   {
@@ -68,6 +72,7 @@ export const SCENARIOS = [
       "8; small blocks waste more",
     ],
     right: 0,
+    watch: ["empty slots", "cache in use", "first token (TTFT)"],
     says: "A request takes whole blocks, so a short one wastes most of 64 slots. Blocks of 1 waste nothing, but each token needs its own entry in the table, and kernels read scattered memory. Engines use 16 or so.",
   },
   {
@@ -79,6 +84,7 @@ export const SCENARIOS = [
     ask: "Three requests per second, and nothing waits. With three times as many, is the first token three times as late?",
     choices: ["Yes, about", "Much later, and later the longer it runs", "The same: there are six slots"],
     right: 1,
+    watch: ["first token (TTFT)", "tokens per second"],
     says: "Above what the machine can serve, the queue grows without end. Up to there, TTFT hardly moves: the curve has a knee. Run to the left of it.",
   },
 ];

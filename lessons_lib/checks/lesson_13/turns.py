@@ -1,0 +1,304 @@
+"""13.3, `overlapped_step`: the next step is launched before the tokens of the one in flight are read, and none is lost.
+
+What each call launches and reads is a script: there is no model, no thread and no clock.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.engine.greedy_loop import GreedyLoop
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic
+from lessons_lib.scheduling.sequence import Sequence
+
+BLOCK_SIZE, BUDGET, MOST_CALLS = 4, 8, 80
+LACKS = (
+    "A preempted sequence is computed again from its tokens, so all of them must be known. If a sequence in "
+    "`scheduler_output.preempted` has `num_placeholders`, process all that is in flight before you launch."
+)
+FINISHED = "Processing after scheduling may have ended sequences: call `scheduler_output.drop_finished()`."
+
+
+class Case(NamedTuple):
+    """Requests (name, length of the prompt, max_new_tokens, end token or -1), the pool that they share, and the depth
+    of the loop."""
+
+    requests: list[tuple[str, int, int, int]]
+    num_blocks: int = 200
+    max_num_seqs: int = 2
+    depth: int = 1
+
+
+def cases() -> Iterator[Case]:
+    two = [("A", 2, 4, -1), ("B", 3, 2, -1)]
+    yield Case([("A", 2, 1, -1)])
+    yield Case([("A", 2, 4, -1)])
+    yield Case(two)
+    yield Case([("A", 2, 9, 4)])
+    yield Case([("A", 2, 9, 4), ("B", 3, 6, -1)])
+    yield Case([("A", 20, 3, -1)])
+    yield Case([(name, 3, 3, -1) for name in "ABCDEF"])
+    yield Case([("A", 2, 4, -1)], depth=0)
+    yield Case(two, depth=0)
+    yield Case([("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)], 9, 3)
+    yield Case([("A", 4, 12, 8), ("B", 4, 12, -1)], 4, 3)
+    yield Case([("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)], 9, 3, 0)
+    draw = Random(3)
+    for _ in range(8):
+        names = "ABCD"[: draw.randint(2, 4)]
+        requests = [(name, draw.randint(3, 6), draw.randint(6, 12), draw.choice((-1, 9))) for name in names]
+        yield Case(requests, draw.randint(5, 9), 3, draw.choice((1, 1, 0)))
+
+
+class InFlight(NamedTuple):
+    """The tokens of a launched step."""
+
+    log: list[str]
+    number: int
+    tokens: list[int]
+
+    def wait(self) -> list[int]:
+        self.log.append(f"read {self.number}")
+        return self.tokens
+
+
+class ScriptedLoop(GreedyLoop):
+    """A loop without a model: the token after n tokens is n. It notes launches and reads, and refuses what no device
+    could do."""
+
+    def __init__(self, scheduler: PreemptiveScheduler, depth: int):
+        super().__init__(scheduler, None, depth)  # type: ignore[arg-type]
+        self.log: list[str] = []
+        self.num_launched = 0
+        self.scheduled: list[SchedulerOutput] = []
+
+    def begin_call(self) -> None:
+        self.log.clear()
+        self.scheduled.clear()
+
+    def schedule(self) -> Any:
+        if self.scheduled:
+            raise Mistake("your turn scheduled twice.", idea="One call schedules and launches one step.")
+        self.scheduled.append(super().schedule())
+        return self.scheduled[0]
+
+    def launch(self, scheduler_output: Any) -> Any:
+        if not (self.scheduled and scheduler_output is self.scheduled[0]):
+            what = f"`launch` got {short(scheduler_output, 60)}."
+            raise Mistake(what, idea="It takes what `loop.schedule()` returned in this call.")
+        if any(victim.num_placeholders for victim in scheduler_output.preempted):
+            raise Mistake("a sequence was preempted while one of its tokens was in flight.", idea=LACKS)
+        if finished := [each.id for each in scheduler_output.num_scheduled_tokens if each.finish_reason]:
+            what = f"{finished[0]} was launched although it has finished, and has no blocks any more."
+            raise Mistake(what, idea=FINISHED)
+        if not scheduler_output.num_scheduled_tokens:
+            return None
+        self.num_launched += 1
+        self.log.append(f"launch {self.num_launched}")
+        parts = scheduler_output.num_scheduled_tokens.items()
+        tokens = [sequence.num_computed_tokens + count for sequence, count in parts]
+        self.scheduler.update_after_launch(scheduler_output)
+        return scheduler_output, InFlight(self.log, self.num_launched, tokens)
+
+    def process(self, depth: int) -> None:
+        if not isinstance(depth, int) or depth < 0:
+            what = f"`process` got {short(depth, 60)}."
+            raise Mistake(what, idea="It takes a number: how many steps may stay in flight.")
+        for each in self.in_flight:
+            if not (isinstance(each, tuple) and isinstance(each[-1], InFlight)):
+                what = f"`loop.in_flight` contains {short(each, 60)}."
+                raise Mistake(what, idea="It contains steps. `launch` returns None if there is nothing to compute.")
+        super().process(depth)
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    sequences = [
+        Sequence(name, list(range(length)), most, frozenset({stop} - {-1}))
+        for name, length, most, stop in case.requests
+    ]
+    scheduler = PreemptiveScheduler(
+        PrefixCache(case.num_blocks, BLOCK_SIZE), max_num_seqs=case.max_num_seqs, max_num_batched_tokens=BUDGET,
+        share_prefixes=False, admission=optimistic,
+    )  # fmt: skip
+    loop = ScriptedLoop(scheduler, case.depth)
+    for sequence in sequences:
+        scheduler.add(sequence)
+
+    def look() -> dict[str, Any]:
+        return {
+            "what it does": Shown(", ".join(loop.log) or "nothing"),
+            "the steps left in `loop.in_flight`": [step[-1].number for step in loop.in_flight],
+        }
+
+    for number in range(1, MOST_CALLS):
+        if not (scheduler.has_unfinished() or loop.in_flight):
+            break
+        loop.begin_call()
+        watch(f"call {number}", attempt, loop, look=look, returns=lambda got: None)
+    watch("the last call", lambda: [each.output_ids for each in sequences], subject="what the requests have got")
+
+
+def tell(case: Case) -> str:
+    told = []
+    for name, length, most, stop in case.requests:
+        is_stopped = length <= stop < length + most
+        ends = f" (the last is its end token; `max_new_tokens` is {most})" if is_stopped else ""
+        count = stop - length + 1 if is_stopped else most
+        told.append(f"{name} gets {count} token{'s' * (count > 1)}{ends} after a prompt of {length}")
+    pool = f"; {case.num_blocks} blocks of {BLOCK_SIZE}" if case.num_blocks < 200 else ""
+    return f"depth {case.depth}; {'; '.join(told)}{pool}; a step has room for {BUDGET} tokens."
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    if len(case.requests) > 1:
+        for index in range(len(case.requests)):
+            yield case._replace(requests=case.requests[:index] + case.requests[index + 1 :])
+
+
+MISTAKES = """
+While the CPU waits for these tokens, the device has nothing to do. Launch the next step first.
+- scheduler_output = loop.schedule()
++ loop.process(0)
++ ...
+or
+- if launched
++ loop.process(0)
++ ...
+or
+- scheduler_output = loop.schedule()
++ ...
++ loop.process(0)
+or
+~ any( => all(
+or
+~ if any(victim.num_placeholders for victim in scheduler_output.preempted) => if loop.in_flight
+The step that has just been launched is still being computed. Its tokens are read in the next call, after the next
+launch.
+~ loop.depth if launched else 0 => 0
+or
+- loop.process(loop.depth
++ while loop.in_flight: loop.process(0)
+or
+~ loop.depth if launched else 0 => 0 if launched else loop.depth
+If nothing was launched, nothing is computed meanwhile: process all that is in flight.
+~ loop.depth if launched else 0 => loop.depth
+or
+- loop.process(loop.depth
++ if launched: loop.process(loop.depth)
+or
+- loop.process(loop.depth
++ if len(loop.in_flight) > loop.depth: loop.process(loop.depth)
+`loop.depth` says how many steps may stay in flight: with 0, none may.
+~ loop.depth if launched else 0 => 1 if launched else 0
+or
+~ loop.depth if launched else 0 => max(1, loop.depth) if launched else 0
+With a depth of 1, one step may be left in flight, and not two. Append the new step before you process those before it.
+~ loop.depth if launched else 0 => loop.depth + 1 if launched else 0
+or
+- if launched ... loop.process(loop.depth
++ launched = loop.launch(scheduler_output)
++ loop.process(loop.depth if launched else 0)
++ if launched: loop.in_flight.append(launched)
+Tokens that are launched have to be read at some time: call `loop.process`.
+- loop.process(loop.depth
+or
+- loop.process(loop.depth
++ loop.process(len(loop.in_flight))
+Its tokens would never be read. Append each step that you launch to `loop.in_flight`.
+- loop.in_flight.append
+The oldest step comes first in `loop.in_flight`: `append` the new one behind it.
+~ in_flight.append => in_flight.appendleft
+`launch` returns None if there is nothing to compute. Append only steps.
+~ if launched := loop.launch(scheduler_output) => if [launched := loop.launch(scheduler_output)]
+`loop.in_flight` contains what `loop.launch` returned, the step, and not its scheduler output.
+~ loop.in_flight.append(launched) => loop.in_flight.append(scheduler_output)
+`process` takes a number: how many steps may stay in flight.
+~ loop.depth if launched else 0 => launched
+or
+~ loop.depth if launched else 0 => loop.in_flight[0]
+or
+~ loop.depth if launched else 0 => scheduler_output
+A preempted sequence is computed again from its tokens, so all of them must be known. If a victim has a placeholder,
+process all that is in flight before you launch.
+- if any(victim ... scheduler_output.drop_finished
+or
+~ if any(victim.num_placeholders for victim in scheduler_output.preempted) => if False
+or
+~ in scheduler_output.preempted => in scheduler_output.num_scheduled_tokens
+- loop.process(0)
++ loop.process(1)
+or
+~ if any( => if scheduler_output.preempted and not all(
+or
+- loop.process(0)
++ loop.process(loop.depth)
+Only a preempted sequence with a placeholder must wait. For any other the device would wait for nothing.
+~ in scheduler_output.preempted => in scheduler_output.num_scheduled_tokens
+The tokens that you have just processed may have ended sequences of this step: `scheduler_output.drop_finished()`.
+- scheduler_output.drop_finished
+or
+- loop.process(0)
+- scheduler_output.drop_finished()
++ scheduler_output.drop_finished()
++ loop.process(0)
+One call is one turn: it schedules and launches one step.
+- scheduler_output = loop.schedule()
++ while loop.scheduler.has_unfinished():
++     scheduler_output = loop.schedule()
++     if launched := loop.launch(scheduler_output): loop.in_flight.append(launched)
++     loop.process(loop.depth if launched else 0)
++ return
+or
+- scheduler_output.drop_finished()
++ scheduler_output = loop.schedule()
+`launch` takes what `loop.schedule()` returned.
+- scheduler_output = loop.schedule()
++ ...
++ scheduler_output, counts = scheduler_output.num_scheduled_tokens, scheduler_output
+~ scheduler_output.preempted => counts.preempted
+~ scheduler_output.drop_finished => counts.drop_finished
+or
+~ loop.launch(scheduler_output) => loop.launch(None)
+One call is one turn: schedule a step, launch it, and process those before it.
+- scheduler_output = loop.schedule() ... loop.process(loop.depth
++ return
+"""
+
+TASK = Task(
+    reference="lessons_lib.engine.core:overlapped_step",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    about={
+        "what it does": "Each call launches one step, if there is something to compute. Then it processes all but the "
+        "last `loop.depth` of those in flight, or all of them if nothing was launched.",
+        "the steps left in `loop.in_flight`": "Append what `loop.launch` returned, unless it is None. `loop.process` "
+        "removes the steps that it reads.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="13.3",
+    title="steps that overlap",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and which of "
+        "your calls make it wait? And when must it wait?",
+        "Schedule. If a preempted sequence has a placeholder, process all, and drop what has finished by that. Launch, "
+        "and append the step to `in_flight` if there is one. Then process all but the last `loop.depth`, or all if "
+        "nothing was launched.",
+        "`scheduler_output = loop.schedule()`; `if any(victim.num_placeholders for victim in "
+        "scheduler_output.preempted):` then `loop.process(0)` and `scheduler_output.drop_finished()`; `launched = "
+        "loop.launch(scheduler_output)`; `if launched: loop.in_flight.append(launched)`; `loop.process(loop.depth if "
+        "launched else 0)`.",
+    ),
+    points=3,
+)
