@@ -7,31 +7,28 @@
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do
 you know that it's right?**
 
-90 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lessons 00 to 02 · then, in "Further", a project
-of about 110 minutes (lesson 05; for its larger sizes also 09 to 12 and 14)
+90 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lessons 00 to 02 and 05 · then, in "Further", a
+project of about 60 minutes (for its larger sizes also 09 to 12 and 14)
 
 In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that
 judges any engine by what it does.
 
-First you write an engine that is right, and race it. Then you make it faster. Then you write a test that finds wrong
-engines, and find out what your engine gets wrong itself. An engine with batch slots (lesson 02) and ragged packing (05)
-is the project.
+First you write an engine that is right, one request at a time, and race it. Then you write the loop that batches. Then
+you write a test that finds wrong engines, and find out what your engine gets wrong itself.
 """
 
 # %% folded=true
 import inspect
-from typing import Any
+from dataclasses import replace
 
 from lessons_lib.checks import check, hint, points, predict, progress, quiz, reset, reveal
 from lessons_lib.checks import solution
-from lessons_lib.conformance import contract
-from lessons_lib.conformance.capstone import engine_of, start_capstone
 from lessons_lib.conformance.break_in.grading import error_of
-from lessons_lib.conformance.contract import Limits, Params
-from lessons_lib.conformance.examples.cached_engine import CachedEngine
+from lessons_lib.conformance.capstone import engine_of, start_capstone
+from lessons_lib.conformance.contract import STREAM, Limits, Params
+from lessons_lib.conformance.examples.batching_engine import BatchingEngine
 from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
-from lessons_lib.conformance.examples.small_engine import make_engine as make_small_engine
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.level_table import judge_package
 from lessons_lib.conformance.levels import LEVELS
@@ -55,28 +52,32 @@ step, or answers correctly as long as memory suffices. So before you write an en
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
 > hold of each.
 
-It is in `lessons_lib/conformance/contract.py`. Here is all but the fifth method, `stream`, which the project needs.
-Skip what it says about blocks, sampling, text and passes that fail. What ends an answer, and for which reason? Which
-requests does a step have to serve? What may come after an abort?
+| method | what callers rely on |
+| --- | --- |
+| `add_request(request_id, prompt_ids, params)` | The request is noted, and nothing is computed. A prompt that leaves no room for an answer gets a ValueError. |
+| `step()` | One pass of the model at most. It returns the new tokens of each request that got some; without requests, []. |
+| `has_unfinished()` | Whether a request is waiting or running. |
+| `abort(request_id)` | The request ends now: no token follows, and what it held is free. |
+| `stream(...)` | A generator of tokens, which the project in "Further" needs. |
+
+A step returns `NewTokens(request_id, token_ids, finish_reason)`. The reason is None while the answer goes on. It is
+"stop" after the end token or a stop token of the request, and "length" after `max_tokens` or where the context is full.
+If both hold after the same token, it's "stop". The token that ends an answer is part of it. These are the limits of an
+engine and the parameters of a request:
 """
 
 # %%
-methods = (contract.Engine.add_request, contract.Engine.step, contract.Engine.abort,
-           contract.Engine.has_unfinished)
-for part in (contract.Limits, contract.Params, contract.NewTokens, *methods):
+for part in (Limits, Params):
     print(inspect.getsource(part))
 
 # %% [markdown]
 """
-An answer ends with "stop" after the end token or a stop token, with "length" after `max_tokens` or a full context, or
-with "abort" or "error". A step may serve some of the requests or all. After an abort, no token comes; a notice may.
-
 > **conformance suite**: tests of the contract alone. It looks at nothing of an engine but these methods and its calls
 > of the model, so it can judge any.
 
-Its tests, the *items*, come in levels. An engine has reached a level if nothing up to it is broken, and at least half
-of its items were shown to hold. Up to `manners` it is a small engine, up to `memory` a medium one, with all levels a
-large one.
+Its tests, the *items*, come in levels. For greedy requests, the right answer is the tokens that Hugging Face `generate`
+gives the prompt alone, whatever else runs. An engine has reached a level if nothing up to it is broken, and at least
+half of its items were shown to hold.
 """
 
 # %%
@@ -87,16 +88,10 @@ Table(
 
 # %% [markdown]
 """
-For greedy requests, the right answer is the tokens that Hugging Face `generate` gives the prompt alone, whatever else
-runs.
-"""
-
-# %% [markdown]
-"""
 ## Begin: an empty file
 
 This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their
-docstrings, and nothing in them.
+docstrings, which say it all in full, and nothing in them.
 """
 
 # %%
@@ -108,8 +103,9 @@ print(start_capstone("small"))
 
 One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to
 get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models,
-which are GPT-2, Llama and Qwen2. You can ignore `max_num_batched_tokens`: a whole sequence fits. The work is in how an
-answer ends: the end token, stop tokens (further tokens that end an answer), `max_tokens`, the full context.
+which are GPT-2, Llama and Qwen2. You can ignore `max_num_seqs` and `max_num_batched_tokens` for now. The work is in how
+an answer ends: the end token, stop tokens, `max_tokens`, the full context. The suite varies the limits, so read them
+from `self.limits`.
 
 Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your
 file anew, tries the items of the level, and explains the first that don't hold.
@@ -126,12 +122,12 @@ item.)
 
 **Exercise 17.1: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
 `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first
-that doesn't hold. Then it adds three requests at once, calls `step` without any, and adds a prompt that fills the
-context. (Here the numbers of exercises and predictions don't follow the order of the text. Those that you don't meet
-are in "Further".)
+that doesn't hold.
 """
 
 # %% exercise="17.1"
+from typing import Any
+
 from lessons_lib.conformance.examples.slow_engine import make_engine
 
 # %% [markdown]
@@ -141,27 +137,31 @@ The cells below use your engine if it has passed, and otherwise `lessons_lib/con
 ### It tells stories
 
 The suite's models have random weights. Now give your engine the model of the other lessons. Three stories are added at
-once, and each gets 24 tokens. **Guess first:** in which step does the last story get its first token?
+once, and each gets 24 tokens.
 """
 
 # %%
 story_model, story_tokenizer = load_model(device="cpu")
-limits = Limits(max_model_len=256, eos_token_id=story_tokenizer.eos_token_id)
-storyteller, texts, steps = make_engine(story_model, limits, story_tokenizer), {}, []
-for story in (STORIES[0], STORIES[2], STORIES[4]):
-    texts[story.name] = story.prompt
-    storyteller.add_request(story.name, story_tokenizer(story.prompt).input_ids,
-                            Params(max_tokens=24, ignore_eos=True))
-while storyteller.has_unfinished():
-    steps.append("")
-    for event in storyteller.step():
-        texts[event.request_id] += story_tokenizer.decode(event.token_ids)
-        steps[-1] += event.request_id
-print("who gets a token, step by step:", "".join(steps))
-print("the last story's first token comes in step",
-      next(n for n, names in enumerate(steps, 1) if story.name in names))
-for name, text in texts.items():
-    print(f"{name}: {text}")
+
+
+def tell(make_engine):
+    limits = Limits(max_model_len=256, eos_token_id=story_tokenizer.eos_token_id)
+    engine, texts, steps = make_engine(story_model, limits, story_tokenizer), {}, []
+    for story in (STORIES[0], STORIES[2], STORIES[4]):
+        texts[story.name] = story.prompt
+        engine.add_request(story.name, story_tokenizer(story.prompt).input_ids,
+                           Params(max_tokens=24, ignore_eos=True))
+    while engine.has_unfinished():
+        events = engine.step()
+        for event in events:
+            texts[event.request_id] += story_tokenizer.decode(event.token_ids)
+        steps.append("".join(event.request_id for event in events))
+    print(f"{len(steps)} steps, and who gets a token in each:", " ".join(steps))
+    for name, text in texts.items():
+        print(f"{name}: {text}")
+
+
+tell(make_engine)
 
 # %% [markdown]
 """
@@ -183,16 +183,16 @@ print(f"in all {sum(each.num_prompt for each in arrivals)} + "
 """
 An engine with a cache computes each token once, except the last of each answer: 272 + 236 − 16 = 492.
 
-**17.c** How many does the engine without one compute? Work out one typical request in your head and multiply; within
+**17.a** How many does the engine without one compute? Work out one typical request in your head and multiply; within
 30 % is a hit.
 """
 
 # %%
-predict("17.c", ...)  # tokens
+predict("17.a", ...)  # tokens
 
 # %%
 again = [each.num_prompt + done for each in arrivals for done in range(each.max_tokens)]
-reveal("17.c", sum(again), "tokens", tolerance=0.3)
+reveal("17.a", sum(again), "tokens", tolerance=0.3, how="Computed")
 
 # %% [markdown]
 """
@@ -203,8 +203,8 @@ Now the race: your engine and the course's, in turns. Times compare only within 
 - *p99*: the time that 99 of 100 requests don't exceed. Of 16 requests, it is almost the longest.
 - *Memory at peak*: for your engine, slots. Once it has a cache, each may grow to a whole context of 64 tokens. The
   course's takes blocks of 4 tokens, as it needs them (lesson 03).
-- *Lines of code*: the course's engine also samples, makes text and keeps metrics (lesson 12), shares prefixes (11) and
-  preempts (10).
+- *Lines of code*: with those that the engine imports from the course. The course's engine also samples, makes text and
+  keeps metrics (lesson 12), shares prefixes (11) and preempts (10).
 """
 
 # %% tags=["measured"]
@@ -214,76 +214,63 @@ mine.table()
 # %% [markdown]
 """
 Two rows show what the course's engine does and yours doesn't: it computes a fourteenth of the tokens, thanks to a
-cache, in a third of the steps, thanks to batch slots. You build the cache; the slots are the project.
-
-**17.d** By what factor will a cache raise your engine's tokens per second, if it computes a fourteenth of the tokens?
-Within 30 % is a hit. And which of the two brings more on this workload, the cache or the slots? Two tables will tell.
-"""
-
-# %%
-predict("17.d", ...)  # times
-
-# %% [markdown]
-"""
-## Build: a cache
-
-**Exercise 17.3: `make_cached_engine(model, limits, tokenizer)`.** Change your engine so that no token is computed
-twice, and the last one of an answer never. For example, a prompt of 5 tokens with an answer of 4 takes 4 steps, which
-compute 5, 1, 1 and 1 tokens. Everything else stays as it is. One engine serves many requests, one after the other; an
-id may come again after its request has ended. If your `abort` is written, a request may also end by an abort, even
-while it runs. `DynamicCache` is that of lesson 00.
-
-Return the engine as in 17.1. Both cells read the same file, so `make_engine` gets the cache, too. The check counts the
-tokens of each step, and then does what 17.1's does.
-"""
-
-# %% exercise="17.3"
-from lessons_lib.conformance.examples.cached_engine import make_cached_engine
-
-# %% tags=["measured"]
-cached = race(make_cached_engine, "with a cache",
-              against=("slow_engine.py", make_slow_engine), seed=0)
-with_cache, without = (each["tokens_per_second"] for each in cached.figures().values())
-reveal("17.d", with_cache / without, "times", tolerance=0.3)
-cached.table()
-
-# %% [markdown]
-"""
-A fourteenth of the tokens, but nowhere near fourteen times the rate. The model is tiny and its texts are short, so
-most of a step is fixed overhead (lesson 00), and both engines pay it 236 times. On a large model with long texts, a
-cache is the first thing to build: for 8 billion parameters and 8,192 tokens, lesson 00 has at least 124 ms a token
-without a cache, and about 4.8 with one. So measure with the model and the requests that you serve.
-
-Here the steps are what's left to save. An engine with batch slots is
-`lessons_lib/conformance/examples/small_engine.py`, one solution of the project.
+cache, in a third of the steps, thanks to batch slots. Your next engine has both.
 
 ## Predict: what do slots save?
 
 An engine has three batch slots. Six requests arrive at once: five want 2 tokens each, and the last wants 12. Their
 prompts are short, and a request gets its first token in its first step.
 
-**17.a** How many steps does it take with continuous batching?
+**17.b** How many steps does it take with continuous batching?
 
-**17.b** And with static batching, in waves of three?
+**17.c** And with static batching, in waves of three?
 """
 
 # %%
-predict("17.a", ...)  # steps
 predict("17.b", ...)  # steps
+predict("17.c", ...)  # steps
+
+# %% [markdown]
+"""
+## Build: the loop that batches
+
+A step of the new engine goes like this:
+
+1. **Admit.** While a slot is free (`max_num_seqs`), the request that has waited longest takes it.
+2. **Choose.** Each running request computes its uncomputed tokens: at first its prompt, later its newest token. All
+   together are at most `max_num_batched_tokens`, so a long prompt may take several steps.
+3. **Compute.** One pass over one packed row.
+4. **Append.** A request whose tokens are all computed gets a token. One that ends leaves its slot.
+
+The row is lesson 05's, and you may import it from `lessons_lib.attention.packing`:
+
+    packed = pack(new_tokens, cached_lens)   # a list of tokens, and a cached length, for each request
+    joined = concatenate_caches(caches)      # a request's first cache: DynamicCache() of transformers
+    logits = packed_forward(model, packed, joined)  # row i: after the last of new_tokens[i]
+    caches = scatter_cache(joined, packed)   # each request's cache, with its new tokens
+
+**Exercise 17.2: `make_batching_engine(model, limits, tokenizer)`.** Write this engine in `engine.py`, and return it as
+in 17.1. Keep a copy of the first one: when the suite names a wrong token, compare with it. The check tries the items of
+`answers` and of `batches`: no answer changes, slots and budget hold, requests start in order of arrival, passes are
+shared, and no token is computed twice. `judge_package("batches")` tells you where you are.
+"""
+
+# %% exercise="17.2"
+from lessons_lib.conformance.examples.batching_engine import make_batching_engine
 
 # %%
 def in_waves(lengths):
-    return sum(steps_of(make_small_engine, wave, max_num_seqs=3)
+    return sum(steps_of(make_batching_engine, wave, max_num_seqs=3)
                for wave in (lengths[:3], lengths[3:]))
 
 
 wanted = [2, 2, 2, 2, 2, 12]
-print(f"your engine: {steps_of(make_engine, wanted, max_num_seqs=3)} steps")
-reveal("17.a", steps_of(make_small_engine, wanted, max_num_seqs=3), unit="steps")
-reveal("17.b", in_waves(wanted), unit="steps")
+reveal("17.b", steps_of(make_batching_engine, wanted, max_num_seqs=3), unit="steps")
+reveal("17.c", in_waves(wanted), unit="steps")
 turned = wanted[::-1]
-print(f"long one first: {steps_of(make_small_engine, turned, max_num_seqs=3)} steps, "
+print(f"long one first: {steps_of(make_batching_engine, turned, max_num_seqs=3)} steps, "
       f"in waves {in_waves(turned)}")
+tell(make_batching_engine)
 
 # %% [markdown]
 """
@@ -291,16 +278,44 @@ Continuous batching saves nothing over waves here: the long request starts in th
 one first, its 12 tokens take 12 steps, and all others fit into the two slots next to it. Only the waves still take 14.
 So the order of arrival decides what a scheduler can gain.
 
-And in the race, where the requests arrive one by one? Both engines have a cache now:
+The stories are the same, and each reader gets a token in every step.
+
+## Measure: the cache, then the slots
+
+With one slot, your new engine is the old one with a cache. It computes a fourteenth of the tokens in as many steps.
+
+**17.d** By what factor does the cache alone raise the tokens per second? Within 30 % is a hit. And which of the two
+brings more on this workload, the cache or the slots? Two tables will tell.
+"""
+
+# %%
+predict("17.d", ...)  # times
+
+# %% tags=["measured"]
+def make_one_slot(model, limits, tokenizer):
+    return make_batching_engine(model, replace(limits, max_num_seqs=1), tokenizer)
+
+
+cached = race(make_one_slot, "a cache, one slot",
+              against=("slow_engine.py", make_slow_engine), seed=0)
+with_cache, without = (each["tokens_per_second"] for each in cached.figures().values())
+reveal("17.d", with_cache / without, "times", tolerance=0.3)
+cached.table()
+
+# %% [markdown]
+"""
+A fourteenth of the tokens, and yet it's hardly faster, or even slower. The model is tiny and its texts are short, so
+most of a step is fixed overhead (lesson 00). Both engines pay it 236 times, and joining and splitting caches adds to
+it. On a large model with long texts, a cache is the first thing to build: for 8 billion parameters and 8,192 tokens, lesson 00 has at
+least 124 ms a token without a cache, and about 4.8 with one. So measure with the model and the requests that you serve.
 """
 
 # %% tags=["measured"]
-small = race(make_small_engine, "small_engine.py",
-             against=("with a cache", make_cached_engine), seed=0)
-small.table()
+slots = race(make_batching_engine, "four slots", against=("one slot", make_one_slot), seed=0)
+slots.table()
 
 # %%
-draw_compare(*small.timelines()[::-1], names=("with a cache", "small_engine.py"))
+draw_compare(*slots.timelines()[::-1], names=("one slot", "four slots"))
 
 # %% [markdown]
 """
@@ -312,16 +327,16 @@ four requests may fill a whole context.
 
 Now you write a test of your own. The contract says of `abort`: *no token follows*.
 
-**Exercise 17.4: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
-`assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an engine with these `Limits` and a small model, whose
-tokens are 0 to 96; you may make several. A request is
+**Exercise 17.3: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort,
+whether the request was running or still waiting; an `assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an
+engine with these `Limits` and a small model, whose tokens are 0 to 96; you may make several. A request is
 `engine.add_request("a", [5, 7], Params(max_tokens=6, ignore_eos=True))`. Every engine that keeps the contract must
-pass, whatever it does otherwise. The check tries your test on five right engines, and on wrong ones of two kinds.
+pass, whatever it does otherwise: its next `step` may return `NewTokens` without tokens and with "abort", for example.
+The check tries your test on five right engines, and on wrong ones of two kinds.
 """
 
-# %% exercise="17.4"
+# %% exercise="17.3"
 from collections.abc import Callable
-from typing import Any
 
 from lessons_lib.conformance.contract import Params
 
@@ -330,12 +345,11 @@ from lessons_lib.conformance.break_in.one_test import test_an_abort
 # %% [markdown]
 """
 Does your own engine pass it, too? If its `abort` isn't written yet, write it now: the next cell reads your file anew.
-(If 17.1 hadn't passed when you ran its cells, run them again: until then, `make_engine` is the course's.)
 """
 
 # %%
 def of_my_engine(**limits):
-    return make_engine(a_model("qwen2"), Limits(**limits), byte_tokenizer())
+    return make_batching_engine(a_model("qwen2"), Limits(**limits), byte_tokenizer())
 
 
 error = error_of(test_an_abort, of_my_engine)
@@ -345,19 +359,16 @@ print("your engine:", "passes" if error is None else f"fails: {error}")
 """
 ## Predict: what does your engine get wrong?
 
-`batches` and `manners` are the levels of the project. You have built neither. How much of them holds already? Here are
-eight of their items:
+The level after `batches` is `manners`. You have built nothing for it but `abort`. How much of it holds already? Here
+are eight of its items:
 """
 
 # %%
-NAMES = {
-    "batches": ("ragged", "no_more_than_the_slots", "a_freed_slot_is_taken",
-                "passes_are_shared"),
-    "manners": ("empty_prompt", "id_in_use", "lists_are_copied", "a_pass_fails"),
-}
-wanted = [f"{level}.{name}" for level, names in NAMES.items() for name in names]
+NAMES = ("empty_prompt", "unknown_token", "id_in_use", "id_of_the_aborted", "lists_are_copied",
+         "abort_frees_the_slot", "a_pass_fails", "waiting_survive_a_fault")
+manners = next(level for level in LEVELS if level.name == "manners")
 eight = dict(zip("ABCDEFGH",
-                 [item for level in LEVELS for item in level.items if item.name in wanted]))
+                 [item for item in manners.items if item.name.split(".")[1] in NAMES]))
 Table(
     columns=["", "item", "what must hold"],
     rows=[[letter, item.name, item.sentence.replace("`", "")]
@@ -366,11 +377,11 @@ Table(
 
 # %% [markdown]
 """
-(In H, one pass of the model raises, once before its layers and once after them, and the suite goes on calling `step`.)
-**Decide** for each of the eight: does your engine with its cache keep it? Put the letters of those that it breaks into
-the cell after next. Then guess for a whole level:
+(In G, one pass of the model raises, once before its layers and once after them, and the suite goes on calling `step`.)
+For each of the eight, does your engine keep it? Write the letters of those that it breaks in the cell after next. Then
+guess for the whole level:
 
-**17.e** `batches` has 16 items. How many of them does your engine keep?
+**17.e** `manners` has 15 items that need no stream. How many of them does your engine keep?
 """
 
 # %%
@@ -379,38 +390,38 @@ predict("17.e", ...)  # items
 # %%
 BROKEN_ONES = None  # such as "AH"
 
-report = judge(make_cached_engine, [Level("eight", "", list(eight.values()))])
+report = judge(make_batching_engine, [Level("eight", "", list(eight.values()))])
 rows = []
 for letter, verdict in zip(eight, report.verdicts["eight"]):
     guess = "–" if BROKEN_ONES is None else SIGNS[BROKEN if letter in BROKEN_ONES else HELD]
     rows.append([letter, verdict.item.name, guess, SIGNS[verdict.status], verdict.reason])
-batches = judge(make_cached_engine, [level for level in LEVELS if level.name == "batches"])
-reveal("17.e", len(batches.held), "items of `batches`")
+plain = [item for item in manners.items if STREAM not in item.needs]
+held = judge(make_batching_engine, [Level("plain", "", plain)]).held
+reveal("17.e", len(held), f"of {len(plain)} items")
 Table(columns=["", "item", "your guess", "it is", "why"], rows=rows)
 
 # %% [markdown]
 """
-Most of `batches` says what a batch must *not* do: change an answer, lose a request, run too many. With one request at a
-time, that's easy. Only C and D ask for slots. G holds if lists are copied.
+E holds if lists are copied, D and F if an abort removes all that is kept of the request.
 
-H is harder than it looks. If the pass fails after its layers and is tried again with the same cache, the keys of its
-tokens are in it twice, and the answer is wrong. Does your engine keep a cache only once its pass has returned?
+G is harder than it looks. If a pass fails after its layers and is tried again with the same cache, the keys of its
+tokens are in it twice, and the answer is wrong. Here the pass writes into `joined`, a copy, and requests change only
+once it has returned.
 
-E and F are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and those
-behind it wait forever. If two requests have the same id, their tokens can't be told apart. **Mend both now**, unless
-your engine refuses them already: a few lines at the beginning of `add_request`, before anything is appended. Write them
-in `engine.py`, and run the cell again: if 17.3 has passed, it reads your file anew, and the rows turn to ✓.
+A to C are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and all
+others wait forever. If two requests have the same id, their tokens can't be told apart. **Mend them now**, unless your
+engine refuses them already: a few lines at the beginning of `add_request`, before anything is appended. Write them in
+`engine.py`, and run the cell again: if 17.2 has passed, it reads your file anew, and the rows turn to ✓.
 (`add_request` in `lessons_lib/conformance/examples/small_engine.py` has these lines.)
 
 ## What is still wrong
 
-**A suite finds what it looks for.** At first, H failed passes only before their layers, and an engine with the flaw
-above passed it. A reader of this lesson found that.
+**A suite finds what it looks for.** At first, G failed passes only before their layers, and an engine with the flaw
+above passed it. And the end token was always 12, so an engine with a 12 written into it passed. Readers of this
+lesson found both.
 
-**Your engine serves one request at a time.** The project ends that.
-
-**The small engine copies every cache in every step**, and each may grow to a whole context. The medium size replaces
-this with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
+**Your engine copies every cache in every step**, and each may grow to a whole context. The medium size replaces this
+with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
 
 **It runs on one CPU.** Lesson 13 says what changes on a GPU.
 
@@ -449,38 +460,32 @@ quiz("17")
 """
 ## Further (optional)
 
-None of this is part of the lesson's 90 minutes. The first section is the project. The break-in after it takes an hour,
-is graded without a stopwatch, and gives points for parts of it.
+None of this is part of the lesson's 90 minutes. The project comes first. The break-in after it takes an hour, and gives
+points for parts of it.
 """
 
 # %% [markdown]
 """
-### Project: a small engine (about 110 minutes, in one or two sittings)
+### Project: the small engine (about 60 minutes)
 
-Your engine has the level `answers`. Two more levels make it a small one. Keep this version in a file of its own: when
-the suite names a wrong token, compare with it.
-
-1. **`batches`, about 45 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may
-   import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`,
-   `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache
-   with its new tokens. Row *i* of the logits has those after the last token of `new_tokens[i]`. A request's first cache
-   is an empty `DynamicCache()` of transformers.
-2. **`manners`, about 60 minutes.** Check before you append. Abort in every state. The reader of a stream may leave,
-   even before its first `next`. The model may raise. First read the rest of the contract:
+Your engine has the levels `answers` and `batches`. `manners` makes it a small one: check before you append; abort in
+every state; the reader of a stream may leave, even before its first `next`; the model may raise. First read what the
+contract says of `stream`:
 """
 
 # %%
+from lessons_lib.conformance import contract
+
 print(inspect.getsource(contract.Engine.stream))
 judge_package("small")
 
 # %% [markdown]
 """
-**Exercise 17.5: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
-to the first that doesn't hold. The cell after it has the levels and the race of the new engine: yours, or
-`small_engine.py`, which uses torch and the model only, without lesson 05's functions.
+**Exercise 17.4: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
+to the first that doesn't hold. The cell after it has the levels and the race of the new engine.
 """
 
-# %% exercise="17.5"
+# %% exercise="17.4"
 from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.examples.small_engine import make_engine
 
@@ -534,15 +539,13 @@ break_in([test_one_request]).table()
 
 # %% [markdown]
 """
-**Exercise 17.2: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed
+**Exercise 17.5: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed
 assertion does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop
 ends. Each mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
 """
 
-# %% exercise="17.2"
+# %% exercise="17.5"
 import json
-from collections.abc import Callable
-from typing import Any
 
 from lessons_lib.conformance.break_in.examples import break_in_tests
 

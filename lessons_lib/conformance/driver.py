@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lessons_lib.conformance.contract import BLOCKS, STEPS, Limits, NewTokens, Params, features_of
-from lessons_lib.conformance.oracle import END, a_model, a_prompt, expected
+from lessons_lib.conformance.oracle import a_model, a_prompt, expected
 from lessons_lib.conformance.texts import byte_tokenizer
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
@@ -102,7 +102,7 @@ class Run:
 
     Args:
         make_engine: of the engine that is judged.
-        family: of its model.
+        family, vocab_size: of its model.
         limits: fields of `Limits`; its defaults apply to the others.
 
     Attributes:
@@ -116,12 +116,11 @@ class Run:
         NotOffered: `make_engine` raised NotImplementedError.
     """
 
-    tokenizer: Any = byte_tokenizer()
-
-    def __init__(self, make_engine: MakeEngine, family: str = "qwen2", /, **limits: int):
+    def __init__(self, make_engine: MakeEngine, family: str = "qwen2", /, vocab_size: int = VOCAB_SIZE, **limits: int):
         self.make_engine, self.family, self.limits = make_engine, family, Limits(**limits)
+        self.tokenizer: Any = byte_tokenizer(self.limits.eos_token_id)
         self.runs = [self]
-        model = a_model(family)
+        model = a_model(family, vocab_size)
         self.watch = ModelWatch(model)
         try:
             self.engine = make_engine(model, self.limits, self.tokenizer)
@@ -193,6 +192,16 @@ class Run:
             raise Broken(
                 f"{what}: add_request refused it, and the number of free blocks changed. A refusal changes nothing."
             )
+
+    def always_refuses(self, what: str, prompt: Any, **params: Any) -> None:
+        """An idle engine refuses it, and one whose requests then go on."""
+        self.must_refuse(what, prompt, params)
+        self.add(a_prompt(5), 6)
+        self.step()
+        self.must_refuse(what + ", while another runs", prompt, params)
+        self.finish()
+        self.add(a_prompt(3), 2, name="wrong")  # the id is free
+        self.finish()
 
     def step(self) -> list[NewTokens]:
         """One step. What it returns is checked and kept."""
@@ -335,7 +344,17 @@ class Run:
         for name, served in self.requests.items():
             if name in but or served.is_aborted or (may_fail and served.finish_reason == "error"):
                 continue
-            check_answer(self.family, f"request {name!r}", served, len(self.requests))
+            self.check_answer(name)
+
+    def check_answer(self, name: str) -> None:
+        """A request that has ended has the tokens that `generate` gives its prompt alone."""
+        _check_answer(self.family, name, self.requests[name], len(self.requests), self.limits.eos_token_id)
+
+    def check_budget(self) -> None:
+        """No pass of the model has computed more tokens than a step may."""
+        most, budget = max(self.watch.passes, default=0), self.limits.max_num_batched_tokens
+        if most > budget:
+            raise Broken(f"max_num_batched_tokens is {budget}, and a pass of the model computed {most} tokens.")
 
     def free_blocks(self) -> int:
         self.needs(BLOCKS)
@@ -359,10 +378,10 @@ class Run:
             )
 
 
-def check_answer(family: str, name: str, served: Served, company: int = 1) -> None:
+def _check_answer(family: str, name: str, served: Served, company: int, end: int) -> None:
     params = served.params
-    right = expected(family, served.prompt, params.max_tokens, params.ignore_eos, params.stop_token_ids)
-    case = f"{name} ({served}, {family}, {company} in all)"
+    right = expected(family, served.prompt, params.max_tokens, params.ignore_eos, params.stop_token_ids, end)
+    case = f"request {name!r} ({served}, {family}, {company} in all)"
     if served.finish_reason == "error":
         raise Broken(f"{case} ended with 'error'; nothing had failed.")
     if served.given not in (None, served.prompt):
@@ -377,9 +396,9 @@ def check_answer(family: str, name: str, served: Served, company: int = 1) -> No
         )
         raise Broken(
             f"{case}: `generate` gives {_shown(right, same)}, the engine gave {_shown(served.tokens, same)}. "
-            f"{_difference(same, len(served.tokens), len(right))}{_why_it_ended(served, same, right)}"
+            f"{_difference(same, len(served.tokens), len(right))}{_why_it_ended(served, same, right, end)}"
         )
-    ends = (*params.stop_token_ids, *(() if params.ignore_eos else (END,)))
+    ends = (*params.stop_token_ids, *(() if params.ignore_eos else (end,)))
     reason = "stop" if right[-1] in ends else "length"
     if served.finish_reason != reason:
         raise Broken(f"{case}: finish_reason is {served.finish_reason!r}; it must be {reason!r}.")
@@ -394,20 +413,20 @@ def _difference(same: int, got: int, wanted: int) -> str:
     return f"{told} the same; then they differ." if same else "The first token differs."
 
 
-def _why_it_ended(served: Served, same: int, right: list[int]) -> str:
+def _why_it_ended(served: Served, same: int, right: list[int], end: int) -> str:
     """Why an answer that is right so far may have ended too early or too late; "" if nothing tells."""
     params, length = served.params, len(served.prompt) + len(served.tokens)
     is_cut = 0 < same == len(served.tokens) < len(right)
-    if is_cut and params.ignore_eos and served.tokens[-1] == END:
-        return f" The last one that came is {END}, the end token, and the request has `ignore_eos`."
+    if is_cut and params.ignore_eos and served.tokens[-1] == end:
+        return f" The last one that came is {end}, the end token, and the request has `ignore_eos`."
     if is_cut and served.finish_reason == "length" and length == params.max_tokens:
         return (
             f" It ended with 'length', and the prompt and the answer are {len(served.prompt)} + {len(served.tokens)} = "
             f"{length} tokens. Does max_tokens count the prompt in your engine? It limits the answer alone."
         )
-    if same == len(right) < len(served.tokens) and right[-1] == END:
-        told = f" {END} is the end token"
-        if params.ignore_eos and END in params.stop_token_ids:
+    if same == len(right) < len(served.tokens) and right[-1] == end:
+        told = f" {end} is the end token of these `limits`"
+        if params.ignore_eos and end in params.stop_token_ids:
             told += ", and here also a stop token of the request. `ignore_eos` says nothing of its stop tokens"
         return f"{told}."
     return ""

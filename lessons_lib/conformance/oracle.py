@@ -14,9 +14,12 @@ END = 12
 LONGEST = 63
 
 
-def a_model(family: str) -> PreTrainedModel:
+def a_model(family: str, vocab_size: int = VOCAB_SIZE) -> PreTrainedModel:
     """A model of its own for an engine, which may change it."""
-    return copy.deepcopy(tiny_model(family, seed=3))
+    model = copy.deepcopy(tiny_model(family, seed=3))
+    if vocab_size != VOCAB_SIZE:
+        model.resize_token_embeddings(vocab_size)
+    return model
 
 
 def a_prompt(length: int, seed: int = 0) -> list[int]:
@@ -37,12 +40,17 @@ def _generated(family: str, prompt: tuple[int, ...], max_tokens: int) -> list[in
 
 
 def expected(
-    family: str, prompt: list[int], max_tokens: int, ignore_eos: bool = False, stop_token_ids: tuple[int, ...] = ()
+    family: str,
+    prompt: list[int],
+    max_tokens: int,
+    ignore_eos: bool = False,
+    stop_token_ids: tuple[int, ...] = (),
+    end: int = END,
 ) -> list[int]:
     """The greedy answer of a prompt that is alone, up to the end token, which is part of it."""
     rounded = next((each for each in (8, 16, 32) if max_tokens <= each), LONGEST + 1)  # so that items share answers
     answer = _generated(family, tuple(prompt), min(rounded, LONGEST + 1 - len(prompt)))[:max_tokens]
-    ends = {*stop_token_ids, *(() if ignore_eos else (END,))}
+    ends = {*stop_token_ids, *(() if ignore_eos else (end,))}
     for index, token in enumerate(answer):
         if token in ends:
             return answer[: index + 1]

@@ -18,13 +18,13 @@ CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor
 
 
 @cache
-def byte_tokenizer() -> PreTrainedTokenizerBase:
+def byte_tokenizer(end: int = END) -> PreTrainedTokenizerBase:
     """Each token is a byte, so that the text of an answer and its tokens can be read off each other."""
     shown_as = bytes_to_unicode()
     vocabulary = {shown_as[PARTS.get(token, ord("!") + token)]: token for token in range(97)}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = ByteLevelDecoder()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=shown_as[ord("!") + END])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=shown_as[PARTS.get(end, ord("!") + end)])
     fast.chat_template = CHAT_TEMPLATE
     return fast

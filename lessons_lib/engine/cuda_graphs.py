@@ -15,10 +15,16 @@ class GraphSize(NamedTuple):
 
     Attributes:
         num_tokens: new tokens of all sequences; None in a step of decodes, where each sequence has one.
+        num_extra: logits besides one of each sequence, in a step with guesses (lesson 18).
     """
 
     num_seqs: int
     num_tokens: int | None = None
+    num_extra: int = 0
+
+
+# Smallest first. A step with guesses reads all weights however few they are, so padding costs little.
+VERIFYING = [GraphSize(seqs, n, n) for seqs, n in ((8, 8), (8, 16), (8, 40), (64, 64), (64, 128), (64, 320))]
 
 
 def captured_batch_sizes(max_num_seqs: int) -> list[int]:

@@ -11,14 +11,15 @@ from lessons_lib.engine.draft_lengths import Guess
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.models.loading import BUNDLED_DRAFT
+from lessons_lib.models.loading import BUNDLED_DRAFT, no_progress_bar
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
 def bundled_draft(target: PreTrainedModel) -> PreTrainedModel:
     """The draft of the bundled model, on the device and in the dtype of the larger one."""
-    loaded: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DRAFT, dtype=target.dtype, local_files_only=True)
+    with no_progress_bar():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DRAFT, dtype=target.dtype, local_files_only=True)
     draft: PreTrainedModel = loaded.eval().requires_grad_(False).to(target.device)
     return draft
 

@@ -13,6 +13,7 @@ from lessons_lib.attention.custom_op import OperatorCache, operator_logits
 from lessons_lib.attention.hf_backend import ForwardBatch, paged_attention_in
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import (
+    VERIFYING,
     Capture,
     CudaCapture,
     GraphSize,
@@ -43,6 +44,7 @@ class GPUModelRunner(ModelRunner):
         sizes: batches of decodes are padded to one of these.
         token_counts: batches with several tokens of a sequence are padded to one of these, and to the largest of
             `sizes`. Larger ones aren't captured.
+        verifying: the graphs of steps with guesses, captured when they are first needed.
         previous_tokens: the tokens of the step in flight, int64 [largest size], on the device.
     """
 
@@ -77,6 +79,7 @@ class GPUModelRunner(ModelRunner):
         num_tokens = max([self.sizes[-1], *self.token_counts])
         self.buffers = InputBuffers(self.sizes[-1], num_tokens, width, block_size, model.device)
         self.previous_tokens = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
+        self.verifying = [s for s in VERIFYING if graphs and s.num_seqs <= max_num_seqs and s.num_extra <= num_tokens]
         self.compiled = compiled
         self._logits = compiled_logits(self.cache) if compiled else operator_logits
         self.joined = join_projections(model) if compiled else []
@@ -96,10 +99,8 @@ class GPUModelRunner(ModelRunner):
     def forward_with(self, size: GraphSize | None, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """`forward`, from the graph of this size, or without one."""
         batch = self.prepare(scheduler_output, size)
-        if self.store and size:
-            logits = self.replay(self.store, size, batch)
-        else:
-            logits = self.compute(batch.to(self.model.device))
+        store, device = self.store, self.model.device
+        logits = self.replay(store, size, batch) if store and size else self.compute(batch.to(device))
         num_seqs, padded = len(scheduler_output.num_scheduled_tokens), len(batch.context_lens)
         if len(logits) == padded:
             return logits[:num_seqs]
@@ -110,7 +111,7 @@ class GPUModelRunner(ModelRunner):
         wanted."""
         scheduled, num_tokens = scheduler_output.num_scheduled_tokens, scheduler_output.num_tokens
         if not self.store or scheduler_output.drafts:
-            return None
+            return next((s for s in self.verifying if s.num_seqs >= len(scheduled) and s.num_extra >= num_tokens), None)
         if num_tokens == len(scheduled):
             return GraphSize(next_size(num_tokens, self.sizes))
         if num_tokens > max(self.token_counts, default=0) or any(sequence.prompt_logits for sequence in scheduled):

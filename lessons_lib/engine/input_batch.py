@@ -75,6 +75,7 @@ class BlockTables:
 def forward_batch(
     scheduler_output: SchedulerOutput, tables: BlockTables, block_size: int,
     previous_rows: Mapping[Sequence, int] | None = None, num_seqs: int | None = None, num_tokens: int | None = None,
+    num_extra: int = 0,
 ) -> ForwardBatch:  # fmt: skip
     """The batch of a scheduled step, on the CPU, padded with sequences and tokens that nothing reads.
 
@@ -84,6 +85,7 @@ def forward_batch(
         num_seqs: number of sequences of the batch, at least those of the step; if None, no padding.
         num_tokens: number of tokens of the batch, at least those of the step. Those that are too many belong to no
             sequence, and sequences that are too many have no token. If None, each of them has one.
+        num_extra: number of logits besides one of each sequence, at least those that are wanted; 0 for just those.
     """
     scheduled = scheduler_output.num_scheduled_tokens
     padding = 0 if num_seqs is None else num_seqs - len(scheduled)
@@ -97,6 +99,7 @@ def forward_batch(
     positions = np.arange(ends[-1]) + (contexts - ends)[seq_ids]
     blocks, offsets = np.divmod(positions, block_size)
     input_ids = with_drafts(scheduler_output, next_tokens(scheduler_output, previous_rows or {}))
+    logits_index = np.concatenate([ends - 1, *extra_logits_index(scheduler_output, ends[: len(scheduled)])])
     total = num_tokens or ends[-1]
     arrays = dict(
         input_ids=_filled_up(input_ids, total, 0),
@@ -107,7 +110,7 @@ def forward_batch(
         cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
         context_lens=contexts.astype(np.int32),
         block_tables=block_tables,
-        logits_index=np.concatenate([ends - 1, *extra_logits_index(scheduler_output, ends[: len(scheduled)])]),
+        logits_index=_filled_up(logits_index, max(len(logits_index), len(ends) + num_extra), 0),
         max_lens=np.array([counts.max(), contexts.max()]),
     )
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})

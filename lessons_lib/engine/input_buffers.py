@@ -7,7 +7,6 @@ from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.engine.cuda_graphs import GraphSize
 
 OF_TOKENS = ("input_ids", "positions", "slot_mapping")
-OF_SEQUENCES = ("logits_index", "context_lens", "block_tables")
 
 
 class InputBuffers:
@@ -25,7 +24,7 @@ class InputBuffers:
         """
         # Tensors of 8-byte elements come first, so that each one begins at a multiple of its element size.
         shapes = dict.fromkeys(OF_TOKENS, (np.int64, (num_tokens,))) | {
-            "logits_index": (np.int64, (num_seqs,)),
+            "logits_index": (np.int64, (num_seqs + num_tokens,)),
             "context_lens": (np.int32, (num_seqs,)),
             "block_tables": (np.int32, (num_seqs, table_width)),
             "cu_seqlens_q": (np.int32, (num_seqs + 1,)),
@@ -42,8 +41,10 @@ class InputBuffers:
             num_seqs, num_tokens = size.num_seqs, size.num_tokens or size.num_seqs
             self._sizes[size] = ForwardBatch(
                 **{name: self._view(name, num_tokens) for name in OF_TOKENS},
-                **{name: self._view(name, num_seqs) for name in OF_SEQUENCES},
+                context_lens=self._view("context_lens", num_seqs),
+                block_tables=self._view("block_tables", num_seqs),
                 cu_seqlens_q=self._view("cu_seqlens_q", num_seqs + 1),
+                logits_index=self._view("logits_index", num_seqs + size.num_extra),
                 # Bounds: a graph's kernels start programs for the longest context, and those without keys exit.
                 max_lens=torch.tensor([self.num_tokens if size.num_tokens else 1, self.longest]),
             )

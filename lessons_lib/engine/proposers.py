@@ -1,7 +1,7 @@
 """Lesson 18: what guesses the next tokens of a text."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,47 +11,63 @@ from lessons_lib.models.loading import ASSETS
 from lessons_lib.scheduling.sequence import Sequence
 
 
+def ngram_guesser(texts: Iterable[list[int]], longest: int = 4) -> Callable[[list[int], int], list[Guess]]:
+    """Count which token follows which in texts, and make a function that guesses from these counts.
+
+    Args:
+        texts: token ids, read once. No n-gram reaches from one text into the next.
+        longest: tokens of a context, at most; 1 or more.
+
+    Returns:
+        function (tokens, most) -> up to `most` guesses how `tokens` goes on, each by the longest context, of `longest`
+        last tokens or fewer, that a text goes on from. Guesses count as tokens for those that follow them.
+    """
+    counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    for text in texts:
+        for end in range(1, len(text)):
+            for size in range(1, min(longest, end) + 1):
+                counts[tuple(text[end - size : end])][text[end]] += 1
+    following = {
+        context: Guess(token, count / (found.total() + 1))  # what was seen once is no certainty
+        for context, found in counts.items()
+        for token, count in found.most_common(1)
+    }
+
+    def guess(tokens: list[int], most: int) -> list[Guess]:
+        draft: list[Guess] = []
+        tokens = tokens[-longest:]
+        while len(draft) < most:
+            contexts = (tuple(tokens[start:]) for start in range(len(tokens)))
+            best = next((following[each] for each in contexts if each in following), None)
+            if best is None:
+                break
+            draft.append(best)
+            tokens = [*tokens, best.token][-longest:]
+        return draft
+
+    return guess
+
+
 @dataclass(frozen=True)
 class NgramTable:
     """Guesses what most often followed the newest tokens in texts seen before.
 
     Attributes:
-        following: some tokens -> what followed them most often, and its share.
-        longest: of those tokens; the longest match counts.
+        guess: what `ngram_guesser` returns.
+        longest: how many of the newest tokens it looks at, at most.
     """
 
-    following: dict[tuple[int, ...], Guess]
-    longest: int
+    guess: Callable[[list[int], int], list[Guess]]
+    longest: int = 4
 
     @classmethod
     def of(cls, texts: Iterable[list[int]], longest: int = 4) -> "NgramTable":
         """Count what follows 1 to `longest` tokens in texts."""
-        counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
-        for text in texts:
-            for end in range(1, len(text)):
-                for size in range(1, min(longest, end) + 1):
-                    counts[tuple(text[end - size : end])][text[end]] += 1
-        following = {}
-        for context, found in counts.items():
-            [(token, count)] = found.most_common(1)
-            following[context] = Guess(token, count / (found.total() + 1))  # what was seen once is no certainty
-        return cls(following, longest)
+        return cls(ngram_guesser(texts, longest), longest)
 
     def propose(self, sequences: list[Sequence], most: int) -> list[list[Guess]]:
         """See Proposer."""
         return [self.guess(newest(each, self.longest), most) for each in sequences]
-
-    def guess(self, tokens: list[int], most: int) -> list[Guess]:
-        """Up to `most` guesses, each by the longest context that the table has."""
-        guesses: list[Guess] = []
-        while len(guesses) < most:
-            contexts = (tuple(tokens[-size:]) for size in range(min(self.longest, len(tokens)), 0, -1))
-            guess = next((self.following[each] for each in contexts if each in self.following), None)
-            if guess is None:
-                break
-            guesses.append(guess)
-            tokens = [*tokens[1 - self.longest :], guess.token] if self.longest > 1 else [guess.token]
-        return guesses
 
 
 @dataclass(frozen=True)
@@ -85,7 +101,7 @@ class NgramLookup:
 def own_stories() -> list[list[int]]:
     """Stories that the bundled model has drawn at temperature 1, each with its end token: 330,000 tokens."""
     tokens = np.load(ASSETS / "own_stories.npz")["tokens"]
-    return [story.tolist() for story in np.split(tokens, np.flatnonzero(tokens == 0) + 1)]
+    return [story.tolist() for story in np.split(tokens, np.flatnonzero(tokens == 0)[:-1] + 1)]
 
 
 def newest(sequence: Sequence, count: int) -> list[int]:

@@ -149,7 +149,7 @@ class SpeculativeCore(EngineCore):
             places[index] += len(output.drafts.get(request, ()))  # the row of the request is behind its last guess
         settings = ([values[index] for index in of_row] for values in (params, seeds))
         others: list[None] = [None] * (len(of_row) - len(processors))  # requests with rules have no guesses
-        return self.sample_rows(all_logits, *settings, places, [*processors, *others])
+        return self.sample_rows(all_logits[: len(of_row)], *settings, places, [*processors, *others])
 
     def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """See EngineCore. A step with guesses has a token for each row of its logits; the next one waits for them."""

@@ -1,6 +1,8 @@
 """Load a model and its tokenizer."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,20 @@ class DamagedModel(OSError):
     """The model's files exist but can't be read completely."""
 
 
+@contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """Meanwhile, transformers shows no progress of loading."""
+    from transformers import logging
+
+    is_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if is_shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 def load_model(
     name: str | os.PathLike[str] | None = None, device: str | None = None, dtype: "torch.dtype | None" = None
 ) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
@@ -44,7 +60,7 @@ def load_model(
     """
     # Imported here: in a browser there is no torch, and the sizes of `configuration` are needed there too.
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = BUNDLED_MODEL if name is None else name
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -52,17 +68,12 @@ def load_model(
     is_folder = Path(source).is_dir()
     # Never access the network for a local folder.
     where = {"local_files_only": True} if is_folder else {}
-    show_progress = logging.is_progress_bar_enabled()
-    if is_folder:
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **where)
-        tokenizer: Any = AutoTokenizer.from_pretrained(source, **where)
+        with no_progress_bar() if is_folder else nullcontext():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **where)
+            tokenizer: Any = AutoTokenizer.from_pretrained(source, **where)
     except Exception as error:
         raise load_error(source, is_folder, error) from error
-    finally:
-        if show_progress:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     model, report = loaded
     if reason := what_is_missing(model, tokenizer, report, Path(source) if is_folder else None):
         raise DamagedModel(f"the model {'in ' if is_folder else ''}{source} is incomplete: {reason}. {REMEDY}")

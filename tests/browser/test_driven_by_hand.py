@@ -113,3 +113,33 @@ def test_both_fit_and_can_be_read(opened, width, scheme):
     assert sheet.evaluate("each => each.scrollWidth <= each.clientWidth")
     if axe_source():
         assert axe_faults(page, axe_source()) == []
+
+
+def test_both_in_jupyterlab_which_leaves_them_the_keys(lab):
+    cells = ["from lessons_lib.viz.by_hand import mask_by_hand, pool_by_hand", "pool_by_hand()", "mask_by_hand()"]
+    opened = lab.open_notebook(lab.write_notebook("by_hand.ipynb", cells))
+    opened.run_all_cells()
+    assert opened.errors() == []
+    pool, mask = (opened.panel.locator(f"lessons-{kind}") for kind in ("pool", "mask"))
+    active = "window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+    pool.get_by_role("radio", name="A").press("ArrowRight")
+    lab.page.keyboard.press("Tab")
+    lab.page.keyboard.type("7")
+    lab.page.keyboard.press("Enter")
+    assert pool.locator(".told").inner_text().startswith("B, now 7 tokens")
+    pool.locator("[data-block='0']").focus()
+    lab.page.keyboard.press("ArrowRight")
+    assert pool.locator(".lot p").inner_text().startswith("block 1: B") and lab.page.evaluate(active) == 1
+    mask.locator("svg").focus()
+    for key in ("End", "ArrowUp", "ArrowLeft"):
+        lab.page.keyboard.press(key)
+    assert (
+        mask.locator(".told").inner_text().endswith("B, position 0, may not attend to C, position 0: another sequence.")
+    )
+    assert lab.page.evaluate(active) == 2 and opened.panel.locator(".jp-Cell").count() == len(cells)
+    for theme in ("Light", "Dark"):
+        opened.change_theme(f"JupyterLab {theme}")
+        for element in (pool, mask):
+            assert element.evaluate("each => getComputedStyle(each).colorScheme") == theme.lower()
+    opened.change_theme("JupyterLab Light")
+    opened.close()

@@ -66,20 +66,20 @@ def test_nbgrader_gets_points_in_parts(monkeypatch, tmp_path):
     monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.setenv("LESSONS_STRICT", "1")
     monkeypatch.setattr(grading, "MUTANTS", MUTANTS[:2])
-    reference = get_exercise("17.2").load_reference()
-    assert check("17.2", lambda: [TESTS["test_length"]]) is reference
-    shown = nbformat.v4.new_output("execute_result", {"text/plain": repr(points("17.2"))})
+    reference = get_exercise("17.5").load_reference()
+    assert check("17.5", lambda: [TESTS["test_length"]]) is reference
+    shown = nbformat.v4.new_output("execute_result", {"text/plain": repr(points("17.5"))})
     metadata = {"nbgrader": {"grade": True, "solution": False, "points": 12}}
     assert determine_grade(nbformat.v4.new_code_cell(outputs=[shown], metadata=metadata)) == (6.0, 12.0)
     with pytest.raises(judge.CheckFailed, match="returned no test"):
-        check("17.2", list)
-    assert points("17.2") == 0.0
+        check("17.5", list)
+    assert points("17.5") == 0.0
     monkeypatch.delenv("LESSONS_STRICT")
-    assert points("17.2") is None
+    assert points("17.5") is None
 
 
 def test_an_exercise_without_parts_earns_all_or_nothing():
     mistake = Outcome(Mistake("half right", earned=0.5), "", False, False, [])
     assert share_earned(get_exercise("17.1"), mistake) == 0.0
-    assert share_earned(get_exercise("17.2"), mistake) == 0.5
+    assert share_earned(get_exercise("17.5"), mistake) == 0.5
     assert share_earned(get_exercise("17.1"), Outcome(None, "", False, False, [])) == 1.0

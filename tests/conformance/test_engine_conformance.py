@@ -14,7 +14,8 @@ from transformers import DynamicCache
 from examples.engines.vllm import VllmEngine
 from lessons_lib.conformance.__main__ import main
 from lessons_lib.conformance.adapters.course import make_engine, make_overlapped_engine
-from lessons_lib.conformance.examples.cached_engine import CachedEngine
+from lessons_lib.conformance.examples.batching_engine import BatchingEngine
+from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels import LEVELS, levels_up_to, manners
 from lessons_lib.conformance.report import Verdict, is_reached, judge
@@ -149,7 +150,7 @@ def test_the_served_engine_speaks_the_protocol():
     assert report.broken == [] and report.reached == ["server"], report
 
 
-class KeepsTheCache(CachedEngine):
+class KeepsTheCache(SlowEngine):
     """Tries a failed pass again with the cache in which some layers have its keys already."""
 
     def next_token(self, prompt, answer):
@@ -159,7 +160,7 @@ class KeepsTheCache(CachedEngine):
         return int(self.model(input_ids=torch.tensor([new]), past_key_values=self.cache).logits[0, -1].argmax())
 
 
-@pytest.mark.parametrize("engine, status", [(CachedEngine, "held"), (KeepsTheCache, "broken")])
+@pytest.mark.parametrize("engine, status", [(BatchingEngine, "held"), (KeepsTheCache, "broken")])
 def test_a_pass_that_fails_after_its_layers_is_not_tried_with_the_same_cache(engine, status):
     report = judge(lambda model, limits, tokenizer: engine(model, limits), only("manners.a_pass_fails"))
     (verdict,) = report.verdicts["one"]

@@ -134,9 +134,9 @@ def test_steps_that_are_too_large_or_ask_for_more_logits_are_not_captured(runner
     long, short = Sequence("A", list(range(11)), 9, blocks=[0, 1, 2]), Sequence("B", [1, 2], 9, blocks=[5])
     with_logits = Sequence("C", [1, 2], 9, blocks=[6], prompt_logits=True)
     assert tested.graph_size(SchedulerOutput({long: 11})) is None
-    assert tested.graph_size(SchedulerOutput({long: 10})) == (5, 10)
+    assert tested.graph_size(SchedulerOutput({long: 10})) == (5, 10, 0)
     assert tested.graph_size(SchedulerOutput({short: 2, with_logits: 2})) is None
-    assert tested.graph_size(SchedulerOutput({short: 1, with_logits: 1})) == (2, None)
+    assert tested.graph_size(SchedulerOutput({short: 1, with_logits: 1})) == (2, None, 0)
     assert len(tested.forward(SchedulerOutput({short: 2, with_logits: 2}))) == 3
     assert runner(max_captured_tokens=0).graph_size(SchedulerOutput({short: 2})) is None
     assert runner(graphs=False).graph_size(SchedulerOutput({short: 1})) is None

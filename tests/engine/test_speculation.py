@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
 from lessons_lib.engine.draft_model import DraftModel, bundled_draft
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.proposers import NgramLookup, NgramTable, own_stories
 from lessons_lib.engine.rejection_sampling import accept_or_redraw
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.speculation import accepted, add_drafts, drop_guesses, speculating
+from lessons_lib.engine.verification import verify
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.loading import load_model
@@ -208,20 +211,78 @@ def test_a_proposer_that_fails_is_not_asked_again(model):
     assert found == answers_of(model, SamplingParams(max_tokens=8))[0] and broken.calls == 1
 
 
+def drawing(draw):
+    """`coin` and `choose` of a random.Random."""
+    return lambda chance: draw.random() < chance, lambda weights: draw.choices(range(len(weights)), weights)[0]
+
+
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 99))
 def test_tokens_accepted_or_redrawn_have_the_models_distribution(seed):
-    generator = torch.Generator().manual_seed(seed)
-    q, p = (torch.randn(2, 6, generator=generator).softmax(-1) for _ in range(2))
-    third = torch.randn(6, generator=generator).softmax(-1)
-    probs, count = torch.stack([*p, third]), 20_000
-    first, second = torch.zeros(6), torch.zeros(6)
-    for _ in range(count):
-        draft = [int(torch.multinomial(own, 1, generator=generator)) for own in q]
-        found = accept_or_redraw(draft, q, probs, generator)
-        first[found[0]] += 1
-        if len(found) > 1:
-            second[found[1]] += 1
-    for counts, wanted in ((first, p[0]), (second, p[1])):
-        expected = wanted * counts.sum()
-        assert ((counts - expected) ** 2 / expected).sum() < 25.7, "chi-square with 5 degrees of freedom, 1 in 10,000"
+    draw = random.Random(seed)
+    coin, choose = drawing(draw)
+    *q, p0, p1, p2 = (
+        [each / sum(own) for each in own] for own in ([draw.expovariate(1) for _ in range(6)] for _ in range(5))
+    )
+    counts = [[0] * 6 for _ in range(3)]
+    for _ in range(100_000):
+        for own, token in zip(counts, accept_or_redraw([choose(each) for each in q], q, [p0, p1, p2], coin, choose)):
+            own[token] += 1
+    for found, p in zip(counts, (p0, p1, p2)):
+        expected = [each * sum(found) for each in p]
+        chi_square = sum((got - want) ** 2 / want for got, want in zip(found, expected))
+        assert chi_square < 25.7, "5 degrees of freedom, 1 in 10,000"
+
+
+def test_a_pass_over_a_packed_row_is_verified():
+    pool = PrefixCache(9, 4)
+    stop = frozenset({9})
+    ended, wrong, right, alone = (Sequence(name, [1, 2, 3], 20, stop, output_ids=[5]) for name in "abcd")
+    drafts = {ended: [8, 9, 7], wrong: [6, 6, 6, 6, 6], right: [4, 4], alone: []}
+    own = [8, 9, 7, 1, 6, 2, 6, 6, 6, 6, 4, 4, 3, 2]
+    for sequence, draft in drafts.items():
+        sequence.num_computed_tokens, sequence.blocks = 3, pool.allocate(blocks_for(4 + len(draft), 4))
+    places = []
+
+    def draw(row, sequence, place):
+        places.append((sequence.id, place))
+        return int(row.argmax())
+
+    verify(drafts, torch.nn.functional.one_hot(torch.tensor(own), 10).float(), draw, pool)
+    found = [(each.output_ids, each.num_computed_tokens, len(each.blocks), each.finish_reason) for each in drafts]
+    assert found == [
+        ([5, 8, 9], 5, 2, "stop"), ([5, 6, 2], 5, 2, None), ([5, 4, 4, 3], 6, 2, None), ([5, 2], 4, 1, None),
+    ]  # fmt: skip
+    assert places[:4] == [("a", 1), ("a", 2), ("a", 3), ("a", 4)] and places[-1] == ("d", 1)
+    assert len(pool.used) == 7, "the third block of the second is free again"
+
+
+class Answers:
+    """Guesses the answers that it was given, every third token wrong."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def propose(self, sequences, most):
+        return [self.guess(each, most) for each in sequences]
+
+    def guess(self, sequence, most):
+        answer, start = self.answers[sequence.prompt_ids[0], len(sequence.prompt_ids)], len(sequence.output_ids)
+        return [Guess(token + (place % 3 == 2), 0.9) for place, token in enumerate(answer)][start : start + most]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_steps_with_guesses_are_captured(model, overlap):
+    """One graph serves steps with any number of guesses, next to decodes, in any order."""
+    options = dict(compiled=False, capture=rerun, max_captured_tokens=64)
+    config = dict(make_runner=gpu_model_runner(**options), max_num_seqs=8, max_num_batched_tokens=64, overlap=overlap)
+    params = [SamplingParams(max_tokens=30, temperature=t, seed=7) for t in (0.0, 0.9, 0.0, 1.0)]
+    plain, _ = answers_of(model, params)
+    prompts = [model[1](story).input_ids for story in STORIES]
+    answers = {(ids[0], len(ids)): answer for ids, answer in zip(prompts, plain)}
+    parts = speculating(Answers(answers))
+    with LLMEngine(*model, EngineConfig(**config), parts=parts, clock=lambda: 0.0) as engine:
+        assert [output.token_ids for output in engine.generate(STORIES, params)] == plain
+        assert 0 < engine.core.num_accepted_tokens < engine.core.num_draft_tokens
+        sizes = {size for size in engine.runner.store.graphs if size.num_extra}
+        assert sizes and sizes <= set(engine.runner.verifying)

@@ -311,7 +311,11 @@ def takes_the_last_token_from_the_cache(course, cached_blocks, sequence):
 for name, item, limits in (
     ("one_at_a_time", "batches.passes_are_shared", dict(max_num_seqs=lambda given: 1)),
     ("one_slot_too_many", "batches.no_more_than_the_slots", dict(max_num_seqs=lambda given: given["max_num_seqs"] + 1)),
-    ("twice_the_budget", "memory.token_budget", dict(max_num_batched_tokens=lambda g: 2 * g["max_num_batched_tokens"])),
+    (
+        "twice_the_budget",
+        "batches.token_budget",
+        dict(max_num_batched_tokens=lambda g: 2 * g["max_num_batched_tokens"]),
+    ),
 ):
     broken(item, name, **limits)(lambda *course: None)
 

@@ -35,8 +35,15 @@ from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.recording.server_turns import ServerMoment
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
+from lessons_lib.recording.verified_passes import VerifiedRow
 from lessons_lib.serving.all_reduce import all_reduce
-from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows, watch_packing
+from lessons_lib.viz.batches import (
+    draw_packed_step,
+    draw_padded_batch,
+    draw_slot_rows,
+    draw_verified_pass,
+    watch_packing,
+)
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
 from lessons_lib.viz.charts import (
     RooflinePoint,
@@ -298,6 +305,11 @@ PICTURES = {
     "gantts with tiers": lambda: draw_gantts({"a": LONG_RUN}, requests=LONG_NAMES),
     "padded batch": lambda: draw_padded_batch("AB", [["", "a"], ["b", "c"]], [[0, 1], [1, 1]], [[1, 0], [0, 1]]),
     "slot rows": lambda: draw_slot_rows(CONTINUOUS, 2, 16),
+    "verified pass": lambda: draw_verified_pass(
+        (VerifiedRow("A", 1, (2, 3, 4), (2, 9, 4, 5), 2, (0, 3), 1), VerifiedRow("B", 1, (), (7,), 1, (1,), 0)),
+        2,
+        lambda token: "<&\n\"'",
+    ),
     "packing": of_stepper(lambda: watch_packing("AB", [["Once"], ["The", " old"]])),
     **{
         f"packed row {name}": lambda row=row: draw_packed_step(row, lambda token: "<&\n\"'")

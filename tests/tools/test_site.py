@@ -244,6 +244,7 @@ def test_every_page_says_what_it_is_and_the_first_one_is_light(site):
     for page in pages_of(out):
         text = page.read_text(encoding="utf-8")
         assert text.count('name="viewport"') == text.count('name="description"') == text.count('og:image"') == 1, page
+        assert "fontawesome.js" not in text, "1.6 MB that the theme's fonts do without"
         assert (out / re.search(r'"og:image" content="(?:https:.*?)?(og/\w+\.png)"', text)[1]).exists()
     first = (out / "index.html").read_text(encoding="utf-8")
     shown = set(re.findall(r'(?:src|href)="(assets/[\w.]+)', first))

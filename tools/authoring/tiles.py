@@ -31,6 +31,7 @@ MAIN_PICTURES = {
     "15": ("watch_streams(", (110, 45, 790, 350)),
     "16": ("draw_cut_matrices(", (80, 95, 660, 300)),
     "17": ("draw_compare(", (70, 40, 700, 360)),
+    "18": ("draw_verified_pass(", (150, 40, 520, 250)),
 }
 HOVER = re.compile(r"<(title|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
 WORDS = re.compile(r"<(text|style)\b(?:[^>]*/>|.*?</\1>)", re.DOTALL)

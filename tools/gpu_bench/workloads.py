@@ -279,7 +279,7 @@ def results_of(
         torch._dynamo.reset()  # only so many variants of a function are compiled
 
 
-def start_vllm(model: PreTrainedModel, num_blocks: int, max_model_len: int) -> Vllm:
+def start_vllm(model: PreTrainedModel, num_blocks: int, max_model_len: int, **options: Any) -> Vllm:
     """With the same settings, and as much memory as they take."""
     memory = model.get_memory_footprint() + OVERHEAD
     memory += num_blocks * block_bytes(model.config, BLOCK_SIZE, model.dtype.itemsize)
@@ -287,6 +287,7 @@ def start_vllm(model: PreTrainedModel, num_blocks: int, max_model_len: int) -> V
     return Vllm(
         model, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, block_size=BLOCK_SIZE,
         num_gpu_blocks_override=num_blocks, max_model_len=max_model_len, gpu_memory_utilization=memory / total,
+        **options,
     )  # fmt: skip
 
 

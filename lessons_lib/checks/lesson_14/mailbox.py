@@ -7,7 +7,7 @@ from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.exercise import Exercise, Mistake, current_case, short
 from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, outcome, play, settle
 
 WAIT = "Wait for an `asyncio.Event` that `put` and `close` set."
@@ -133,6 +133,7 @@ def told(step: str) -> str:
 
 def stale_news(attempt: Any) -> None:
     """A probe: an event says that there may be news, not that there is."""
+    current_case.text = case = 'a reader comes, put("a"), clear(), both before it runs again.'
 
     async def story() -> None:
         box = new_box(attempt)
@@ -144,17 +145,20 @@ def stale_news(attempt: Any) -> None:
         box.clear()
         await settle()
         if reader.done():
+            got = "never rests" if reader.exception() else f"returned {short(reader.result())}"
             raise Mistake(
-                f"`take` should go on waiting; yours returned {short(reader.result())}, and the mailbox is open.",
-                'a reader comes, put("a"), clear(), both before it runs again.',
-                "An event says that there may be news, not that there is. Woken, look at the items again, and wait "
-                "once more if there are none: `while`, not `if`.",
+                f"`take` should go on waiting, since the mailbox is open; yours {got}.",
+                case,
+                "An event says that there may be news, not that there is. Woken, look at the items again. If there are "
+                "none, clear the event and wait once more.",
             )
 
     play(story, WAIT)
 
 
 MISTAKES = """
+`put` adds the item, and then wakes the reader.
+- self._items.append(item)
 Nothing wakes the reader: `put` has to set the event.
 - self._items.append(item)
 - self._has_news.set()
@@ -184,11 +188,6 @@ The producer must never wait for a reader, so it has nothing to await: `def put`
 Take *all* that have arrived. A reader that takes one at a time falls further and further behind.
 - items, self._items = ... return items
 + return [self._items.pop(0)] if self._items else []
-or
-- items, self._items = ... return items
-+ return self._items.pop(0) if self._items else None
-Return a list in any case. It is empty once the mailbox is closed and nothing is left in it.
-~ return items => return items or None
 The list is what the reader wants. Return it.
 - return items
 An empty list means that nothing follows. The mailbox is open, so wait until there is an item.
@@ -200,10 +199,11 @@ that there may be news, not that there is.
 or
 - while not self._items ... await self._has_news.wait()
 + await self._has_news.wait()
-The event is still set from an earlier item, so `wait` returns at once, each time, and nothing else ever runs. Clear it
-before you wait.
+The reader never rests: clear the event before you wait for it, and `await` what `wait` returns.
 - self._has_news.clear() ... await self._has_news.wait()
 + await self._has_news.wait()
+or
+~ await self._has_news.wait() => self._has_news.wait().close()
 Was the event cleared after the item had come? Then the news is lost. Clear it only while there are no items, right
 before you wait.
 - while not self._items ... await self._has_news.wait()

@@ -34,6 +34,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
+    yield Case(((50, "look"), (51, "add", "A", 1), (70, "look")))
     yield Case(((0, "add", "A", 3), (100, "look"), (110, "close"), (120, "look")))
     yield Case(((0, "add", "A", 1), (0, "add", "B", 2), (100, "look")))
     late = ((7.5, "add", "B", 2), (7.5, "add", "C", 2), (7.5, "abort", "A"))
@@ -169,10 +170,6 @@ with a pause or without, costs an idle server as much as work.
 + ...
 or
 - arrived =
-+ if not commands and not engine.open: await asyncio.sleep(0.001); continue
-+ ...
-or
-- arrived =
 + if not commands and not engine.open: await asyncio.sleep(0.01); continue
 + ...
 `take` returns an empty list when the mailbox is closed. That isn't a reason for a turn.
@@ -188,8 +185,6 @@ or
 ~ engine.turn, arrived) => engine.turn, arrived[:1])
 A turn gets a list of commands. `take` returns one already: pass it on as it is.
 ~ engine.turn, arrived) => engine.turn, *arrived)
-or
-~ engine.turn, arrived) => engine.turn, [arrived])
 Each command is carried out once: a turn gets what has arrived since the last one. Start each turn with a new list.
 - arrived =
 + arrived = locals().get("arrived", []) + ([] if engine.open and not commands else await commands.take())
@@ -299,6 +294,11 @@ It runs beside the other coroutines for as long as the server does: `async def`.
 + def own_engine(engine, commands, deliver, executor):
 +     deliver(engine.turn([]))
 +     engine.close()
+A turn is awaited, and not asked again and again whether it is done: `await` what `run_in_executor` returns.
+- deliver(
++ turn = event_loop.run_in_executor(executor, engine.turn, arrived)
++ while not turn.done(): await asyncio.sleep(0)
++ deliver(turn.result())
 `result()` blocks the event loop, so nothing else runs during the turn: `await event_loop.run_in_executor(...)`.
 ~ await event_loop.run_in_executor(executor, engine.turn, arrived) => executor.submit(engine.turn, arrived).result()
 Wait for each turn before you start the next: `await` what `run_in_executor` returns.

@@ -157,18 +157,20 @@ def noticing(coroutine, at_await):
 
 
 class WatchedEvent(asyncio.Event):
-    """Refuses a reader that waits again and again for a flag that is set: it would never let the event loop run."""
+    """Refuses a reader that calls `wait` again and again while nothing else runs."""
 
+    last_round: object = None
     num_vain = 0
 
-    async def wait(self) -> bool:
-        self.num_vain = self.num_vain + 1 if self.is_set() else 0
+    def wait(self) -> Coroutine[Any, Any, Any]:
+        jumping = asyncio.get_running_loop().jumping  # type: ignore[attr-defined]
+        this_round = (jumping.now, jumping.rounds, jumping.timers)
+        self.num_vain = self.num_vain + 1 if this_round == self.last_round else 0
+        self.last_round = this_round
         if self.num_vain > 100:
-            raise Mistake(
-                "`take` never ends: its event is still set from an earlier item, so `wait` returns at once, each time.",
-                idea="Clear the event before you wait for it.",
-            )
-        return await super().wait()
+            what = "`take` never ends: it calls `wait` again and again, and nothing else ever runs."
+            raise Mistake(what, idea="Clear the event before you wait for it, and `await` what `wait` returns.")
+        return super().wait()
 
 
 @contextlib.contextmanager

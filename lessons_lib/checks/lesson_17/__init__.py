@@ -2,7 +2,7 @@
 project, a break-in."""
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_17.judging import check_cached_engine, check_first_level, check_small_size
+from lessons_lib.checks.lesson_17.judging import check_up_to
 from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
 from lessons_lib.conformance.break_in.one_test import check_one_test
@@ -16,7 +16,7 @@ EXERCISES = [
         id="17.1",
         title="an engine of your own, first level",
         reference="lessons_lib.conformance.examples.slow_engine:make_engine",
-        test=check_first_level,
+        test=check_up_to("answers"),
         hints=(
             "What does your engine have to remember of a request between two steps? And in which order do the reasons "
             "for an end have to be tried?",
@@ -36,6 +36,66 @@ EXERCISES = [
     ),
     Exercise(
         id="17.2",
+        title="the engine that batches",
+        reference="lessons_lib.conformance.examples.batching_engine:make_batching_engine",
+        test=check_up_to("batches"),
+        hints=(
+            "Which tokens of a request has no pass computed yet, before its first step and before each later one? And "
+            "who gets a token, if a prompt is computed only in part?",
+            "A sequence has its tokens (prompt and answer), its parameters and a cache. A step admits sequences while "
+            "slots are free. It goes through them, oldest first, and takes each one's uncomputed tokens, as far as the "
+            "budget goes. One pass computes all that was taken. Each sequence gets its new cache; those whose tokens "
+            "are all computed get a token, and leave if it ends them.",
+            "`computed = sequence.cache.get_seq_length()`; `new = sequence.tokens[computed:][:left]`, and "
+            "`left -= len(new)`. Then `packed = pack(all_new, all_computed)`; `joined = concatenate_caches(caches)`; "
+            "`logits = packed_forward(self.model, packed, joined)`; `for sequence, cache, token in zip(chosen, "
+            "scatter_cache(joined, packed), logits.argmax(-1).tolist())`: keep `cache`; if its length is that of "
+            "`sequence.tokens`, append `token`. The solution is in "
+            "`lessons_lib/conformance/examples/batching_engine.py`.",
+        ),
+        points=5,
+        time_limit=30.0,
+        solved_by=ENGINES,
+    ),
+    Exercise(
+        id="17.3",
+        title="one test",
+        reference="lessons_lib.conformance.break_in.one_test:test_an_abort",
+        test=check_one_test,
+        hints=(
+            "A request can be aborted in more than one state. And what may an engine still say of it afterwards?",
+            "With one batch slot, two requests give you both states: the first runs, the second waits. Abort one of "
+            "them after a step, go on until nothing is unfinished, and look at the `token_ids` of each event. Do it "
+            "twice, once for each state.",
+            "`engine = make_engine(max_num_seqs=1)`; two `engine.add_request(name, [5, 7, 9], Params(max_tokens=4, "
+            "ignore_eos=True))`; `engine.step()`; `engine.abort(aborted)`; `while engine.has_unfinished():` `for event "
+            "in engine.step():` `assert event.request_id != aborted or not event.token_ids`.",
+        ),
+        points=2,
+        time_limit=20.0,
+    ),
+    Exercise(
+        id="17.4",
+        title="the project: an engine that keeps the whole small contract (optional)",
+        reference="lessons_lib.conformance.examples.small_engine:make_engine",
+        test=check_up_to("small"),
+        hints=(
+            "What may have changed in your engine when `add_request` raises? When a pass raises? When a reader leaves?",
+            "Check everything before you append; change sequences only after the pass has returned; and let a stream "
+            "be a generator with `try` and `finally`. Tokens that a stream computes for others wait in a list that the "
+            "next `step` returns.",
+            "A stream keeps a queue of its own events in a dict, from its id. Your pass puts an event there if its "
+            "request is a stream's, and returns it otherwise. The generator adds the request; calls the pass until its "
+            "queue has an event, and keeps what the pass returns for `step`; yields the event's tokens; and in "
+            "`finally` deletes its queue and aborts. The solution is in "
+            "`lessons_lib/conformance/examples/small_engine.py`.",
+        ),
+        points=4,
+        time_limit=30.0,
+        solved_by=ENGINES,
+    ),
+    Exercise(
+        id="17.5",
         title="the break-in: tests that find twelve mistakes (optional)",
         reference="lessons_lib.conformance.break_in.examples:break_in_tests",
         test=check_break_in_tests,
@@ -56,65 +116,5 @@ EXERCISES = [
         points=12,
         time_limit=20.0,
         in_parts=True,
-    ),
-    Exercise(
-        id="17.3",
-        title="the same engine with a cache",
-        reference="lessons_lib.conformance.examples.cached_engine:make_cached_engine",
-        test=check_cached_engine,
-        hints=(
-            "Which tokens does the model have to read in the first step of a request, and which in each later one? And "
-            "what has to stay from one step to the next?",
-            "In a request's first step, make an empty `DynamicCache` and compute the prompt with it. In each later "
-            "step, compute the newest token of the answer alone, with the same cache; the model appends to it. Make "
-            "the cache in the first step of each request, so that none is left from the one before, however that "
-            "ended.",
-            "`if not answer: self.cache = DynamicCache(config=self.model.config)`; `new = answer[-1:] or prompt`; "
-            "`token = int(self.model(input_ids=torch.tensor([new]), past_key_values=self.cache).logits[0, -1]"
-            ".argmax())`. The solution is in `lessons_lib/conformance/examples/cached_engine.py`.",
-        ),
-        points=2,
-        time_limit=20.0,
-        solved_by=ENGINES,
-    ),
-    Exercise(
-        id="17.4",
-        title="one test",
-        reference="lessons_lib.conformance.break_in.one_test:test_an_abort",
-        test=check_one_test,
-        hints=(
-            "A request can be aborted in more than one state. And what may an engine still say of it afterwards?",
-            "With one batch slot, two requests give you both states: the first runs, the second waits. Abort one of "
-            "them after a step, go on until nothing is unfinished, and look at the `token_ids` of each event. Do it "
-            "twice, once for each state.",
-            "`engine = make_engine(max_num_seqs=1)`; two `engine.add_request(name, [5, 7, 9], Params(max_tokens=4, "
-            "ignore_eos=True))`; `engine.step()`; `engine.abort(aborted)`; `while engine.has_unfinished():` `for event "
-            "in engine.step():` `assert event.request_id != aborted or not event.token_ids`.",
-        ),
-        points=2,
-        time_limit=20.0,
-    ),
-    Exercise(
-        id="17.5",
-        title="the project: an engine of the small size (optional)",
-        reference="lessons_lib.conformance.examples.small_engine:make_engine",
-        test=check_small_size,
-        hints=(
-            "One level at a time. Keep the engine of the first level in a file of its own: it is the oracle of the "
-            "next one.",
-            "For `batches`, a sequence has its tokens, its own cache, and how many tokens it covers. A step admits "
-            "sequences while slots are free, takes the uncomputed tokens of each, as far as the budget goes, and packs "
-            "them into one row. A sequence gets a token only if all of its tokens are computed by then. For "
-            "`manners`, check everything before you append; change sequences only after the pass has returned; and let "
-            "a stream be a generator with `try` and `finally`.",
-            "With lesson 05's functions: `packed = pack([tokens of each], [cached tokens of each])`, `joined = "
-            "concatenate_caches([cache of each])`, `logits = packed_forward(model, packed, joined)`, a row for each "
-            "sequence, and `scatter_cache(joined, packed)` for the caches. A stream calls your pass until its request "
-            "has a token; tokens that this computes for others wait in a list that the next `step` returns. The "
-            "solution, without these functions, is in `lessons_lib/conformance/examples/small_engine.py`.",
-        ),
-        points=6,
-        time_limit=30.0,
-        solved_by=ENGINES,
     ),
 ]

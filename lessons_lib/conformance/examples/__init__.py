@@ -1,1 +1,1 @@
-"""Engines written from scratch, as a learner would: `small_engine` needs torch and a Hugging Face model, no more."""
+"""Engines as a learner may write them: one request at a time, in batches, and with the whole small contract."""

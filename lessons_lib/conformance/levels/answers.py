@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from lessons_lib.conformance.contract import Params
-from lessons_lib.conformance.driver import Broken, Run, Served, check_answer
+from lessons_lib.conformance.contract import MODEL, STEPS, Params
+from lessons_lib.conformance.driver import Broken, Run, Served
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import END, FAMILIES, a_prompt, expected, prompt_that_ends
 
@@ -13,7 +13,7 @@ LEVEL = Level("answers", "One request at a time")
 def _alone(run: Run, prompt: list[int], max_tokens: int, **params: Any) -> None:
     name = run.add(prompt, max_tokens, **params)
     run.run_out()
-    check_answer(run.family, f"request {name!r}", run.requests[name])
+    run.check_answer(name)
 
 
 def _in_all_families(run: Run, *cases: tuple[list[int], int]) -> None:
@@ -53,6 +53,9 @@ def end_token(run: Run) -> None:
         run = run.another(family)
         for after in (1, 3):
             _alone(run, prompt_that_ends(family, after), 10)
+    other = run.another("qwen2", eos_token_id=expected("qwen2", a_prompt(9), 8, ignore_eos=True)[3])
+    _alone(other, a_prompt(9), 8)
+    _alone(other, prompt_that_ends("qwen2", 2), 8)
 
 
 @LEVEL.item("An end token that is also the last allowed token: the reason is `stop`", "NewTokens")
@@ -94,8 +97,12 @@ def full_context(run: Run) -> None:
     "What does not fit in the context is refused, or ends with `length` where the context ends", "Engine.add_request"
 )
 def beyond_the_context(run: Run) -> None:
-    limit = run.limits.max_model_len
-    prompt = a_prompt(50)
+    for limit in (64, 40):
+        _beyond(run.another(max_model_len=limit), limit)
+
+
+def _beyond(run: Run, limit: int) -> None:
+    prompt = a_prompt(limit - 14)
     try:
         run.engine.add_request("long", list(prompt), Params(limit, ignore_eos=True))
     except (ValueError, TypeError):
@@ -107,7 +114,58 @@ def beyond_the_context(run: Run) -> None:
     right = expected("qwen2", prompt, limit - len(prompt), ignore_eos=True)
     if served.tokens != right or served.finish_reason != "length":
         raise Broken(
-            f"a prompt of 50 tokens with max_tokens {limit} and a context of {limit}: {len(right)} tokens fit, then "
-            f"the reason is 'length'; the engine gave {len(served.tokens)} tokens and {served.finish_reason!r}. "
+            f"a prompt of {len(prompt)} tokens with max_tokens {limit} and a context of {limit}: {len(right)} tokens "
+            f"fit, then the reason is 'length'; the engine gave {len(served.tokens)} tokens and "
+            f"{served.finish_reason!r}. "
             "Past the context the model's positions mean nothing. Refuse such a request, or end it in time."
         )
+
+
+@LEVEL.item("A step makes one pass of the model at most, and `add_request` none", "Engine.step", MODEL, STEPS)
+def one_pass_a_step(run: Run) -> None:
+    run.add_many(3, 5, 8)
+    if passes := run.watch.passes:
+        raise Broken(
+            f"add_request ran the model: {sum(passes)} tokens were computed before the first step. It only notes the "
+            "request, and `step` computes."
+        )
+    run.run_out(lambda: _check_passes(run))
+    run.check_answers()
+
+
+def _check_passes(run: Run) -> None:
+    if (count := len(run.watch.passes)) > run.steps + 3:  # one may launch ahead, and try out a graph
+        raise Broken(
+            f"after {run.steps} step{'s' * (run.steps > 1)} the model has made {count} passes. The contract allows one "
+            "a step, so that requests can be added and aborted between tokens."
+        )
+
+
+@LEVEL.item("An id can be used again once its request has ended", "Engine.add_request")
+def id_again(run: Run) -> None:
+    for length in (4, 5, 6):
+        run.add(a_prompt(length), 3, name="again", ignore_eos=True)
+        run.finish()
+
+
+@LEVEL.item("Without requests, step() returns [], and the engine can be used again", "Engine.step")
+def idle(run: Run) -> None:
+    _alone(run, a_prompt(4), 3)
+    for each in (run, run.another()):
+        if each.engine.has_unfinished():
+            raise Broken("has_unfinished() is True, and there is no request.")
+        try:
+            returned = each.step()
+        except (IndexError, KeyError, ValueError, StopIteration) as error:
+            raise Broken(f"step() without a request raised {type(error).__name__}; it must return [].") from error
+        if returned != []:
+            raise Broken(f"step() without a request returned {returned}; it must be [].")
+        _alone(each, a_prompt(4), 3)
+
+
+@LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "Engine.add_request")
+def too_long_a_prompt(run: Run) -> None:
+    _alone(run, a_prompt(4), 3)
+    for limit, length in ((64, 64), (64, 69), (40, 40)):
+        what = f"a prompt of {length} tokens, with a context of {limit}"
+        run.another(max_model_len=limit).always_refuses(what, a_prompt(length), max_tokens=1)

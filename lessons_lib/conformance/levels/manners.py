@@ -15,39 +15,26 @@ LEVEL = Level("manners", "Refusals, aborts, streams, faults")
 LONGEST_WAIT = 5.0  # seconds for a stream that should end at once
 
 
-def _refuses(run: Run, what: str, prompt: Any, **params: Any) -> None:
-    """It is refused by an idle engine, and by one whose requests then go on."""
-    run.must_refuse(what, prompt, params)
-    run.add(a_prompt(5), 6)
-    run.step()
-    run.must_refuse(what + ", while another runs", prompt, params)
-    run.finish()
-    run.add(a_prompt(3), 2, name="wrong")  # the id is free
-    run.finish()
-
-
 @LEVEL.item("An empty prompt is refused", "Engine.add_request")
 def empty_prompt(run: Run) -> None:
-    _refuses(run, "a prompt without tokens", [])
+    run.always_refuses("a prompt without tokens", [])
 
 
 @LEVEL.item("A token outside the vocabulary is refused", "Engine.add_request")
 def unknown_token(run: Run) -> None:
-    _refuses(run, f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
-    _refuses(run, "a prompt with token -1", [-1, 3])
+    run.always_refuses(f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
+    run.always_refuses("a prompt with token -1", [-1, 3])
 
 
-@LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "Engine.add_request")
-def too_long_a_prompt(run: Run) -> None:
-    limit = run.limits.max_model_len
-    _refuses(run, f"a prompt of {limit} tokens, with a context of {limit}", a_prompt(limit), max_tokens=1)
-    _refuses(run, f"a prompt of {limit + 5} tokens, with a context of {limit}", a_prompt(limit + 5), max_tokens=1)
+@LEVEL.item("The vocabulary is that of the model, whatever its size", "Engine.add_request")
+def another_vocabulary(run: Run) -> None:
+    run.another(vocab_size=61).must_refuse("a prompt with token 61, of a model whose vocabulary has 61", [3, 61], {})
 
 
 @LEVEL.item("`max_tokens` below 1 is refused", "Engine.add_request")
 def no_tokens(run: Run) -> None:
-    _refuses(run, "max_tokens 0", [3, 4], max_tokens=0)
-    _refuses(run, "max_tokens -1", [3, 4], max_tokens=-1)
+    run.always_refuses("max_tokens 0", [3, 4], max_tokens=0)
+    run.always_refuses("max_tokens -1", [3, 4], max_tokens=-1)
 
 
 @LEVEL.item("An id that is in use is refused, and its first request goes on", "Engine.add_request")
@@ -59,11 +46,8 @@ def id_in_use(run: Run) -> None:
     run.finish()
 
 
-@LEVEL.item("An id can be used again once its request has ended", "Engine.add_request")
-def id_again(run: Run) -> None:
-    for index in range(3):
-        run.add(a_prompt(4 + index), 3, name="again")
-        run.finish()
+@LEVEL.item("An id can be used again once its request was aborted", "Engine.add_request")
+def id_of_the_aborted(run: Run) -> None:
     run.add(a_prompt(9), 20, name="again", ignore_eos=True)
     run.step()
     run.abort("again")

@@ -1,0 +1,326 @@
+"""18.2, `verify`: which guesses of a packed row are kept, and what the pass computed for nothing."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.scheduling.sequence import Sequence
+
+SIZE, END, VOCABULARY = 4, 0, 50  # SIZE of a block
+
+
+class Row(NamedTuple):
+    """A sequence of the row: its prompt's length, its answer's, its limit, the guesses, and what the model draws."""
+
+    name: str
+    prompt: int
+    answered: int
+    limit: int
+    draft: list[int]
+    own: list[int]
+
+
+# Name, lengths of prompt and answer, sometimes the limit: guesses > what the model draws. 0 is the end token.
+CASES = """
+A 3+1: > 7
+A 3+1: 7 > 7 8
+A 3+1: 6 > 7 8
+A 3+1: 7 8 9 > 7 8 9 5
+A 3+1: 7 8 9 > 7 6 9 5
+A 3+1: 7 8 9 > 1 8 9 5
+A 5+0: > 7
+A 5+0: > 0
+A 3+1: 7 0 9 > 7 0 9 5
+A 3+1: 7 8 > 7 0 5
+A 3+1 m3: 7 8 > 7 8 9
+A 3+1 m2: > 7
+A 3+1: 7 7 7 > 7 7 7 7
+A 3+1: 7 7 > 7 6 7
+A 3+1: 7 8 9 6 5 > 1 2 3 4 5 6
+A 3+1: 7 8 9 6 5 > 7 2 9 6 5 6
+A 7+1: 5 6 > 1 5 6
+A 7+1: 5 6 > 5 6 1
+A 2+6: 5 6 7 8 9 > 5 6 7 8 9 4
+A 3+1: > 7; B 4+2: > 8
+A 3+1: 7 8 > 7 1 2; B 5+2: 9 > 9 9; C 4+1: > 3
+A 3+1: 7 8 > 1 7 8; B 5+2: 9 9 > 9 3 4
+A 3+1: > 5; B 3+1: 6 7 8 > 6 7 8 9; C 3+1: 6 > 6 7
+A 6+2: 1 2 3 4 5 > 9 2 3 4 5 6; B 3+1: 7 > 7 7
+A 3+1: 7 0 > 7 0 9; B 6+0: > 4; C 2+9: 4 5 > 4 5 6
+"""
+
+
+def cases() -> Iterator[list[Row]]:
+    """Smallest first."""
+    for line in CASES.strip().split("\n"):
+        yield [row_of(*part.split(":")) for part in line.split(";")]
+    draw = Random(18)
+    for _ in range(12):
+        rows = []
+        for name in "ABC"[: draw.randint(1, 3)]:
+            draft = draw.choices((1, 2, 3), k=draw.choice((0, 1, 3, 6)))
+            own = [token if draw.random() < 0.7 else draw.randrange(4) for token in [*draft, 2]]
+            rows.append(Row(name, draw.randint(1, 9), draw.randint(1, 5), 20, draft, own))
+        yield rows
+
+
+def row_of(head: str, tokens: str) -> Row:
+    name, lengths, *limit = head.split()
+    prompt, answered = map(int, lengths.split("+"))
+    draft, own = (list(map(int, part.split())) for part in tokens.split(">"))
+    return Row(name, prompt, answered, int(limit[0][1:]) if limit else 20, draft, own)
+
+
+def run(attempt: Any, case: list[Row], watch: Watch) -> None:
+    pool = BlockPool(32, SIZE)
+    pool.allocate(2)  # of other sequences
+    drafts, lines = {}, []
+    for index, row in enumerate(case):
+        answer = list(range(30, 30 + row.answered))
+        sequence = Sequence(row.name, list(range(10, 10 + row.prompt)), row.limit, frozenset({END}), output_ids=answer)
+        sequence.num_computed_tokens = sequence.num_tokens - 1 if answer else 0
+        sequence.blocks = pool.allocate(blocks_for(sequence.num_tokens + len(row.draft), SIZE))
+        drafts[sequence] = list(row.draft)
+        for place, token in enumerate(row.own):  # what `draw` reads, with the noise of sequence and place
+            lines.append((token - noise(index, row.answered + place)) % VOCABULARY)
+    order = list(drafts)
+
+    def draw(logits: torch.Tensor, sequence: Sequence, place: int) -> int:
+        if list(logits.shape) != [VOCABULARY]:
+            raise TypeError(f"`draw` takes the logits of one token, [{VOCABULARY}]; yours are {list(logits.shape)}.")
+        return (int(logits.argmax()) + noise(order.index(sequence), int(place))) % VOCABULARY
+
+    logits = torch.nn.functional.one_hot(torch.tensor(lines), VOCABULARY).float()
+    before = {each: each.blocks for each in order}
+
+    def look() -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for each in order:
+            seen[f"{each.id}.output_ids"] = each.output_ids
+            seen[f"{each.id}.finish_reason"] = each.finish_reason
+        for each in order:
+            seen[f"{each.id}.num_computed_tokens"] = each.num_computed_tokens
+            seen[f"{each.id}.blocks"] = each.blocks
+            seen[f"{each.id}.prompt_ids"] = each.prompt_ids
+            seen["a list of blocks that was changed in place"] = any(
+                len(blocks) != blocks_for(row.prompt + row.answered + len(row.draft), SIZE)
+                for blocks, row in zip(before.values(), case)
+            )
+        return seen | {"the free blocks": sorted(pool.free_queue), "the blocks in use": sorted(pool.used)}
+
+    watch("`verify`", attempt, drafts, logits, draw, pool, look=look, returns=lambda found: None)
+
+
+def noise(index: int, place: int) -> int:
+    return 7 * place + 17 * index
+
+
+def tell(case: list[Row]) -> str:
+    told = [
+        f"{row.name} has {row.prompt} + {row.answered} tokens{f', `max_new_tokens` {row.limit}' * (row.limit < 20)}, "
+        f"the guesses {row.draft}, and the model draws {row.own}"
+        for row in case
+    ]
+    return "; ".join(told) + ". 0 is the end token; blocks of 4."
+
+
+def smaller(case: list[Row]) -> Iterator[list[Row]]:
+    for index in range(len(case)) if len(case) > 1 else ():
+        yield case[:index] + case[index + 1 :]
+
+
+MISTAKES = """
+The model's own token in place of the first wrong guess is kept, too: it was drawn from a text that is right.
+- for place, token in enumerate(own)
++ for token in [own[place] for place in range(len(draft)) if own[: place + 1] == draft[: place + 1]]:
++     sequence.append_token(token)
++     if sequence.finish_reason: break
++ for token in ():
+or
+- for place, token in enumerate(own)
++ for place, token in enumerate(own):
++     if draft[place : place + 1] != [token] and place < len(draft): break
+If all guesses are right, there is one token more: the last row is behind the last guess.
+~ for place, token in enumerate(own) => for place, token in enumerate(own[: max(1, len(draft))])
+What follows a wrong guess was computed from a text that doesn't exist, even if the tokens agree again.
+- for place, token in enumerate(own)
++ for place, token in enumerate([each for each, guess in zip(own, [*draft, own[-1]]) if each == guess]):
+- if sequence.finish_reason or draft
++ if sequence.finish_reason:
+or
+~ if sequence.finish_reason or draft[place : place + 1] != [token] => if sequence.finish_reason
+In place of a wrong guess comes what the model draws. You keep the guess.
+~ sequence.append_token(token) => sequence.append_token((draft + [token])[place])
+or
+~ for place, token in enumerate(own) => for place, token in enumerate([*draft, own[-1]])
+Behind the end token nothing is kept, even if the guesses are right.
+~ if sequence.finish_reason or draft => if draft
+The answer may end here: `sequence.append_token` appends a token and sets `finish_reason`.
+~ sequence.append_token(token) => sequence.output_ids.append(token)
+Row i of the logits is what follows token i of the row: the first row is behind the last known token, and says whether
+the first guess is right. You compare a guess with what follows it.
+~ draft[place : place + 1] != [token] => draft[place - 1 : place] != [token] and place
+or
+~ draft[place : place + 1] != [token] => draft[place : place + 1] != own[place + 1 : place + 2]
+Each sequence has as many rows as it has guesses, and one more: the next one's begin behind them.
+- for place, token in enumerate(own)
++ rows = iter(logits)
++ for place, token in enumerate(own):
+or
+~ range(len(draft) + 1)] => range(len(draft))] or [draw(next(rows), sequence, first)]
+or
+- rows = iter(logits)
++ rows, longest = 0, max(map(len, drafts.values())) + 1
+- own =
++ own = [draw(logits[min(rows + place, len(logits) - 1)], sequence, first + place) for place in range(len(draft) + 1)]
++ rows += longest
+or
+- own =
++ own = []
++ for place in range(len(draft) + 1):
++     own.append(draw(next(rows), sequence, first + place))
++     if draft[place : place + 1] != own[-1:]: break
+A packed row has each sequence's tokens together, one sequence after the other.
+- rows = iter(logits)
++ rows, all_logits = 0, logits
+- own =
++ own = [(rows + place * len(drafts)) % len(all_logits) for place in range(len(draft) + 1)]
++ own = [draw(all_logits[row], sequence, first + place) for place, row in enumerate(own)]
++ rows += 1
+The noise depends on the place in the answer: each row has its own, one more than the row before.
+~ first + place) for => first) for
+or
+~ first + place) for => place) for
+or
+~ first + place) for => first + place + 1) for
+or
+~ first + place) for => first + place - 1) for
+Places count from the beginning of the answer, not of the prompt.
+~ first = len(sequence.output_ids) => first = sequence.num_tokens
+or
+~ first = len(sequence.output_ids) => first = sequence.num_computed_tokens
+The place of a row is that before anything was appended. Once you append tokens, `len(sequence.output_ids)` grows.
+- own =
++ own = []
++ for place in range(len(draft) + 1):
++     own.append(draw(next(rows), sequence, len(sequence.output_ids) + place))
++     if not sequence.finish_reason and own[:-1] == draft[: place]: sequence.append_token(own[-1])
+- for place, token in enumerate(own)
++ for token in ():
+The newest token isn't computed yet: the next pass computes it.
+= sequence.num_computed_tokens = sequence.num_tokens
+The keys of wrong guesses don't count as computed, and those of right ones do: all tokens but the newest.
+= sequence.num_computed_tokens += len(draft) + 1
+or
+- sequence.num_computed_tokens =
+or
+= sequence.num_computed_tokens += 1
+or
+= sequence.num_computed_tokens += place
+or
+= sequence.num_computed_tokens += len(draft)
+or
+= sequence.num_computed_tokens = len(sequence.output_ids) - 1
+Blocks that held only wrong guesses become free: those behind the computed tokens.
+- needed = blocks_for ... sequence.blocks = sequence.blocks
+or
+- pool.free
+or
+= needed = blocks_for(sequence.num_tokens + len(draft), pool.block_size)
+Blocks are needed for the computed tokens. The newest token gets its slot in the next pass.
+= needed = blocks_for(sequence.num_tokens, pool.block_size)
+or
+~ needed = blocks_for(sequence.num_computed_tokens => needed = blocks_for(sequence.num_computed_tokens + 1
+A block that isn't full still holds tokens. Round up, as `blocks_for` does.
+= needed = sequence.num_computed_tokens // pool.block_size
+or
+= needed = len(sequence.output_ids) // pool.block_size
+The prompt needs blocks, too.
+= needed = blocks_for(len(sequence.output_ids), pool.block_size)
+The sequence still lists the blocks that it gave back: another sequence will write to them.
+- sequence.blocks =
+The runner's block tables notice a new list, and not one that shrinks in place: assign `sequence.blocks`.
+- sequence.blocks =
++ del sequence.blocks[needed:]
+or
+- pool.free ... sequence.blocks =
++ while len(sequence.blocks) > needed:
++     pool.free([sequence.blocks.pop()])
+Free the last blocks, those behind the computed tokens.
+~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[:needed])
+or
+- pool.free ... sequence.blocks =
++ count = len(sequence.blocks) - needed
++ pool.free(sequence.blocks[:count])
++ sequence.blocks = sequence.blocks[count:]
+The blocks of a sequence that has ended are freed by the loop, together with all that it holds. Free only those of wrong
+guesses.
+- pool.free ... sequence.blocks =
++ needed *= not sequence.finish_reason
++ ...
+or
+~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks)
+The guesses aren't tokens of the sequence yet, and its tokens before this pass stay.
+- for place, token in enumerate(own)
++ del sequence.output_ids[len(sequence.output_ids) - len(draft) :]
++ ...
+A sequence without guesses gets a token, too: the row behind its last token.
+- first = len(sequence.output_ids)
++ if not draft: continue
++ ...
+or
+- first = len(sequence.output_ids)
++ if not draft:
++     next(rows)
++     continue
++ ...
+Each sequence is verified by itself: the others still get their tokens.
+- if sequence.finish_reason or draft
+- break
++ if sequence.finish_reason or draft[place : place + 1] != [token]:
++     if sequence.finish_reason: return
++     break
+or
+- sequence.blocks =
++ ...
++ return
+The likeliest token is right only at temperature 0. Let `draw` choose, with the sequence's noise.
+~ draw(next(rows), sequence, first + place) => int(next(rows).argmax())
+"""
+
+TASK = Task(
+    reference="lessons_lib.engine.verification:verify",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    about={f"{name}.{key}": text for name in "ABC" for key, text in {
+        "output_ids": "It gets the model's own tokens: one for each right guess before the first wrong one, and one.",
+        "num_computed_tokens": "All its tokens are computed but the newest.",
+        "blocks": "It keeps the blocks of its computed tokens.",
+    }.items()} | {"the free blocks": "Free the blocks behind the computed tokens, each once: `pool.free(blocks)`."},
+)  # fmt: skip
+
+EXERCISE = Exercise(
+    id="18.2",
+    title="verify",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Go through the picture, line by line. A sequence with k guesses has k + 1 rows of logits. What does the "
+        "model draw from each of them? Which of these tokens come from a text that exists?",
+        "For each sequence: draw from its k + 1 rows, with places that begin at `len(sequence.output_ids)`. Append "
+        "them one by one; stop behind the first that isn't the guess in its place, or when the sequence "
+        "has finished. Then all tokens but the newest are computed, and blocks behind them are freed.",
+        "`rows = iter(logits)`; `own = [draw(next(rows), sequence, first + place) for place in range(len(draft) + 1)]`;"
+        " `sequence.append_token(token)`; `sequence.num_computed_tokens = sequence.num_tokens - 1`; `needed = "
+        "blocks_for(sequence.num_computed_tokens, pool.block_size)`; `pool.free(sequence.blocks[needed:])`; "
+        "`sequence.blocks = sequence.blocks[:needed]`.",
+    ),
+)
