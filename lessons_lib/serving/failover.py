@@ -7,8 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# More replicas that are asked after the first one was lost. Not all: the request itself may kill them. And not only
-# one: a replica that drains sends its streams away, possibly to the one that is restarted next.
+# Not all: the request itself may kill replicas. Not only one: a replica that drains may send its streams to the next.
 MAX_MOVES = 2
 Request = dict[str, Any]
 
@@ -102,8 +101,7 @@ def relay(
         request = {**request, "seed": random.getrandbits(31)}
     token_ids: list[int] = []
     remaining = list(replicas)
-    # A completion that had begun may be complete already.
-    asked = request_to_go_on(request, []) if request.get("output_token_ids") else request
+    asked: Request | None = request
     while asked is not None and remaining and max_moves >= 0:
         replica = remaining.pop(choose(remaining))
         try:

@@ -1,5 +1,4 @@
-"""Lesson 15: choosing a replica. A prefix that one replica has cached is computed again by every other. A router that
-remembers the prompts of each replica saves these tokens; it must not overload one replica for that."""
+"""Lesson 15: choosing a replica. A router that remembers what it has sent saves computing a prefix again elsewhere."""
 
 import random
 from collections import OrderedDict
@@ -29,10 +28,7 @@ def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | No
 
 
 class SentBlocks:
-    """Hashes of the last `max_blocks` blocks that a router has sent to one replica, least recently sent first.
-
-    The router guesses from them what the replica has cached. `max_blocks` should be about the size of its pool.
-    """
+    """The last `max_blocks` hashes sent to a replica, least recently sent first: a guess of what it has cached."""
 
     def __init__(self, max_blocks: int = 10_000):
         self.max_blocks = max_blocks
@@ -79,7 +75,7 @@ class Replica:
         self.load -= 1
 
 
-def choose_replica(block_hashes: "ListOf[bytes]", replicas: "ListOf[Replica]", imbalance_limit: int) -> int:
+def choose_replica(block_hashes: list[bytes], replicas: "list[Replica]", imbalance_limit: int) -> int:
     """The replica that has been sent the longest beginning of a prompt, unless it is too busy.
 
     Args:
@@ -128,10 +124,7 @@ class RoundRobin:
 
 
 class TwoChoices:
-    """The less loaded one of two that are drawn at random (Mitzenmacher 2001). Ray Serve's default.
-
-    The least loaded of all isn't asked for, because many routers with old figures would all choose the same one.
-    """
+    """The less loaded of two drawn at random (Mitzenmacher 2001), so that routers with old figures differ."""
 
     name = "two choices"
 

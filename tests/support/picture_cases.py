@@ -53,6 +53,7 @@ from lessons_lib.viz.charts import (
     line_chart,
 )
 from lessons_lib.viz.engine_run import draw_engine, watch_engine
+from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
@@ -365,6 +366,7 @@ PICTURES = {
     "engine": lambda: draw_engine(ENGINE_MOMENTS, 0),
     "engine later": lambda: draw_engine(ENGINE_MOMENTS, 1),
     "engine run": of_stepper(lambda: watch_engine(busy_engine())),
+    "failed step": lambda: draw_failed_step({"forward": {"scheduled": ENDS, "waiting": AGAIN}}),
     "load": lambda: draw_load({"all are taken": LOAD}, target=0.5, knee=20),
     "places": lambda: draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4}),
     "streams": lambda: draw_streams([MOVED, CUT], 2, lost=(0, 2)),

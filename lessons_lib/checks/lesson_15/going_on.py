@@ -1,232 +1,256 @@
-"""Judges 15.2, `request_to_go_on`: what another replica is asked for, so that it gives the tokens that are missing."""
+"""15.2, `request_to_go_on`: what another replica is asked for, so that it gives the tokens that are missing."""
 
-from lessons_lib.checks.exercise import Mistake, call, short
+from collections.abc import Iterator
+from random import Random
+from typing import Any
 
-REQUEST = {"prompt": [5, 6, 7], "max_tokens": 10, "temperature": 0.8, "seed": 4, "stop": ["the end"]}
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.diagnosis.watching import frozen
+from lessons_lib.checks.exercise import Exercise
+
+Case = tuple[dict[str, Any], list[int]]
+OLD = "output_token_ids"
 
 
-def check_request_to_go_on(attempt) -> None:
-    for check in (
-        _check_kind, _check_begun, _check_nothing_yet, _check_again, _check_repeated, _check_limit, _check_own_list,
-        _check_none, _check_any_request,
+def cases() -> Iterator[Case]:
+    """Smallest first: the request's fields beside the prompt, and the tokens."""
+    ten, rich = {"max_tokens": 10}, {"max_tokens": 10, "temperature": 0.8, "seed": 4, "stop": ["the end"]}
+    for fields, token_ids in (
+        (ten, [8, 9]), (ten, []), (ten, [8]), (rich, [8, 9]), (rich, []),
+        (ten | {OLD: [8, 9]}, [3, 2]), (ten | {OLD: [8, 9]}, []), (ten | {OLD: [7, 8]}, [7, 8]),
+        (ten | {OLD: None}, [8, 9]),
+        (ten | {OLD: None}, []), (ten | {OLD: []}, [8]),
+        ({"max_tokens": 3}, [8, 9, 8]), ({"max_tokens": 1}, [8]), ({"max_tokens": 5, OLD: [1, 2, 3]}, [8, 9]),
+        ({"max_tokens": 3, OLD: [1, 2, 3]}, []), ({"max_tokens": 3}, [8, 9]), ({"max_tokens": 4}, [8]),
+        ({"max_tokens": 5, OLD: [1, 2]}, [8, 9]), ({"max_tokens": 5, OLD: [1, 2, 3]}, [8]), ({"max_tokens": 2}, [0, 0]),
+        ({"max_tokens": 3}, [0, 0]), ({"max_tokens": 2, OLD: None}, [8, 9]),
+        (ten | {"frequency_penalty": 0.5, "user": "x", "min_tokens": 3}, [0, 0]),
+        (ten | {"temperature": 0.0, "seed": 0, "ignore_eos": False, "stop": None}, [7]),
+        ({"seed": 3} | ten | {OLD: [5], "ignore_eos": True}, [5, 6]),
     ):  # fmt: skip
-        check(attempt)
+        yield {"prompt": [5, 6, 7], **fields}, token_ids
+    draw = Random(2)
+    for _ in range(25):
+        extras = {name: draw.randrange(3) for name in ("seed", "logprobs", "top_k", "priority") if draw.random() < 0.4}
+        earlier = {OLD: [draw.randrange(9) for _ in range(draw.randrange(4))]} if draw.random() < 0.6 else {}
+        request = {"prompt": [draw.randrange(9) for _ in range(draw.randint(1, 6))], "max_tokens": draw.randint(3, 8)}
+        yield {**request, **extras, **earlier}, [draw.randrange(9) for _ in range(draw.randrange(5))]
 
 
-def _go_on(attempt, request: dict, token_ids: list[int]):
-    case = f"request_to_go_on({request}, {token_ids})"
-    old = request.get("output_token_ids")
-    before = list(old) if isinstance(old, list) else None
-    try:
-        got = call(attempt, request, token_ids, case=case)
-    except Mistake as mistake:
-        if before is not None and request.get("output_token_ids") is old and old != before:
-            mistake.idea = (
-                'The list in "output_token_ids" is the caller\'s, and `+=`, `extend` and `append` change it; a copy of '
-                "the dict shares it. Make a new list: `[*old, *token_ids]`."
-            )
-        raise
-    if got is not None and not isinstance(got, dict):
-        raise Mistake(
-            f"expected a dict like the request; yours returned {short(got, 60)}.",
-            case=case,
-            idea='Return a dict with the same fields and "output_token_ids", or None if no token is missing.',
-        )
-    return got, case
+def smaller(case: Case) -> Iterator[Case]:
+    """Without an optional field; with fewer tokens."""
+    request, token_ids = case
+    for name in request:
+        if name not in ("prompt", "max_tokens"):
+            yield {each: value for each, value in request.items() if each != name}, token_ids
+    if token_ids:
+        yield request, token_ids[:-1]
+    if request.get(OLD):
+        yield request | {OLD: request[OLD][:-1]}, token_ids
 
 
-TOO_FEW = "The completion isn't complete: it has fewer than `max_tokens` tokens."
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    request, token_ids = case
+    names, given = [*request, OLD], request.get(OLD)
+    made: list[Any] = []
+
+    def returns(got: Any) -> Any:
+        made.append(got)
+        return Shown("a request") if isinstance(got, dict) else got
+
+    def look() -> dict[str, Any]:
+        result = made[0]
+        if not isinstance(result, dict):
+            return {}
+        seen = {name: value_of(result, name) for name in names}
+        seen["the list of fields that `request` doesn't have"] = sorted(set(result) - {*names})
+        token_ids.append(99)
+        seen[f"`{OLD}`, once the caller appends 99 to its list `token_ids`,"] = value_of(result, OLD)
+        if given is not None:
+            given.append(98)
+            seen[f'`{OLD}`, once the caller appends 98 to its `request["{OLD}"]`,'] = value_of(result, OLD)
+        return seen
+
+    watch("the call", attempt, request, token_ids, look=look, returns=returns, is_new=True)
 
 
-def _expect(attempt, request: dict, token_ids: list[int], if_none: str = TOO_FEW) -> None:
-    want = {**request, "output_token_ids": [*request.get("output_token_ids", ()), *token_ids]}
-    got, case = _go_on(attempt, request, token_ids)
-    if got is None:
-        raise Mistake(
-            "expected a request; yours returned None.",
-            case=case,
-            idea=if_none,
-        )
-    if not want["output_token_ids"]:
-        got = {"output_token_ids": [], **got}  # an empty list may be left out
-    fields = ["prompt", "max_tokens", "output_token_ids", *want]
-    for field in dict.fromkeys(fields):
-        if field not in got:
-            raise Mistake(f"{field!r} is missing in your request.", case=case, idea=_missing(field))
-        value = list(got[field]) if isinstance(got[field], (list, tuple)) else got[field]
-        if value != (list(want[field]) if isinstance(want[field], (list, tuple)) else want[field]):
-            idea = _different(field, value, request, token_ids)
-            if field == "prompt" and got.get("max_tokens") != request["max_tokens"]:
-                idea += " And with the tokens in `output_token_ids`, `max_tokens` stays as it is."
-            raise Mistake(
-                f"{field!r} should be {short(want[field])}; yours is {short(got[field])}.", case=case, idea=idea
-            )
-    if extra := sorted(set(got) - set(want)):
-        raise Mistake(
-            f"your request has a field {extra[0]!r} that the first one doesn't have.",
-            case=case,
-            idea='The only new field is "output_token_ids". A server refuses fields that it doesn\'t know.',
-        )
+def value_of(result: dict[str, Any], name: str) -> Any:
+    """An empty list of tokens may be missing or None, and a tuple counts as a list."""
+    if name == OLD and not isinstance(result.get(name), (str, bool)):
+        return frozen(list(result.get(name) or []))
+    return result.get(name, Shown("missing"))
 
 
-def _missing(field: str) -> str:
-    if field == "output_token_ids":
-        return "Without it, the other replica begins again, and the reader gets the beginning twice."
-    if field in ("seed", "temperature"):
-        return "Without it, the other replica draws other tokens than the first one would have drawn."
-    if field == "stop":
-        return "The strings that end the completion still end it, also if one of them began before the cut."
-    return "All other fields stay as they are."
+def tell(case: Case) -> str:
+    return f"`request_to_go_on({case[0]}, {case[1]})`."
 
 
-def _different(field: str, got, request: dict, token_ids: list[int]) -> str:
-    if field == "prompt" and got == [*request["prompt"], *token_ids]:
-        return (
-            "As part of the prompt, the tokens don't count as generated: the seed starts again with its first random "
-            "number, penalties don't see them, and a stop string that began before the cut isn't found."
-        )
-    if field == "prompt":
-        return "The prompt stays the same."
-    if field == "max_tokens":
-        return (
-            "`max_tokens` limits the whole completion, and the tokens in `output_token_ids` count. Leave it as it is."
-        )
-    if field == "output_token_ids" and any(isinstance(each, list | tuple) for each in got):
-        return "A list of tokens is in it as one element. `extend` or `+` adds its tokens one by one."
-    if field == "output_token_ids" and got == [*request["prompt"], *token_ids]:
-        return "Only generated tokens belong there, not the prompt."
-    if field == "output_token_ids" and got == list(token_ids):
-        return (
-            "This request had `output_token_ids` already: its completion was moved once before. The completion so far "
-            "is "
-            "those and the new ones."
-        )
-    if field == "output_token_ids" and got == list(request.get("output_token_ids", ())):
-        return "The tokens that the reader got since then are missing."
-    if field == "output_token_ids" and sorted(got) == sorted([*request.get("output_token_ids", ()), *token_ids]):
-        return "In the order in which they were generated: the old ones first."
-    if field == "seed":
-        return "A random number depends on the seed and on how many tokens the completion has. So the seed stays."
-    return "All other fields stay as they are."
+def facts(case: Case) -> dict[str, Any]:
+    earlier = case[0].get(OLD) or []
+    return {"earlier": earlier, "new": case[1], "all": [*earlier, *case[1]], "limit": case[0]["max_tokens"]}
 
 
-def _check_kind(attempt) -> None:
-    got, case = _go_on(attempt, dict(REQUEST), [8, 9])
-    if got is None:
-        raise Mistake(
-            "expected a request; yours returned None.",
-            case=case,
-            idea="Two of ten tokens have arrived. The request to go on asks for the rest: `return {**request, ...}`.",
-        )
+MISTAKES = """
+As part of the prompt, these tokens don't count as generated: the seed starts again with its first random number,
+penalties don't see them, and a stop string that began before the cut isn't found.
+- return {
++ return {**request, "prompt": request["prompt"] + token_ids}
+or
+- return {
++ return {**request, "prompt": [*request["prompt"], *token_ids], "max_tokens": request["max_tokens"] - len(token_ids)}
+or
+- output_token_ids = ... return {
++ return {**request, "prompt": request["prompt"] + token_ids}
+or
+- output_token_ids = ... return {
++ return {**request, "prompt": request["prompt"] + token_ids, "max_tokens": request["max_tokens"] - len(token_ids)}
+or
+~ {**request, => {**request, "prompt": request["prompt"] + output_token_ids,
+`max_tokens` limits the whole completion, and tokens in `output_token_ids` count. Leave it as it is.
+~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(token_ids),
+or
+~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(output_token_ids),
+Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice.
+- return {
++ return dict(request)
+All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one.
+~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"],
+or
+~ {**request, => {**{name: request[name] for name in ("prompt", "max_tokens", "seed", "stop") if name in request},
+or
+~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"], "seed": request.get("seed"),
+or
+~ {**request, => {**{name: value for name, value in request.items() if name != "stop"},
+or
+~ {**request, => {**{name: value for name, value in request.items() if name != "seed"},
+Fields whose value is 0, False, None or empty count, too.
+~ {**request, => {**{name: value for name, value in request.items() if value},
+`{earlier}` came before this request, and these tokens belong to the completion, too. The completion so far is `{all}`.
+= output_token_ids = list(token_ids)
+The field `output_token_ids` already has `{earlier}`. The tokens received since then are missing.
+= output_token_ids = list(request.get("output_token_ids") or token_ids)
+Tokens stay in the order in which they were generated: first `{earlier}`, then `{new}`.
+= output_token_ids = [*token_ids, *(request.get("output_token_ids") or ())]
+`output_token_ids` are generated tokens. Those of the prompt don't belong there.
+= output_token_ids = [*request["prompt"], *(request.get("output_token_ids") or ()), *token_ids]
+`append` adds a list as a single element. `extend`, `+` or `[*a, *b]` add its tokens one by one.
+= output_token_ids = [*(request.get("output_token_ids") or ()), token_ids]
+or
+= output_token_ids = [request.get("output_token_ids") or [], *token_ids]
+A model may generate the same token twice in a row. All of `{new}` are new: drop nothing.
+- output_token_ids =
++ old = request.get("output_token_ids") or []
++ output_token_ids = token_ids[:] if old and token_ids[: len(old)] == old else [*old, *token_ids]
+or
+= output_token_ids = list(dict.fromkeys([*(request.get("output_token_ids") or ()), *token_ids]))
+The field may be missing: `request["output_token_ids"]` raises KeyError then, and `request.get(...)` returns None.
+= output_token_ids = [*request["output_token_ids"], *token_ids]
+or
+= output_token_ids = [*request.get("output_token_ids"), *token_ids]
+or
+= output_token_ids = request.get("output_token_ids") + token_ids
+`"output_token_ids": None` means the same as a missing field. `get(name, default)` returns None then, not the default.
+= output_token_ids = [*request.get("output_token_ids", ()), *token_ids]
+or
+= output_token_ids = request.get("output_token_ids", []) + token_ids
+or
+= output_token_ids = list(request.get("output_token_ids", [])) + token_ids
+The completion has all of its {limit} tokens, so nothing is left to generate: return None.
+- if len(output_token_ids)
+- return None
+or
+~ >= request["max_tokens"] => > request["max_tokens"]
+The completion has fewer than {limit} tokens. The prompt doesn't count.
+~ len(output_token_ids) >= => len(request["prompt"]) + len(output_token_ids) >=
+The completion has `{all}`, fewer than {limit} tokens, so the rest is still asked for.
+~ >= request["max_tokens"] => + 1 >= request["max_tokens"]
+or
+~ if len(output_token_ids) => if len(output_token_ids) + len(request.get("output_token_ids") or ())
+`max_tokens` limits the whole completion: `{earlier}` from before this request and `{new}` make all {limit}.
+~ len(output_token_ids) >= => len(token_ids) >=
+or
+~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
+At its end your function returns nothing. Is a `return` missing?
+- return {
++ pass
+A replica may be lost before its first token. The next one then gets the request as it was, in a new dict.
+~ if len(output_token_ids) => if not token_ids or len(output_token_ids)
+or
+~ if len(output_token_ids) => if not output_token_ids or len(output_token_ids)
+A new dict is expected, also if no token came: a change of one would change the other.
+- output_token_ids =
++ if not token_ids: return request
++ ...
+or
+~ return {**request, => return request if not output_token_ids else {**request,
+This changes the request that the caller passed in. `{{**request, "name": value}}` makes a new dict.
+- return {
++ request["output_token_ids"] = output_token_ids
++ return request
+or
+- return {
++ request["output_token_ids"] = output_token_ids
++ return dict(request)
+The list in `request["output_token_ids"]` is the caller's, and a copied dict shares it: `+=`, `extend` and `append`
+change it. Make a new list, `[*old, *token_ids]`.
+- output_token_ids =
++ output_token_ids = request.get("output_token_ids") or []
++ output_token_ids += token_ids
+Your request contains one of the caller's own lists, so both grow together. It needs a list of its own.
+= output_token_ids = request["output_token_ids"] + token_ids if request.get("output_token_ids") else token_ids
+or
+- if len(output_token_ids)
++ if not token_ids and request.get("output_token_ids"): output_token_ids = request["output_token_ids"]
++ ...
+A random number depends on the seed and on how many tokens the completion has. So the seed stays as it is.
+~ {**request, => {**request, "seed": request.get("seed", 0) + len(token_ids),
+or
+~ {**request, => {**request, **({"seed": request["seed"] + 1} if "seed" in request else {}),
+`output_token_ids` is the only new field. A server refuses fields that it doesn't know.
+~ {**request, => {**request, "attempt": 2,
+or
+~ "output_token_ids": output_token_ids => "output_ids": output_token_ids
+If no token is missing, return None and nothing else.
+~ return None => return False
+or
+~ return None => return {}
+"""
 
+TASK = Task(
+    reference="lessons_lib.serving.failover:request_to_go_on",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES),
+    facts=facts,
+    about={
+        "returned": "A new dict, from the request and the new tokens; None if all `max_tokens` tokens are there.",
+        "prompt": "The prompt stays as it is. In it, tokens wouldn't count as generated.",
+        "max_tokens": "`max_tokens` limits the whole completion, and `output_token_ids` count. It stays as it is.",
+        OLD: "All tokens of the completion so far, and only these: first those that `request` has, then the new ones.",
+        "seed": "The same seed: the next random number depends on it and on how many tokens the completion has.",
+        "the list of fields that `request` doesn't have": "The only new field is `output_token_ids`.",
+        "raised ValueError": "If no token is missing, return None.",
+        "raised KeyError": "`request` need not have this field. It always has `prompt` and `max_tokens`.",
+        "raised TypeError": "Is a field missing, or None? `request.get(name) or []` is a list in both cases.",
+    },
+)
 
-def _check_begun(attempt) -> None:
-    _expect(attempt, dict(REQUEST), [8, 9])
-
-
-def _check_nothing_yet(attempt) -> None:
-    request = dict(REQUEST)
-    got, case = _go_on(attempt, request, [])
-    if got is request:
-        raise Mistake(
-            "expected a new dict; yours returned the request itself.",
-            case=case,
-            idea="A change of one of the two would change the other. Make a new dict, also if no token came.",
-        )
-    if got is None or list(got.get("output_token_ids", [])):
-        raise Mistake(
-            f"expected the same request, with no output tokens; yours returned {short(got)}.",
-            case=case,
-            idea="The replica failed before its first token. The other one starts from the beginning.",
-        )
-    if {**got, "output_token_ids": []} != {**REQUEST, "output_token_ids": []}:
-        raise Mistake(
-            f"expected the same request; yours is {short(got)}.", case=case, idea="All other fields stay as they are."
-        )
-
-
-def _check_again(attempt) -> None:
-    _expect(attempt, {**REQUEST, "output_token_ids": [8, 9]}, [3, 2])
-
-
-def _check_repeated(attempt) -> None:
-    for before, token_ids in (([7], [7, 8]), ([7, 8], [8]), ([7, 8], [7, 8])):
-        request, want = {**REQUEST, "output_token_ids": before}, [*before, *token_ids]
-        got, case = _go_on(attempt, request, token_ids)
-        output = got.get("output_token_ids") if got is not None else None
-        if isinstance(output, (list, tuple)) and list(output) != want and set(output) == set(want):
-            raise Mistake(
-                f"'output_token_ids' should be {want}; yours is {short(output)}.",
-                case=case,
-                idea="A model may generate a token twice in a row. The new tokens come after the old ones, and none of "
-                "them was counted before: drop nothing.",
-            )
-        _expect(attempt, {**REQUEST, "output_token_ids": list(before)}, token_ids)
-
-
-def _check_limit(attempt) -> None:
-    for request, token_ids in (
-        ({**REQUEST, "max_tokens": 3}, [8, 9, 8]),
-        ({**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2, 3]}, [8, 9]),
-        ({**REQUEST, "max_tokens": 3, "output_token_ids": [1, 2, 3]}, []),
-    ):
-        got, case = _go_on(attempt, request, token_ids)
-        if got is not None:
-            idea = (
-                "The completion has `max_tokens` tokens. Only the last message was lost, and no replica has anything "
-                "left to generate."
-            )
-            if request.get("output_token_ids"):
-                since = "two since: the completion has all five" if token_ids else "none since: that is all of them"
-                idea = f"Three tokens before this request and {since}. {idea}"
-            raise Mistake(f"expected None; yours returned {short(got)}.", case=case, idea=idea)
-    prompt = (
-        "The completion has one of four tokens. The prompt has more: does your code count those, too? `max_tokens` "
-        "limits the completion alone."
-    )
-    _expect(attempt, {**REQUEST, "prompt": [5, 6, 7, 5, 6], "max_tokens": 4}, [8], if_none=prompt)
-    _expect(attempt, {**REQUEST, "max_tokens": 3}, [8, 9])
-    _expect(attempt, {**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2]}, [8])
-
-
-def _check_own_list(attempt) -> None:
-    token_ids = [8, 9]
-    got, case = _go_on(attempt, dict(REQUEST), token_ids)
-    if got.get("output_token_ids") is token_ids:
-        raise Mistake(
-            '"output_token_ids" is the same list object as `token_ids`.',
-            case=f"{case}; afterwards the balancer appends further tokens to its list.",
-            idea="Both would grow together, and the request would change after it was sent. Make a new list.",
-        )
-    before = [8, 9]
-    got, case = _go_on(attempt, {**REQUEST, "output_token_ids": before}, [])
-    if got is not None and got.get("output_token_ids") is before:
-        raise Mistake(
-            '"output_token_ids" is the same list object as that of the first request.',
-            case=case,
-            idea="What is added to one of them would be added to the other. Make a new list, also if no token came.",
-        )
-
-
-def _check_none(attempt) -> None:
-    request = {**REQUEST, "output_token_ids": None}
-    case = f"request_to_go_on({request}, [8, 9])"
-    idea = '"output_token_ids" is None, which means the same as a missing field.'
-    try:
-        got = call(attempt, request, [8, 9], case=case)
-    except (TypeError, AttributeError) as error:
-        raise Mistake(
-            f"your code raised {type(error).__name__}: {error}",
-            case=case,
-            idea=f"{idea} `request.get(name, default)` returns None then, not the default.",
-        ) from None
-    if got is None or list(got.get("output_token_ids") or ()) != [8, 9]:
-        raise Mistake(
-            f"expected a request with the output tokens [8, 9]; yours returned {short(got)}.", case=case, idea=idea
-        )
-
-
-def _check_any_request(attempt) -> None:
-    _expect(attempt, {"prompt": [1], "max_tokens": 4}, [7])
-    _expect(attempt, {"prompt": [1], "max_tokens": 4, "frequency_penalty": 0.5, "user": "x", "min_tokens": 3}, [0, 0])
-    _expect(attempt, {"prompt": [1], "max_tokens": 4, "temperature": 0.0, "seed": 0, "ignore_eos": False}, [7])
+EXERCISE = Exercise(
+    id="15.2",
+    title="a stream that goes on",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Answer two questions in this order. Which tokens does the completion have in all? And is it complete?",
+        'The new request differs from the old one in one field only: `{**request, "name": value}` is a copy of a '
+        "dict with one field changed. Compare the number of all tokens with `max_tokens`. `request.get(name) or ()` "
+        "is an empty tuple if the field is missing or None.",
+        '`output_token_ids = [*(request.get("output_token_ids") or ()), *token_ids]`; None if '
+        '`len(output_token_ids) >= request["max_tokens"]`; otherwise `{**request, "output_token_ids": '
+        "output_token_ids}`.",
+    ),
+    points=1,
+)

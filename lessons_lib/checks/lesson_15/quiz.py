@@ -2,7 +2,49 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "15.a": {
+        640: "That is with both turns before it in one cache. The turn just before went to the other replica.",
+        0: "Turns 1, 3 and 5 all go to replica 0, and turns 2 and 4 to replica 1.",
+        24: "That is blocks. A block has 16 tokens.",
+        192: "The fifth prompt finds the third in the cache. Do the third and the fourth find nothing?",
+        960: "That is all prompt tokens. The new ones of a turn can't be in a cache.",
+    },
+    "15.b": {
+        4: "The model sees the same tokens. But what counts as generated is no longer the same.",
+        3: "One of the other three goes on, but isn't the same. What counts as generated tokens now?",
+        2: "Take the seed: which random number does the eleventh token get now?",
+        0: "Greedy tokens depend on nothing but the tokens before them.",
+    },
+    "15.c": {
+        19: "15 + 4 would need a least loaded replica with 15 requests, and all four replicas have 15 together.",
+        6: "And the new one.",
+        5: "The limit is about the load before the new request, above the least loaded replica's, which isn't 0.",
+    },
+}
 QUIZ = [
+    Question(
+        text="Four replicas, prefix affinity, limit 8. All requests begin with the same long instructions, and one "
+        "replica often has seven requests more than the others. Readers complain about the wait for their first token. "
+        "What do you change first?",
+        choices=(
+            Choice(
+                "Lower the limit.",
+                "The others compute the instructions once, and find them in their own caches from then on. For a "
+                "prefix that everyone shares, that is cheap.",
+                right=True,
+            ),
+            Choice("Raise the limit: more is found.", "Still more requests would go to the same replica."),
+            Choice(
+                "Give that replica more blocks.",
+                "It finds the instructions already. The requests wait for their turn, not for memory.",
+            ),
+            Choice(
+                "Go back to round robin.",
+                "The load gets even. But the turns of a conversation are computed again by every replica.",
+            ),
+        ),
+    ),
     Question(
         text="A replica dies after 7 tokens of a completion with temperature 1 and seed 3. The balancer sends the "
         "prompt and the 7 tokens as one longer prompt to another one, with the same seed. What does the reader get?",
@@ -10,8 +52,7 @@ QUIZ = [
             Choice(
                 "The same completion as without the failure: the model sees the same tokens.",
                 "The model gives the same probabilities. But token 8 is now drawn with the first random number of the "
-                "seed "
-                "instead of the eighth.",
+                "seed instead of the eighth.",
             ),
             Choice(
                 "An error: a prompt can't end in the middle of an answer.",
@@ -26,8 +67,7 @@ QUIZ = [
             Choice(
                 "The first 7 tokens twice.",
                 "The new replica returns only what comes after its prompt. They would come twice if the *first* "
-                "request "
-                "were sent again.",
+                "request were sent again.",
             ),
         ),
     ),
@@ -50,8 +90,7 @@ QUIZ = [
             Choice(
                 "All eight are lost, and with them every stream.",
                 "Each one dies of it in turn. With `max_moves` = 1, two die. Engines should turn bad requests away "
-                "before they "
-                "compute anything, but the limit is still needed.",
+                "before they compute anything, but the limit is still needed.",
                 right=True,
             ),
         ),

@@ -1,177 +1,286 @@
-"""Judges 15.3, `relay`, with replicas that fail at every point of a stream."""
+"""15.3, `relay`: whatever happens to the replicas, the reader gets each token once, and one reason at the end."""
 
+from collections.abc import Iterator
 from itertools import islice
+from random import Random
+from typing import Any, NamedTuple
 
-from lessons_lib.checks.exercise import Mistake, reached
-from lessons_lib.checks.lesson_15.fake_replica import REQUEST, TOKENS, FakeReplica
-from lessons_lib.checks.lesson_15.lost_replicas import (
-    check_after_the_last_token,
-    check_arrives_complete,
-    check_begun,
-    check_chosen_again,
-    check_connection_cut,
-    check_larger_chunks,
-    check_lost_anywhere,
-    check_lost_twice,
-    check_max_moves,
-    check_none_left,
-    check_opening,
-    check_over_before_the_next,
+from lessons_lib.checks.diagnosis import Task, Watch
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_03.books import counted
+from lessons_lib.checks.lesson_15.relay_mistakes import KNOWN
+from lessons_lib.checks.lesson_15.scripted import REASON, REFUSALS, Notes, Scripted, Told, told_chunk
+
+NAMES = "ABCDEFGH"
+WORDS = {"lost": "raises ReplicaLost after {}", "cut": "ends after {}, without a reason"} | {
+    name: f"raises {kind.__name__}({REASON!r}) after {{}}" for name, kind in REFUSALS.items()
+}
+
+
+class Case(NamedTuple):
+    """Replicas, a request and a reader.
+
+    Attributes:
+        faults: of each replica; see `Scripted`.
+        answer: the tokens of the whole answer.
+        request: what the request has beyond a prompt and max_tokens.
+        max_moves: None to leave it out.
+        order: the order in which `choose` prefers the replicas.
+        load: how many other streams each replica serves.
+        joins: whether another stream begins on A after the first chunk.
+        leaves: after how many chunks the reader leaves; None to read to the end.
+    """
+
+    faults: list[str]
+    answer: list[int] = [11, 12, 13]  # noqa: RUF012 - nothing changes it
+    request: dict[str, Any] = {"seed": 7}  # noqa: RUF012
+    size: int = 1
+    last: str = "length"
+    max_moves: int | None = None
+    order: str = NAMES
+    load: int = 0
+    joins: bool = False
+    leaves: int | None = None
+
+
+def cases() -> Iterator[Case]:
+    """Smallest first."""
+    five = [11, 12, 13, 14, 15]
+    yield Case(["0 lost", ""], [11])  # first, so that tokens which are kept between calls show later
+    yield Case([""], [11])
+    yield Case([""])
+    yield Case([""], last="stop", request={"seed": 7, "max_tokens": 9})
+    yield Case([""], five, size=2, last="length+")
+    for joins in (False, True):
+        yield Case([""], load=3, joins=joins)
+    yield Case(["", "", ""], order="CBA")
+    for leaves in (1, 2):
+        yield Case([""], five, leaves=leaves, load=leaves - 1)
+    for count in range(3):
+        for kind in ("lost", "cut"):
+            yield Case([f"{count} {kind}", ""])
+    yield Case(["1 lost", "", ""], order="ACB")
+    yield Case(["", "2 lost", ""], five, order="BCA", load=1)
+    yield Case(["2 lost", "", ""], order="ACB", leaves=3, answer=five)
+    yield Case(["2 lost", "1 lost", ""], five)
+    yield Case(["2 lost", "1 cut", "0 lost", ""], five, max_moves=3)
+    yield Case(["1 lost", "1 lost", ""], five, size=2, last="length+")
+    yield Case(["1 lost", ""], five, size=2)
+    yield Case(["1 lost", "1 lost", ""], [5, 5, 0, 5, 0])
+    for seed in ({}, {"seed": None}, {"seed": 0}):
+        yield Case([""], request=seed)
+        yield Case(["1 lost", "1 lost", ""], request=seed)
+        yield Case(["0 lost", ""], request=seed)
+    for faults in (["1 lost", ""], ["0 lost", ""], ["1 lost", "1 lost", ""]):
+        yield Case(faults, five, {"seed": 7, "output_token_ids": five[:2]})
+    for faults in (["3 lost"], ["3 lost", ""], ["3 cut", ""], ["1 lost", "2 lost", ""]):
+        yield Case(faults)
+        yield Case(faults, max_moves=int(len(faults) == 3))
+    for count in range(3):
+        yield Case([f"{count} lost"])
+        yield Case([f"{count} lost", f"{2 - count} lost"], five)
+    yield Case([])
+    for max_moves in (0, 1, 2, 3, None):
+        for count in (0, 1):
+            yield Case([f"{count} lost"] * 6, five, max_moves=max_moves)
+    for kind in REFUSALS:
+        for count in range(3):
+            yield Case([f"{count} {kind}", ""])
+        yield Case(["1 lost", f"1 {kind}", ""], five)
+    yield Case(["", ""], last="error")
+    yield Case(["1 lost", "", ""], five, last="error")
+    yield Case(["1 lost", "", ""], [11, 12], {"seed": 7, "max_tokens": 6, "stop": ["."]}, last="stop", size=3)
+    draw = Random(15)
+    for _ in range(16):
+        faults = [
+            f"{draw.randrange(3)} {draw.choice(('lost', 'lost', 'cut', 'refused'))}" for _ in range(draw.randint(1, 4))
+        ]
+        answer = [draw.randrange(20) for _ in range(draw.randint(3, 6))]
+        request = {"seed": draw.randrange(3), **({"temperature": 0.5} if draw.random() < 0.5 else {})}
+        order = "".join(draw.sample("ABCDE", 5))
+        yield Case(
+            [*faults, ""],
+            answer,
+            request,
+            draw.randint(1, 2),
+            draw.choice(("length", "length+")),
+            draw.choice((None, 1, 3)),
+            order,
+            draw.randrange(3),
+        )
+    # Last: to call `stream` outside of the `try` is common, and should hide no other mistake.
+    for kind in ("lost", *REFUSALS):
+        yield Case([f"call {kind}", ""])
+    yield Case(["1 lost", "call lost", ""])
+    yield Case(["1 lost", "call refused", ""])
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    notes, got = Notes(), [None]
+    request = {"prompt": [5, 6], "max_tokens": len(case.answer)} | case.request
+    made = [
+        Scripted(name, fault, case.answer, case.size, case.last, dict(request), notes, case.load)
+        for name, fault in zip(NAMES, case.faults)
+    ]
+    notes.replicas, replicas, given = made, list(made), dict(request)
+
+    def choose(candidates: Any) -> int:
+        names = [getattr(each, "name", str(each)) for each in candidates]
+        notes.offered.append(Shown(f"[{', '.join(sorted(names))}]"))
+        if not names:
+            raise IndexError("there is no replica to choose from")
+        return names.index(min(names, key=case.order.find))
+
+    def start(**moves: Any) -> Any:
+        return attempt(request, replicas, choose, **moves)
+
+    def take() -> None:
+        got[0] = next(reader, Told("nothing: the stream has ended"))
+
+    def look() -> dict[str, Any]:
+        return {
+            "what `choose` got": in_order(notes.offered),
+            "what was asked": in_order(notes.asked),
+            "the loads when a replica was asked": in_order(notes.loads),
+            "what the reader gets": told_chunk(got[0]),
+            "the caller's `request`": Told(*(["as it was"] if request == given else ["changed", str(request)])),
+            "the caller's list `replicas`": [Shown(each.name) for each in replicas],
+        }
+
+    def look_between() -> dict[str, Any]:
+        return look() | ({} if is_last(got[0]) else {"the number of chunks that your code has read": notes.num_read})
+
+    def look_behind() -> dict[str, Any]:
+        is_open = [Shown(each.name) for each in made if any(not one.is_closed for one in each.streams)]
+        loads = Shown(", ".join(f"{each.name} {each.load}" for each in made))
+        return look() | {"the load of each replica": loads, "the list of streams that aren't closed": is_open}
+
+    moves = {} if case.max_moves is None else {"max_moves": case.max_moves}
+    reader = watch("the call", start, **moves, returns=kind_of)
+    quiet = {"returns": lambda result: None}
+    for number in range(1, 12):
+        if number - 1 == case.leaves:
+            watch("`close()` of your generator", getattr(reader, "close", dict), look=look_behind, **quiet)
+            return
+        if is_last(got[0]):
+            break
+        watch(f"chunk {number}", take, look=look_between, **quiet)
+        if number == 1 and case.joins:
+            made[0].load += 1
+    watch("the last chunk", take, look=look_behind, **quiet)
+    if request.get("seed") is None and len(made) == 1:
+
+        def seed() -> int:
+            notes.asked.clear()
+            list(islice(start(), 9))
+            return notes.seed
+
+        watch(
+            "what is drawn for each of four streams",
+            lambda: {seed() for _ in range(4)},
+            returns=lambda seeds: Shown("a seed" if len(seeds) == 1 else "a seed of its own"),
+            subject="it",
+        )
+
+
+def in_order(each: list[Shown]) -> Shown:
+    return Shown(", then ".join(each) or "nothing")
+
+
+def is_last(got: Any) -> bool:
+    return getattr(got, "finish_reason", None) is not None
+
+
+def kind_of(got: Any) -> Any:
+    if isinstance(got, list | tuple):
+        return Shown(f"a {type(got).__name__}")
+    return Shown("an iterator of chunks") if hasattr(got, "__next__") else got
+
+
+def tell(case: Case) -> str:
+    told = [fault_in_words(name, fault) for name, fault in zip(NAMES, case.faults)]
+    unlike = {
+        f"each would answer {case.answer}": True,
+        f"in chunks of {case.size}": case.size > 1,
+        f"ending with {case.last.strip('+')!r}{' in the same chunk' * case.last.endswith('+')}": case.last != "length",
+    }
+    told.append(", ".join(text for text, is_so in unlike.items() if is_so))
+    told += [f"the request has {case.request}"] if case.request != {"seed": 7} else []
+    told += [f"max_moves is {case.max_moves}"] if case.max_moves is not None else []
+    told += [f"`choose` prefers {', '.join(case.order[: len(case.faults)])}"] if case.order != NAMES else []
+    told += [f"each serves {case.load} other streams"] if case.load else []
+    told += ["another stream begins on A after the first chunk"] if case.joins else []
+    told += [f"the reader leaves after {counted(case.leaves, 'chunk')}"] if case.leaves is not None else []
+    return "; ".join(told if case.faults else ["`replicas` is empty", *told[1:]]) + "."
+
+
+def fault_in_words(name: str, fault: str) -> str:
+    if not fault:
+        return f"{name} is fine"
+    when, kind = fault.split()
+    if when == "call":
+        return f"`{name}.stream(...)` {WORDS[kind].removesuffix(' after {}')}"
+    return f"{name}'s stream {WORDS[kind].format(counted(int(when), 'chunk'))}"
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Without a replica, or something unusual; with a shorter answer."""
+    for place in range(len(case.faults)):
+        if len(case.faults) > 1:
+            yield case._replace(faults=case.faults[:place] + case.faults[place + 1 :])
+    usual = Case([])
+    for name in ("size", "last", "max_moves", "order", "load", "joins", "request"):
+        if getattr(case, name) != getattr(usual, name) and "max_tokens" not in case.request:
+            yield case._replace(**{name: getattr(usual, name)})
+    if len(case.answer) > 2 and "output_token_ids" not in case.request and case.leaves is None:
+        yield case._replace(answer=case.answer[:-1])
+
+
+TASK = Task(
+    reference="lessons_lib.serving.failover:relay",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=KNOWN,
+    smaller=smaller,
+    about={
+        "what `choose` got": "`choose` is called before each replica is asked, with those that haven't been lost.",
+        "what was asked": "One replica serves the stream. After a loss, the next is asked for what is missing, with "
+        "the same seed; at most `max_moves` after the first.",
+        "the loads when a replica was asked": "Raise a replica's load before you ask it, and lower it before the next.",
+        "what the reader gets": "Each chunk as it comes, and one reason at the end: that of the replica, 'length' if "
+        "no token is missing, or 'error' with a message.",
+        "the number of chunks that your code has read": "Pass each chunk on before you read the next one.",
+        "the load of each replica": "However a stream ends, and if the reader leaves, lower its replica's load once.",
+        "the list of streams that aren't closed": "However it ends, and if the reader leaves, close the stream.",
+        "the caller's list `replicas`": "The balancer needs its list for other requests. Change a copy.",
+        "raised ReplicaLost": "Catch it: another replica can go on. If none is left, the reader gets a chunk.",
+        "raised ValueError": "The reader gets a refusal as a chunk. `replica.stream(...)` and its chunks may raise.",
+        "raised IndexError": "`choose` returns an index in the list that it gets, which must not be empty.",
+        "raised RuntimeError": "`close()` raises GeneratorExit at your `yield`. Yield nothing after it.",
+    },
 )
-from lessons_lib.checks.lesson_15.refused_requests import (
-    check_error_chunk,
-    check_message,
-    check_refused,
-    check_refused_at_the_call,
-    check_refused_between,
+
+EXERCISE = Exercise(
+    id="15.3",
+    title="the core of a balancer",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "What do you have to remember while the chunks pass by, so that another replica can go on? And how many "
+        "ways are there in which the stream ends: which of them does `stream_once` show you, and how?",
+        "A loop over replicas around a loop over the chunks of `stream_once`. If the inner loop ends by itself, "
+        "the reader has had its last chunk. ReplicaLost leads to another round, and `request_to_go_on` gets the "
+        "first request and *all* tokens so far. Keep a list of remaining replicas, and take the chosen one out "
+        "of it. The outer loop ends for one of three reasons, and the last chunk depends on which: no token is "
+        "missing, no replica is left, or no move is left.",
+        "Before the loop: a seed, `token_ids, remaining, asked = [], list(replicas), request`. `while asked is not "
+        "None and remaining and max_moves >= 0`: `replica = remaining.pop(choose(remaining))`; in `try`: `with "
+        "closing(stream_once(replica, asked)) as chunks:`, for each chunk `token_ids += chunk.token_ids` and `yield "
+        "chunk`, and `return` after the loop; in `except ReplicaLost`: `max_moves -= 1` and `asked = "
+        'request_to_go_on(request, token_ids)`. Behind the outer loop: `Chunk([], "length")` if `asked` is None, '
+        'otherwise `Chunk([], "error", "...")`.',
+    ),
+    points=3,
 )
-from lessons_lib.checks.lesson_15.relayed_chunks import check_nothing_left, close_reader, relayed, start_relay
-from lessons_lib.checks.lesson_15.relayed_seeds import check_drawn_seeds, check_seed
-from lessons_lib.serving.failover import Chunk
-
-
-def check_relay(attempt) -> None:
-    for check in (
-        _check_one,
-        _check_as_it_comes,
-        _check_choice,
-        _check_other_streams,
-        _check_reader_leaves,
-        _check_reason,
-    ):
-        check(attempt)
-    with reached("(Streams without a loss are right already. This is about a loss or a refusal.)"):
-        for check in (
-            check_lost_anywhere, check_connection_cut, check_lost_twice, check_begun, check_larger_chunks,
-            check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves, check_refused,
-            check_refused_between, check_message, check_seed, check_over_before_the_next,
-        ):  # fmt: skip
-            check(attempt)
-    for check in (check_error_chunk, check_drawn_seeds, check_arrives_complete, _check_last_with_tokens):
-        check(attempt)
-    # Last, so that a call outside of the `try`, which is common, hides no other mistake.
-    with reached("(All is right as long as `stream` returns. This is about a call of `stream` that raises.)"):
-        check_opening(attempt)
-        check_refused_at_the_call(attempt)
-
-
-def _check_one(attempt) -> None:
-    replica = FakeReplica("A")
-    case = "one replica that doesn't fail. It yields five chunks of one token, and Chunk([], 'length')."
-    chunks = relayed(attempt, [replica], case)
-    if chunks[-1].finish_reason != "length":
-        raise Mistake(
-            f"the last chunk's reason should be 'length'; yours is {chunks[-1].finish_reason!r}.",
-            case=case,
-            idea="Pass the replica's last chunk on as it is.",
-        )
-    if len(replica.requests) != 1:
-        raise Mistake(
-            f"the replica should be asked once; it was asked {len(replica.requests)} times.",
-            case=case,
-            idea="The stream was complete. There is nothing to ask for.",
-        )
-    if replica.log[0][1] != 1:
-        raise Mistake(
-            f"while the replica serves the stream, its load should be 1; it was {replica.log[0][1]} when it was asked.",
-            case=case,
-            idea="Raise the load *before* you ask, so that the next choice counts this request.",
-        )
-    if list(replica.requests[0].get("output_token_ids", ())):
-        raise Mistake(
-            f"the first request should have no output tokens; yours is {replica.requests[0]}.",
-            case=case,
-            idea="Nothing has been generated yet.",
-        )
-
-
-def _check_reason(attempt) -> None:
-    case = "one replica, which ends an answer of 5 tokens with Chunk([], 'stop'); max_tokens is 9."
-    request = {**REQUEST, "max_tokens": 9}
-    chunks = relayed(attempt, [FakeReplica("A", last=Chunk([], "stop"))], case, request)
-    if chunks[-1].finish_reason != "stop":
-        raise Mistake(
-            f"the last chunk's reason should be 'stop'; yours is {chunks[-1].finish_reason!r}.",
-            case=case,
-            idea="The replica knows why it stopped: pass its last chunk on as it is.",
-        )
-
-
-def _check_last_with_tokens(attempt) -> None:
-    case = "one replica that doesn't fail. It yields chunks of three and two tokens, the second one with the reason."
-    last = relayed(attempt, [FakeReplica("A", in_chunk=3)], case)[-1]
-    if list(last.token_ids) != TOKENS[3:]:
-        raise Mistake(
-            f"the last chunk should have the tokens {TOKENS[3:]} and the reason 'length'; yours is {last}.",
-            case=case,
-            idea="A chunk with a reason is passed on as it is, with all its tokens: `yield chunk`.",
-        )
-
-
-def _check_as_it_comes(attempt) -> None:
-    case = "one replica that doesn't fail; the reader takes one chunk and looks."
-    replica = FakeReplica("A")
-    reader = start_relay(attempt, [replica], case)
-    next(reader)
-    if replica.streams[0].num_sent > 1:
-        raise Mistake(
-            f"the reader has taken 1 chunk, and your code has read {replica.streams[0].num_sent} from the replica.",
-            case=case,
-            idea="Pass each chunk on before you read the next one. Otherwise it isn't a stream.",
-        )
-    close_reader(reader, case)
-
-
-def _check_choice(attempt) -> None:
-    case = "replicas A, B and C; `choose` returns 2."
-    seen: list = []
-
-    def last(replicas):
-        seen.append(list(replicas))
-        return len(replicas) - 1
-
-    replicas = [FakeReplica(name) for name in "ABC"]
-    relayed(attempt, replicas, case, choose=last)
-    if not seen:
-        raise Mistake("`choose` was not called.", case=case, idea="Which replica is asked is the policy's decision.")
-    if [bool(each.requests) for each in replicas] != [False, False, True]:
-        asked = [each.name for each in replicas if each.requests]
-        raise Mistake(
-            f"replica C should be asked; {' and '.join(asked)} was.",
-            case=case,
-            idea="`choose` returns an index of its list.",
-        )
-
-
-def _check_other_streams(attempt) -> None:
-    case = "A serves three other streams: its load is 3. It doesn't fail."
-    replica = FakeReplica("A", load=3)
-    list(islice(start_relay(attempt, [replica], case), 40))
-    for when, load, want in (("when it is asked", replica.log[0][1], 4), ("afterwards", replica.load, 3)):
-        if load != want:
-            raise Mistake(
-                f"{when}, its load should be {want}; it is {load}.",
-                case=case,
-                idea="Other streams count too: `replica.load += 1` before, `replica.load -= 1` afterwards.",
-            )
-    case = "A serves this stream; after the first chunk, another stream begins on A and goes on. A doesn't fail."
-    replica = FakeReplica("A")
-    reader = start_relay(attempt, [replica], case)
-    next(reader)
-    replica.load += 1
-    list(islice(reader, 40))
-    if replica.load != 1:
-        raise Mistake(
-            f"afterwards, its load should be 1; it is {replica.load}.",
-            case=case,
-            idea="Other streams change the load too, so don't put back what it was before: `replica.load -= 1`.",
-        )
-
-
-def _check_reader_leaves(attempt) -> None:
-    case = "one replica; the reader takes two chunks and leaves (`close()` of your generator)."
-    replica = FakeReplica("A")
-    reader = start_relay(attempt, [replica], case)
-    next(reader), next(reader)
-    close_reader(reader, case)
-    check_nothing_left([replica], case)

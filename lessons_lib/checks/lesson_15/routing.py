@@ -1,237 +1,322 @@
-"""Judges 15.1, `choose_replica`: the longest beginning that a replica was sent, unless that replica is too busy."""
+"""15.1, `choose_replica`: the longest beginning that a replica was sent, unless that replica is too busy."""
 
+from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any, NamedTuple
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.serving.router import Replica, choose_replica
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.serving.router import Replica
 
-BLOCKS = [bytes([index]) * 32 for index in range(8)]  # stand for the hashes of a prompt's blocks
-OTHER = [bytes([index]) * 32 for index in range(100, 108)]
-
-
-def check_choose_replica(attempt) -> None:
-    for check in (
-        _check_kind, _check_longest, _check_gap, _check_limit, _check_others_limit, _check_unknown, _check_ties,
-        _check_nothing_changes, _check_random,
-    ):  # fmt: skip
-        check(attempt)
+PROMPT, OTHER = "abcdefgh", "stuvwxyz"  # blocks of the prompt, and of others
+HASH = {letter: letter.encode() * 32 for letter in PROMPT + OTHER}
 
 
-def _replica(load: int, blocks: list[bytes], num_sent: int = 0) -> Replica:
-    made = Replica(load=load, num_sent=num_sent)
-    made.sent_blocks.add(blocks)
-    return made
+class Case(NamedTuple):
+    """The prompt's blocks; of each replica (load, num_sent, the blocks that it was sent); the limit."""
+
+    prompt: str
+    replicas: list[tuple[int, int, str]]
+    limit: int
 
 
-def _letters(blocks: list[bytes]) -> str:
-    return "[" + ", ".join(_letter(block) for block in blocks) + "]"
+# Blocks | load/num_sent/blocks sent, of each replica | limit.
+SCENES = """
+ab | 3/0 | 0
+ab | 3/1/ab | 0
+a | 0/0, 0/0/a | 2
+abcd | 0/0/a, 0/0/ab | 2
+abcd | 0/0/stuvw, 0/0/ab | 2
+abcd | 0/0/bcd, 0/0/a | 2
+ab | 0/0, 3/0/ab | 3
+ab | 0/0, 30/0/ab | 3
+ab | 20/0, 22/0/ab | 3
+ab | 0/2, 0/1, 9/0/ab | 3
+abcd | 1/0/ab, 0/0, 9/0/abcd | 3
+abcd | 0/1, 0/2/ab, 9/0/abcd | 3
+ab | 0/0, 4/0/ab, 6/0, 6/0 | 3
+ | 1/0/abc, 0/0 | 5
+"""
 
 
-def _letter(block: bytes) -> str:
-    return "abcdefgh"[block[0]] if block[0] < 8 else "stuvwxyz"[block[0] - 100]
-
-
-def _told(prompt: list[bytes], replicas: list[Replica], limit: int) -> str:
-    lines = [
-        f"replica {index}: load {one.load}, num_sent {one.num_sent}, was sent "
-        f"{_letters(sorted(block for block in (*BLOCKS, *OTHER) if block in one.sent_blocks))}"
-        for index, one in enumerate(replicas)
-    ]
-    return f"the prompt's blocks are {_letters(prompt)}, imbalance_limit is {limit}; {'; '.join(lines)}."
-
-
-def _called(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, case: str):
-    def choose(block_hashes):  # `call` would compare the replicas, which have no equality
-        return attempt(block_hashes, replicas, limit)
-
-    given = list(replicas)
-    try:
-        got = call(choose, list(prompt), case=case)
-    except TypeError as error:
-        whole = [index for index, one in enumerate(replicas) if all(block in one.sent_blocks for block in prompt)]
-        if not whole or "NoneType" not in str(error):
-            raise
-        raise Mistake(
-            f"your code raised TypeError: {error}.",
-            case=case,
-            idea="Something is None where a number is needed. For replica "
-            f"{whole[0]}, no block of the prompt is missing: what does your count return then?",
-        ) from None
-    except (ValueError, IndexError) as error:
-        if len(replicas) > 1:
-            raise
-        raise Mistake(
-            f"your code raised {type(error).__name__}: {error}.",
-            case=case,
-            idea="There is only one replica here. Does your code leave the best one out when it looks for the least "
-            "loaded? The best one may itself be the least loaded: take the minimum over all.",
-        ) from None
-    except StopIteration:
-        whole = [index for index, one in enumerate(replicas) if all(block in one.sent_blocks for block in prompt)]
-        if not whole:
-            raise
-        raise Mistake(
-            "your code raised StopIteration: a `next` found nothing.",
-            case=case,
-            idea=f"For replica {whole[0]}, no block of the prompt is missing. Does your code look for the first one "
-            "that is? `next(..., default)` returns the default if there is none.",
-        ) from None
-    if [id(one) for one in given] != [id(one) for one in replicas]:
-        raise Mistake(
-            "your code changed the list `replicas`.",
-            case=case,
-            idea="The index that you return is a position in the caller's list. Sort or filter a list of indices.",
-        )
-    return got
-
-
-def _choose(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, want: int, idea: str) -> None:
-    case = _told(prompt, replicas, limit)
-    got = _called(attempt, prompt, replicas, limit, case)
-    if isinstance(got, Replica):
-        raise Mistake(
-            "expected the index of a replica; yours returned the replica itself.",
-            case=case,
-            idea="The caller looks it up: `replicas[choose_replica(...)]`.",
-        )
-    if isinstance(got, bool) or not hasattr(got, "__index__"):
-        raise Mistake(
-            f"expected the index of a replica, an int; yours returned {short(got, 60)}.",
-            case=case,
-            idea="Return a position in `replicas`: 0 for the first.",
-        )
-    if not 0 <= got < len(replicas):
-        raise Mistake(
-            f"expected an index from 0 to {len(replicas) - 1}; yours returned {got}.",
-            case=case,
-            idea="There is always a replica to choose: if none knows the prompt, it is the least loaded one.",
-        )
-    if got != want:
-        raise Mistake(f"expected replica {want}; yours chose replica {got}.", case=case, idea=idea)
-
-
-def _check_kind(attempt) -> None:
-    _choose(attempt, BLOCKS[:2], [_replica(3, [])], 0, 0, "There is only one replica.")
-
-
-def _check_longest(attempt) -> None:
-    knows = "It was sent this prompt before, so its cache holds the blocks. The other would compute all of them."
-    _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(0, BLOCKS[:4])], 2, 1, knows)
-    single = (
-        "The prompt has one full block. Replica 1 was sent it, and replica 0 was sent none. Does your code look at the "
-        "first and the last block? Or does it count the block at which it stops, too?"
-    )
-    _choose(attempt, BLOCKS[:1], [_replica(0, []), _replica(0, BLOCKS[:1])], 2, 1, single)
-    longer = "Replica 1 was sent two blocks of this prompt, replica 0 only one. The longer beginning saves more."
-    _choose(attempt, BLOCKS[:4], [_replica(0, BLOCKS[:1]), _replica(0, BLOCKS[:2])], 2, 1, longer)
-    many = "Replica 0 was sent many blocks, but of other prompts. Count only the blocks of *this* prompt."
-    _choose(attempt, BLOCKS[:4], [_replica(0, OTHER), _replica(0, BLOCKS[:2])], 2, 1, many)
-    busier = "Replica 1 serves one request more, which is within the limit, and it was sent the longer beginning."
-    _choose(attempt, BLOCKS[:4], [_replica(0, BLOCKS[:1]), _replica(1, BLOCKS[:3])], 2, 1, busier)
-
-
-def _check_gap(attempt) -> None:
-    gap = (
-        "Replica 0 was sent blocks b, c and d, but not a. A prefix cache finds nothing without the first block: stop "
-        "at "
-        "the first block that is missing."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(0, BLOCKS[1:4]), _replica(0, BLOCKS[:1])], 2, 1, gap)
-    _choose(attempt, BLOCKS[:4], [_replica(0, BLOCKS[:1] + BLOCKS[2:4]), _replica(0, BLOCKS[:2])], 2, 1, gap)
-
-
-def _check_limit(attempt) -> None:
-    at = (
-        "3 more than the least loaded one is not *more than* 3. The replica is exactly at the limit, and may be chosen."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(3, BLOCKS[:4])], 3, 1, at)
-    far = "It serves 30 requests more than the least loaded one. A cached prefix isn't worth a wait behind 30 others."
-    _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(30, BLOCKS[:4])], 3, 0, far)
-    over = (
-        "It serves 4 requests more than the least loaded one, and the limit is 3. Compare its load with that of the "
-        "least loaded replica, not with the mean."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(4, BLOCKS[:4])], 3, 0, over)
-    by_load = (
-        "Replica 1 was sent the whole prompt, and is too busy. The load says which one is the least loaded; `num_sent` "
-        "only decides between equal loads."
-    )
-    _choose(attempt, BLOCKS[:2], [_replica(0, [], 2), _replica(9, BLOCKS[:2])], 3, 0, by_load)
-    difference = (
-        "The limit is about the *difference* to the least loaded replica. If all are busy, the prefix still counts."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(20, []), _replica(22, BLOCKS[:4])], 3, 1, difference)
-    tie = "The best one is too busy, and two are equally little loaded. The smaller `num_sent` decides here, too."
-    _choose(attempt, BLOCKS[:2], [_replica(0, [], 2), _replica(0, [], 1), _replica(9, BLOCKS[:2])], 3, 1, tie)
-    equal = "The best one is too busy, and the two others are equal in everything: the first of them."
-    _choose(attempt, BLOCKS[:2], [_replica(9, BLOCKS[:2]), _replica(0, []), _replica(0, [])], 3, 1, equal)
-    zero = "With a limit of 0, the replica may serve no request more than the least loaded one."
-    _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(1, BLOCKS[:4])], 0, 0, zero)
-
-
-def _check_others_limit(attempt) -> None:
-    idea = (
-        "Replica 2 was sent the most, and is too busy. Then the *least loaded* replica gets the request, even if "
-        "another one was sent a shorter beginning."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(1, BLOCKS[:2]), _replica(0, []), _replica(9, BLOCKS[:4])], 3, 1, idea)
-    tie = (
-        "Replica 2 is too busy, and the two others are equally little loaded. Then `num_sent` decides; what they were "
-        "sent of this prompt makes no difference any more."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(0, [], 1), _replica(0, BLOCKS[:2], 2), _replica(9, BLOCKS[:4])], 3, 0, tie)
-    known = (
-        "Replica 2 is too busy. The least loaded one gets the request, also if it is one that was sent a shorter "
-        "beginning."
-    )
-    _choose(attempt, BLOCKS[:4], [_replica(1, []), _replica(0, BLOCKS[:2]), _replica(9, BLOCKS[:4])], 3, 1, known)
-
-
-def _check_unknown(attempt) -> None:
-    unknown = "No replica was sent any of it, so only the load counts."
-    _choose(attempt, BLOCKS[:2], [_replica(2, OTHER[:3]), _replica(1, []), _replica(3, [])], 5, 1, unknown)
-    short_prompt = "A prompt without a full block has no prefix that could be cached: the least loaded replica."
-    _choose(attempt, [], [_replica(1, BLOCKS), _replica(0, [])], 5, 1, short_prompt)
-
-
-def _check_ties(attempt) -> None:
-    tie = "Both were sent the whole prompt. Then the less loaded one is the better choice."
-    _choose(attempt, BLOCKS[:2], [_replica(2, BLOCKS[:2]), _replica(1, BLOCKS[:2])], 5, 1, tie)
-    sent = (
-        "Equally much of the prompt, and equally loaded: the one with the smaller `num_sent`. Otherwise an idle system "
-        "would send everything to the first replica."
-    )
-    _choose(attempt, BLOCKS[:2], [_replica(0, [], 4), _replica(0, [], 3)], 5, 1, sent)
-    load_first = "`num_sent` only decides between equally loaded replicas. The load comes first."
-    _choose(attempt, BLOCKS[:2], [_replica(0, [], 9), _replica(1, [], 0)], 5, 0, load_first)
-    first = "Equal in everything: the first of them."
-    _choose(attempt, BLOCKS[:2], [_replica(1, []), _replica(0, []), _replica(0, [])], 5, 1, first)
-
-
-def _check_nothing_changes(attempt) -> None:
-    replicas = [_replica(1, BLOCKS[:1]), _replica(0, BLOCKS[:2])]
-    case = _told(BLOCKS[:4], replicas, 2)
-    before = [(one.load, one.num_sent, list(one.sent_blocks._hashes)) for one in replicas]
-    _called(attempt, BLOCKS[:4], replicas, 2, case)
-    if before != [(one.load, one.num_sent, list(one.sent_blocks._hashes)) for one in replicas]:
-        raise Mistake(
-            "your code changed a replica.",
-            case=case,
-            idea="`choose_replica` only chooses. The balancer calls `begin` of the replica that was chosen.",
-        )
-
-
-def _check_random(attempt) -> None:
-    draw = Random(5)
-    for _ in range(300):
+def cases() -> Iterator[Case]:
+    """Smallest first."""
+    for scene in SCENES.strip("\n").split("\n"):
+        prompt, told, limit = scene.split("|")
         replicas = [
-            _replica(draw.randrange(5), draw.choice((BLOCKS, OTHER))[: draw.randrange(5)], draw.randrange(4))
-            for _ in range(draw.randrange(1, 6))
+            (*map(int, each[:2]), "".join(each[2:])) for each in (one.strip().split("/") for one in told.split(","))
         ]
-        prompt, limit = BLOCKS[: draw.randrange(6)], draw.randrange(4)
-        idea = (
-            "First the replica that was sent the longest beginning (ties: load, then `num_sent`, then the first). If "
-            "it "
-            "serves more than `imbalance_limit` requests more than the least loaded one: the least loaded one."
-        )
-        _choose(attempt, prompt, replicas, limit, choose_replica(prompt, replicas, limit), idea)
+        yield Case(prompt.strip(), replicas, int(limit))
+    draw = Random(5)
+    for _ in range(120):
+        replicas = [
+            (draw.randrange(5), draw.randrange(4), draw.choice((PROMPT, PROMPT, OTHER))[: draw.randrange(5)])
+            for _ in range(draw.randint(1, 5))
+        ]
+        yield Case(PROMPT[: draw.randrange(6)], replicas, draw.randrange(4))
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Without a replica; with a shorter prompt; with smaller numbers."""
+    prompt, replicas, limit = case
+    for place, (load, num_sent, sent) in enumerate(replicas):
+        others = replicas[:place], replicas[place + 1 :]
+        if len(replicas) > 1:
+            yield Case(prompt, [*others[0], *others[1]], limit)
+        for less in (
+            (load, num_sent, sent[:-1]),
+            (load, 0, sent),
+            (load, num_sent // 2, sent),
+            (load - 1, num_sent, sent),
+        ):
+            if less != replicas[place] and less[0] >= 0:
+                yield Case(prompt, [*others[0], less, *others[1]], limit)
+    if prompt:
+        yield Case(prompt[:-1], replicas, limit)
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    made = [Replica(load, num_sent) for load, num_sent, _ in case.replicas]
+    for replica, (*_, sent) in zip(made, case.replicas):
+        replica.sent_blocks.add([HASH[letter] for letter in sent])
+    replicas, hashes = list(made), [HASH[letter] for letter in case.prompt]
+    names = {id(replica): f"replica {index}" for index, replica in enumerate(made)}
+
+    def look() -> dict[str, Any]:
+        return {
+            "the list `replicas`": [Shown(names.get(id(each), "another")) for each in replicas],
+            "the list `block_hashes`": [Shown(each[:1].decode()) for each in hashes],
+            "what the replicas say, (load, num_sent, number of blocks sent),": [
+                (each.load, each.num_sent, len(each.sent_blocks)) for each in made
+            ],
+        }
+
+    def returns(got: Any) -> Any:
+        index = got if isinstance(got, bool) or not hasattr(got, "__index__") else int(got)
+        return Shown(f"{names[id(got)]} itself, which is no index") if id(got) in names else index
+
+    # Through a lambda, so that the replicas, which aren't plain data, are looked at here.
+    watch("`choose_replica`", lambda: attempt(hashes, replicas, case.limit), look=look, returns=returns)
+
+
+def tell(case: Case) -> str:
+    replicas = [
+        f"replica {index}: load {load}, num_sent {num_sent}, was sent [{', '.join(sent)}]"
+        for index, (load, num_sent, sent) in enumerate(case.replicas)
+    ]
+    return (
+        f"the prompt's blocks are [{', '.join(case.prompt)}]; {'; '.join(replicas)}; imbalance_limit is {case.limit}."
+    )
+
+
+def order(replicas: list[Replica]) -> Callable[[int], tuple[int, int]]:
+    return lambda index: (replicas[index].load, replicas[index].num_sent)
+
+
+MISTAKES = """
+A prefix cache finds nothing behind a gap. Count from the start of the prompt, and stop at the first block that the
+replica wasn't sent.
+- for count, block ... return len
++ return sum(block in replica.sent_blocks for block in block_hashes)
+The replica with the longest beginning gets the request, as long as it isn't too busy. Yours looks at loads only.
+= best = by_load[0]
+A cached prefix isn't worth any wait: above the limit, the least loaded replica gets the request.
+~ if replicas[best].load <= limit => if True
+or
+~ by_load[0] => by_load[-1]
+A part of the prompt helps, too: count the matched blocks up to the first missing one, even if the rest isn't there.
+~ return count => return 0
+or
+~ num_matched(replicas[index])) => (bool(block_hashes) and block_hashes[-1] in replicas[index].sent_blocks))
+The replica that matches *most* blocks is the best one.
+= best = min(by_load, key=lambda index: num_matched(replicas[index]))
+Blocks of other prompts don't help this one. Count only the blocks of *this* prompt.
+~ num_matched(replicas[index]) => len(replicas[index].sent_blocks)
+Two matched blocks save more than one: compare how many match, not whether some do.
+~ num_matched(replicas[index]) => num_matched(replicas[index]) > 0
+Exactly at the limit isn't *more than* the limit, so the replica may still be chosen.
+~ <= limit => < limit
+The limit is how far the load may be *above the smallest load*, not the load itself.
+= limit = imbalance_limit
+The caller sets `imbalance_limit`. Yours has a number in its place.
+= limit = replicas[by_load[0]].load + 2
+or
+= limit = replicas[by_load[0]].load + 4
+It's the load of the best match that the limit is about, not the largest of all.
+~ if replicas[best].load <= => if max(each.load for each in replicas) <=
+The limit counts from the least loaded replica, not from the mean.
+= limit = sum(each.load for each in replicas) / len(replicas) + imbalance_limit
+The limit is about the load. `num_sent` counts requests that have ended, too.
+~ replicas[best].load <= limit => replicas[best].num_sent <= limit
+or
+~ replicas[best].load <= limit => replicas[best].num_sent - replicas[by_load[0]].num_sent <= imbalance_limit
+The limit counts from the smallest load of all, not from that of the first replica, or of the second best.
+= limit = replicas[0].load + imbalance_limit
+or
+- limit =
++ ranked = sorted(by_load, key=lambda index: -num_matched(replicas[index]))
++ limit = replicas[ranked[min(1, len(ranked) - 1)]].load + imbalance_limit
+If the best match is too busy, the *least loaded* replica gets the request, even if another one matches something.
+- best =
++ allowed = [index for index in by_load if replicas[index].load <= limit]
++ best = max(allowed, key=lambda index: num_matched(replicas[index]))
+or
+- best =
++ ranked = sorted(by_load, key=lambda index: -num_matched(replicas[index]))
++ best = ranked[0] if replicas[ranked[0]].load <= limit else ranked[min(1, len(ranked) - 1)]
+Once the best match is too busy, only load, `num_sent` and position count, not what a replica matches.
+~ else by_load[0] => else min(by_load, key=lambda i: (replicas[i].load, -num_matched(replicas[i])))
+or
+~ else by_load[0] => else ([index for index in by_load if not num_matched(replicas[index])] or by_load)[0]
+The best match may itself be the least loaded replica, or the only one. Don't leave it out when you look for the
+smallest load.
+- by_load = ... best =
++ best = min(range(len(replicas)), key=lambda i: (-num_matched(replicas[i]), order(replicas)(i)))
++ by_load = [min((i for i in range(len(replicas)) if i != best), key=order(replicas))]
++ limit = replicas[by_load[0]].load + imbalance_limit
+Of two replicas that match the same number of blocks, the less loaded one is chosen.
+~ max(by_load => max(range(len(replicas))
+or
+~ num_matched(replicas[index])) => (num_matched(replicas[index]), replicas[index].load))
+or
+~ num_matched(replicas[index])) => (num_matched(replicas[index]), *order(replicas)(index)))
+or
+~ max(by_load => max(by_load[::-1]
+If they match the same and have the same load, `num_sent` decides. Otherwise an idle system would send everything to
+the first replica.
+= by_load = sorted(range(len(replicas)), key=lambda index: replicas[index].load)
+`num_sent` decides among the least loaded replicas, too, when the best match is too busy.
+~ else by_load[0] => else min(range(len(replicas)), key=lambda index: replicas[index].load)
+The smaller `num_sent` is preferred, not the larger.
+~ , replicas[index].num_sent) => , -replicas[index].num_sent)
+The load comes before `num_sent`, which only decides between equal loads.
+~ (replicas[index].load, replicas[index].num_sent) => (replicas[index].num_sent, replicas[index].load)
+or
+~ (replicas[index].load, replicas[index].num_sent) => replicas[index].num_sent
+or
+~ else by_load[0] => else min(range(len(replicas)), key=lambda index: replicas[index].num_sent)
+or
+~ num_matched(replicas[index])) => (num_matched(replicas[index]), -replicas[index].num_sent))
+Replicas that are equal in everything: the first of them.
+~ sorted(range(len(replicas)) => sorted(reversed(range(len(replicas)))
+or
+~ else by_load[0] => else min(reversed(by_load), key=order(replicas))
+The caller needs the index: it looks the replica up itself.
+~ return best if => return replicas[best] if
+~ else by_load[0] => else replicas[by_load[0]]
+A replica is always chosen. If none matches anything, it is the least loaded one.
+- return best if
++ if not num_matched(replicas[best]): return None
++ ...
+or
+- return best if
++ if not num_matched(replicas[best]): return -1
++ ...
+or
+- return best if
++ if not num_matched(replicas[best]): return 0
++ ...
+A position in a sorted list isn't a position in the caller's `replicas`. Sort indices.
+- by_load =
++ given, replicas = replicas, sorted(replicas, key=lambda each: (each.load, each.num_sent))
++ by_load = range(len(replicas))
+The caller goes on with its list, and the index is a position in it. Sort a list of indices, or a copy.
+- by_load =
++ replicas.sort(key=lambda replica: (replica.load, replica.num_sent))
++ by_load = range(len(replicas))
+Only choose. The balancer itself counts the request, in `Replica.begin`.
+- by_load =
++ ...
++ replicas[by_load[0]].begin(block_hashes)
+or
+- return best if
++ replicas[best].load += 1
++ return best if replicas[best].load - 1 <= limit else by_load[0]
+The caller still uses `block_hashes`. Read it without taking anything out.
+- limit =
++ ...
++ block_hashes.clear()
+or
+- for count, block ... return len
++ count = 0
++ while block_hashes and block_hashes[0] in replica.sent_blocks:
++     count += bool(block_hashes.pop(0))
++ return count
+If no block is missing, the loop ends without finding a gap, and your count is None. All blocks match then.
+- return len(block_hashes)
++ return None
+or
+- return len(block_hashes)
++ return None
+- best =
++ best = sorted(by_load, key=lambda index: -num_matched(replicas[index]))[0]
+If no block is missing, `next` and `index` find nothing: `next(..., len(block_hashes))` has a default.
+- for count, block ... return len
++ return next(count for count, block in enumerate(block_hashes) if block not in replica.sent_blocks)
+or
+- for count, block ... return len
++ return [block in replica.sent_blocks for block in block_hashes].index(False)
+Your count is the same whether all blocks match or all but the last. If all do, it is the length of the prompt; a block
+at which a loop stops doesn't count.
+- return len(block_hashes)
++ return len(block_hashes) - 1
+or
+- for count, block ... return len
++ count = 0
++ for count, block in enumerate(block_hashes):
++     if block not in replica.sent_blocks: break
++ return count
+The prompt may have no full block, and a replica all of them: don't read beyond the end of `block_hashes`.
+- for count, block ... return len
++ count = 0
++ while block_hashes[count] in replica.sent_blocks:
++     count += 1
++ return count
+or
+- by_load =
++ if block_hashes[0]: pass
++ ...
+`sent_blocks` only answers `block in replica.sent_blocks`. And a set would forget the order of the prompt's blocks: ask
+for one after the other.
+- for count, block ... return len
++ return len(set(block_hashes) & set(replica.sent_blocks))
+or
+- for count, block ... return len
++ return len(set(block_hashes) & replica.sent_blocks)
+"""
+
+TASK = Task(
+    reference="lessons_lib.serving.router:choose_replica",
+    cases=cases,
+    run=run,
+    tell=tell,
+    smaller=smaller,
+    known=mistakes(MISTAKES, order=order),
+    about={
+        "returned": "The replica that matches most blocks (ties: smaller load, smaller `num_sent`, the first), unless "
+        "its load is more than `imbalance_limit` above the smallest load: then the least loaded one, with these ties.",
+        "raised TypeError": "Is something None where a number is needed? What does your count return if none, or all, "
+        "of the blocks match?",
+        "raised ValueError": "There may be a single replica, or none that matches anything.",
+        "raised IndexError": "There may be a single replica, or no full block in the prompt.",
+    },
+)
+
+EXERCISE = Exercise(
+    id="15.1",
+    title="which replica",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Two questions, one after the other. Which replica would save the most? And is it too busy? You need two "
+        "replicas for that: the best one, and the least loaded one.",
+        "Write a small function that counts the blocks that a replica was sent, and stops at the first one missing. "
+        "`min` and `max` take a `key`; with a tuple as the key, later elements decide ties. The best one has the most "
+        "matched blocks, then the smallest load, then the smallest `num_sent`.",
+        "`by_load = sorted(range(len(replicas)), key=lambda i: (replicas[i].load, replicas[i].num_sent))`. The least "
+        "loaded one is `by_load[0]`. `best = max(by_load, key=lambda i: num_matched(replicas[i]))`: `max` returns the "
+        "first of several equal ones. Return `best` if its load is at most `replicas[by_load[0]].load + "
+        "imbalance_limit`.",
+    ),
+)
