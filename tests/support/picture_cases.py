@@ -69,6 +69,7 @@ from lessons_lib.viz.replicas import (
 )
 from lessons_lib.viz.serving import LoadPoint, draw_endings, draw_load, draw_server, watch_server
 from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
+from lessons_lib.viz.stale_graph import draw_stale_graph
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
 
 ODD = "<b> & 'c'"  # a name that must be escaped
@@ -375,6 +376,7 @@ PICTURES = {
     "large ring": lambda: draw_all_reduce(record_all_reduce(all_reduce, 7), 1),
     "streams so far": of_stepper(lambda: watch_streams([MOVED, CUT], 2, lost=(0, 2))),
     "launches": lambda: draw_launches(310),
+    "stale graph": lambda: draw_stale_graph(),
     "launches played": lambda: watch_launches().pictures[-1],
     "endings": lambda: draw_endings(),
     "server": of_stepper(lambda: watch_server(SERVER_MOMENTS)),
