@@ -67,7 +67,7 @@ from lessons_lib.viz.replicas import (
     watch_all_reduce,
     watch_streams,
 )
-from lessons_lib.viz.serving import LoadPoint, draw_load, draw_server, watch_server
+from lessons_lib.viz.serving import LoadPoint, draw_endings, draw_load, draw_server, watch_server
 from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
 from lessons_lib.viz.stale_graph import draw_stale_graph
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
@@ -378,6 +378,7 @@ PICTURES = {
     "launches": lambda: draw_launches(310),
     "stale graph": lambda: draw_stale_graph(),
     "launches played": lambda: watch_launches().pictures[-1],
+    "endings": lambda: draw_endings(),
     "server": of_stepper(lambda: watch_server(SERVER_MOMENTS)),
     "server alone": lambda: draw_server(SERVER_MOMENTS[:1], 0),
 }  # fmt: skip
