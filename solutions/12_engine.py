@@ -7,11 +7,11 @@
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams
 answers?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
+75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
-An engine drives the parts, and adds what users expect: sampling, and answers that can be read while they grow. Then we
-break it on purpose, and you write the step that survives it.
+You write the loop that drives the parts, and the sampling. Then we break it on purpose, and you write the step that
+survives it.
 """
 
 # %% folded=true
@@ -24,10 +24,10 @@ import torch
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.checks.lesson_12.steps import fates
 from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import EngineConfig, EngineCore, LLMEngine, ModelRunner, Parts
-from lessons_lib.engine import SamplingParams, random_numbers
-from lessons_lib.engine.metrics import EngineMetrics
+from lessons_lib.engine import SamplingParams
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring import skewed_workload
@@ -35,125 +35,170 @@ from lessons_lib.models import load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_token_bars
 from lessons_lib.viz.engine_run import watch_engine
+from lessons_lib.viz.failed_step import draw_failed_step
 from lessons_lib.viz.tables import Table
 
 # %%
 # float32, so answers can be compared token for token
 model, tokenizer = load_model(device="cpu")
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
+LIMITS = dict(zip(NAMES, MAX_NEW_TOKENS))
 END = tokenizer.eos_token_id
 
 # %% [markdown]
 """
 ## The problem: driving it by hand
 
-With only the parts from earlier lessons, a user has to write this to get three stories:
+With the parts from earlier lessons, a user writes this to get three stories:
 """
 
 # %%
-pool, runner = PrefixCache(32, 16), ModelRunner(model, 32, 16)  # 32 blocks of 16 tokens
-scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
-sequences = [Sequence(name, prompt_ids[name], 12, frozenset({END})) for name in "ACD"]
+def new_parts():
+    """A scheduler with an empty pool, and a function that runs its steps."""
+    pool, runner = PrefixCache(32, 16), ModelRunner(model, 32, 16)  # 32 blocks of 16 tokens
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+
+    def compute(scheduler_output):
+        """One forward pass, and the likeliest token of each row."""
+        return runner.forward(scheduler_output).argmax(dim=-1).tolist()
+
+    return scheduler, compute
+
+
+def sequence_of(name, max_tokens):
+    return Sequence(name, prompt_ids[name], max_tokens, frozenset({END}))
+
+
+scheduler, compute = new_parts()
+sequences = [sequence_of(name, 12) for name in "ACD"]
 for sequence in sequences:
     scheduler.add(sequence)
 while scheduler.has_unfinished():
     scheduler_output = scheduler.schedule()
-    logits = runner.forward(scheduler_output)
-    scheduler.update(scheduler_output, logits.argmax(dim=-1).tolist())
+    scheduler.update(scheduler_output, compute(scheduler_output))
 for sequence in sequences:
     print(f"{sequence.id}: …{tokenizer.decode(sequence.output_ids)}")
 
 # %% [markdown]
 """
-To add a request later, to show a word before the end or to stop one sequence, you have to change the loop. Decoding is
-always greedy. And what if an exception comes in the middle?
+Nothing is shown before the end, no request can come later, and a reader can't leave. And what if an exception comes in
+the middle?
 
-With an engine, a user writes this. `SamplingParams` holds the settings of a request, `EngineConfig` the sizes of the
-engine: batch slots, token budget, blocks. The finish reason `length` means that an answer has reached its maximum
-length.
-"""
-
-# %%
-SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
-AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
-answers = LLMEngine(model, tokenizer, SMALL).generate(PROMPTS, AS_ASKED)
-for name, output in zip(NAMES, answers):
-    print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: "
-          f"…{output.text[:80]!r}")
-
-# %%
-alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
-print("the same tokens as one at a time (lesson 00):",
-      [output.token_ids for output in answers] == alone)
-
-# %% [markdown]
-"""
-## Predict
-
-All six stories are added to this engine at once, while its pool is empty. It has four batch slots and a token budget of
-64 a step. The prompts of A to F have 13, 62, 3, 21, 5 and 40 tokens.
-
-**12.a** How many new tokens does the first step produce, over all requests together?
-"""
-
-# %%
-predict("12.a", ...)
-
-# %% [markdown]
-"""
-## The idea: one step, and everything around it
+## The idea: one step, again and again
 
 ```
- add_request ──▶ waiting                                                          at any time
-                    │
- step               ▼
-   schedule      which sequences, how many tokens, which blocks                   lessons 09 to 11
-   copy blocks   swap-out, swap-in                                                lesson 10
-   compute       forward pass: one row of logits for each sequence                lessons 05 to 08
-                 sample: a token from each row, by its request's parameters       this lesson
-   update        tokens to their sequences, blocks to the pool                    lesson 09
-   pass on       text, callbacks                                                  this lesson
-   observe       metrics                                                          this lesson
-                    │
-                    ▼
- on_token / stream / RequestOutput                                                this lesson
+ inbox ──▶ waiting                                                     at any time
+              │
+ step         ▼
+   schedule      which sequences, how many tokens, which blocks        lessons 09–11
+   copy blocks   swap-out, swap-in                                     lesson 10
+   compute       forward pass: a row of logits for each sequence       lessons 05–08
+                 sample: a token from each row                         here
+   update        tokens to their sequences                             lesson 09
+              │
+              ▼
+ stream: each token to its reader                                      here
 ```
 
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all
 > requests in it.
 
-> **completion**: one answer to a request. A request may ask for several (`n` above 1). A `RequestOutput` has all of
-> them.
+> **streaming**: returning an answer piece by piece as it grows.
 
-Blocks are copied before the forward pass, because it writes into blocks whose old contents must have been saved by
-then. And no token reaches a reader before the whole pass has succeeded. The first three steps of the six stories:
-"""
-
-# %%
-engine = LLMEngine(model, tokenizer, SMALL)
-metrics = EngineMetrics(engine)
-for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name)
-for number in (1, 2, 3):
-    engine.step()
-    step = metrics.recent[-1]
-    print(f"step {number}: {step.tokens} tokens computed for {step.running} sequences, "
-          f"{step.new_tokens} new; waiting: {step.waiting}")
-
-# %%
-reveal("12.a", metrics.recent[0].new_tokens)
-
-# %% [markdown]
-"""
-A's prompt takes 13 of the 64 tokens, and B gets the other 51 for a part of its prompt, so two batch slots stay free.
-Only A gets a new token: B's row of logits predicts a token that is already in its prompt.
+Blocks are copied before the forward pass, because it writes into blocks whose old contents must be saved by then. And
+no token reaches a reader before the whole pass has succeeded.
 """
 
 # %% [markdown]
 """
+## Build 1: the loop that batches
+
+**Exercise 12.1: `engine_loop(scheduler, compute, inbox)`**, a generator, from an empty function.
+
+- `inbox` is a deque of sequences. Before each step, give all of them to the scheduler (`scheduler.add`), the oldest
+  first. More may come whenever your loop waits at a `yield`, and join the batch in the next step.
+- A step is `scheduler.schedule()`, `compute(scheduler_output)` and `scheduler.update(scheduler_output, tokens)`, once
+  each. Run it even if nothing is scheduled: `compute` may have blocks to copy.
+- Then `yield` a pair (id, token) for each sequence that got a new token, in the order of
+  `scheduler_output.num_scheduled_tokens`. After `update`, `scheduler_output.gets_token` has a bool for each of these
+  sequences: False in the middle of a prompt.
+- The loop ends when the inbox is empty and `scheduler.has_unfinished()` is False.
+- It may also end early. If the reader leaves, Python raises `GeneratorExit` at your `yield`. If `compute` raises an
+  error, the caller must get it. Either way, remove every sequence that the scheduler still has:
+  `scheduler.remove(sequence)` frees its blocks. They are in `scheduler.running` and `scheduler.waiting`.
+"""
+
+# %% exercise="12.1"
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+
+from lessons_lib.conformance.examples.engine_loop import engine_loop
+
+# %% [markdown]
+"""
+Your loop serves the six stories:
+"""
+
+# %%
+alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS,
+                                            max_new_tokens=MAX_NEW_TOKENS)))
+scheduler, compute = new_parts()
+answers = {name: [] for name in NAMES}
+inbox = deque(sequence_of(name, LIMITS[name]) for name in NAMES)
+for name, token in engine_loop(scheduler, compute, inbox):
+    answers[name].append(token)
+print("the same tokens as one at a time (lesson 00):", answers == alone)
+
+# %% [markdown]
+"""
+Now what the loop by hand couldn't do: D is running, E comes after D's third token, and the reader leaves after E's
+second sentence. **With a pencil first:** E then has 23 tokens. How many does D have?
+"""
+
+# %%
+scheduler, compute = new_parts()
+inbox = deque([sequence_of("D", 60)])
+stream, told = engine_loop(scheduler, compute, inbox), {"D": [], "E": []}
+for name, token in stream:
+    told[name].append(tokenizer.decode(token))
+    if len(told["D"]) == 3 and not told["E"]:
+        inbox.append(sequence_of("E", 80))
+    if sum("." in text for text in told["E"]) == 2:
+        break
+print("blocks in use:", len(scheduler.pool.used))
+stream.close()
+print("after the reader left:", len(scheduler.pool.used))
+print(f"D has {len(told['D'])} tokens, E {len(told['E'])}: {''.join(told['E'])}")
+
+# %% [markdown]
+"""
+D has three more, since each step computes a token for both. An `LLMEngine` is such a loop with everything around it. A
+user writes this; `SamplingParams` holds the settings of a request, `EngineConfig` the sizes of the engine:
+"""
+
+# %%
+SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
+AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
+outputs = LLMEngine(model, tokenizer, SMALL).generate(PROMPTS, AS_ASKED)
+for name, output in zip(NAMES, outputs):
+    print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: "
+          f"…{output.text[:70]!r}")
+print("the same tokens as one at a time:",
+      [output.token_ids for output in outputs] == list(alone.values()))
+
+# %% [markdown]
+"""
+`length` means that an answer has reached its maximum length. `engine.stream(prompt)` streams one answer, and its steps
+serve all other requests, too. If its reader leaves, only its request is aborted.
+
+> **completion**: one answer to a request, which may ask for several (`n` above 1).
+
 ## Choosing a token
 
-Always taking the likeliest token makes for dull stories, and a second answer is identical to the first.
+Greedy decoding makes for dull stories, and a second answer is identical to the first.
 
 > **sampling**: choosing the next token at random, where each token has the probability that the model gives it.
 
@@ -165,12 +210,12 @@ Always taking the likeliest token makes for dull stories, and a second answer is
 > **top-p**: only the smallest set of likeliest tokens whose probabilities add up to at least p may be drawn. Also
 > called *nucleus sampling*.
 
-A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail:
-thousands of tokens that don't fit, one of which would be drawn now and then.
+A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail,
+thousands of tokens that don't fit.
 
-## Build 1: what to draw from
+## Build 2: what to draw from
 
-**Exercise 12.1: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once, each with its own
+**Exercise 12.2: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once, each with its own
 settings: a row of `logits` and one value of each setting. Return the pair (probabilities, tokens), both
 [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two
 equally likely ones, the smaller token id.
@@ -181,37 +226,30 @@ equally likely ones, the smaller token id.
   stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
 - `logits` may have any float dtype. A logit of −∞ means that the token must not be drawn; a row never has only those.
-- Compute in float32 or float64, and don't change the arguments. Of two tokens with nearly equal logits, the one with
-  the larger logit comes first, even if their probabilities round to the same number.
+- Compute in float32 or float64, and don't change the arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
 With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
 token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0. With `top_p` 0.52 instead, it is 1, 0, 0, 0.
 """
 
-# %% exercise="12.1"
+# %% exercise="12.2"
 import torch
 
 from lessons_lib.engine.plain_sampling import token_probabilities
 
 # %% [markdown]
 """
-Here are the real probabilities after "The old dog" with five settings, computed in one call:
+The real probabilities after "The old dog", with five settings:
 """
 
 # %%
-def next_logits(token_ids):
-    """The model's logits after these tokens, [1, vocabulary]."""
-    with torch.inference_mode():
-        return model(input_ids=torch.tensor([token_ids])).logits[:, -1]
-
-
 V = model.config.vocab_size
 SETTINGS = ["temperature 0.5", "temperature 1", "temperature 2", "top-k 3", "top-p 0.5"]
-temperature, top_k, top_p = torch.tensor([0.5, 1, 2, 1,
-                                          1]), torch.tensor([V, V, V, 3, V]), torch.tensor(
-                                              [1, 1, 1, 1, 0.5])
-after_dog = next_logits(prompt_ids["C"])
+temperature = torch.tensor([0.5, 1, 2, 1, 1])
+top_k, top_p = torch.tensor([V, V, V, 3, V]), torch.tensor([1, 1, 1, 1, 0.5])
+with torch.inference_mode():
+    after_dog = model(input_ids=torch.tensor([prompt_ids["C"]])).logits[:, -1]
 probabilities, tokens = token_probabilities(after_dog.expand(len(SETTINGS), -1), temperature,
                                             top_k, top_p)
 names = [tokenizer.decode(token) for token in tokens[0, :10].tolist()]
@@ -220,24 +258,22 @@ draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())),
 
 # %% [markdown]
 """
-Temperature keeps every token possible. At 1, a third of the draws are outside these ten; at 2, 82 %. The cuts rule
-tokens out, and the remaining tokens share their probability.
+Temperature keeps every token possible. The cuts rule tokens out, and the remaining tokens share their probability.
 """
 
 # %% [markdown]
 """
 ## Draw a token
 
-Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That takes running
-sums along the whole row, sorted if there are cuts. There is a way without sums: give each token a random number of its
-own, and compare. But what do you compare? Three ideas, for a token's `probability` and `number`:
+One way: lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That takes
+running sums along the whole row. A way without sums gives each token a random `number` of its own. Three ideas:
 
 - A draws the token with the largest `probability * number`.
 - B draws the token with the smallest `number / probability`.
 - C draws the token with the smallest `-log(1 - number) / probability`.
 
 **Decide.** One of the three draws each token exactly as often as it should. Which? Take a pencil and two tokens, one
-twice as likely as the other: it should be drawn in two thirds of all cases. The cell draws 200,000 times.
+twice as likely as the other. The cell draws 200,000 times.
 """
 
 # %%
@@ -256,15 +292,14 @@ for way, drawn in winners.items():
 
 # %% [markdown]
 """
-A and B draw the likelier token in three quarters of all cases. C is right, and the engine draws this way:
+A and B draw the likelier token in three quarters of all cases, C in two thirds. The engine draws this way:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
-An exponential random number is `-log(1 - number)`. It has no memory: however long the race has lasted, the odds for the
-next moment are the probabilities. In B, no time exceeds `1 / probability`. That limit comes sooner for the likelier
-token, so the odds shift toward it. A `number` may not be 0: a token that is cut has the probability 0 and so an
-infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in "Further" says why C is exact.)
+An exponential random number, `-log(1 - number)`, has no memory: however long the race has lasted, the odds for the next
+moment are the probabilities. B's times end at `1 / probability`, sooner for the likelier token, so toward that end the
+odds shift to it.
 
 ### The same seed, the same text
 
@@ -272,71 +307,30 @@ infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in "Further" s
 > request without one gets a random seed.
 
 If all requests share a random number generator, a request's numbers depend on the others. If each has its own, a
-preempted request must keep its state. There is a way that needs no state: the random number of a token is a *hash* of
-the seed, of the position in the answer, and of the token's id. ("Neighboring seeds" in "Further" shows how such a hash
-can go wrong.)
+preempted request must keep its state. No state is needed if the random number of a token is a *hash* of the seed, of
+the position in the answer, and of the token's id.
 
-Here are all parts of a draw, with your function, in the simplest possible loop:
+Here C is drawn with seed 7, alone and among others. It is added last, so in a small pool it's preempted first.
 """
 
 # %%
-SETTING = dict(temperature=0.9, top_k=50, top_p=0.95)
+SETTING = dict(max_tokens=20, temperature=0.9, top_k=50, top_p=0.95)
 
 
-def race(probabilities, numbers):
-    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each
-    token."""
-    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
-
-
-def by_hand(token_ids, seed, count, **setting):
-    """Sample `count` tokens after `token_ids`."""
-    settings = [torch.tensor([setting[name]]) for name in ("temperature", "top_k", "top_p")]
-    answer = []
-    while len(answer) < count:
-        probabilities, tokens = token_probabilities(next_logits(token_ids + answer), *settings)
-        numbers = random_numbers(torch.tensor(seed), torch.tensor(len(answer)), tokens)
-        answer.append(int(tokens[0, race(probabilities, numbers)]))
-    return answer
-
-
-for setting in (
-    dict(temperature=2.0, top_k=V, top_p=1.0),
-    dict(temperature=2.0, top_k=3, top_p=1.0),
-    SETTING,
-):
-    told = tokenizer.decode(by_hand(prompt_ids["C"], seed=7, count=20, **setting))
-    print(", ".join(f"{name} {value}"
-                    for name, value in setting.items() if value not in (V, 1.0)))
-    print(f"  The old dog{told}")
-expected = by_hand(prompt_ids["C"], seed=7, count=20, **SETTING)
-
-# %% [markdown]
-"""
-At a temperature of 2, the tail ruins the story; `top_k` 3 cuts it off. Now the engine, with the last setting and the
-same seed. C is added last, so in a small pool it's preempted first.
-"""
-
-# %%
 def with_others(others, **sizes):
-    """C with seed 7, after other requests: (preemptions, swap-outs, whether C's answer is the
-    loop's)."""
-    engine, answers = LLMEngine(model, tokenizer,
-                                EngineConfig(max_num_seqs=6, max_num_batched_tokens=64,
-                                             **sizes)), {}
+    """C with seed 7, after other requests: (preemptions, swap-outs, C's answer)."""
+    config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)
+    engine, told = LLMEngine(model, tokenizer, config), {}
     for seed, name in enumerate(others):
-        engine.add_request(prompt_ids[name],
-                           SamplingParams(max_tokens=20, seed=seed, **SETTING))
-    engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING),
-                       request_id="C")
-    while "C" not in answers:
-        answers |= {output.request_id: output.token_ids for output in engine.step()}
-    is_same = "yes" if answers["C"] == expected else "no"
-    return engine.scheduler.num_preempted, engine.scheduler.num_swapped, is_same
+        engine.add_request(prompt_ids[name], SamplingParams(seed=seed, **SETTING))
+    engine.add_request("The old dog", SamplingParams(seed=7, **SETTING), request_id="C")
+    while "C" not in told:
+        told |= {output.request_id: output.text for output in engine.step()}
+    return engine.scheduler.num_preempted, engine.scheduler.num_swapped, told["C"]
 
 
 Table(
-    columns=["C with seed 7", "preemptions", "of these, swapped", "same tokens as the loop"],
+    columns=["C with seed 7", "preemptions", "of these, swapped", "The old dog …"],
     rows=[
         ["alone", *with_others("", num_blocks=64)],
         ["with five others", *with_others("ABDEF", num_blocks=64)],
@@ -347,74 +341,17 @@ Table(
 
 # %% [markdown]
 """
-One caveat: the rest of the batch changes the last digits of the logits. If the two smallest times are that close, a
-different token is drawn: in float32 hardly ever, in bfloat16 now and then.
-
-## Streaming
-
-> **streaming**: returning an answer piece by piece as it grows.
-
-A stream is a Python generator. When its reader asks for a token, it runs steps until there is one, and the steps serve
-all other requests too. Here E's reader leaves after the second period, with 23 tokens; D was added before, and nothing
-reads it. **With a pencil first:** how many tokens does D have by then? And which requests are still in the engine?
-"""
-
-# %%
-def stream(engine, prompt, params, request_id):
-    """Yield the tokens of one answer, each as soon as a step has computed it."""
-    arrived = deque()
-    engine.add_request(prompt, params, request_id=request_id, on_token=arrived.append)
-    while request_id in engine.requests:
-        engine.step()
-        while arrived:
-            yield arrived.popleft()
-
-
-def leave_early(stream):
-    """E's reader leaves after two periods."""
-    engine, stops = LLMEngine(model, tokenizer, SMALL), 0
-    engine.add_request(PROMPTS[3], SamplingParams(max_tokens=60), request_id="D")
-    for token in stream(engine, PROMPTS[4], SamplingParams(max_tokens=80), request_id="E"):
-        print(token.text, end="|")
-        stops += "." in token.text
-        if stops == 2:
-            break
-    pool = engine.scheduler.pool
-    print(f"\nin the engine: {', '.join(engine.requests)}; blocks in use: {len(pool.used)}")
-    print(f"D: {len(engine.abort('D').token_ids)} tokens; blocks in use after its abort: "
-          f"{len(pool.used)}")
-
-
-leave_early(stream)
-
-# %% [markdown]
-"""
-D has 23 as well: both prompts fit into the first step, and each step that E's reader ran computed a token for D.
-
-But E is still there. Its reader has gone, and every further step computes a token of E that nothing reads, in blocks
-that others need. **Mend it:** when the `for` loop is left, Python closes the generator, since nothing else refers to
-it. That raises `GeneratorExit` at its `yield`, and a `finally` still runs. Where do `try`, `finally` and
-`engine.abort(request_id)` belong? (Once the request has ended, `abort` does nothing.) Run the cell again: E's reader
-must get the same tokens, E must be gone, and no block in use at the end. Then compare with the engine's own:
-"""
-
-# %%
-leave_early(LLMEngine.stream)
-
-# %% [markdown]
-"""
-`engine.stream` has one more thing that ours lacks: if D ends in a step that E's reader runs, the next `engine.step()`
-still returns D's output. (If you keep a stream in a variable, call its `close()` when you're done with it.)
+One caveat: the rest of the batch changes the last digits of the logits. If the two smallest times are that close,
+another token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 ## When something breaks
 
-A step can break in the middle, in three ways that are no bug of the engine.
+Three things can break a step, and none is a bug of the engine. The first is user code, such as a callback for each
+token. Its error ends its own request, and no other.
 
-The first is user code: the callback that receives each token. Its error ends its own request, and no other.
-
-The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. By then the scheduler
-has allocated blocks for the step. Here is the loop from the beginning of the lesson. Its fifth pass fails, and the
-obvious handler tells the three callers, and forgets their sequences:
+The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. Your loop then gives
+up everything, even requests that weren't in that step. The obvious repair is a handler inside the loop, which forgets
+the running sequences and goes on. Here the fifth pass fails:
 """
 
 # %%
@@ -431,31 +368,28 @@ def fails_in_call(number, function):
     return call
 
 
-pool, runner = PrefixCache(32, 16), ModelRunner(model, 32, 16)
-scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+scheduler, compute = new_parts()
+compute = fails_in_call(5, compute)
 for name in "ACD":
-    scheduler.add(Sequence(name, prompt_ids[name], 12, frozenset({END})))
-forward = fails_in_call(5, runner.forward)
+    scheduler.add(sequence_of(name, 12))
 while scheduler.has_unfinished():
     scheduler_output = scheduler.schedule()
     try:
-        logits = forward(scheduler_output)
+        tokens = compute(scheduler_output)
     except MemoryError as error:
-        print(f"{error}: "
-              f"{', '.join(sequence.id for sequence in scheduler.running)} have ended")
+        print(f"{error}: {', '.join(each.id for each in scheduler.running)} have ended")
         scheduler.running.clear()
-        break
-    scheduler.update(scheduler_output, logits.argmax(dim=-1).tolist())
+        continue
+    scheduler.update(scheduler_output, tokens)
 
 # %% [markdown]
 """
-**12.b** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence
-that the scheduler knows? (The prompts of A, C and D have 13, 3 and 21 tokens. The first pass computes all three of
-them.)
+**12.a** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence
+that the scheduler knows? (The prompts of A, C and D have 13, 3 and 21 tokens, all computed in the first pass.)
 """
 
 # %%
-predict("12.b", ...)  # blocks
+predict("12.a", ...)  # blocks
 
 # %%
 try:
@@ -463,48 +397,48 @@ try:
     audit(scheduler)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
-reveal("12.b", len(pool.used), unit="blocks")
+reveal("12.a", len(scheduler.pool.used), unit="blocks")
 
 # %% [markdown]
 """
 A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
-What should a failed step do instead? If it just tries again, and one request makes the model fail, every step fails,
-forever. We keep it simple: the step ends its requests, and all others are computed anew from their tokens.
+What should a failed step do instead? If it just tries again, and one request makes the model fail, it fails forever. So
+the step ends the requests that may be to blame, and all others are recomputed from their tokens. Which ones may be to
+blame? That depends on the call that fails. One row is filled in:
+"""
 
-## Build 2: the step, whole or failed
+# %%
+OTHERS = dict.fromkeys(("swapped out", "preempted, not swapped", "waiting"), "recomputed")
+draw_failed_step({"forward": {"scheduled": "ends", **OTHERS}})
 
-**Exercise 12.3: `run_step(core, scheduler_output)`**, the part of a step that can fail. (12.2 is optional, in
-"Further".) An engine's `core` schedules the step, calls your function, and then gives the tokens to their requests. You
-need these calls, here in alphabetical order:
+# %% [markdown]
+"""
+"Swapped out" and "preempted" mean: in this step. Fill in the other rows with a pencil. Ask for each cell: if this
+request goes on, could the next step fail in the same way?
+
+## Build 3: the step, whole or failed
+
+**Exercise 12.3: `run_step(core, scheduler_output)`** is the `compute` of a real engine, whose `core` schedules the
+step, calls your function, and later gives the tokens to their requests. Its calls, in order:
 
 | call of `core` | what it does |
 |---|---|
-| `copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
-| `count_launched(scheduler_output, in_flight, logits)` | counts the computed tokens; returns the step, and so does your function |
-| `forward(scheduler_output)` | forward pass; returns logits: a row for each scheduled request, in order, even in the middle of a prompt. Below them may be others, of prompts whose log-probabilities are wanted |
-| `keep_tokens(scheduler_output, tokens)` | sends the tokens to the host; returns them as `in_flight` |
-| `sampler(logits, params, seeds, positions, processors)` | returns a token for each row of `logits`; the other arguments are lists with an entry for each row |
+| `copy_blocks(scheduler_output.block_copies)` | copies blocks, also in a step that schedules nothing |
+| `forward(scheduler_output)` | the forward pass; returns logits |
+| `sample(scheduler_output, logits)` | draws a token for each scheduled request; returns a tensor |
+| `keep_tokens(scheduler_output, tokens)` | begins to send the tokens to the host; returns them as `in_flight` |
+| `count_launched(scheduler_output, in_flight, logits)` | counts the computed tokens; returns the step |
 
-**The whole step.** The picture in "The idea" has the order.
-
-- `scheduler_output.num_scheduled_tokens` is a dict request → count (lesson 09). A `Request` is a sequence that also has
-  `params`, a `seed`, a `processor` (its rules, or None) and, as its position, `num_output_tokens`.
-- If nothing is scheduled (the dict is empty), there may still be blocks to copy. Such a step copies them, and returns
-  None.
-
-**The failed step.** If copying, the pass, the sampler or `keep_tokens` raises an `Exception`, end your function with
-`raise StepFailed(requests) from error`. The core ends these requests with this error, and recomputes all others.
-Any other error goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of `count_launched` is a bug.
-
-- Which requests? All that are scheduled: nobody knows which of them is to blame. If none is, only the copies can have
-  failed. Which requests would fail again, step after step, if they went on?
-- `scheduler_output.preempted` lists what this step preempts. If a request's `swapped` (lesson 10) isn't empty, it is
-  swapped out; otherwise it will be recomputed.
-
-Example: there are two batch slots, A and B run, and C waits. If `forward` raises an error, the outputs of A and B have
-that error and the tokens of the steps before. Their blocks are free, and the next step admits C.
+- Return the step. If nothing is scheduled (`scheduler_output.num_scheduled_tokens` is empty), copy the blocks and
+  return None.
+- If one of the first four calls raises an `Exception`, end with `raise StepFailed(requests) from error`. The core ends
+  these requests with this error, and recomputes all others.
+- Anything else goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of `count_launched` is a bug.
+- `requests` are those that your table ends: all that are scheduled, because no call says which one is to blame. If none
+  is, the copies have failed. `scheduler_output.preempted` lists what this step preempts; if a request's `swapped` isn't
+  empty, it is swapped out.
 """
 
 # %% exercise="12.3"
@@ -515,10 +449,25 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 from lessons_lib.engine.core import run_step
 
+# %%
+draw_failed_step(fates(run_step))  # what your step does
+
 # %% [markdown]
 """
-Here is an engine with your step. The fifth forward pass fails, with A, B, C and D in it. E and F wait, and must get the
-answers that they get alone:
+### Ctrl-C
+
+The third way is Ctrl-C. `KeyboardInterrupt` may come at any line, such as after a block has left the free queue and
+before it is in a block table. No request is to blame, so none should end:
+
+> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
+> that it has. Everything else can be computed from those.
+
+("Further" interrupts 20 runs of an engine with your step, each at a random line.)
+
+## The engine at work, and in trouble
+
+An engine with your step serves the six stories, and meets three kinds of trouble: a long prompt, a reader that leaves,
+and a pass that fails. **Guess first:** which requests does the failed pass end, and what becomes of their blocks?
 """
 
 # %%
@@ -532,46 +481,6 @@ class YourCore(EngineCore):
 YOURS = Parts(core=YourCore)
 
 
-def serve_six(engine, **on_token):
-    """Serve the six stories; `audit` checks the pool after every step (lesson 10)."""
-    for story, params in zip(STORIES, AS_ASKED):
-        engine.add_request(story.prompt, params, request_id=story.name,
-                           on_token=on_token.get(story.name))
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
-        audit(engine.scheduler)
-    for name, right in zip(NAMES, alone):
-        output = outputs[name]
-        same = output.token_ids == right[: len(output.token_ids)]
-        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, "
-              f"as alone so far: {same}  {output.error or ''}")
-    print(f"blocks in use: {len(engine.scheduler.pool.used)}")
-
-
-engine = LLMEngine(model, tokenizer, SMALL, parts=YOURS)
-engine.runner.forward = fails_in_call(5, engine.runner.forward)
-serve_six(engine)
-
-# %% [markdown]
-"""
-### Ctrl-C
-
-The third way is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue,
-and before it is in a block table. No request is to blame, so none should end:
-
-> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
-> that it has. Everything else can be computed from those.
-
-"Interrupted anywhere" in "Further" interrupts 20 runs of an engine with your step, each at a line drawn at random.
-
-## The engine at work, and in trouble
-
-The six stories, and three kinds of trouble: a long prompt, a reader that leaves, and a pass that fails. **Guess first:**
-which requests does the failed pass end, and what becomes of their blocks?
-"""
-
-# %%
 def a_long_prompt():
     busy.add_request(" ".join(PROMPTS), SamplingParams(max_tokens=20), request_id="G")
     return "G comes, with a long prompt"
@@ -583,7 +492,8 @@ def a_reader_leaves():
 
 
 busy = LLMEngine(model, tokenizer,
-                 EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
+                 EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32),
+                 parts=YOURS)
 busy.runner.forward = fails_in_call(21, busy.runner.forward)
 for story, params in zip(STORIES, AS_ASKED):
     busy.add_request(story.prompt, params, request_id=story.name)
@@ -591,16 +501,15 @@ watch_engine(busy, trouble={12: a_long_prompt, 40: a_reader_leaves})
 
 # %% [markdown]
 """
-Change the trouble, or make more. With a prompt of your own, and knobs for everything, the engine also runs on the
-page *engine room*: `engine_room()` in START.
+Change the trouble, or make more. (With knobs for everything: `engine_room()` in START.)
 """
 
 # %% [markdown]
 """
 ## Your own engine
 
-Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` builds an engine
-of your answers. Where one is missing or no longer passes, it takes the reference's.
+Whenever a check passes, your answer is kept in the folder `work`. `my_engine` builds an engine of your answers; where
+one is missing, it takes the reference's.
 """
 
 # %%
@@ -611,11 +520,11 @@ by_lesson(yours.parts)
 
 # %% [markdown]
 """
-A part of yours may have no work in this engine, and then its row says why. The `backend` here is the reference's
-attention, since lesson 06's computes one sequence and block after another.
+If a part of yours has no work in this engine, its row says why. The `backend` is the reference's attention, since
+lesson 06's computes one sequence and block after another.
 
-What is it worth? 32 requests, most with short answers and some with long ones, are served one at a time, as in lesson
-00, and then together, by your engine. **Guess first:** how many times as fast is your engine?
+What is it worth? 32 requests are served one at a time, as in lesson 00, and then together, by your engine. **Guess
+first:** how many times as fast is your engine?
 """
 
 # %% tags=["measured"]
@@ -635,38 +544,29 @@ print(f"your engine is {own_speed / alone_speed:.1f} times as fast")
 
 # %% [markdown]
 """
-The model and the machine are the same; the lessons in between make the difference.
-
 ### The ledger
 
-Runs this short can't rank engines by speed: compare tokens, passes and copies. The last row is yours, with the same
-attention as the row above it. First, does your engine tell these stories as the reference's does?
+Runs this short can't rank engines by speed: compare tokens, passes and copies. The last row is yours.
 """
-
-# %%
-own = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
-print("six stories, token for token as the reference's engine:",
-      own == [output.token_ids for output in answers])
 
 # %% tags=["measured"]
 ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_engine)
 
 # %% [markdown]
 """
-Both engines compute only tokens that are needed, copy nothing, and reserve little more cache than they use.
+Both engines compute only what is needed, copy nothing, and reserve little more cache than they use.
 
 ## What is still wrong
 
-**One bad request takes its neighbors along.** A failed step ends all requests in it: the engine can't tell which one
-was to blame. And after some errors on a GPU, such as an illegal memory access, the process can't use the device any
-more, whatever it catches.
+**One bad request takes its neighbors along.** A failed step ends all requests in it. And after some errors on a GPU,
+such as an illegal memory access, the process can't use the device any more, whatever it catches.
 
-**One caller.** `stream` runs the steps itself: callers in two threads wait for each other, and between calls nothing
-runs. And requests can come only from inside this Python process.
+**One caller.** Callers in two threads wait for each other, between calls nothing runs, and requests can come only from
+inside this Python process (lesson 14).
 
-**Python drives the model.** On a GPU that is too slow. Lesson 13 shows what to do about it.
+**Python drives the model.** On a GPU that is too slow (lesson 13).
 
-**One machine.** If it fails, all requests are lost.
+**One machine.** If it fails, all requests are lost (lesson 15).
 
 ## Quiz
 """
@@ -682,7 +582,6 @@ quiz("12")
   <https://arxiv.org/abs/1904.09751>
 - P. Efraimidis, P. Spirakis: *Weighted random sampling with a reservoir*, Information Processing Letters 97, 2006; the
   race.
-- C. Maddison, D. Tarlow, T. Minka: “A* Sampling”, NeurIPS 2014; the Gumbel-max trick. <https://arxiv.org/abs/1411.0030>
 - G. Steele, D. Lea, C. Flood: *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014; SplitMix64, the hash of
   the random numbers.
 - S. Xing et al.: *Sorting-Free GPU Kernels for LLM Sampling*, 2025. <https://flashinfer.ai/2025/03/10/sampling.html>
@@ -698,7 +597,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+None of this is part of the 75 minutes.
 """
 
 # %% [markdown]
@@ -712,7 +611,7 @@ begin in the middle of one, and the reader must never see the beginning of it. S
 the beginning of a stop string. With the stop string "END", the text "The dog. E" can be shown up to the space. If "ND"
 follows, the answer is finished. If "very" follows, it wasn't a stop string, and "Every" can be shown.
 
-**Exercise 12.2: `releasable(text, stop)`** (optional). `text` is the text so far. `stop` is a tuple of stop strings,
+**Exercise 12.4: `releasable(text, stop)`** (optional). `text` is the text so far. `stop` is a tuple of stop strings,
 none of them empty; the tuple itself may be empty. Return the pair (length, stopped): `text[:length]` can be shown.
 
 - If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If
@@ -730,7 +629,7 @@ Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END
 `"one### two END"` gives (3, True); `"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
 """
 
-# %% exercise="12.2"
+# %% exercise="12.4"
 from lessons_lib.engine.detokenizer import releasable
 
 # %% [markdown]
@@ -742,7 +641,7 @@ Here is A's answer, token by token, with two stop strings that both span several
 # %%
 STOP = ("day, she sang", "a big")
 text = shown = ""
-for token in answers[0].token_ids:
+for token in answers["A"]:
     new_text = tokenizer.decode(token)
     text += new_text
     length, stopped = releasable(text, STOP)
@@ -784,7 +683,7 @@ PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling
 def six_tokens(interrupt_at=None):
     """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of
     each story)."""
-    engine, lines, struck, answers = LLMEngine(model, tokenizer, SMALL,
+    engine, lines, struck, found = LLMEngine(model, tokenizer, SMALL,
                                                parts=YOURS), 0, None, {}
     for story in STORIES:
         engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
@@ -810,8 +709,8 @@ def six_tokens(interrupt_at=None):
         finally:
             sys.settrace(None)
         audit(engine.scheduler)
-        answers |= {output.request_id: output.token_ids for output in outputs}
-    return lines, struck, answers
+        found |= {output.request_id: output.token_ids for output in outputs}
+    return lines, struck, found
 
 
 lines, _, uninterrupted = six_tokens()
@@ -819,46 +718,11 @@ runs = [six_tokens(interrupt_at=place)
         for place in random.Random(0).sample(range(1, lines), 20)]
 places = ", ".join(sorted({struck for _, struck, _ in runs})[:12])
 print(f"{lines:,} lines; interrupted in {places}, …")
-same = sum(answers == uninterrupted for *_, answers in runs)
+same = sum(found == uninterrupted for *_, found in runs)
 print(f"the same tokens for all six: {same} of {len(runs)} runs")
 
 # %% [markdown]
 """
-### Neighboring seeds
-
-How are seed, position and token id combined? The simplest choice is `hash(hash(seed + position) + token id)`. The hash
-is a good one: if its argument changes by 1, about half of its 64 bits change. The inner hash is the same for all tokens
-of a position. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
-
-**12.c** How many of the 20 inner hashes of the second answer also occur in the first?
-"""
-
-# %%
-predict("12.c", ...)  # hashes
-
-# %%
-from lessons_lib.engine.stateless_random import mixed
-
-# the engine's hash
-seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))
-reveal("12.c", len(set(seed_7) & set(seed_8)), unit="hashes")
-
-# %% [markdown]
-"""
-8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against
-equal arguments. So the engine hashes the seed first, and then the result plus the position: `hash(seed) + 1` is nothing
-like `hash(seed + 1)`.
-
-### The race and the cuts
-
-Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
-next one is proportional to its weight, exp(logit / temperature). So token i wins with the probability wᵢ / Σ wⱼ. That
-is the softmax, though no sum was computed. And with cuts? If the winner's rank is below `top_k`, and the tokens before
-it have less than `top_p`, then it would have won among the remaining tokens alone, too. To find out, count the tokens
-that are likelier, and add up their probabilities; that needs no sort. If the winner is cut, so is every token after it;
-the race is run again among those before it, with the same times. (With logarithms of everything, the race is called the
-*Gumbel-max trick*.)
-
 ### The other settings
 
 > **penalty**: a setting that makes tokens less likely if they have already occurred.
@@ -900,48 +764,14 @@ Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]
 """
-**What does a rule cost?** A penalty depends on how often each token has occurred. If the CPU counted them for one row
-after another, the GPU would wait before each token. So the counts stay where the logits are, and the step that draws a
-token counts it. One pass over the logits then applies all rules of all rows (`lessons_lib/engine/rules_state.py`; on a
-GPU, a kernel of one screen). Here are 64 sequences with a vocabulary of 32,000, on this machine:
-"""
-
-# %% tags=["measured"]
-from lessons_lib.engine.logits_processors import LogitsRules
-from lessons_lib.engine.rules_state import RulesState
-from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.measuring.timing import median_ms
-
-
-def chooser(**rule):
-    """A function that chooses the next tokens of 64 sequences with this rule."""
-    params, memory, position = SamplingParams(**rule), RulesState(), count()
-    sequences = [Sequence(str(number), [number], 99) for number in range(64)]
-    own = LogitsRules(params, memory)
-    rules = [own.processor(each) if rule else None for each in sequences]
-    return lambda: choose_tokens(LOGITS, [params] * 64, [0] * 64, [next(position)] * 64, rules)
-
-
-LOGITS = torch.randn(64, 32_000)
-rules = {
-    "no rule": {},
-    "a bias": dict(logit_bias={PERIOD: -100.0}),
-    "a repetition penalty": dict(repetition_penalty=1.3),
-    "both": dict(logit_bias={PERIOD: -100.0}, repetition_penalty=1.3),
-}
-times = median_ms([chooser(**rule) for rule in rules.values()])
-for name, ms in zip(rules, times):
-    print(f"{name:20} {ms:5.1f} ms")
-
-# %% [markdown]
-"""
-- With `structured_outputs`, a parser follows the answer, and says before each token which tokens may come next. It
-  comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
+- Penalties depend on the tokens so far. Their counts stay where the logits are, so that no step waits for the host:
+  `lessons_lib/engine/rules_state.py`.
+- With `structured_outputs`, a parser says before each token which ones may come next. It comes from an optional library
+  (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
 - `n=3` asks for three answers. The first computes the prompt; the others find its full blocks in the prefix cache, and
   draw with the seeds seed + 1 and seed + 2. `logprobs=2` adds each token's log-probability, and the two likeliest.
-- A reader who tries prompts and looks at the clock can find out what others have asked: a cached beginning gets its
-  first token sooner. A request's `cache_salt` is hashed into its blocks, so only requests with the same salt share
-  them.
+- A reader who looks at the clock can find out what others have asked: a cached beginning gets its first token sooner.
+  Only requests with the same `cache_salt` share blocks.
 
 ### Stretch: which requests should be given up?
 

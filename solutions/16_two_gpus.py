@@ -7,7 +7,7 @@
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the
 model?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
+75 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
 14 (serving); lesson 15 for the comparison
 
 You build what one model on two GPUs needs, and decide how eight GPUs should serve a model that doesn't fit on one. You
@@ -41,21 +41,20 @@ recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
 """
 ## The problem: too large for one GPU
 
-Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit: 70 billion parameters in
-bfloat16 take 140 GB, and an H100 has 80.
+Replicas, as in lesson 15, don't help if a single copy of the model doesn't fit: 70 billion parameters in bfloat16 take
+140 GB, and an H100 has 80.
 
-You could give each GPU some of the layers: *pipeline parallelism*. But a token goes through the layers one after the
-other, so each token takes as long as before. The other way is to cut every layer.
+You could give each GPU some of the layers: *pipeline parallelism*. But a token still goes through all layers, one after
+the other, so it takes as long as before. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every
 > large matrix.
 
 ## The idea: columns, then rows
 
-Take the MLP of a layer. In its simplest form it is a matrix, a function like SiLU that treats each element separately,
-and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input.
-Cut the second by *rows* at the same places, and each process has exactly the inputs that its rows need. What it gets is
-a part of every sum:
+The simplest MLP is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the
+first by *columns*, and each process computes some of the elements, from the whole input. Cut the second by *rows* at
+the same places, and each process already has the inputs that its rows need. What it computes is a part of every sum:
 """
 
 # %%
@@ -63,12 +62,12 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 
 # %% [markdown]
 """
-Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes
-queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. Its cache
-holds only its own KV heads, so the number of processes must divide their number. (If there are more processes, vLLM
-copies KV heads.)
+Nothing is sent between the two matrices. Attention works the same way, with heads in place of elements: a process
+computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix.
+Its cache holds only its own KV heads, so the number of processes must divide their number. (If there are more
+processes, vLLM copies KV heads.)
 
-Only two sums in each layer have to be sent:
+So a layer sends only two sums, one after attention and one after the MLP:
 
 > **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
 
@@ -87,7 +86,7 @@ one of these two:
   up, are the layer's output.
 - If equal parts aren't possible, raise `ValueError`.
 - Return new tensors of the same type, often bfloat16, which keep nothing of the whole ones in memory: that's the point
-  of it all. (The tensors that you get need no gradient.)
+  of it all.
 
 Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
 """
@@ -121,10 +120,10 @@ for world_size in (2, 4):
 """
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each with half of the requests, or
-cut the model in two. Which way decodes faster? Both were measured with the course's engine on two H100s, with 64
-requests at a time, for a model with 8 billion parameters and 32 layers, and for one with 0.5 billion and 24 layers.
-Here are the steps of *one* GPU, and those of the replicas:
+Suppose the model *does* fit on one GPU, and you have two. Run two replicas, each with half of the requests, or cut the
+model in two: which decodes faster? Both were measured with the course's engine on two H100s, with 64 requests at a
+time, for a model with 8 billion parameters and 32 layers, and for one with 0.5 billion and 24 layers. Here are the
+steps of *one* GPU, and those of the replicas:
 """
 
 # %%
@@ -138,46 +137,37 @@ for name, shape in NAMES.items():
 
 # %% [markdown]
 """
-Take the 8 billion. Estimate a step of the cut model, for all 64 requests, from the step of one GPU:
+Take the 8 billion. What would a step of the cut model take, for all 64 requests? Start from one GPU's 10.97 ms:
 
-- The layers have 7 of the 8 billion parameters, 14 GB in bfloat16. The 64 requests have 3.2 GB of keys and values.
-- An H100 reads up to 3,350 GB/s. Assume that everything else in a step takes as long as on one GPU.
-- A sum takes 7 µs. This is an assumption, inferred from the small model's steps with one request ("Further" shows how).
-  There, a sum adds up 2 KB; here, 0.5 MB.
+- **Less to read.** The layers have 7 of the 8 billion parameters, 14 GB in bfloat16, and the 64 requests have 3.2 GB of
+  keys and values. Each GPU reads half of these 17.2 GB. At an H100's 3,350 GB/s, that saves 2.57 ms.
+- **Sums.** There are 64, two in each layer. At 7 µs each, they cost 0.45 ms.
+- Assume that everything else takes as long as before.
 
-Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas.
+10.97 - 2.57 + 0.45 = 8.85 ms. The replicas, which still read all weights, take 9.99 ms for their 64 requests. So the
+cut model should decode 9.99 / 8.85 = 1.13 times as fast.
 
-**16.a** With 8 billion parameters? (5 % more or less is a hit.)
+**16.a** And with 0.5 billion? Its layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
+How many times as fast as two replicas is the cut model? (5 % more or less is a hit.)
 """
 
 # %%
 predict("16.a", ...)  # times
 
 # %%
-reveal("16.a", decode_ratio(two_gpus[NAMES["8 billion"]]), "times", tolerance=0.05)
-
-# %% [markdown]
-"""
-Each GPU reads half of 17.2 GB, which takes 2.57 ms less. The 64 sums, two in each layer, take 0.45 ms more. 10.97 ms
-become about 8.85. Measured: 8.84. A part of that agreement is luck, since neither assumption is exact. The replicas,
-which still read all weights, take 9.99 ms: 9.99 / 8.84 = 1.13.
-
-**16.c** With 0.5 billion? The layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
-"""
-
-# %%
-predict("16.c", ...)  # times
-
-# %%
-reveal("16.c", decode_ratio(two_gpus[NAMES["0.5 billion"]]), "times", tolerance=0.05)
+reveal("16.a", decode_ratio(two_gpus[NAMES["0.5 billion"]]), "times", tolerance=0.05)
 two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-Here the halves save 0.15 ms, and 48 sums cost 0.34 ms: 3.21 ms become about 3.40 (measured: 3.33). 3.10 / 3.33 = 0.93.
-Two GPUs that share the small model are slower than *one*. A cut in two shortens a step only if reading half of the
-bytes takes longer than all the sums. To beat replicas, it must also make up for their smaller batches. (The last column
-is of the whole run, prompts included.)
+Half of the bytes saves 0.15 ms, and 48 sums cost 0.34 ms: 3.21 - 0.15 + 0.34 = 3.40 ms (measured: 3.33). Two GPUs that
+share the small model are slower than *one*. The large model's step was measured at 8.84 ms.
+
+Don't trust this agreement too much: the 7 µs were inferred from the small model's steps with one request ("Further"
+shows how), and there a sum adds up 2 KB, in the large model 0.5 MB.
+
+A cut in two shortens a step only if reading half of the bytes takes longer than all the sums. To beat replicas, it must
+also make up for their smaller batches. (The last column is of the whole run, prompts included.)
 """
 
 # %% [markdown]
@@ -185,8 +175,7 @@ is of the whole run, prompts included.)
 ## Build 2: the sum over all workers
 
 In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. Here
-it is for *workers*, which are threads, so that all of them run in this notebook. They communicate only through these
-methods:
+the processes are *workers*, threads of this notebook, and these methods are all that connects them:
 
 | of a `worker` | meaning |
 |---|---|
@@ -221,8 +210,8 @@ evenly:
 
 > **all-gather**: each process has a part, and afterwards each has all of them.
 
-One after the other, they make an all-reduce. This is what three workers have if each is responsible for one part of the
-sum (–: this worker need not know that part):
+One after the other, they make an all-reduce. Here each of three workers is responsible for one part of the sum (–: the
+worker needn't know that part):
 
 | worker | before | after reduce-scatter | after all-gather |
 |---|---|---|---|
@@ -230,10 +219,10 @@ sum (–: this worker need not know that part):
 | 1 | 10, 20, 30 | –, 222, – | 111, 222, 333 |
 | 2 | 100, 200, 300 | –, –, 333 | 111, 222, 333 |
 
-Take a pencil, and draw an arrow for each element that has to get from one worker to another in each step. A sum is one
-element, too, so it is one arrow.
+With a pencil, draw an arrow for each element that one worker has to send to another in each step. A sum is one element,
+too, so it is one arrow.
 
-**16.b** How many elements does each worker send in both steps together, if all send equally many?
+**16.b** How many elements does each worker send in both steps together, if all send the same number?
 """
 
 # %%
@@ -245,11 +234,11 @@ predict("16.b", ...)  # elements
 shapes and types are equal. Return the sum.
 
 - The result is a new tensor of the same shape and type, also if there is only one worker. The worker's own tensor
-  doesn't change. Everything that was sent has been received. What is sent has the type of the tensor.
+  doesn't change. Everything that was sent has been received, and had the type of the tensor.
 - **Bytes**: a worker sends at most 2 (N - 1) * ceil(n / N) elements, where n is the number of elements of its tensor. n
   may be less than N.
 - **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the
-  last bit could choose different tokens. (Rounding may put them a little off the exact sum.)
+  last bit could choose different tokens.
 
 Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements
 twice.
@@ -267,15 +256,15 @@ sums, workers = run_workers(
     lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker),
     3)
 print("each worker's sum:", [each.tolist() for each in sums])
-reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
+reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, "elements", how="Counted")
 
 # %% [markdown]
 """
-For each of the three parts, two elements come from other workers: six arrows, two from each worker. Then each finished
-part has to get to two other workers: six arrows again.
+Each of the three parts needs two elements from other workers: six arrows, two from each worker. Then each finished part
+goes to two other workers: six arrows again.
 
-This is what *your* workers do, recorded: step through it. In the library's answer they form a *ring*: each worker
-sends only to the next one, so each part goes around once while it is added up, and then once more, complete.
+Step through what *your* workers do. In the library's answer they form a *ring*: each worker sends only to the next one,
+so each part goes around once while it is added up, and then once more, complete.
 """
 
 # %%
@@ -286,6 +275,10 @@ watch_all_reduce(record_all_reduce(all_reduce, 4))
 However many workers there are, none sends more than twice its tensor, apart from rounding up. What grows in a ring is
 the number of messages that wait for one another: 2 (N - 1). If yours sends each part straight to its owner, only the
 second round waits for the first. For short tensors, the waits count more than the bytes.
+
+In production, the workers are processes with a GPU each, started by `torchrun`. They call
+`torch.distributed.all_reduce(tensor)`, and NVIDIA's library NCCL moves the parts over the links between the GPUs. vLLM
+does all of this if you say `--tensor-parallel-size 2`.
 """
 
 # %% [markdown]
@@ -300,13 +293,12 @@ x = x + o_proj(attend(q_proj(norm(x)), k_proj(norm(x)), v_proj(norm(x))))
 x = x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x)))
 ```
 
-**Exercise 16.3: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with
-the part of one process, and still returns what the whole layer returned. All processes do so at the same time, each
-with a copy of the same layer.
+**Exercise 16.3: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it holds only
+the part of one process and still returns what the whole layer returned. Each process does so with its own copy.
 
-- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of
-  this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds
-  out from the sizes how many heads it has. Heads and sizes divide evenly here.
+- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Give it this process's part, from
+  your `cut_linear`. All else stays as it is: attention finds out from the sizes how many heads it has. Heads and sizes
+  divide evenly here.
 - `all_reduce(tensor)` returns the sum over all processes. A forward pass calls it at most twice.
 - To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what
   `hook(module, inputs, output)` returns instead of `output`, unless that is None.
@@ -322,8 +314,8 @@ from lessons_lib.serving.cut_layer import cut_layer
 """
 ### All of it in a model
 
-Two workers, each with a model of its own, cut every layer with your functions and generate three stories. Then they do
-the same without the sums: each goes on with its own part. (You needn't read the cell.)
+Two workers, each with its own copy of the model, cut every layer with your functions and generate three stories, once
+with the sums and once without. (You needn't read the cell.)
 
 **Guess first:** what does a worker generate without the sums? An error, gibberish, or a story? And do both generate the
 same?
@@ -358,18 +350,18 @@ for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_
 
 # %% [markdown]
 """
-Half a layer computes without an error, but it returns only a part of every sum. The two workers' parts differ, so each
-writes its own gibberish.
+Half a layer computes without an error, but returns only a part of every sum. The workers' parts differ, so each writes
+its own gibberish.
 
 ## Decide: eight GPUs for 70 billion parameters
 
 Back to the model that doesn't fit on one GPU. It has 80 layers and 8 KV heads. You have eight H100s and 64 requests of
-5,120 tokens, prompt and answer together, with 107 GB of keys and values. You can form groups of GPUs, and cut one
-replica of the model over each group: eight groups of 1, four of 2, two of 4, or one of 8.
+5,120 tokens, prompt and answer together, with 107 GB of keys and values. You can form groups of GPUs, each with one
+copy of the model: eight groups of 1, four of 2, two of 4, or one of 8.
 
-**Guess first:** which of these hold the model and all requests? The next cell computes that, and a lower bound for the
-time of a step: reading at full bandwidth. For the sums it assumes 7 µs again, and the bytes that each GPU sends at 450
-GB/s, the data sheet's number for one direction of NVLink, the link between GPUs. (Read only its two functions.)
+**Guess first:** which of these hold the model and all requests? The next cell computes that, and a lower bound for a
+step: reading at full bandwidth, 7 µs for each sum, and the bytes that a GPU sends at 450 GB/s, one direction of NVLink,
+the link between GPUs. (Read only its two functions.)
 """
 
 # %%
@@ -407,12 +399,12 @@ Table(
 
 # %% [markdown]
 """
-Each GPU has an eighth of the caches in any case, but groups of 2 don't have enough room for that next to the weights.
-Of the two setups that fit, the group of 8 wins clearly, if its sums hardly take longer than those of a group of 4. But
-in a ring of 8, a sum is 14 messages one after the other; in a ring of 4, it is 6.
+Each GPU has an eighth of the caches in any case, but groups of 2 have no room for that next to the weights. Of the two
+setups that fit, the group of 8 wins clearly, if its sums hardly take longer. But in a ring of 8, a sum is 14 messages
+one after the other; in a ring of 4, it is 6.
 
-**With a pencil:** how much longer may a sum take in the group of 8 than in the groups of 4, before both setups are as
-fast? Start from the third column: how large is the difference, and how many sums share it?
+**With a pencil:** how much longer may a sum take in the group of 8 before both setups are equally fast? Start from the
+third column: how large is the difference, and how many sums share it?
 """
 
 # %%
@@ -422,9 +414,9 @@ print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µ
 # %% [markdown]
 """
 In a ring of two GPUs, a sum is two messages. If each takes half of the 7 µs, eight more take 28 µs: in rings, the lead
-would be nearly gone. (Engines avoid rings inside one host.) So one measurement decides: the time of a sum over your
-GPUs. If the eight are in two machines with a slow link between them, two groups of 4 may well win. And if a process
-dies, only the streams of its group are lost: to the balancer of lesson 15, a group is one replica.
+would be nearly gone. (Engines avoid rings inside one host.) So measure one thing: the time of a sum over your GPUs. If
+the eight are in two machines with a slow link between them, two groups of 4 may well win. They also lose less when a
+process dies: to the balancer of lesson 15, a group is one replica.
 """
 
 # %% [markdown]

@@ -64,7 +64,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
         the step, None if there is nothing to compute.
 
     Raises:
-        StepFailed: with the requests to blame: those that are scheduled, or, if there are none, those swapped out.
+        StepFailed: a call has failed; with the requests that end.
     """
     requests: list[Any] = list(scheduler_output.num_scheduled_tokens)
     try:
@@ -72,10 +72,7 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
         if not requests:
             return None
         logits = core.forward(scheduler_output)
-        params, seeds = [each.params for each in requests], [each.seed for each in requests]
-        positions, processors = [each.num_output_tokens for each in requests], [each.processor for each in requests]
-        tokens = core.sampler(logits[: len(requests)], params, seeds, positions, processors)
-        in_flight = core.keep_tokens(scheduler_output, tokens)
+        in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
     except Exception as error:
         raise StepFailed(requests or scheduler_output.swapped_out) from error
     # Outside the `try`: an error in here would be the engine's mistake, not the requests'.
@@ -170,11 +167,7 @@ class EngineCore:
             self.cancelled.append(group)
 
     def settle(self) -> None:
-        """Begin what was added and end what was cancelled, without a step.
-
-        Raises:
-            RuntimeError: see `step`.
-        """
+        """Begin what was added and end what was cancelled, without a step. Raises what `step` raises."""
         refuse_inside(self)
         with self.lock:
             self.begin_change()
@@ -184,11 +177,7 @@ class EngineCore:
             self.is_whole = True
 
     def read(self, reader: TokenReader) -> list[NewToken]:
-        """The tokens of a request that haven't been read.
-
-        Raises:
-            RuntimeError: see `step`.
-        """
+        """The tokens of a request that haven't been read. Raises what `step` raises."""
         if not reader.has_news:
             return []
         refuse_inside(self)
@@ -252,6 +241,13 @@ class EngineCore:
         if any(each.processor and each.processor.needs_host for each in requests_of(output)):
             self.process(0)
         return logits
+
+    def sample(self, output: SchedulerOutput, logits: torch.Tensor) -> torch.Tensor:
+        """Choose a token for each scheduled request, by its settings. Further rows of logits are of prompts."""
+        requests = requests_of(output)
+        params, seeds = [each.params for each in requests], [each.seed for each in requests]
+        positions, processors = [each.num_output_tokens for each in requests], [each.processor for each in requests]
+        return self.sampler(logits[: len(requests)], params, seeds, positions, processors)
 
     def keep_tokens(self, output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """Keep the tokens for the next step, if it may be launched before the host has them; see
@@ -396,7 +392,5 @@ class EngineCore:
         self.scheduler.reset()
         self.in_flight.clear()
         for group in list(self.groups.values()):
-            if group.output:  # an interrupt came while it ended
-                self.forget(group)
-            else:
-                self.begin(group)
+            # With an output, an interrupt came while it ended.
+            (self.forget if group.output else self.begin)(group)

@@ -8,7 +8,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 DECAY = 0.98  # of what was measured, with each step
 FEW_STEPS, FEW_SEQUENCES = 4, 8  # with guesses, before any decision
-TRY_EVERY = 64  # steps; what never happens isn't measured
+TRY_EVERY, LONGEST_PAUSE = 64, 1024  # steps; what never happens isn't measured
 MARGIN = 1.05  # times and chances are estimates, and a step without guesses is the safe choice
 
 
@@ -75,8 +75,9 @@ class DraftLengths:
         trust: in the proposer's chances, for all sequences; trust_in: for each of those that are running.
         expected: for each sequence with guesses in this step, how many of them should be right if the proposer's
             chances were.
-        num_steps: steps of decodes so far. num_tried: those with guesses. num_refused: how many of the last steps in a
-            row had none, since none was worth its time.
+        num_steps: steps of decodes so far. num_tried: those with guesses. num_refused: how many of the last guesses in
+            a row weren't worth their time; after FEW_STEPS of them, there are none until step `pause_end`.
+        pause: length of the next pause: the more often guesses didn't pay, the longer.
     """
 
     plain: StepTimes = field(default_factory=StepTimes)
@@ -87,14 +88,18 @@ class DraftLengths:
     num_steps: int = 0
     num_tried: int = 0
     num_refused: int = 0
+    pause_end: int = 2  # what a step takes without guesses comes first
+    pause: int = TRY_EVERY
 
     def is_trying(self) -> bool:
-        """True if this step computes guesses in any case, to learn what they cost and bring."""
-        return self.num_tried < FEW_STEPS or self.num_steps % TRY_EVERY == 0
+        """True if the next guesses are computed in any case, to learn what they cost and bring."""
+        return self.num_tried < FEW_STEPS or self.num_refused == FEW_STEPS
 
     def may_pay(self) -> bool:
-        """False if no guess was worth its time for a while: then it takes less time not to ask the proposer."""
-        return self.num_refused < FEW_STEPS or self.is_trying()
+        """False if the next step shouldn't wait for guesses: they weren't worth their time, or it is to be measured
+        what a step takes without."""
+        is_plain = (self.num_steps + TRY_EVERY // 2) % TRY_EVERY < 2
+        return self.num_steps >= self.pause_end and not is_plain
 
     def choose(self, proposed: dict[Sequence, list[Guess]], num_tokens: int) -> dict[Sequence, list[int]]:
         """Of the guesses for each sequence, the first ones: as many as bring the most tokens per second.
@@ -103,20 +108,30 @@ class DraftLengths:
             num_tokens: tokens of the step so far.
         """
         self.expected = {}
-        if not self.plain.weight or self.num_steps % TRY_EVERY == TRY_EVERY // 2:
-            return {}  # what a step takes without guesses is to be known, too
-        candidates = self.by_chance(proposed)
-        if not self.is_trying():
-            candidates = candidates[: self.best_count(candidates, len(proposed), num_tokens)]
+        candidates, is_trying = self.by_chance(proposed), self.is_trying()
+        if not candidates:
+            return {}
+        count = len(candidates) if is_trying else self.best_count(candidates, len(proposed), num_tokens)
         drafts: dict[Sequence, list[int]] = {}
-        for _, told, sequence, token in candidates:
-            if self.is_trying() and (sequence in drafts or len(drafts) == FEW_SEQUENCES):
+        for _, told, sequence, token in candidates[:count]:
+            if is_trying and (sequence in drafts or len(drafts) == FEW_SEQUENCES):
                 continue  # enough to learn
             drafts.setdefault(sequence, []).append(token)
             self.expected[sequence] = self.expected.get(sequence, 0.0) + told
         self.num_tried += bool(drafts)
-        self.num_refused = 0 if drafts else self.num_refused + 1
+        if is_trying:
+            self.num_refused = min(self.num_refused, FEW_STEPS - 1)  # the next guesses decide
+        elif drafts:
+            self.num_refused, self.pause = 0, TRY_EVERY
+        else:
+            self.refuse()
         return drafts
+
+    def refuse(self) -> None:
+        """Note that no guess was worth its time; after a few times, make a pause."""
+        self.num_refused += 1
+        if self.num_refused == FEW_STEPS:
+            self.pause_end, self.pause = self.num_steps + self.pause, min(2 * self.pause, LONGEST_PAUSE)
 
     def by_chance(self, proposed: dict[Sequence, list[Guess]]) -> list[tuple[float, float, Sequence, int]]:
         """All guesses, the surest first: (how likely it is that this one and all before it are right, the same by the
@@ -145,7 +160,9 @@ class DraftLengths:
         for trust in (self.trust, self.trust_in.get(sequence) or Trust()):
             trust.add(num_right, self.expected.get(sequence, 0.0))
 
-    def note_step(self, num_tokens: int, num_guesses: int, seconds: float) -> None:
-        """Learn how long a step of decodes and guesses took."""
+    def note_step(self, num_tokens: int, num_guesses: int, seconds: float, has_asked: bool = False) -> None:
+        """Learn how long a step of decodes and guesses took. One that `has_asked` and got none says nothing about steps
+        that don't ask."""
         self.num_steps += 1
-        (self.guessing if num_guesses else self.plain).add(num_tokens, seconds)
+        if num_guesses or not has_asked:
+            (self.guessing if num_guesses else self.plain).add(num_tokens, seconds)

@@ -1,5 +1,6 @@
 """Lesson 18: a smaller model guesses for a larger one."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lessons_lib.engine.draft_lengths import Guess
-from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.model_runner import InFlight, ModelRunner
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.loading import BUNDLED_DRAFT, no_progress_bar
@@ -48,28 +49,47 @@ class DraftModel:
             self.drop_finished()
             mirrors = {each: mirror for each in sequences if (mirror := self.mirror(each, most))}
             guesses: dict[Sequence, list[Guess]] = {each: [] for each in mirrors}
+            in_flight: deque[tuple[dict[Any, Sequence], InFlight]] = deque()
             for _ in range(most):
                 # The last token is never computed, so no guess is worth anything in its place or behind it.
-                growing = {each: own for each, own in mirrors.items() if len(own.output_ids) < own.max_new_tokens - 1}
-                for request, guess in zip(growing, self.next_guesses(growing) if growing else ()):
-                    guesses[request].append(guess)
+                if growing := {each: own for each, own in mirrors.items() if own.num_tokens < own.most_tokens}:
+                    in_flight.append((growing, self.draw_next(growing)))
+                self.read(guesses, in_flight, most if self.runner.can_overlap else 0)
+            self.read(guesses, in_flight, 0)
         except BaseException:  # an interrupt may come between any two lines
             self.reset()
             raise
         return [guesses.get(each, []) for each in sequences]
 
-    def next_guesses(self, mirrors: dict[Any, Sequence]) -> list[Guess]:
-        """Draw the next token of each mirror, and append it."""
-        counts = {mirror: mirror.num_tokens - mirror.num_computed_tokens for mirror in mirrors.values()}
-        logits = self.runner.forward(SchedulerOutput(counts))
+    def draw_next(self, mirrors: dict[Any, Sequence]) -> InFlight:
+        """Draw the next token of each mirror, and give the mirror a placeholder.
+
+        Returns:
+            [2, N]: the tokens, and the probability of each, on their way to the host.
+        """
+        output = SchedulerOutput(
+            {mirror: mirror.num_tokens - mirror.num_computed_tokens for mirror in mirrors.values()}
+        )
+        logits = self.runner.forward(output)
         params, seeds = [each.params for each in mirrors], [each.seed for each in mirrors]
-        drawn = choose_tokens(logits, params, seeds, [len(mirror.output_ids) for mirror in counts])
-        temperatures = torch.tensor([each.temperature or 1.0 for each in params], device=logits.device)
+        positions = [mirror.num_tokens - len(mirror.prompt_ids) for mirror in mirrors.values()]
+        drawn = choose_tokens(logits, params, seeds, positions)
+        self.runner.keep_tokens(output, drawn)
+        temperatures = torch.tensor([each.temperature or 1.0 for each in params]).to(logits.device, non_blocking=True)
         chances = (logits / temperatures[:, None]).softmax(-1).gather(1, drawn.clamp(min=0)[:, None])[:, 0]
-        for mirror, count, token in zip(counts, counts.values(), drawn.tolist()):
-            mirror.num_computed_tokens += count
-            mirror.output_ids.append(token)
-        return list(map(Guess, drawn.tolist(), chances.tolist()))
+        for mirror in mirrors.values():
+            mirror.num_computed_tokens = mirror.num_tokens
+            mirror.num_placeholders += 1
+        return InFlight.of(torch.stack([drawn.double(), chances.double()]))
+
+    def read(self, guesses: dict[Sequence, list[Guess]], in_flight: deque[Any], depth: int) -> None:
+        """Add the tokens of all passes but the last `depth` to the mirrors, and to the guesses."""
+        while len(in_flight) > depth:
+            mirrors, drawn = in_flight.popleft()
+            for (request, mirror), token, chance in zip(mirrors.items(), *drawn.wait()):
+                guesses[request].append(Guess(int(token), chance))
+                mirror.output_ids.append(int(token))
+                mirror.num_placeholders -= 1
 
     def mirror(self, request: Sequence, most: int) -> Sequence | None:
         """The request's tokens as the draft sees them, with blocks for `most` more. What it computed behind a wrong

@@ -52,11 +52,7 @@ def serve_greedily(
     runner: ModelRunner, scheduler: SchedulerBase, sequences: list[Sequence], depth: int = 0,
     copy_blocks: Callable[[Any], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """Generate the completions of all sequences; see GreedyLoop.
-
-    Returns:
-        the completions, in the order of the sequences.
-    """
+    """Generate the completions of all sequences, in their order; see GreedyLoop."""
     loop = GreedyLoop(scheduler, runner, depth, copy_blocks)
     for sequence in sequences:
         scheduler.add(sequence)

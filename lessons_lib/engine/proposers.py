@@ -88,8 +88,14 @@ class NgramLookup:
         """See Proposer."""
         return [[Guess(token, self.chance) for token in self.guess(each.token_ids, most)] for each in sequences]
 
+    def expects(self, sequences: list[Sequence]) -> bool:
+        """See Proposer: a text that repeats itself is likely to go on with that."""
+        return any(self.guess(each.token_ids, 1) for each in sequences)
+
     def guess(self, tokens: list[int], most: int) -> list[int]:
         """Up to `most` tokens; none if the newest ones are new."""
+        if tokens and tokens[-1] not in tokens[:-1]:  # as mostly, and this is a loop in C
+            return []
         for size in range(self.longest, self.shortest - 1, -1):
             wanted, last = tokens[-size:], tokens[-1]
             for end in range(len(tokens) - 1, size - 1, -1):

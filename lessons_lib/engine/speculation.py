@@ -27,9 +27,15 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
+MOST_SEQUENCES = 64  # that decode with guesses: more of them fill a pass, and asking takes the host too long
+
 
 class Proposer(Protocol):
-    """Guesses how texts go on."""
+    """Guesses how texts go on.
+
+    Guesses need the newest tokens, and waiting for them costs time. A proposer that often has none may have a method
+    `expects(sequences) -> bool` besides: whether it is worth waiting, by the tokens that are known.
+    """
 
     def propose(self, sequences: list[Sequence], most: int) -> list[list[Guess]]:
         """Up to `most` guesses for each sequence, in order; none is fine. All tokens of the sequences are known."""
@@ -101,29 +107,35 @@ class SpeculativeCore(EngineCore):
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.sample_rows, self.sampler = self.sampler, self.draw
         self.launching: tuple[SchedulerOutput, torch.Tensor] | None = None
+        self.last_asked: SchedulerOutput | None = None  # the last step for which the proposer was asked
         self.last_end = self.clock()
         self.observers.append(self.measure)
 
     def schedule(self) -> SchedulerOutput:
         """See EngineCore. Guesses need the last tokens, so before a step with guesses nothing may be in flight."""
-        if self.in_flight and (self.in_flight[-1].output.drafts or self.lengths.may_pay()):
+        running = self.scheduler.running
+        is_worth_asking = self.most > 0 and len(running) <= MOST_SEQUENCES and self.lengths.may_pay()
+        if is_worth_asking and self.in_flight and hasattr(self.proposer, "expects"):
+            is_worth_asking = bool(self.ask("expects", running))
+        if self.in_flight and (self.in_flight[-1].output.drafts or is_worth_asking):
             self.process(0)
         output = super().schedule()
         decoding: list[Any] = [each for each, count in output.num_scheduled_tokens.items() if may_guess(each, count)]
-        if decoding and self.most and self.lengths.may_pay():
-            proposed = dict(zip(decoding, self.proposals(decoding)))
-            add_drafts(self.scheduler, output, self.lengths.choose(proposed, output.num_tokens))
+        if decoding and is_worth_asking:
+            self.last_asked, guesses = output, self.ask("propose", decoding, self.most)
+            add_drafts(self.scheduler, output, self.lengths.choose(dict(zip(decoding, guesses)), output.num_tokens))
             self.lap("schedule")
         return output
 
-    def proposals(self, requests: list[Any]) -> list[list[Guess]]:
+    def ask(self, question: str, *details: Any) -> list[Any]:
         """Ask the proposer. If it fails, it isn't asked again: no answer depends on it."""
         try:
-            return self.proposer.propose(requests, self.most)
+            answer: list[Any] = getattr(self.proposer, question)(*details)
+            return answer
         except Exception as error:
             warnings.warn(f"the proposer has failed, so the engine stops guessing: {error!r}", stacklevel=2)
             self.most = 0
-            return [[] for _ in requests]
+            return []
 
     def forward(self, output: SchedulerOutput) -> torch.Tensor:
         """See EngineCore."""
@@ -160,7 +172,7 @@ class SpeculativeCore(EngineCore):
         start, self.last_end = max(step.start, self.last_end), self.clock()
         output, num_guesses = step.output, sum(map(len, step.output.drafts.values()))
         if output.num_tokens == len(output.gets_token) + num_guesses:
-            self.lengths.note_step(output.num_tokens, num_guesses, self.last_end - start)
+            self.lengths.note_step(output.num_tokens, num_guesses, self.last_end - start, output is self.last_asked)
 
     def append(self, output: SchedulerOutput, tokens: list[int], logprobs: Any = None) -> list[Request]:
         """See EngineCore. A step that brings several tokens is processed as several that bring one each."""

@@ -248,13 +248,13 @@ def test_other_tokens_are_noticed():
 
 
 def test_my_engine_says_which_parts_are_yours():
-    for id, answer in (("03.2", lesson_03.by_divmod), ("12.2", lesson_12.walking_through)):
+    for id, answer in (("03.2", lesson_03.by_divmod), ("12.4", lesson_12.walking_through)):
         check(id, answer)
     exercise = get_exercise("03.1")
     kept_file(exercise).write_text("class BlockPool:\n    pass\n")
     engine = my_engine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(num_blocks=16))
     rows = {row[0]: row[2] for row in engine.parts.rows}
-    assert rows["03.2"] == rows["12.2"] == YOURS
+    assert rows["03.2"] == rows["12.4"] == YOURS
     assert rows["03.1"].startswith("reference: your answer no longer passes its check: 03.1 `BlockPool`")
     assert rows["03.3"] == "not part of the engine" and rows["09.1"] == "reference: not solved yet"
     assert f"2 of {len(PARTS)} parts are yours" in str(engine.parts) and "00.1" not in rows

@@ -1,6 +1,8 @@
 """Several tokens a step: whatever is guessed, the answers stay the same."""
 
+import itertools
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
 from lessons_lib.engine.draft_model import DraftModel, bundled_draft
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.proposers import NgramLookup, NgramTable, own_stories
 from lessons_lib.engine.rejection_sampling import accept_or_redraw
@@ -24,6 +26,7 @@ from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 
+LIKE_A_GPU = dict(compiled=False, capture=rerun, max_num_seqs=4, max_captured_tokens=64)
 STORIES = ["Once upon a time", "The dog was", "Lily and Tom went to the park. They", "One day, a bird"]
 
 
@@ -98,12 +101,12 @@ def taught(guesses, rounds, num_right, base=1.0, per_token=0.1, extra=0.0, num_s
     took base + per_token * tokens, and `extra` if it had guesses."""
     lengths, sequences = DraftLengths(), [Sequence(str(i), [1], 9) for i in range(num_seqs)]
     for _ in range(rounds):
-        drafts = lengths.choose(dict.fromkeys(sequences, guesses), num_seqs)
+        drafts = lengths.choose(dict.fromkeys(sequences, guesses), num_seqs) if lengths.may_pay() else {}
         for sequence in drafts:
             lengths.note_draft(sequence, min(num_right, len(drafts[sequence])))
         count = sum(map(len, drafts.values()))
         lengths.note_step(num_seqs + count, count, base + per_token * (num_seqs + count) + extra * (count > 0))
-    lengths.num_steps = 1  # not a step that tries
+    lengths.num_refused = 0  # not a step that tries
     return [len(found) for found in lengths.choose(dict.fromkeys(sequences, guesses), num_seqs).values()]
 
 
@@ -121,12 +124,45 @@ def test_steps_with_and_without_guesses_are_measured_now_and_then():
     lengths, sequence = DraftLengths(), Sequence("s", [1], 9)
     chosen = []
     for _ in range(200):
-        drafts = lengths.choose({sequence: [Guess(5, 0.9)]}, 1)
+        drafts = lengths.choose({sequence: [Guess(5, 0.9)]}, 1) if lengths.may_pay() else {}
         chosen.append(bool(drafts))
         lengths.note_step(1 + bool(drafts), bool(drafts), 2.0)  # guesses cost nothing and are right
         if drafts:
             lengths.note_draft(sequence, 1)
-    assert not chosen[0] and 2 <= chosen.count(False) <= 6
+    assert not chosen[0] and 2 <= chosen.count(False) <= 8
+
+
+def test_guesses_that_do_not_pay_are_tried_ever_less_often():
+    lengths, sequence, asked = DraftLengths(), Sequence("s", [1], 9), []
+    for step in range(3000):
+        asked += [step] * lengths.may_pay()
+        drafts = lengths.choose({sequence: [Guess(5, 0.9)]}, 1) if asked[-1:] == [step] else {}
+        for each in drafts:
+            lengths.note_draft(each, 0)
+        lengths.note_step(1 + len(drafts), len(drafts), 1.0, has_asked=asked[-1:] == [step])
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked) if later - earlier > 2]
+    assert asked[0] == 2 and len(asked) < 40 and len(pauses) >= 4
+    assert pauses[0] < pauses[1] < pauses[2] and max(pauses) <= 1100
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_step_waits_for_guesses_only_if_the_proposer_expects_some(model, repeats):
+    """Steps overlap as without a proposer, as long as no text repeats itself."""
+    make_runner = gpu_model_runner(compiled=False, graphs=False)
+    config = EngineConfig(overlap=True, make_runner=make_runner)
+    waits = []
+
+    class Lookup(NgramLookup):
+        def expects(self, sequences):
+            return repeats
+
+        def propose(self, sequences, most):
+            waits.append(len(engine.core.in_flight))
+            return [[] for _ in sequences]
+
+    with LLMEngine(*model, config, parts=speculating(Lookup()), clock=lambda: 0.0) as engine:
+        engine.generate(STORIES[:2], SamplingParams(max_tokens=20))
+    assert (len(waits) > 10) == repeats and not any(waits)
 
 
 def test_times_of_steps_are_a_line_through_those_measured():
@@ -157,7 +193,7 @@ def test_lookup_finds_the_newest_tokens_in_the_text():
 
 
 @pytest.mark.parametrize("sampling", [{}, dict(temperature=1.0, seed=5), dict(temperature=0.8, top_p=0.95, seed=1)])
-@pytest.mark.parametrize("kind", ["table", "lookup", "draft", "wrong"])
+@pytest.mark.parametrize("kind", ["table", "lookup", "draft", "draft, its passes launched ahead", "wrong"])
 def test_no_proposer_changes_an_answer(model, kind, sampling):
     params = SamplingParams(max_tokens=40, **sampling)
     expected, _ = answers_of(model, params)
@@ -169,11 +205,14 @@ def test_no_proposer_changes_an_answer(model, kind, sampling):
     make = {
         "table": lambda: NgramTable.of(expected), "lookup": NgramLookup, "wrong": Wrong,
         "draft": lambda: DraftModel(bundled_draft(model[0]), num_blocks=60),
+        "draft, its passes launched ahead": lambda: DraftModel(
+            bundled_draft(model[0]), num_blocks=60, make_runner=partial(GPUModelRunner, **LIKE_A_GPU)
+        ),
     }  # fmt: skip
     found, core = answers_of(model, params, make[kind]())
     assert found == expected
     assert core.num_draft_tokens or kind == "lookup"
-    if kind in ("table", "draft"):  # the table has read the answers
+    if kind not in ("lookup", "wrong"):  # the table has read the answers
         assert core.num_accepted_tokens > core.num_draft_tokens / 4
 
 

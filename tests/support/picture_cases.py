@@ -47,6 +47,7 @@ from lessons_lib.viz.charts import (
     line_chart,
 )
 from lessons_lib.viz.engine_run import draw_engine, watch_engine
+from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
 from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
@@ -60,8 +61,9 @@ from lessons_lib.viz.replicas import (
     watch_all_reduce,
     watch_streams,
 )
-from lessons_lib.viz.serving import LoadPoint, draw_load, draw_server, watch_server
+from lessons_lib.viz.serving import LoadPoint, draw_endings, draw_load, draw_server, watch_server
 from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
+from lessons_lib.viz.stale_graph import draw_stale_graph
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
 
 ODD = "<b> & 'c'"  # a name that must be escaped
@@ -359,6 +361,7 @@ PICTURES = {
     "engine": lambda: draw_engine(ENGINE_MOMENTS, 0),
     "engine later": lambda: draw_engine(ENGINE_MOMENTS, 1),
     "engine run": of_stepper(lambda: watch_engine(busy_engine())),
+    "failed step": lambda: draw_failed_step({"forward": {"scheduled": ENDS, "waiting": AGAIN}}),
     "load": lambda: draw_load({"all are taken": LOAD}, target=0.5, knee=20),
     "places": lambda: draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4}),
     "streams": lambda: draw_streams([MOVED, CUT], 2, lost=(0, 2)),
@@ -367,7 +370,9 @@ PICTURES = {
     "large ring": lambda: draw_all_reduce(record_all_reduce(all_reduce, 7), 1),
     "streams so far": of_stepper(lambda: watch_streams([MOVED, CUT], 2, lost=(0, 2))),
     "launches": lambda: draw_launches(310),
+    "stale graph": lambda: draw_stale_graph(),
     "launches played": lambda: watch_launches().pictures[-1],
+    "endings": lambda: draw_endings(),
     "server": of_stepper(lambda: watch_server(SERVER_MOMENTS)),
     "server alone": lambda: draw_server(SERVER_MOMENTS[:1], 0),
 }  # fmt: skip

@@ -37,7 +37,9 @@ VLLM_LOOKUP = dict(method="ngram", num_speculative_tokens=4, prompt_lookup_max=3
 
 
 def draft_of(model: PreTrainedModel, num_layers: int, rest: float) -> PreTrainedModel:
-    """The first layers of a model as a model of their own. The others' share in the model is scaled by `rest`."""
+    """The first layers of a model as a model of their own. The others' share in the model is scaled by `rest`, and its
+    logits by 8: those of random weights are nearly equal, and no draft could say how sure it is."""
+    model.model.norm.weight.mul_(8)
     layers: Any = model.model.layers
     for layer in layers[num_layers:]:
         for product in (layer.self_attn.o_proj, layer.mlp.down_proj):
@@ -103,13 +105,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.speculation", description=__doc__)
     parser.add_argument("--shapes", nargs="+", default=["8B", "1.7B"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rest", type=float, default=0.3, help="how much the later layers count")
+    parser.add_argument("--rest", type=float, default=0.08, help="how much the later layers count")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     for shape in (each for each in SHAPES if any(part in each for part in options.shapes)):
         model = random_model(shape, MAX_MODEL_LEN)
-        draft = draft_of(model, SHAPES[shape][2] // 8, options.rest)
+        draft = draft_of(model, SHAPES[shape][2] // 16, options.rest)
         runner, lookups = runner_of(model), {}
         runners = dict(make_runner=lambda own, num_blocks, _: runner_of(own, num_blocks, 8))
         first = DraftModel(draft, 1024, BLOCK_SIZE, **runners)

@@ -25,16 +25,5 @@ def a_sequence(
     )  # fmt: skip
 
 
-def state_of(sequence: Sequence) -> tuple:
-    """Everything about a sequence that a step may change."""
-    return (
-        list(sequence.prompt_ids),
-        list(sequence.output_ids),
-        sequence.num_computed_tokens,
-        list(sequence.blocks),
-        sequence.finish_reason,
-    )
-
-
 def names_of(sequences) -> list[str]:
     return [getattr(sequence, "id", repr(sequence)) for sequence in sequences]

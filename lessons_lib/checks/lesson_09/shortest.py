@@ -1,242 +1,204 @@
 """09.3, `ShortestWithAging`: its three promises, each on pairs of sequences."""
 
-import time
+from collections.abc import Iterator
 from random import Random
+from typing import Any, NamedTuple
 
-from lessons_lib.checks.exercise import Exercise, Mistake, call, short
-from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.lesson_09.made_up import a_sequence
 
 MOST = 512  # tokens of the longest prompt, and of the longest answer expected
 TOGETHER = "they arrive at the same time, and A has the shorter prompt and the shorter answer."
 BOUND = "B arrived more than `patience` later."
 OVERTAKES = "B is long, and A is short and arrived less than half of `patience` later."
-
-# patience, then (arrival, prompt, expected tokens, what else differs) of the one that goes first, and of the other
-CASES = (
-    (2, (10, 20, 20), (10, 500, 500), TOGETHER),
-    (2, (10, 1, 1), (10, 2, 2), TOGETHER),
-    (2, (10, 500, 500), (12.1, 1, 1), BOUND),
-    (2, (10, 20, 20), (14, 1, 1), BOUND),
-    (2, (10, 512, 512), (12.002, 1, 1), BOUND),
-    (2, (10.9, 1, 1), (10, 500, 500), OVERTAKES),
-    (2, (11.5, 1, 1), (10.6, 500, 500), OVERTAKES),
-    (2, (10.998, 1, 1), (10, 500, 500), OVERTAKES),
-    (2, (10, 300, 300), (10, 400, 400), TOGETHER),
-    (2, (10, 511, 511), (10, 512, 512), TOGETHER),
-    (2, (10, 3, 200), (10, 300, 201), TOGETHER),
-    (2, (10, 200, 3), (10, 201, 300), TOGETHER),
-    (2, (10, 20, 20, {"max_tokens": 20}), (10, 40, 40, {"max_tokens": 512}), TOGETHER),
-    (2, (10, 20, 20, {"tier": 1}), (10, 40, 40, {"tier": 0}), TOGETHER),
-    (2, (10, 39, 39, {"interactive": False}), (10, 40, 40, {"interactive": True}), TOGETHER),
-    (2, (10, 39, 39, {"interactive": True}), (10, 40, 40, {"interactive": False}), TOGETHER),
-    (2, (10, 20, 60, {"answered": 50}), (10, 40, 61, {"answered": 0}), TOGETHER),
-    (2, (10, 20, 60, {"answered": 0}), (10, 40, 61, {"answered": 50}), TOGETHER),
-    (2, (10, 40, 40, {"tier": 3}), (12.5, 40, 40, {"tier": 0}), BOUND),
-    (0.25, (10, 512, 512), (10.26, 1, 1), BOUND),
-    (0.25, (10, 512, 1), (10.26, 1, 1), BOUND),
-    (0.25, (10, 1, 512), (10.26, 1, 1), BOUND),
-    (0.25, (10.12, 1, 1), (10, 500, 500), OVERTAKES),
-    (60, (10, 512, 512), (71, 1, 1), BOUND),
-    (60, (39, 1, 1), (10, 500, 500), OVERTAKES),
-    (60, (10, 7, 7), (10, 8, 8), TOGETHER),
-    (0.05, (1000, 400, 400), (1000, 401, 401), TOGETHER),
-    (0.05, (1000, 512, 512), (1000.051, 1, 1), BOUND),
-    (0.05, (1000.024, 1, 1), (1000, 500, 500), OVERTAKES),
-)
+IDEAS = {
+    TOGETHER: "Does the rank grow with every token of the prompt, or of the answer, or of both, and never shrink? A "
+    "limit such as `min`, or rounding, makes different lengths equal.",
+    BOUND: "Length may move a sequence back by `self.patience` at most: start from `arrival_time`, in seconds, and add "
+    "a part of the patience, 1 at most.",
+    OVERTAKES: "From 1 to 500 tokens, the rank must grow by half of `self.patience` or more.",
+    "max_tokens": "Your rank depends on `max_new_tokens`. The promises hold whatever that is.",
+    "tier": "Your rank depends on the tier. The promises hold whatever that is.",
+    "interactive": "Your rank depends on `is_interactive`. The promises hold whatever that is.",
+    "answered": "Your rank depends on the answer so far, which `num_tokens` counts, too. The promises hold anyway.",
+}
 
 
-def check_shortest_with_aging(attempt) -> None:
-    _check_clock(attempt)
-    for patience, first, other, promise in CASES:
-        _check_pair(attempt, patience, first, other, promise)
-    for number in range(200):
-        _check_pair(attempt, *_random_pair(Random(number)))
+class Case(NamedTuple):
+    """Two sequences, each as arrival, prompt and expected answer. The first one goes first.
+
+    Attributes:
+        more: of both, what else differs.
+    """
+
+    patience: float
+    first: tuple[float, int, int]
+    other: tuple[float, int, int]
+    promise: str
+    more: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
 
 
-def _random_pair(rng: Random):
-    patience, arrival = rng.choice((0.1, 0.5, 3, 40)), rng.random() * 100
-    prompts, answers = (sorted(rng.sample(range(1, MOST + 1), 2)) for _ in range(2))
-    promise = rng.choice((TOGETHER, BOUND, OVERTAKES))
-    if promise == BOUND:
-        return (
-            patience,
-            (arrival, prompts[0], answers[1]),
-            (arrival + patience * 1.001, prompts[1], answers[0]),
-            promise,
-        )
-    if promise == OVERTAKES:
-        return patience, (arrival + patience * 0.499, 1, 1), (arrival, 500, 500), promise
-    return patience, (arrival, prompts[0], answers[0]), (arrival, prompts[1], answers[1]), promise
+def cases() -> Iterator[Case]:
+    yield Case(2, (10, 20, 20), (10, 500, 500), TOGETHER)
+    yield Case(2, (10, 500, 500), (12.1, 1, 1), BOUND)
+    yield Case(2, (10.9, 1, 1), (10, 500, 500), OVERTAKES)
+    for first, other in (((10, 1, 1), (10, 2, 2)), ((10, 300, 300), (10, 400, 400)), ((10, 511, 511), (10, 512, 512))):
+        yield Case(2, first, other, TOGETHER)
+    yield Case(2, (10, 20, 20), (14, 1, 1), BOUND)
+    yield Case(2, (10, 512, 512), (12.002, 1, 1), BOUND)
+    yield Case(2, (11.5, 1, 1), (10.6, 500, 500), OVERTAKES)
+    yield Case(2, (10.998, 1, 1), (10, 500, 500), OVERTAKES)
+    for answers in ((200, 201), (3, 300)):
+        for prompts in ((3, 300), (200, 201)):
+            yield Case(2, (10, prompts[0], answers[0]), (10, prompts[1], answers[1]), TOGETHER)
+    for patience in (0.25, 0.05, 60):
+        yield Case(patience, (100, 512, 512), (100 + patience * 1.02, 1, 1), BOUND)
+        yield Case(patience, (100, 512, 1), (100 + patience * 1.02, 1, 1), BOUND)
+        yield Case(patience, (100, 1, 512), (100 + patience * 1.02, 1, 1), BOUND)
+        yield Case(patience, (100 + patience * 0.48, 1, 1), (100, 500, 500), OVERTAKES)
+        yield Case(patience, (100, 400, 400), (100, 401, 401), TOGETHER)
+    differs = {"max_tokens": (64, MOST), "tier": (0, 1), "interactive": (False, True), "answered": (0, 50)}
+    for name, (low, high) in differs.items():
+        for more in (({name: low}, {name: high}), ({name: high}, {name: low})):
+            yield Case(2, (10, 39, 59), (10, 40, 60), TOGETHER, more)
+    draw = Random(9)
+    for _ in range(60):
+        patience, arrival = draw.choice((0.1, 0.5, 3, 40)), draw.random() * 100
+        prompts, answers = (sorted(draw.sample(range(1, MOST + 1), 2)) for _ in range(2))
+        low, high = (arrival, prompts[0], answers[0]), (arrival, prompts[1], answers[1])
+        yield Case(patience, low, high, TOGETHER)
+        later = (arrival + patience * 1.001, prompts[1], answers[0])
+        yield Case(patience, (arrival, prompts[0], answers[1]), later, BOUND)
+        yield Case(patience, (arrival + patience * 0.499, 1, 1), (arrival, 500, 500), OVERTAKES)
 
 
-def _check_pair(attempt, patience: float, first, other, promise: str) -> None:
-    policy = _made(attempt, patience)
-    a, b = _sequence("A", *first), _sequence("B", *other)
-    case = f"patience {patience} s. A: {_told(*first)}. B: {_told(*other)}."
-    ranks = _rank(policy, a, case), _rank(policy, b, case)
-    if not _is_before(*ranks, case):
-        what = f"A should go first: {promise} Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
-        raise Mistake(what, case=case, idea=_why(attempt, promise, ranks[0] == ranks[1]))
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    policy = watch(f"`ShortestWithAging({case.patience})`", attempt, case.patience, returns=type)
+    ranks = []
+    for name, (arrival, prompt, expected), more in zip("AB", (case.first, case.other), case.more):
+        sequence = a_sequence(name, prompt, arrival=arrival, expected=expected, **{"max_tokens": MOST} | more)
+        before, patience = dict(vars(sequence)), policy.patience
+
+        def look() -> dict[str, Any]:
+            changed = [name for name, value in vars(sequence).items() if value != before.get(name)]
+            changed += ["the patience"] * (policy.patience != patience)
+            return {"what `rank` changes": Shown(", ".join(changed) or "nothing")}
+
+        call = f"`rank` of {name}"
+        ranks.append(watch(call, policy.rank, sequence, returns=a_number, look=look, subject="the rank"))
+        again = policy.rank(sequence)
+        watch(f"{call}, twice", int, look=lambda: {"the second rank": Shown(told(ranks[-1], again))})
+    watch("comparing the ranks", refuse_other_order, *ranks, case)
 
 
-def _check_clock(attempt) -> None:
-    case = "patience 2 s; the rank of one sequence, computed twice."
-    policy, sequence = _made(attempt, 2), _sequence("A", 10.0, 20, 20)
-    before = _rank(policy, sequence, case)
-    time.sleep(0.002)
-    after = _rank(policy, sequence, case)
-    if before != after:
-        raise Mistake(
-            f"the rank of a sequence should never change; yours was {short(before)}, then {short(after)}.",
-            case=case,
-            idea="The queue asks once, when a sequence arrives. All age at the same rate, so leave the clock out.",
-        )
+def told(rank: Any, again: Any) -> str:
+    return "the same" if rank == again else f"{short(again)}, after {short(rank)}"
 
 
-def _sequence(name: str, arrival: float, prompt: int, expected: int, more: dict | None = None):
-    return a_sequence(name, prompt, arrival=arrival, expected=expected, **{"max_tokens": MOST} | (more or {}))
-
-
-def _told(arrival: float, prompt: int, expected: int, more: dict | None = None) -> str:
-    told = {
-        "max_tokens": "`max_new_tokens` {}",
-        "tier": "tier {}",
-        "interactive": "`is_interactive` {}",
-        "answered": "{} tokens of its answer in `output_ids`",
-    }
-    parts = [told[name].format(value) for name, value in (more or {}).items()]
-    return ", ".join([f"arrived at {arrival:.6g} s", f"prompt {prompt}", f"expected answer {expected}", *parts])
-
-
-def _made(attempt, patience: float):
-    policy = attempt(patience)
-    if not hasattr(policy, "rank"):
-        raise Mistake("the class should have a method `rank(self, sequence)`; yours has none.")
-    return policy
-
-
-def _rank(policy, sequence, case: str):
-    def looked_at():
-        return state_of(sequence), sequence.arrival_time, sequence.expected_tokens, sequence.tier
-
-    before, patience = looked_at(), policy.patience
-    rank = call(policy.rank, sequence, case=case)
-    for what, is_changed in (("sequence", looked_at() != before), ("policy", policy.patience != patience)):
-        if is_changed:
-            raise Mistake(
-                f"your code changed the {what}.",
-                case=case,
-                idea="`rank` only reads: compute the rank from the arrival time and the lengths, and return it.",
-            )
-    _refuse_no_number(rank, case)
-    return rank
-
-
-def _why(attempt, promise: str, is_tie: bool) -> str:
-    def rank(patience, arrival, tokens, expected=None, **more):
-        return attempt(patience).rank(_sequence("A", arrival, tokens, expected or tokens, more))
-
-    lengths = (1, 4, 20, 400, 512)
-    if all(rank(2, 10, tokens) == rank(2, 10, 1) for tokens in lengths):
-        if rank(2, 10, 1, 20) == rank(2, 10, 20, 1) == rank(2, 10, 1):
-            return "Your rank is the same for short and long requests. A short one must get a smaller rank."
-        return "Your rank is the same whenever prompt and answer are equally long. A short request needs a smaller one."
-    if rank(2, 10, 20) == rank(2, 1000, 20):
-        return (
-            "Your rank ignores the arrival time, so a long request can be overtaken forever. Start from "
-            "`arrival_time`, and let the length add something to it."
-        )
-    if rank(2, 1000, 20) < rank(2, 10, 20):
-        return "A later arrival has the smaller rank here, so the newest goes first."
-    if rank(2, 10, 400) < rank(2, 10, 20):
-        return "Here the longer request goes first. The smallest rank does, so more tokens must make the rank larger."
-    for what, one, two in (
-        ("`max_new_tokens`", {"max_tokens": 64}, {"max_tokens": 512}),
-        ("the tier", {"tier": 0}, {"tier": 2}),
-        ("`is_interactive`", {"interactive": False}, {"interactive": True}),
-        ("the answer so far (`num_tokens` counts it too)", {"answered": 0}, {"answered": 10}),
-    ):
-        if rank(2, 10, 20, **one) != rank(2, 10, 20, **two):
-            return f"Your rank depends on {what}. The promises hold whatever that is."
-    if promise == OVERTAKES and not rank(2, 10.001, 1) < rank(2, 10, 500):
-        return (
-            "A tuple (arrival, length) looks at the length only if two arrive at the same moment. Turn the length into "
-            "seconds, and add them to the arrival time."
-        )
-    if all(rank(2, 10, tokens) == rank(50, 10, tokens) for tokens in lengths):
-        return (
-            "With a patience of 2 s and of 50 s your rank is the same. Let the length move a sequence back by a part "
-            "of `self.patience`: hardly any of it for the shortest request, and more than half for a long one."
-        )
-    if is_tie and promise == TOGETHER:
-        return (
-            "Both have the same rank. A limit such as `min`, or rounding, makes different lengths equal: let the rank "
-            "grow a little with every token, up to 512."
-        )
-    try:
-        moved = float(rank(2, 1010, 20) - rank(2, 10, 20)) / 1000
-    except TypeError:
-        moved = 1.0
-    windows = (
-        "Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add "
-        "seconds to the arrival time instead: few for a short request, up to `patience` for a long one."
-    )
-    if rank(2, 10.001, 20) == rank(2, 10, 20) and promise != TOGETHER:
-        return windows
-    if abs(moved - 1) > 1e-6:
-        return (
-            f"With a patience of 2 s, a second of arrival moves your rank by {moved:.4g}, not by 1. Keep the arrival "
-            "time in seconds, and add seconds to it: a part of `self.patience`."
-        )
-    try:
-        grows = float(rank(2, 10, 500) - rank(2, 10, 1)), float(rank(2, 10, 512) - rank(2, 10, 1))
-    except TypeError:
-        grows = 1.5, 1.5
-    if promise == BOUND and grows[1] > 2:
-        return (
-            f"With a patience of 2 s, your rank grows by {grows[1]:,.4g} s from the shortest request to the longest. "
-            "Length may move a sequence back by 2 s at most."
-        )
-    if promise == OVERTAKES and grows[0] < 1:
-        return (
-            f"With a patience of 2 s, your rank grows by {grows[0]:,.4g} s from 1 to 500 tokens. To overtake, it must "
-            "grow by half of the patience or more."
-        )
-    if promise == TOGETHER:
-        return "Does the rank grow with every token of the prompt, or of the answer, or of both, and never shrink?"
-    return windows
-
-
-def _refuse_no_number(rank, case: str) -> None:
-    """A tuple may be a rank, too: it is compared number by number."""
-    if rank is None:
-        raise Mistake(
-            "`rank` should return a number; yours returned None.",
-            case=case,
-            idea="The queue sorts by what `rank` returns, so end with `return ...`.",
-        )
+def a_number(rank: Any) -> Any:
+    """What is compared with others: a number, or a tuple of numbers."""
     parts = rank if isinstance(rank, tuple | list) else (rank,)
-    if isinstance(rank, str) or any(part != part for part in parts):
-        raise Mistake(
-            f"`rank` should return a number; yours returned {short(rank)}.",
-            case=case,
-            idea="Text is sorted letter by letter, and NaN is neither smaller nor larger than any number.",
-        )
+    is_fine = rank is not None and not isinstance(rank, str) and not any(part != part for part in parts)
+    return Shown("a number") if is_fine else rank
 
 
-def _is_before(one, other, case: str) -> bool:
-    try:
-        return bool(one < other)
-    except TypeError:
-        what = f"the ranks {short(one)} and {short(other)} can't be compared."
-        raise Mistake(what, case=case, idea="Return a number for every sequence: the smaller one goes first.") from None
+def refuse_other_order(one: Any, other: Any, case: Case) -> None:
+    if not one < other:
+        what = f"A should go first: {case.promise} Your ranks are {short(one)} for A and {short(other)} for B."
+        refused = Mistake(what, idea=IDEAS[next(iter(case.more[0]), case.promise)])
+        order = "a tie" if one == other else "B first"
+        refused.args = (f"{order}, {isinstance(one, tuple)}",)  # the ranks themselves don't matter
+        raise refused
 
+
+def tell(case: Case) -> str:
+    words = {
+        "max_tokens": "`max_new_tokens` {}", "tier": "tier {}", "interactive": "`is_interactive` {}",
+        "answered": "{} tokens of its answer in `output_ids`",
+    }  # fmt: skip
+    sides = []
+    for name, (arrival, prompt, expected), more in zip("AB", (case.first, case.other), case.more):
+        parts = [f"arrived at {arrival:.6g} s", f"prompt {prompt}", f"expected answer {expected}"]
+        sides.append(f"{name}: {', '.join([*parts, *(words[key].format(value) for key, value in more.items())])}.")
+    return f"patience {case.patience} s. {' '.join(sides)}"
+
+
+MISTAKES = """
+Your rank is the same for short and long requests. A short one must get a smaller rank.
+= return sequence.arrival_time
+The length outweighs the arrival time, so a long request can be overtaken forever. Start from `arrival_time`, in
+seconds, and let the length add a part of `self.patience` to it, 1 at most.
+= return answer
+or
+= return self.patience * cost / (cost + 60)
+or
+= return sequence.arrival_time + self.patience * answer
+or
+= return answer + sequence.arrival_time / self.patience
+A later arrival has the smaller rank here, so the newest goes first.
+= return self.patience * cost / (cost + 60) - sequence.arrival_time
+Here the longer request goes first. The smallest rank does, so more tokens must make the rank larger.
+= return sequence.arrival_time - self.patience * cost / (cost + 60)
+A tuple (arrival, length) looks at the length only if two arrive at the same moment. Turn the length into seconds, and
+add them to the arrival time.
+= return sequence.arrival_time, answer
+A tuple (length, arrival) looks at the arrival only if two are equally long, so a long request can be overtaken forever.
+= return answer, sequence.arrival_time
+Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add seconds to the
+arrival time instead: few for a short request, up to `patience` for a long one.
+= return sequence.arrival_time // self.patience, answer
+or
+= return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
+Your rank grows by the same seconds whatever the patience is. Let the length move a sequence back by a part of
+`self.patience`: hardly any of it for the shortest request, and more than half for a long one.
+= return sequence.arrival_time + answer / 100
+or
+= return sequence.arrival_time + min(self.patience, cost * 20e-6)
+or
+= return sequence.arrival_time + answer / 512
+Keep the arrival time in seconds, as it is, and add seconds to it: a part of `self.patience`.
+= return sequence.arrival_time * self.patience + (len(sequence.prompt_ids) + answer) / 1024
+OVERTAKES
+= return sequence.arrival_time + self.patience * answer / 2000
+or
+= return sequence.arrival_time + self.patience * (0.49 * (answer > 1) + answer / 1e6)
+TOGETHER
+= return sequence.arrival_time + self.patience * min(1, answer / 100)
+or
+= return sequence.arrival_time + self.patience * min(1, answer / 256)
+or
+= return sequence.arrival_time + self.patience * 0.45 * min(1, (answer - 1) / 499)
+Prompt and answer add a whole patience each. Together they may add one.
+= return sequence.arrival_time + self.patience * (answer + len(sequence.prompt_ids)) / 512
+Your rank is the same whenever prompt and answer are equally long. A short request needs a smaller one.
+= return sequence.arrival_time + self.patience * (answer - len(sequence.prompt_ids)) / 512
+or
+= return sequence.arrival_time + self.patience * answer / len(sequence.prompt_ids) / 512
+"""
+
+TASK = Task(
+    reference="lessons_lib.scheduling.policies:ShortestWithAging",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES.replace("OVERTAKES", IDEAS[OVERTAKES]).replace("TOGETHER", IDEAS[TOGETHER])),
+    about={
+        "returned": "The queue sorts by what `rank` returns: a number for each sequence. Text is sorted letter by "
+        "letter, and NaN is neither smaller nor larger than any number.",
+        "what `rank` changes": "`rank` only reads: compute the rank from arrival time and lengths, and return it.",
+        "the second rank": "A sequence's rank never changes: the queue asks once, when it arrives. All age at the same "
+        "rate, so leave the clock out.",
+    },
+    clear=0.75,
+)
 
 EXERCISE = Exercise(
     id="09.3",
     title="a policy of your own",
-    reference="lessons_lib.scheduling.policies:ShortestWithAging",
-    test=check_shortest_with_aging,
+    reference=TASK.reference,
+    test=TASK,
     hints=(
         "Let each sequence rank as if it had arrived later than it did. How much later may the longest one be, so "
         "that none overtakes it that arrived more than `patience` after it? And the shortest?",

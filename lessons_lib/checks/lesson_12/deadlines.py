@@ -6,21 +6,15 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-import torch
-
-from lessons_lib.checks.engine_trial import Letters
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (31, 32, 33)
 NUM_REQUESTS = 120
-MAX_NUM_SEQS, BUDGET = 8, 64
+BUDGET = 64
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,6 @@ class UnfinishedRequest:
 Rule = Callable[[list[UnfinishedRequest]], Iterable[UnfinishedRequest]]
 
 
-class NoModel(ModelRunner):
-    """Always predicts token 1."""
-
-    def forward(self, scheduler_output: Any) -> torch.Tensor:
-        logits = torch.zeros(len(scheduler_output.num_scheduled_tokens), VOCAB_SIZE)
-        logits[:, 1] = 1.0
-        return logits
-
-
 def nothing(requests: list[UnfinishedRequest]) -> list[UnfinishedRequest]:
     """Serve all requests to the end."""
     return []
@@ -83,46 +68,36 @@ def workload(seed: int) -> list[Waiting]:
 
 
 def served_in_time(requests: list[Waiting], rule: Rule) -> tuple[int, int]:
-    """Serve the requests with a rule. Returns (requests that met their deadline, tokens computed for the others)."""
-    config = EngineConfig(
-        max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=BUDGET, num_blocks=256, share_prefixes=False, probe=False,
-        make_runner=lambda model, num_blocks, config: NoModel(model, num_blocks, config.block_size),
-    )  # fmt: skip
-    engine = LLMEngine(tiny_model("qwen2", context=512), Letters(), config, clock=lambda: 0.0)
+    """Serve the requests with a rule, without a model. Returns (requests that met their deadline, tokens computed for
+    the others)."""
+    sizes = dict(max_num_seqs=8, max_num_batched_tokens=BUDGET)
+    scheduler = PreemptiveScheduler(BlockPool(256, 16), **sizes, share_prefixes=False)
+    coming = {str(index): request for index, request in enumerate(requests)}
+    alive: dict[str, tuple[Sequence, Waiting]] = {}
     in_time = wasted = step = 0
-    coming = [(str(index), request) for index, request in enumerate(requests)]
-    by_id = dict(coming)
-    while coming or engine.has_unfinished():
-        while coming and coming[0][1].arrives <= step:
-            name, request = coming.pop(0)
-            params = SamplingParams(max_tokens=request.answer, ignore_eos=True, detokenize=False)
-            engine.add_request([3] * request.prompt, params, request_id=name)
-        ended = []
-        if engine.requests:
-            seen = [_seen(engine, name, by_id[name], step) for name in engine.requests]
-            for given_up in list(rule(seen)):
-                wasted += _computed(engine, given_up.id)
-                engine.abort(given_up.id)
-        if engine.has_unfinished():
-            ended = engine.step()
-        for output in ended:
-            if step <= by_id[output.request_id].deadline:
-                in_time += 1
-            else:
-                wasted += by_id[output.request_id].prompt + by_id[output.request_id].answer - 1
+    while coming or alive:
+        for name in [name for name in coming if coming[name].arrives <= step]:
+            request = coming.pop(name)
+            alive[name] = Sequence(name, [3] * request.prompt, request.answer), request
+            scheduler.add(alive[name][0])
+        if alive:
+            for given_up in list(rule([_seen(*each, step) for each in alive.values()])):
+                if given_up.id in alive:
+                    sequence, _ = alive.pop(given_up.id)
+                    wasted += sequence.num_computed_tokens
+                    scheduler.remove(sequence)
+        output = scheduler.schedule()
+        for sequence in scheduler.update(output, [1] * len(output.num_scheduled_tokens)):
+            _, request = alive.pop(sequence.id)
+            in_time += step <= request.deadline
+            wasted += (step > request.deadline) * (request.prompt + request.answer - 1)
         step += 1
-    engine.close()
     return in_time, wasted
 
 
-def _computed(engine: LLMEngine, name: str) -> int:
-    return engine.requests[name].completions[0].num_computed_tokens if name in engine.requests else 0
-
-
-def _seen(engine: LLMEngine, name: str, request: Waiting, step: int) -> UnfinishedRequest:
-    sequence = engine.requests[name].completions[0]
+def _seen(sequence: Sequence, request: Waiting, step: int) -> UnfinishedRequest:
     return UnfinishedRequest(
-        id=name, steps_left=request.deadline - step + 1,
+        id=sequence.id, steps_left=request.deadline - step + 1,
         prompt_left=max(0, request.prompt - sequence.num_computed_tokens),
         answer_left=request.answer - len(sequence.output_ids), waited=step - request.arrives,
         is_running=bool(sequence.blocks),

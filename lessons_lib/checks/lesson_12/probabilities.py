@@ -1,406 +1,311 @@
-"""Judges 12.1, `token_probabilities`: temperature, then top-k, then top-p, and what is left adds up to 1."""
+"""12.2, `token_probabilities`: temperature, then top-k, then top-p, and what is left adds up to 1."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_12.guessing import likeliest_idea
-from lessons_lib.engine.plain_sampling import token_probabilities
-from lessons_lib.viz.words import START, marked
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
 
-HALVES = [0.5, 0.3, 0.15, 0.05]
-MIXED = [0.15, 0.5, 0.05, 0.3]
-
-# (probabilities of the tokens 0, 1, 2, ... at temperature 1 and without cuts, temperatures, top_k, top_p), one row each; smallest case first.  # noqa: E501
-CASES = (
-    ([HALVES], [1.0], [4], [1.0]),
-    ([MIXED], [1.0], [4], [1.0]),
-    ([HALVES], [0.5], [4], [1.0]),
-    ([HALVES], [2.0], [4], [1.0]),
-    ([MIXED], [1.0], [2], [1.0]),
-    ([HALVES], [1.0], [9], [1.0]),
-    ([HALVES], [1.0], [1], [1.0]),
-    ([HALVES], [1.0], [4], [0.6]),
-    ([MIXED], [1.0], [4], [0.9]),
-    ([HALVES], [1.0], [4], [0.1]),
-    ([[0.3, 0.25, 0.2, 0.15, 0.1]], [1.0], [3], [0.7]),
-    ([HALVES], [3.0], [4], [0.7]),
-    ([HALVES, MIXED], [1.0, 0.5], [4, 4], [1.0, 1.0]),
-    ([HALVES, MIXED], [1.0, 1.0], [1, 3], [1.0, 1.0]),
-    ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 0.9]),
-    ([HALVES, MIXED], [1.0, 1.0], [1, 4], [1.0, 1.0]),
-    ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 1.0]),
-    ([[0.2, 0.2, 0.4, 0.2]], [1.0], [2], [1.0]),
-    ([[0.25] * 4], [1.0], [4], [0.5]),
-)  # fmt: skip
+HALVES, MIXED = [0.5, 0.3, 0.15, 0.05], [0.15, 0.5, 0.05, 0.3]
 
 
-def check_token_probabilities(attempt) -> None:
-    found = []
-    for index in range(len(CASES)):
-        try:
-            found.append(_asked(attempt, *_case(index)))
-        except Exception:
-            if all(_is_right(found[earlier], *_case(earlier)[:2]) for earlier in range(index)):
-                raise
-            break  # an earlier case was wrong: report that one
-    for index, got in enumerate(found):
-        _compare(got, *_case(index), found, index)
-    _check_large_logits(attempt)
-    _check_many_ties(attempt)
-    _check_float64(attempt)
-    _check_bfloat16(attempt)
-    _check_nearly_equal(attempt)
-    generator = torch.Generator().manual_seed(11)
-    for _ in range(10):
-        count = int(torch.randint(1, 6, (), generator=generator))
-        temperature, top_p = (torch.rand(2, count, generator=generator) * 0.9 + 0.1).tolist()
-        top_k = torch.randint(1, 400, (count,), generator=generator).tolist()
-        logits = 3 * torch.randn(count, 300, generator=generator)
-        case = f"{count} rows of 300 random logits; {_settings_told([[round(t, 3) for t in temperature], top_k, [round(p, 3) for p in top_p]])}."  # noqa: E501
-        _check_one(attempt, logits, [temperature, top_k, top_p], case)
+class Case(NamedTuple):
+    """One row of logits for each request, and its settings."""
+
+    logits: torch.Tensor
+    temperature: list[float]
+    top_k: list[int]
+    top_p: list[float]
+    told: str
 
 
-def _case(index: int) -> tuple[torch.Tensor, list, str]:
-    rows, *settings = CASES[index]
-    case = f"tokens 0, 1, … have the probabilities {_told(rows)}; {_settings_told(settings)}. (`logits` are their logarithms.)"  # noqa: E501
-    return torch.tensor(rows).log(), settings, case
+def of(rows: list[list[float]], temperature: list[float], top_k: list[int], top_p: list[float]) -> Case:
+    """Logits that are the logarithms of these probabilities."""
+    told = f"tokens 0, 1, … have the probabilities {', '.join(map(str, rows))} (`logits` are their logarithms)"
+    return Case(torch.tensor(rows).log(), temperature, top_k, top_p, told)
 
 
-def _check_large_logits(attempt) -> None:
-    none = float("-inf")
-    cases = (
-        ([990.0, 1000.0, 980.0], 3, 1.0),
-        ([0.0, 2.0, none], 3, 1.0),
-        ([0.0, 2.0, none], 2, 1.0),
-        ([0.0, 2.0, none], 3, 0.5),
-        ([none, 0.0, none, 2.0], 1, 0.9),
-    )
-    for row, top_k, top_p in cases:
-        settings = [[1.0], [top_k], [top_p]]
-        _check_one(attempt, torch.tensor([row]), settings, f"logits {[row]}; {_settings_told(settings)}.")
+def cases() -> Iterator[Case]:
+    for row, temperature, top_k, top_p in (
+        (HALVES, 1.0, 4, 1.0), (MIXED, 1.0, 4, 1.0), (HALVES, 0.5, 4, 1.0), (HALVES, 2.0, 4, 1.0),
+        (MIXED, 1.0, 2, 1.0), (HALVES, 1.0, 9, 1.0), (HALVES, 1.0, 1, 1.0), (HALVES, 1.0, 4, 0.6),
+        (MIXED, 1.0, 4, 0.9), (HALVES, 1.0, 4, 0.1), ([0.3, 0.25, 0.2, 0.15, 0.1], 1.0, 3, 0.7), (HALVES, 3.0, 4, 0.7),
+        ([0.2, 0.2, 0.4, 0.2], 1.0, 2, 1.0), ([0.25] * 4, 1.0, 4, 0.5), ([0.25] * 4, 1.0, 4, 0.75),
+    ):  # fmt: skip
+        yield of([row], [temperature], [top_k], [top_p])
+    for temperature, top_k, top_p in (
+        ([1.0, 0.5], [4, 4], [1.0, 1.0]), ([1.0, 1.0], [1, 3], [1.0, 1.0]), ([1.0, 1.0], [4, 4], [0.6, 0.9]),
+        ([1.0, 1.0], [1, 4], [1.0, 1.0]), ([1.0, 1.0], [4, 4], [0.6, 1.0]), ([2.0, 0.5], [3, 9], [1.0, 0.7]),
+    ):  # fmt: skip
+        yield of([HALVES, MIXED], temperature, top_k, top_p)
+    yield of([HALVES, MIXED, [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], [1.0, 2.0, 0.5, 3.0], [2, 4, 3, 9], [1.0] * 4)
+    for row, top_k, top_p in (
+        ([990.0, 1000.0, 995.0], 3, 1.0), ([0.0, 2.0, -inf], 3, 1.0), ([0.0, 2.0, -inf], 2, 1.0),
+        ([-inf, 0.0, -inf, 2.0], 3, 0.9), ([-1.0, -2.0, -0.5], 2, 1.0),
+    ):  # fmt: skip
+        yield Case(torch.tensor([row]), [1.0], [top_k], [top_p], f"logits {[row]}")
+    for dtype in (torch.float64, torch.bfloat16):
+        logits = (3 * torch.randn(2, 60, generator=torch.Generator().manual_seed(4))).to(dtype)
+        yield Case(logits, [0.7, 1.5], [40, 60], [0.95, 1.0], f"60 random {str(dtype).removeprefix('torch.')} logits")
+    draw = torch.Generator().manual_seed(11)
+    logits = torch.randint(0, 4, (1, 500), generator=draw).float()
+    yield Case(logits, [1.0], [40], [1.0], "500 logits, each 0, 1, 2 or 3, so that many are equal")
+    for rows in (1, 3, 5):
+        logits = 3 * torch.randn(rows, 300, generator=draw)
+        temperature, top_p = (torch.rand(2, rows, generator=draw) * 0.9 + 0.1).round(decimals=2).tolist()
+        top_k = torch.randint(1, 400, (rows,), generator=draw).tolist()
+        yield Case(logits, temperature, top_k, top_p, f"{rows} rows of 300 random logits")
 
 
-def _check_many_ties(attempt) -> None:
-    logits = torch.randint(0, 4, (1, 500), generator=torch.Generator().manual_seed(1)).float()
-    settings = [[1.0], [40], [1.0]]
-    _check_one(
-        attempt,
-        logits,
-        settings,
-        f"500 logits, each of them 0, 1, 2 or 3, so many are equal; {_settings_told(settings)}.",
-    )
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    settings, found = (torch.tensor(case.temperature), torch.tensor(case.top_k), torch.tensor(case.top_p)), {}
+
+    def ask(logits: torch.Tensor, *settings: torch.Tensor) -> Any:
+        got = attempt(logits, *settings)
+        if (
+            not isinstance(got, tuple | list)
+            or len(got) != 2
+            or not all(isinstance(each, torch.Tensor) for each in got)
+        ):
+            return got
+        found.update(seen(*got))
+        return Shown("a pair of tensors")
+
+    watch("the call", ask, case.logits, *settings, look=lambda: found)
 
 
-def _check_float64(attempt) -> None:
-    """`logits.double()` of a float64 tensor is that tensor itself, so working in place would change the argument."""
-    logits = torch.tensor([MIXED], dtype=torch.float64).log()
-    settings = [[0.5], [3], [0.9]]
-    _check_one(attempt, logits, settings, f"float64 logits {_told(logits.tolist())}; {_settings_told(settings)}.")
+def seen(probabilities: torch.Tensor, tokens: torch.Tensor) -> dict[str, Any]:
+    """In which order tokens with the probability 0 come is free, and so is float32 or float64."""
+    if probabilities.dtype in (torch.float32, torch.float64):
+        probabilities = probabilities.float()
+    looked: dict[str, Any] = {"the probabilities": probabilities, "the tokens": tokens}
+    if not tokens.is_floating_point() and probabilities.shape == tokens.shape and probabilities.dim() == 2:
+        cut = probabilities == 0
+        looked["the tokens"] = torch.where(cut, -1, tokens.long())  # -1 for those that are cut
+        looked["the tokens that are cut"] = [sorted(row[hidden].tolist()) for row, hidden in zip(tokens, cut)]
+    return looked
 
 
-def _check_bfloat16(attempt) -> None:
-    logits, settings = torch.tensor([[1.0, 0.625, 2.5, 0.25]], dtype=torch.bfloat16), [[0.7], [3], [1.0]]
-    case = f"bfloat16 logits {logits.tolist()}; {_settings_told(settings)}."
-    found, order = _asked(attempt, logits, settings, case)
-    want, _ = token_probabilities(logits, *_tensors(settings))
-    _check_dtype(found, want, case)
-    if not _same(found, want) and torch.allclose(found.double(), want, atol=0.02, rtol=0):
-        raise Mistake(
-            f"the probabilities should be {_rounded(want[0])}; yours are {_rounded(found[0])}.", case=case,
-            idea="bfloat16 has two to three significant digits. Change the logits to float64 before you compute with "
-            "them.",
-        )  # fmt: skip
-    _compare((found, order), logits, settings, case)
+def tell(case: Case) -> str:
+    return f"{case.told}; temperature {case.temperature}, top_k {case.top_k}, top_p {case.top_p}."
 
 
-def _check_dtype(found: torch.Tensor, want: torch.Tensor, case: str) -> None:
-    """Probabilities that are right, and were rounded at the end."""
-    rounded = want.to(found.dtype).double()
-    if found.dtype in (torch.bfloat16, torch.float16) and not _same(found, want) and _same(found, rounded):
-        dtype = str(found.dtype).removeprefix("torch.")
-        raise Mistake(
-            f"the probabilities are returned as {dtype}: {_rounded(found[0], '.5f')} in place of "
-            f"{_rounded(want[0], '.5f')}.",
-            case=case,
-            idea=f"Return float32 or float64. Until then your numbers are right; a conversion to {dtype} at the end "
-            "rounds them.",
-        )
+MISTAKES = """
+The temperature has no effect. Divide the logits by it.
+~ logits.double() / temperature[:, None] => logits.double()
+You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier.
+~ logits.double() / temperature[:, None] => logits.double() * temperature[:, None]
+You divided probabilities by the temperature. Divide the logits, before the softmax.
+~ logits.double() / temperature[:, None] => logits.double()
+~ .softmax(dim=-1) => .softmax(dim=-1) / temperature[:, None]
+One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1.
+~ rank >= top_k[:, None] => rank > top_k[:, None]
+One token too few is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1.
+~ rank >= top_k[:, None] => (rank >= top_k[:, None] - 1) & (rank > 0)
+or
+~ rank >= top_k[:, None] => rank >= top_k[:, None] - 1
+`top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn.
+~ rank >= top_k[:, None] => rank < 0
+You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value.
+~ rank >= top_k[:, None] => scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=logits.shape[-1] - 1))
+You compared token ids with `top_k`. Compare ranks: after the sort, rank 0 is the likeliest token.
+~ rank >= top_k[:, None] => tokens >= top_k[:, None]
+A logit of 0 doesn't cut a token: e⁰ is 1. Put `float("-inf")` in its place.
+~ top_k[:, None], float("-inf") => top_k[:, None], 0.0
+`top_k` may be larger than the vocabulary; then it cuts nothing, and an index beyond the end must not be used.
+- rank
++ rank = torch.arange(logits.shape[-1], device=logits.device)
++ scaled.gather(1, top_k[:, None] - 1)
+or
+- rank
++ rank = torch.arange(logits.shape[-1], device=logits.device)
++ for k in top_k.tolist(): torch.arange(k, logits.shape[-1])
+or
+~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
+You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it: `cumsum` minus its own
+probability.
+~ of_likelier >= top_p[:, None] => (probabilities.cumsum(dim=-1) > top_p[:, None] + 1e-6) & (rank > 0)
+or
+~ of_likelier >= top_p[:, None] => (probabilities.cumsum(dim=-1) >= top_p[:, None] - 1e-6) & (rank > 0)
+or
+= of_likelier = probabilities.cumsum(dim=-1)
+The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`.
+~ of_likelier >= top_p[:, None] => of_likelier > top_p[:, None]
+One token too many is left. A token is cut if the tokens before it already add up to `top_p`.
+- of_likelier
++ of_likelier = probabilities.cumsum(dim=-1) - probabilities
++ of_likelier[:, 1:] -= probabilities[:, :-1]
+`top_p` cuts nothing in your code. A token is cut if the tokens before it in its row already add up to `top_p`.
+~ of_likelier >= top_p[:, None] => rank < 0
+The likeliest token always stays: the sum of the tokens before it is 0.
+= of_likelier = probabilities.cumsum(dim=-1).roll(1, dims=-1)
+That compares each token's own probability with `top_p`. It's the sum of the tokens before it that counts.
+= of_likelier = 1 - probabilities
+or
+~ of_likelier >= top_p[:, None] => (probabilities < top_p[:, None]) & (rank > 0)
+or
+~ of_likelier >= top_p[:, None] => (probabilities < 1 - top_p[:, None]) & (rank > 0)
+You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over that.
+= of_likelier = scaled.softmax(dim=-1).cumsum(dim=-1) - scaled.softmax(dim=-1)
+`top_p` is a share of what is left: divide the exponentials by their sum before you compare.
+- probabilities = scaled
++ probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
+or
+- probabilities = scaled
++ probabilities = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
+You applied `top_p` to probabilities without the temperature. Divide by the temperature first.
+- of_likelier
++ plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
++ of_likelier = plain.cumsum(dim=-1) - plain
+Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays.
+~ of_likelier >= top_p[:, None] => (of_likelier >= 1 - top_p[:, None]) & (rank > 0)
+These don't add up to 1, because what was cut is missing. Divide what is left by its sum.
+= return probabilities, tokens
+or
+~ .masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1) => .softmax(dim=-1)
+= return probabilities.masked_fill(rank >= top_k[:, None], 0.0), tokens
+Divide each row by its own sum: `sum(dim=-1, keepdim=True)`.
+~ probabilities.sum(dim=-1, keepdim=True) => probabilities.sum()
+Each row has settings of its own. In your code, those of one row count for another, too.
+~ temperature[:, None] => temperature[0]
+or
+~ temperature[:, None] => temperature.min()
+or
+~ temperature[:, None] => temperature.mean()
+or
+~ top_k[:, None] => top_k[0]
+or
+~ top_k[:, None] => top_k.max()
+or
+~ top_p[:, None] => top_p[0]
+or
+~ top_p[:, None] => top_p.min()
+or
+~ temperature[:, None] => temperature[0]
+~ top_k[:, None] => top_k[0]
+~ top_p[:, None] => top_p[0]
+Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary].
+~ temperature[:, None] => temperature
+or
+~ top_k[:, None] => top_k
+or
+~ temperature[:, None] => temperature
+~ top_k[:, None] => top_k
+~ top_p[:, None] => top_p
+Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens.
+~ .softmax(dim=-1) => .softmax(dim=0)
+The sums go along a row: `cumsum(dim=-1)`. Over `dim=0` they go down the columns.
+~ cumsum(dim=-1) => cumsum(dim=0)
+You applied a softmax to probabilities, but they aren't logits. Apply it once, to logits; then divide by a sum.
+= return probabilities.softmax(dim=-1), tokens
+or
+= return probabilities.masked_fill(probabilities == 0, float("-inf")).softmax(dim=-1), tokens
+or
+= scaled, tokens = (logits.double().softmax(-1) / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+The likeliest tokens come first, and they are the ones that stay: `descending=True`.
+~ descending=True => descending=False
+These are the right probabilities, in the order of the vocabulary. Return them likeliest first.
+- return
++ probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
++ found = torch.zeros_like(probabilities).scatter(1, tokens, probabilities)
++ return found, torch.arange(logits.shape[-1]).expand_as(tokens)
+or
+- return
++ probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
++ return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), tokens
+Your `tokens` are the ranks 0, 1, 2, … They should be the tokens at these ranks: the second tensor that `sort` returns.
+= return probabilities / probabilities.sum(dim=-1, keepdim=True), rank.expand_as(tokens)
+Return token ids. They are the *second* tensor that `sort` returns; the first has the sorted values.
+= return probabilities / probabilities.sum(dim=-1, keepdim=True), scaled
+or
+- return
++ probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
++ return probabilities, logits.sort(dim=-1, descending=True).values
+or
+= return tokens, probabilities / probabilities.sum(dim=-1, keepdim=True)
+Return both: the probabilities, likeliest first, and the token of each.
+= return probabilities / probabilities.sum(dim=-1, keepdim=True)
+Probabilities are asked for, and these are their logarithms, or logits.
+= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).log(), tokens
+or
+= return scaled.masked_fill(probabilities == 0, float("-inf")), tokens
+A token that is cut stays in its row, with the probability 0. Only its place among the others is free.
+= return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.masked_fill(probabilities == 0, -1)
+or
+- return
++ most = int(top_k.max().clamp(max=logits.shape[-1]))
++ return (probabilities / probabilities.sum(dim=-1, keepdim=True))[:, :most], tokens[:, :most]
+Of two equally likely tokens, the smaller id comes first, so that a seed gives the same text everywhere: `stable=True`.
+- scaled
++ scaled, tokens = (logits.double() / temperature[:, None]).flip(-1).sort(dim=-1, descending=True, stable=True)
++ tokens = logits.shape[-1] - 1 - tokens
+or
+~ stable=True => stable=False
+NaN comes from ∞ / ∞. `softmax` can handle large logits; `exp` can't.
+- probabilities = scaled
++ weights = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
++ probabilities = weights / weights.sum(dim=-1, keepdim=True)
+A logit of −∞ stands for a token that must not be drawn, and 0 · (−∞) is NaN. Don't multiply logits by a mask:
+`masked_fill` and `softmax` can handle −∞.
+- probabilities = scaled
++ probabilities = (scaled * (rank < top_k[:, None]) - 1e9 * (rank >= top_k[:, None])).softmax(dim=-1)
+A logit of −∞ stands for a token that must not be drawn. Its probability is 0, as `softmax` makes it.
+~ logits.double() => logits.double().nan_to_num(neginf=0.0)
+Dividing in place changes the caller's logits: `logits / …` makes a new tensor.
+- scaled
++ logits /= temperature[:, None]
++ scaled, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
+or
+- scaled
++ scaled = logits.double()
++ scaled /= temperature[:, None]
++ scaled, tokens = scaled.sort(dim=-1, descending=True, stable=True)
+Return float32 or float64. A conversion at the end rounds your numbers.
+= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).to(logits.dtype), tokens
+bfloat16 has two to three significant digits. Change the logits to float32 or float64 before you compute with them.
+~ logits.double() / temperature[:, None] => logits / temperature[:, None].to(logits.dtype)
+or
+~ logits.double() / temperature[:, None] => logits / temperature[:, None].to(logits.dtype)
+= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).float(), tokens
+or
+= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).bfloat16().float(), tokens
+"""
 
+TASK = Task(
+    reference="lessons_lib.engine.plain_sampling:token_probabilities",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES),
+    about={
+        "returned": "Return the pair (probabilities, tokens), both [N, vocabulary].",
+        "the probabilities": "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of "
+        "the tokens before, divide by the sum.",
+        "the tokens": "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`.",
+    },
+)
 
-def _check_nearly_equal(attempt) -> None:
-    logits, settings = torch.tensor([[0.1, 0.10000001]]), [[1.0], [1], [1.0]]
-    case = f"float32 logits [[0.1, 0.10000001]]; {_settings_told(settings)}."
-    _, order = got = _asked(attempt, logits, settings, case)
-    if order[0].tolist() == [0, 1]:
-        raise Mistake(
-            "token 1 has the larger logit, so it should stay; yours keeps token 0.", case=case,
-            idea="In float32, the two probabilities round to the same number. Do you sort probabilities? Sort logits.",
-        )  # fmt: skip
-    _compare(got, logits, settings, case)
-
-
-def _told(values) -> str:
-    return short([[round(value, 3) for value in row] for row in values])
-
-
-def _settings_told(settings) -> str:
-    temperature, top_k, top_p = settings
-    return f"temperature {temperature}, top_k {top_k}, top_p {top_p}"
-
-
-def _tensors(settings) -> tuple[torch.Tensor, ...]:
-    temperature, top_k, top_p = settings
-    return torch.tensor(temperature), torch.tensor(top_k), torch.tensor(top_p)
-
-
-def _check_one(attempt, logits, settings, case: str) -> None:
-    _compare(_asked(attempt, logits, settings, case), logits, settings, case)
-
-
-def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Tensor]:
-    try:
-        got = call(attempt, logits.clone(), *_tensors(settings), case=case)
-    except (IndexError, RuntimeError, ValueError) as error:
-        idea = _why_raised(str(error), logits, settings)
-        if not idea:
-            raise
-        raise Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=idea) from None
-    found, order = _pair(got, logits, case)
-    if bool(found.isnan().any()):
-        raise Mistake("your probabilities contain NaN.", case=case, idea=_why_nan(logits))
-    return found, order
-
-
-def _why_nan(logits: torch.Tensor) -> str:
-    if bool(logits.isfinite().all()):
-        return (
-            "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits; `exp` can't. And at least one token is "
-            "always left."
-        )
-    return (
-        "A logit is −∞ here, and 0 · (−∞), ∞ − ∞ and 0 / 0 are NaN. Do you multiply logits by a mask? `masked_fill`, "
-        "`torch.where` and `softmax` can handle −∞. And at least one token is always left."
-    )
-
-
-def _why_raised(error: str, logits, settings) -> str | None:
-    if len(logits) > 1 and "size of tensor" in error:
-        return "Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary]."  # noqa: E501
-    # The cases before the first with so large a `top_k` raise nothing.
-    top_k, size = max(settings[1]), logits.shape[-1]
-    if top_k > size and ("out of" in error or len(logits) == 1):
-        limit = " An index needs a limit." * ("out of" in error)
-        return f"`top_k` may be larger than the vocabulary, {top_k} of {size} tokens here; then it cuts nothing.{limit}"
-    return None
-
-
-def _same(found, want) -> bool:
-    return torch.allclose(found.double(), want, atol=1e-5, rtol=0)
-
-
-def _is_right(got, logits, settings) -> bool:
-    want, tokens = token_probabilities(logits, *_tensors(settings))
-    return _same(got[0], want) and bool(((got[1] == tokens) | (want <= 1e-9)).all())
-
-
-def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> None:
-    want, tokens = token_probabilities(logits, *_tensors(settings))
-    found, order = got
-    _check_dtype(found, want, case)
-    for row in range(len(want)):
-        if not _same(found[row], want[row]):
-            what = f"the probabilities{_of_row(row, want)} should be {_told_apart(want[row], found[row])}."
-            raise Mistake(what, case=case, idea=_why(found, logits, settings, all_found, index))
-        drawn = want[row] > 1e-9
-        if order[row][drawn].tolist() != tokens[row][drawn].tolist():
-            what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {_marked(tokens[row][drawn], order[row][drawn])}."  # noqa: E501
-            raise Mistake(what, case=case, idea=_why_order(order[row], logits[row], tokens[row], drawn))
-        if order[row].sort().values.tolist() != list(range(logits.shape[-1])):
-            raise Mistake(
-                f"`tokens`{_of_row(row, want)} should contain each token of the vocabulary once; yours is "
-                f"{short(order[row])}.",
-                case=case,
-                idea="A token that is cut stays in its row, with the probability 0. Only its place among the others is "
-                "free.",
-            )
-
-
-def _marked(want: torch.Tensor, found: torch.Tensor) -> str:
-    told = marked(want.tolist(), found.tolist())
-    return told if START in told else short(found)
-
-
-def _of_row(row: int, want) -> str:
-    return f" of row {row}" if len(want) > 1 else ""
-
-
-def _told_apart(want, found) -> str:
-    if _rounded(want) != _rounded(found) or len(want) > 6:
-        return f"{_rounded(want)}; yours are {_rounded(found)}"
-    return f"{_rounded(want, '.3g')}; yours are {_rounded(found, '.3g')}"
-
-
-def _rounded(row, digits=".3f") -> str:
-    return "[" + ", ".join(f"{value:{digits}}" for value in row[:6].tolist()) + (", …]" if len(row) > 6 else "]")
-
-
-def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(got, (tuple, list)) or len(got) != 2 or not all(isinstance(part, torch.Tensor) for part in got):
-        idea = "Return both: the probabilities, likeliest first, and the token of each. `sort` returns values and indices; the indices are the tokens."  # noqa: E501
-        raise Mistake(
-            f"expected a pair of tensors, (probabilities, tokens); yours returned {short(got)}.",
-            case=case,
-            idea=idea,
-        )
-    for name, part in zip(("probabilities", "tokens"), got):
-        if part.shape != want.shape:
-            idea = "Each row has one element per token of the vocabulary. Tokens that can't be drawn stay in it, with the probability 0."  # noqa: E501
-            raise Mistake(
-                f"`{name}` should have the shape {list(want.shape)}; yours has {list(part.shape)}.",
-                case=case,
-                idea=idea,
-            )
-    found, order = got
-    if order.is_floating_point():
-        raise Mistake(
-            f"`tokens` should be token ids; yours are {short(order)}.",
-            case=case,
-            idea="Return the probabilities first, then the tokens. The tokens are the indices that `sort` returns.",
-        )
-    return found, order
-
-
-def _variant(
-    logits,
-    settings,
-    scale="divide",
-    more=0,
-    ties="cut",
-    reach="kept",
-    share_of="cut",
-    renormalize=True,
-    one_for_all=None,
-    rising=False,
-    cut_logit=float("-inf"),
-    cut_by="rank",
-    dim=-1,
-    again=False,
-):
-    """The reference with one rule replaced by a wrong one: what `_why` compares with."""
-    temperature, top_k, top_p = (
-        one_for_all(setting).expand_as(setting) if one_for_all else setting for setting in _tensors(settings)
-    )
-    scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None]}.get(scale, logits)
-    scaled = scaled.double()
-    scaled, tokens = scaled.sort(dim=-1, descending=not rising, stable=True)
-    rank = torch.arange(scaled.shape[-1])
-    uncut = scaled.softmax(dim=-1)
-    outside = (rank if cut_by == "rank" else tokens) >= (top_k[:, None] + more)
-    if ties == "kept":
-        outside = scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=scaled.shape[-1] - 1))
-    cut = scaled.masked_fill(outside, cut_logit).softmax(dim=dim).nan_to_num(0.0)
-    outside = outside & (cut_logit < 0)
-    if scale == "probabilities":
-        cut = cut / temperature[:, None]
-    shares = {
-        "cut": cut,
-        "uncut": uncut,
-        "at temperature 1": (scaled.masked_fill(outside, float("-inf")) * temperature[:, None]).softmax(dim=-1),
-    }[share_of]
-    reached = {
-        "kept": shares.cumsum(-1) - shares >= top_p[:, None],
-        "dropped": (shares.cumsum(-1) > top_p[:, None] + 1e-6) & (rank > 0),
-    }
-    reached["exactly reached, kept"] = shares.cumsum(-1) - shares > top_p[:, None]
-    reached["dropped at the border"] = (shares.cumsum(-1) > top_p[:, None] - 1e-6) & (rank > 0)
-    reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
-    reached["complement"] = (shares.cumsum(-1) - shares >= 1 - top_p[:, None]) & (rank > 0)
-    reached["ignored"] = torch.zeros_like(reached["kept"])
-    outside = outside | reached[reach]
-    if again:
-        return cut.masked_fill(outside, float("-inf")).softmax(dim=-1)
-    if not renormalize:
-        return uncut.masked_fill(outside, 0.0)
-    return cut.masked_fill(outside, 0.0) / cut.masked_fill(outside, 0.0).sum(dim=-1, keepdim=True)
-
-
-ONE_ROW = "In your code the setting of one row counts for another one, too. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."  # noqa: E501
-
-RULES = (
-    (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
-    (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),  # noqa: E501
-    (dict(scale="probabilities"), "You divided probabilities by the temperature. Divide the logits, before the softmax."),  # noqa: E501
-    (dict(reach="dropped at the border"), "You cut a token though those before it add up to less than `top_p`. Is the token itself in your sum? Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
-    (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),  # noqa: E501
-    (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),  # noqa: E501
-    (dict(more=1), "One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
-    (dict(more=-1), "One token too few is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
-    (dict(more=10**6), "`top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn."),
-    (dict(reach="dropped"), "You cut the token that reaches `top_p`, but it should stay. Look at the sum of the tokens *before* it."),  # noqa: E501
-    (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already add up to `top_p`."),  # noqa: E501
-    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it in its row already add up to `top_p`. (Along a row: `cumsum(dim=-1)`.)"),  # noqa: E501
-    (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over just that."),  # noqa: E501
-    (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),  # noqa: E501
-    (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),  # noqa: E501
-    (dict(one_for_all=torch.amax), ONE_ROW),
-    (dict(one_for_all=torch.amin), ONE_ROW),
-    (dict(one_for_all=lambda setting: setting[:1]), ONE_ROW),
-    (dict(cut_logit=0.0), "A logit of 0 doesn't cut a token: e⁰ is 1, so it can still be drawn. Replace the logits that are cut by `float(\"-inf\")`."),  # noqa: E501
-    (dict(cut_by="token"), "You compared token ids with `top_k`. Compare the ranks, `torch.arange(vocabulary)`: after the sort, rank 0 is the likeliest token."),  # noqa: E501
-    (dict(dim=0), "Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens."),  # noqa: E501
-    (dict(again=True), "You applied a softmax to probabilities, but they aren't logits. Apply it once, to logits, and divide by a sum after that."),  # noqa: E501
-    (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),  # noqa: E501
-    (dict(reach="complement"), "Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays."),
-)  # fmt: skip
-
-
-def _why(found, logits, settings, all_found, index: int) -> str:
-    want, tokens = token_probabilities(logits, *_tensors(settings))
-    if _same(found, torch.zeros_like(want).scatter(1, tokens, want)):
-        return "These are the right probabilities, but in the order of the vocabulary. Return them likeliest first; `tokens` says which is which."  # noqa: E501
-    if _same(found, want.flip(-1)):
-        return "The likeliest tokens should come first: `descending=True`."
-    too_many = _tensors(settings)[1] > logits.shape[-1]
-    if bool(too_many.any()) and all(
-        _is_right(got, *_case(other)[:2]) for other, got in enumerate(all_found) if other != index
-    ):
-        return "`top_k` may be larger than the vocabulary; then it cuts nothing. Does an index wrap round or get clamped in your code?"  # noqa: E501
-    cases = [(got[0], *_case(other)[:2]) for other, got in enumerate(all_found)] or [(found, logits, settings)]
-    rules = [
-        (lambda case, rule=rule: _same(cases[case][0], _variant(*cases[case][1:], **rule)), idea)
-        for rule, idea in RULES
-    ]
-    mixed = (token_probabilities(logits, *each)[0] for each in _with_one_for_all(settings))
-    if len(found) > 1 and any(_same(found, each) for each in mixed):
-        return ONE_ROW  # an attempt that ignores a setting is wrong in a case of one row before
-    if idea := likeliest_idea(rules, index, len(cases)):
-        return idea
-    if bool((found < 0).any()):
-        return "Probabilities aren't negative. Are these logarithms, or logits?"
-    if torch.allclose(found.double(), want, atol=4e-3, rtol=0):
-        return "That is nearly right, so something is rounded. Compute in float32 or float64 from the logits to the result."  # noqa: E501
-    if bool((found[:, 0] == 0).any()):
-        return "The likeliest token always stays: the sum of the tokens before it is 0."
-    if bool(logits.isneginf().any()) and bool((found[:, -1] > 0).any()):
-        return "A logit of −∞ stands for a token that must not be drawn. Its probability is 0, as `softmax` makes it."
-    if not torch.allclose(found.double().sum(dim=-1), torch.ones(len(found), dtype=torch.float64), atol=1e-4):
-        return "These don't add up to 1. Divide what is left after the cuts by its own sum."
-    return "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, divide by the sum."  # noqa: E501
-
-
-def _with_one_for_all(settings):
-    """The settings, with one of them the same in all rows: that of the first row, the smallest or the largest."""
-    for index in range(3):
-        for choose in (lambda setting: setting[0], torch.amin, torch.amax):
-            changed = list(_tensors(settings))
-            changed[index] = choose(changed[index]).expand(len(changed[index]))
-            yield changed
-
-
-def _why_order(order, logits, tokens, drawn) -> str:
-    if order.tolist() == list(range(len(order))):
-        return "Your `tokens` are the ranks 0, 1, 2, … of the sorted row. They should be the tokens at these ranks: the second tensor that `sort` returns."  # noqa: E501
-    in_range = bool(((order >= 0) & (order < len(order))).all())
-    if in_range and torch.equal(logits[order.long()][drawn], logits[tokens][drawn]):
-        return "Of two equally likely tokens, the smaller token id comes first; otherwise the same seed can give a different text on another machine. Use `sort(dim=-1, descending=True, stable=True)`; an ascending sort that is flipped puts them in the wrong order."  # noqa: E501
-    return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second tensor that the same `sort` returns."  # noqa: E501
+EXERCISE = Exercise(
+    id="12.2",
+    title="what to draw from",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Sort each row first. Then both cuts keep a beginning of it, so each cut is one comparison per rank: of the "
+        "rank itself, or of a running sum.",
+        "`values, tokens = logits.sort(dim=-1, descending=True, stable=True)`. Then divide: `temperature[:, None]` is "
+        "[N, 1] and broadcasts over [N, vocabulary]. Make a `rank` 0, 1, 2, … with `torch.arange`; put −∞ where `rank "
+        ">= top_k` (`x.masked_fill(mask, value)`); softmax, which gives 0 there. The tokens before each one add up to "
+        "`cumsum(dim=-1)` minus the token's own probability. Put 0 where that is `top_p` or more, and divide by the "
+        "row's sum.",
+        "`scaled = values.float() / temperature[:, None]`; `rank = torch.arange(logits.shape[-1])`; `probabilities = "
+        'scaled.masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)`; `before = '
+        "probabilities.cumsum(dim=-1) - probabilities`; `probabilities = probabilities.masked_fill(before >= top_p[:, "
+        "None], 0.0)`. Then divide by `probabilities.sum(dim=-1, keepdim=True)`.",
+    ),
+    points=3,
+)

@@ -2,6 +2,16 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "12.a": {
+        4: "A has 17 tokens by then: its second block was allocated for the step that failed.",
+        3: "A and D have more than 16 tokens, so they have two blocks each.",
+        0: "`running.clear()` forgets the sequences, not their blocks.",
+        27: "That many are free.",
+        32: "Only the blocks of the three sequences are lost.",
+    },
+}
+
 QUIZ = [
     Question(
         text="Someone moves `count_launched` into the `try` of `run_step`. Because of a bug, it raises an error "
@@ -29,49 +39,25 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Four tokens have the probabilities 0.4, 0.3, 0.2 and 0.1. How many of them may be drawn with top_k = 2 "
-        "and top_p = 0.5?",
+        text="A colleague makes the random number of a token `hash(hash(seed + position) + token id)`, with a perfect "
+        "hash. Your users choose seeds 1, 2, 3, … Do you take the change?",
         choices=(
             Choice(
-                "Two: the first has 0.4, which is less than 0.5, so the second stays.",
-                "top_p looks at the shares of what top_k leaves, and there the first has 0.4 of 0.7.",
+                "Yes: with a perfect hash, every argument gives an unrelated number.",
+                "Equal arguments give equal numbers, and 8 + 0 is 7 + 1.",
             ),
             Choice(
-                "Two: top_k says so, and top_p cuts only unlikely tokens.",
-                "top_p cuts whatever comes after the token that reaches it, however likely that is.",
-            ),
-            Choice(
-                "One: of what top_k leaves, the first has more than half.",
-                "0.4 / 0.7 = 0.571 reaches 0.5, so the second is cut.",
+                "No: seed 8 draws with the numbers of seed 7, each one position earlier.",
+                "`seed + position` is the same for both. The engine hashes the seed first, then the result plus the "
+                "position.",
                 right=True,
             ),
             Choice(
-                "None: the first already exceeds 0.5.",
-                "The token that reaches top_p stays. Otherwise a top_p of 0.1 would leave nothing.",
-            ),
-        ),
-    ),
-    Question(
-        text="Someone makes the random numbers a hash of the seed and the token id alone. The temperature is 1, and "
-        "nothing is cut. What do users see?",
-        choices=(
-            Choice(
-                "Nothing unusual: every number is still pseudo-random, and so is every token.",
-                "The first token of an answer is as good as before. But position 1 draws with the numbers of "
-                "position 0.",
+                "No: within one answer, the same tokens would be lucky at every position.",
+                "That would happen without the position. Here each position has other numbers.",
             ),
             Choice(
-                "In one answer, the same tokens are lucky at every position, and keep coming back.",
-                "Each token has one random number for the whole answer. One with a short time wins whenever its "
-                "probability allows.",
-                right=True,
-            ),
-            Choice(
-                "Every answer is the greedy one.",
-                "The times are still random: an unlikely token with a small random number beats a likely one.",
-            ),
-            Choice(
-                "An answer changes when other requests are in the batch.",
+                "No: an answer would change when other requests are in the batch.",
                 "There is still no state, so other requests don't matter.",
             ),
         ),

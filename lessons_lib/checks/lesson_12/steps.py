@@ -1,47 +1,331 @@
-"""Judges 12.3, `run_step`: an engine with the attempt's steps must do what the reference engine does, also if the model
-fails.
+"""12.3, `run_step`: a scripted core, one of whose calls fails. What counts are its calls and the requests that end."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.lesson_03.books import counted
+from lessons_lib.engine.core import StepFailed
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.viz.failed_step import AGAIN, BUG, CALLS, ENDS, KINDS
+
+
+class Broken(Exception):
+    pass
+
+
+ERRORS = {each.__name__: each for each in (Broken, MemoryError, RuntimeError, KeyboardInterrupt)}
+
+
+class Case(NamedTuple):
+    """A step, and which call of it fails.
+
+    Attributes:
+        scheduled, swapped, preempted: letters of the requests; `preempted` are those that will be recomputed.
+        copies: of blocks, besides those that swap out.
+    """
+
+    scheduled: str = ""
+    copies: int = 0
+    swapped: str = ""
+    preempted: str = ""
+    fails: str = ""
+    error: str = "Broken"
+
+
+def cases() -> Iterator[Case]:
+    yield Case("A")
+    yield Case("AB", copies=2)
+    yield Case("AB", swapped="C", copies=1)
+    yield Case()
+    yield Case(copies=1)
+    yield Case(swapped="C", copies=1)
+    for error in ("Broken", "MemoryError", "RuntimeError"):
+        yield Case("A", fails="forward", error=error)
+    yield Case("AB", fails="forward")
+    yield Case("BA", preempted="D", swapped="C", fails="forward")
+    yield Case("AB", swapped="C", fails="sample")
+    yield Case("AB", preempted="D", fails="keep_tokens")
+    yield Case("AB", copies=1, fails="copy_blocks")
+    yield Case("AB", swapped="C", preempted="D", fails="copy_blocks", error="RuntimeError")
+    yield Case(swapped="C", fails="copy_blocks")
+    yield Case(swapped="CE", preempted="D", copies=1, fails="copy_blocks")
+    for call in ("copy_blocks", "forward", "sample"):
+        yield Case("AB", swapped="C", fails=call, error="KeyboardInterrupt")
+    yield Case("A", fails="count_launched")
+    yield Case("AB", copies=1, fails="count_launched", error="RuntimeError")
+
+
+class Core:
+    """Records the calls, and fails in one of them."""
+
+    def __init__(self, case: Case):
+        requests = {name: Sequence(name, [1, 2, 3], 9) for name in case.scheduled + case.swapped + case.preempted + "F"}
+        for name in case.swapped:
+            requests[name].swapped = [ord(name)]
+        copies = [BlockCopy(SWAP_OUT, ord(name), 0) for name in case.swapped]
+        copies += [BlockCopy(COPY, block + 1, 0) for block in range(case.copies)]
+        self.case, self.calls = case, []
+        self.output = SchedulerOutput(
+            {requests[name]: 1 for name in case.scheduled}, block_copies=copies,
+            preempted=[requests[name] for name in case.preempted + case.swapped],
+        )  # fmt: skip
+        self.logits, self.tokens = torch.zeros(len(case.scheduled) + 1, 4), torch.ones(len(case.scheduled)).long()
+        self.in_flight, self.step = object(), object()
+        self.scheduler = SimpleNamespace(running=[requests[name] for name in case.scheduled + "F"], waiting=[])
+
+    def note(self, name: str, *given: Any) -> None:
+        own = {"scheduler_output": "output", "logits": "logits", "tokens": "tokens", "in_flight": "in_flight"}
+        words = (next((w for w, name in own.items() if getattr(self, name) is got), short(got, 40)) for got in given)
+        self.calls.append(Shown(f"{name}({', '.join(words)})"))
+        if self.case.fails == name:
+            raise ERRORS[self.case.error](f"`{name}` failed")
+
+    def copy_blocks(self, block_copies: Any) -> None:
+        if isinstance(block_copies, SchedulerOutput):
+            return self.note("copy_blocks", block_copies)
+        count = len(list(block_copies))
+        if self.calls and self.calls[-1].startswith("copy "):
+            count += int(self.calls.pop().split()[1])  # it's free how many are copied at once
+        if count and self.case.fails == "copy_blocks":
+            self.calls.append(Shown("copy, which fails"))
+            raise ERRORS[self.case.error]("`copy_blocks` failed")
+        self.calls += [Shown(f"copy {counted(count, 'block')}")] * bool(count)
+        return None
+
+    def forward(self, scheduler_output: Any) -> torch.Tensor:
+        self.note("forward", scheduler_output)
+        return self.logits
+
+    def sample(self, scheduler_output: Any, logits: Any) -> torch.Tensor:
+        self.note("sample", scheduler_output, logits)
+        return self.tokens
+
+    def keep_tokens(self, scheduler_output: Any, tokens: Any) -> object:
+        self.note("keep_tokens", scheduler_output, tokens)
+        return self.in_flight
+
+    def count_launched(self, scheduler_output: Any, in_flight: Any, logits: Any) -> object:
+        self.note("count_launched", scheduler_output, in_flight, logits)
+        return self.step
+
+
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    core = Core(case)
+
+    def step() -> Any:
+        try:
+            got = attempt(core, core.output)
+        except StepFailed as failed:
+            cause = failed.__cause__
+            if cause and cause.__traceback__ and type(cause) not in ERRORS.values():
+                raise cause from None  # an accident of the answer's own, which it caught
+            ended = sorted({getattr(each, "id", short(each, 40)) for each in failed.requests})
+            return Shown(f"StepFailed({', '.join(ended)}) from {type(cause).__name__ if cause else 'no error'}")
+        except tuple(ERRORS.values()) as error:
+            if "failed" not in str(error):
+                raise
+            return Shown(f"an error of the type {type(error).__name__}")
+        return Shown("the step that `count_launched` returned") if got is core.step else got
+
+    calls = "the calls of `core`"
+    watch("`run_step`", step, look=lambda: {calls: core.calls}, subject="what comes of the step")
+
+
+def fates(attempt: Any) -> dict[str, dict[str, str]]:
+    """What becomes of requests of each kind if a call fails, for `draw_failed_step`."""
+    found = {}
+    for call in CALLS:
+        scheduled = "" if "none" in call else "A"
+        core = Core(Case(scheduled, swapped="C", preempted="D", fails=call.split(",")[0]))
+        kinds = dict(zip(KINDS, (scheduled, "C", "D", "F")))
+        try:
+            attempt(core, core.output)
+        except StepFailed as failed:
+            ended = {each.id for each in failed.requests}
+            found[call] = {kind: ENDS if name in ended else AGAIN if name else "–" for kind, name in kinds.items()}
+        except Broken:
+            found[call] = dict.fromkeys(KINDS, BUG)
+    return found
+
+
+def tell(case: Case) -> str:
+    count = case.copies + len(case.swapped)
+    told = [f"scheduled: {' and '.join(case.scheduled) or 'nothing'}"]
+    told += [f"swapped out: {' and '.join(case.swapped)}"] * bool(case.swapped)
+    told += [f"preempted, to be recomputed: {case.preempted}"] * bool(case.preempted)
+    told += [f"{counted(count, 'block')} to copy"] * bool(count)
+    return "; ".join(told + [f"`{case.fails}` raises {case.error}"] * bool(case.fails)) + "."
+
+
+MISTAKES = """
+The caller of one request must not get the error of another, and the engine must go on: catch every `Exception` of these
+four calls, and `raise StepFailed(requests) from error`.
+~ except Exception as error: => except ZeroDivisionError as error:
+or
+~ except Exception as error: => except RuntimeError as error:
+or
+~ except Exception as error: => except MemoryError as error:
+`except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine recovers from
+an interrupt at its next call.
+~ except Exception as error: => except BaseException as error:
+Copying blocks may fail, too: it belongs into the `try`.
+- try: ... logits =
++ core.copy_blocks(scheduler_output.block_copies)
++ if not requests: return None
++ try:
++     logits = core.forward(scheduler_output)
+`sample` and `keep_tokens` may fail, too: all four calls belong into the `try`.
+- in_flight =
++ pass
+- return core.count_launched
++ in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
++ ...
+or
+- in_flight =
++ tokens = core.sample(scheduler_output, logits)
+- return core.count_launched
++ in_flight = core.keep_tokens(scheduler_output, tokens)
++ ...
+An error of `count_launched` is a bug of the engine, and no request is to blame. Call it below the `try`.
+- in_flight =
++ in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
++ return core.count_launched(scheduler_output, in_flight, logits)
+A failed step has no tokens. Raise: what comes after the `except` must not run.
+- raise StepFailed
++ return None
+or
+- raise StepFailed
++ pass
+or
+- raise StepFailed
++ return StepFailed(requests or scheduler_output.swapped_out)
+Don't try again: what was allocated for this step isn't in order any more. The core begins again from the tokens.
+- raise StepFailed
++ try:
++     core.copy_blocks(scheduler_output.block_copies)
++     logits = core.forward(scheduler_output)
++     in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
++ except Exception as error:
++     raise StepFailed(requests or scheduler_output.swapped_out) from error
+The callers of these requests get the cause. Raise `StepFailed(requests) from error`, with the error itself.
+~ from error => from None
+or
+~ from error => from RuntimeError("a step failed")
+Nothing is scheduled, so the copies have failed. If no request ends, the next step makes the same copies and fails as
+well, forever. Which requests are they for? Those in `preempted` whose `swapped` isn't empty.
+~ requests or scheduler_output.swapped_out => requests
+Of those preempted, only the ones that are swapped out have blocks to copy: `swapped` isn't empty. The others are
+recomputed.
+~ requests or scheduler_output.swapped_out => requests or scheduler_output.preempted
+or
+~ scheduler_output.swapped_out => [each for each in scheduler_output.preempted if not each.swapped]
+`StepFailed` takes a list of the requests themselves.
+~ requests or scheduler_output.swapped_out => [each.id for each in requests or scheduler_output.swapped_out]
+Requests are scheduled, so these end, and what is swapped out is recomputed. It ends only if nothing is scheduled.
+~ requests or scheduler_output.swapped_out => requests + scheduler_output.swapped_out
+or
+~ requests or scheduler_output.swapped_out => scheduler_output.swapped_out or requests
+or
+~ requests or scheduler_output.swapped_out => requests + scheduler_output.preempted
+or
+- try:
++ copied = False
++ try:
+- if not requests:
++ copied = True
++ if not requests:
+~ requests or scheduler_output.swapped_out => requests if copied else scheduler_output.swapped_out
+No call says which request is to blame, so all that are scheduled end. One that stays could fail each step after it.
+~ requests or scheduler_output.swapped_out => requests[:1] or scheduler_output.swapped_out
+or
+~ requests or scheduler_output.swapped_out => []
+Only scheduled requests were in this step. Others that run begin again from their tokens.
+~ requests or scheduler_output.swapped_out => core.scheduler.running or scheduler_output.swapped_out
+Copy blocks before the pass: it writes into blocks whose old contents must be saved by then.
+- core.copy_blocks ... return None
++ if not requests:
++     core.copy_blocks(scheduler_output.block_copies)
++     return None
+- in_flight =
++ core.copy_blocks(scheduler_output.block_copies)
++ ...
+Copy the blocks even if nothing is scheduled: the next step may overwrite what they save.
+- core.copy_blocks ... return None
++ if not requests:
++     return None
++ core.copy_blocks(scheduler_output.block_copies)
+The copies are missing: `core.copy_blocks(scheduler_output.block_copies)`.
+- core.copy_blocks
+`core.copy_blocks` takes all block copies, a list: `scheduler_output.block_copies` as it is.
+~ core.copy_blocks(scheduler_output.block_copies) => core.copy_blocks(scheduler_output)
+or
+- core.copy_blocks
++ core.copy_blocks([copy for copy in scheduler_output.block_copies if copy.kind == "copy"])
+If nothing is scheduled, return None before the model is called.
+- if not requests: ... return None
+`core.sample` chooses the tokens, by the settings of each request. The likeliest token isn't always asked for.
+~ core.sample(scheduler_output, logits) => logits.argmax(dim=-1)
+or
+~ core.sample(scheduler_output, logits) => logits[: len(requests)].argmax(dim=-1)
+`core.sample` takes the logits as they are: it knows which rows are the requests'.
+~ core.sample(scheduler_output, logits) => core.sample(scheduler_output, logits[: len(requests)])
+`keep_tokens` takes the tensor that `sample` returned. To read it on the CPU would wait for the GPU.
+~ core.sample(scheduler_output, logits)) => core.sample(scheduler_output, logits).tolist())
+`count_launched` takes what `keep_tokens` returned, so call it with the tokens first.
+= in_flight = core.sample(scheduler_output, logits)
+or
+- in_flight =
++ in_flight = core.sample(scheduler_output, logits)
++ core.keep_tokens(scheduler_output, in_flight)
+`count_launched` takes what `forward` returned, all rows: those of prompts are read there.
+~ in_flight, logits) => in_flight, logits[: len(requests)])
+Return what `count_launched` returns: the core waits for its tokens.
+- return core.count_launched
++ core.count_launched(scheduler_output, in_flight, logits)
+Without `count_launched`, the next step computes the same tokens again.
+- return core.count_launched
++ return in_flight
+or
+- return core.count_launched
 """
 
-from collections.abc import Callable
-from typing import Any
+TASK = Task(
+    reference="lessons_lib.engine.core:run_step",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES),
+    about={
+        "returned": "The scheduled requests end if copying, the pass, sampling or `keep_tokens` fails; if nothing is "
+        "scheduled, those that are swapped out.",
+        "the calls of `core`": "Copy blocks, and return None if nothing is scheduled. Else `forward`, `sample`, "
+        "`keep_tokens` and `count_launched`, once each.",
+    },
+)
 
-from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.checks.lesson_12.step_cases import CASES, Broken, Case
-from lessons_lib.checks.lesson_12.steps_words import why_different
-from lessons_lib.checks.lesson_12.watched_engine import Seen, Watched
-from lessons_lib.engine.core import run_step
-from lessons_lib.engine.sampling_params import SamplingParams
-
-MOST_STEPS = 60
-
-
-def check_run_step(attempt: Callable[[Any, Any], Any]) -> None:
-    for case in CASES:
-        current_case.text = case.told
-        wanted, found = serve(case, run_step), serve(case, attempt)
-        for number, (want, got) in enumerate(zip(wanted, found), 1):
-            scripted = isinstance(got.error, (Broken, KeyboardInterrupt))
-            if got.error and got.raised != want.raised and not scripted:
-                if "failed" in got.events and isinstance(got.error, UnboundLocalError):
-                    raise Mistake(
-                        f"your step went on after it had failed, and raised UnboundLocalError: {got.error}.",
-                        case=case.told,
-                        idea="A failed step has no tokens: `raise StepFailed(requests) from error`.",
-                    )
-                raise got.error  # a mistake of the attempt's own, with its traceback
-            if got != want:
-                what, idea = why_different(case, got, want)
-                raise Mistake(what, case=f"{case.told}; step {number}", idea=idea)
-
-
-def serve(case: Case, attempt: Callable[[Any, Any], Any]) -> list[Seen]:
-    """Serve the requests of a case to the end. Returns what is seen after each step."""
-    engine, seen = Watched(case, attempt), []
-    for name, (length, max_tokens, settings) in case.requests.items():
-        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **settings)
-        engine.add_request([(7 * place + ord(name)) % 90 for place in range(length)], params, request_id=name)
-    while not seen or (engine.has_unfinished() and len(seen) < MOST_STEPS):
-        seen.append(engine.watched_step())
-        if seen[-1].raised and seen[-1].raised != "KeyboardInterrupt":
-            break
-    return seen
+EXERCISE = Exercise(
+    id="12.3",
+    title="a step, whole or failed",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Which of the calls can fail because of the model or the memory, so that they belong in the `try`? And if "
+        "nothing is scheduled and copying fails: which requests would make the next step fail in the same way?",
+        "Make a list of the scheduled requests. In a `try`: the block copies, a return if nothing is scheduled, "
+        "`forward`, `sample` and `keep_tokens`. In `except Exception as error`: `raise StepFailed(…) from error`. "
+        "After it, return what `count_launched` returns.",
+        "`requests = list(scheduler_output.num_scheduled_tokens)`; `tokens = core.sample(scheduler_output, logits)`; "
+        "`in_flight = core.keep_tokens(scheduler_output, tokens)`; `raise StepFailed(requests or [each for each in "
+        "scheduler_output.preempted if each.swapped]) from error`; `return core.count_launched(scheduler_output, "
+        "in_flight, logits)`.",
+    ),
+    points=3,
+)

@@ -1,196 +1,173 @@
-"""Judges 12.2, `releasable`: no part of a stop string is ever shown, and nothing else is held back."""
+"""12.4, `releasable`: no part of a stop string is ever shown, and nothing else is held back."""
 
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_12.guessing import likeliest_idea
-from lessons_lib.engine.detokenizer import releasable
-from lessons_lib.viz.words import START, marked
+from lessons_lib.checks.diagnosis import Task, calls, mistakes
+from lessons_lib.checks.exercise import Exercise
 
-CASES = (
-    ("The old dog", ()),
-    ("The old dog", ("END",)),
-    ("The dog. END Then", ("END",)),
-    ("The dog. END", ("END",)),
-    ("The dog. EN", ("END",)),
-    ("The dog. E", ("END",)),
-    ("E", ("END",)),
-    ("END", ("END",)),
-    ("", ("END",)),
-    ("The EN dog", ("END",)),
-    ("The DNE", ("END",)),
-    ("The N", ("END",)),
-    ("The ND", ("END",)),
-    ("The end", ("END",)),
-    ("one END two END", ("END",)),
-    ("one\n\ntwo END", ("END", "\n\n")),
-    ("one END two\n\n", ("END", "\n\n")),
-    ("one\n\ntwo END", ("\n\n", "END")),
-    ("one END two", ("\n\n", "END")),
-    ("The dog. E", ("\n\n", "END")),
-    ("The dog. EN", ("N!", "END")),
-    ("The dog. EN", ("END", "N!")),
-    ("aaa", ("aab",)),
-    ("aaab", ("aab",)),
-    ("ab", ("abc", "b")),
+Case = tuple[str, tuple[str, ...]]
+
+
+def cases() -> Iterator[Case]:
+    yield "The old dog", ()
+    for text in ("The old dog", "The dog. END Then", "The dog. END", "The dog. EN", "The dog. E", "E", "END", ""):
+        yield text, ("END",)
+    for text in ("The EN dog", "The DNE", "The N", "The ND", "The end", "The e", "one END two END", "END EN"):
+        yield text, ("END",)
+    for text in ("one\n\ntwo END", "one END two\n\n", "one END two", "The dog. E", "one\n"):
+        yield text, ("END", "\n\n")
+        yield text, ("\n\n", "END")
+    for text, *stop in (
+        ("The dog. EN", "N!", "END"), ("The dog. EN", "END", "N!"), ("aaa", "aab"), ("aaab", "aab"), ("aab aab", "aab"),
+        ("ab", "abc", "b"), ("a. b", "."), ("What? No", "?"), ("a", "abc", "a"),
+    ):  # fmt: skip
+        yield text, tuple(stop)
+    draw = Random(11)
+    for _ in range(60):
+        stop = ["".join(draw.choices("ab.", k=draw.randint(1, 4))) for _ in range(draw.randint(0, 3))]
+        yield "".join(draw.choices("ab.", k=draw.randint(0, 9))), tuple(stop)
+
+
+def seen(got: Any) -> Any:
+    """A pair, whatever kind of ints, bools and pairs it is."""
+    if isinstance(got, tuple | list) and len(got) == 2 and hasattr(got[0], "__index__") and got[1] in (0, 1):
+        return int(got[0]), bool(got[1])
+    return got
+
+
+MISTAKES = """
+Nothing is held back. The end of this text may become a stop string: {held!r} is the beginning of one.
+~ return len(text) - held, False => return len(text), False
+Hold back only the longest end of the text that is the beginning of a stop string, not everything.
+~ return len(text) - held, False => return 0 if stop else len(text), False
+or
+~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=1) - 1), False
+or
+~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=0)), False
+Of several beginnings that match, hold back the longest: a shorter one would show a part of it.
+~ held = max( => held = min(
+or
+- held =
++ found = [string[:n] for string in stop for n in range(1, len(string)) if text.endswith(string[:n])]
++ held = len(found[0]) if found else 0
+Not only the first stop string whose beginning matches counts. Look at all, and take the longest.
+- held =
++ found = [[n for n in range(1, len(string)) if text.endswith(string[:n])] for string in stop]
++ held = next((max(each) for each in found if each), 0)
+or
+- held =
++ held = max((n for string in stop[:1] for n in range(1, len(string)) if text.endswith(string[:n])), default=0)
+More than one character may have to be held back: {held!r} is the beginning of a stop string.
+~ range(1, min(len(string), len(text) + 1)) => range(1, min(2, len(string)))
+The longest beginning is all of the stop string but its last character: `range(1, len(string))`.
+~ range(1, min(len(string), len(text) + 1)) => range(1, len(string) - 1)
+The whole text may be the beginning of a stop string.
+~ min(len(string), len(text) + 1) => min(len(string), len(text))
+A beginning that matches is held back: `string[:n]`. You look for the *ends* of stop strings.
+~ string[:size] => string[-size:]
+Any letter of a stop string isn't a beginning of it. Only `string[:n]`, at the very end of the text, is held back.
+- held =
++ held = len(text) - len(text.rstrip("".join(stop))) if "".join(stop) else 0
+or
+~ text.endswith(beginning) => beginning in text
+or
+- held =
++ held = max((1 for string in stop for letter in string if text.endswith(letter)), default=0)
+Return how many characters can be shown, not how many are held back.
+~ return len(text) - held, False => return held, False
+Look for complete stop strings first. If one is in the text, the answer has ended, even if a longer one may have begun.
+- if found:
++ held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
++ if found and not held:
+or
+- if found:
++ held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
++ if found and len(text) - held >= min(found):
+A stop string may be anywhere in the text, not only at its end.
+= found = [len(text) - len(string) for string in stop if text.endswith(string)]
+A stop string isn't part of the answer: return where it begins.
+~ text.index(string) for => text.index(string) + len(string) for
+or
+= return len(text), True
+The answer ends where the *first* stop string in the text begins: the smallest index.
+~ return min(found), True => return max(found), True
+or
+~ text.index(string) for => text.rindex(string) for
+or
+~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
+The stop string that comes first in the *text* counts, whatever its place in `stop`.
+~ return min(found), True => return found[0], True
+or
+~ return min(found), True => return found[-1], True
+or
+~ return min(found), True => return text.index(max((s for s in stop if s in text), key=len)), True
+or
+~ return min(found), True => return text.index(min((s for s in stop if s in text), key=len)), True
+A complete stop string ends the answer: the second value is True.
+~ return min(found), True => return min(found), False
+The text isn't stopped yet: only the beginning of a stop string is there. The second value is False.
+~ return len(text) - held, False => return len(text) - held, held > 0
+Return the length. The caller takes `text[:length]` itself.
+~ return min(found), True => return text[: min(found)], True
+~ return len(text) - held, False => return text[: len(text) - held], False
+Return both: `return length, stopped`.
+~ return min(found), True => return min(found)
+~ return len(text) - held, False => return len(text) - held
+The length comes first, then whether the text is stopped.
+~ return min(found), True => return True, min(found)
+~ return len(text) - held, False => return False, len(text) - held
+`find` returns −1 for a stop string that isn't in the text. That isn't an index.
+= found = [text.find(string) for string in stop]
+or
+- if found:
++ found = [text.find(string) for string in stop]
++ if found and min(found) >= 0:
+`index` raises an error for a stop string that isn't in the text. Ask first: `string in text`.
+= found = [text.index(string) for string in stop]
+Without stop strings, or if nothing matches, there is no maximum: `max(..., default=0)`, and all of the text is shown.
+~ , default=0) => )
+Matching is case-sensitive: this is neither a stop string nor the beginning of one.
+- found =
++ text, stop = text.lower(), tuple(string.lower() for string in stop)
++ found = [text.index(string) for string in stop if string in text]
+Stop strings are plain text, not regular expressions: "." stands for itself.
+- found =
++ import re
++ found = [m.start() for string in stop if (m := re.search(string.replace("?", "[?]"), text))]
+Return False and the length even if nothing is held back. Your function returns nothing there.
+- return len(text) - held
++ if held: return len(text) - held, False
+"""
+
+TASK = Task(
+    reference="lessons_lib.engine.detokenizer:releasable",
+    cases=cases,
+    **calls("releasable", returns=seen),
+    known=mistakes(MISTAKES),
+    facts=lambda case: {
+        "held": max((s[:n] for s in case[1] for n in range(1, len(s)) if case[0].endswith(s[:n])), key=len, default="")
+    },
+    about={
+        "returned": "If a stop string is in the text, return the smallest index of one, and True. Otherwise hold back "
+        "the longest end of the text that is the beginning of a stop string, and return False."
+    },
 )
 
-
-def check_releasable(attempt) -> None:
-    found = []
-    for text, stop in CASES:
-        try:
-            found.append(_asked(attempt, text, stop))
-        except Exception:
-            if found == [releasable(*case) for case in CASES[: len(found)]]:
-                raise
-            break  # an earlier case was wrong: report that one
-    for index, got in enumerate(found):
-        if got != releasable(*CASES[index]):
-            _refuse(got, list(zip(CASES, found)), index)
-    rng = Random(11)
-    for _ in range(300):
-        stop = tuple("".join(rng.choices("ab.", k=rng.randint(1, 4))) for _ in range(rng.randint(0, 3)))
-        case = "".join(rng.choices("ab.", k=rng.randint(0, 9))), stop
-        got = _asked(attempt, *case)
-        if got != releasable(*case):
-            _refuse(got, [(case, got)], 0)
-
-
-def _refuse(got, cases, index: int) -> None:
-    (text, stop), _ = cases[index]
-    want = releasable(text, stop)
-    what = f"expected ({want[0]}, {want[1]}), so {text[: want[0]]!r} can be shown; yours returned ({got[0]}, {got[1]})."
-    if got[0] > 0 and START in (shown := marked(text[: want[0]], text[: got[0]])):
-        what += f" The reader would see {shown}."
-    raise Mistake(what, case=_told(text, stop), idea=_why(cases, index))
-
-
-def _told(text: str, stop) -> str:
-    return f"releasable({text!r}, {stop!r})"
-
-
-def _asked(attempt, text: str, stop: tuple[str, ...]) -> tuple[int, bool]:
-    case = _told(text, stop)
-    got = call(attempt, text, stop, case=case)
-    if not isinstance(got, (tuple, list)) or len(got) != 2:
-        idea = "Return both: `return length, stopped`."
-        raise Mistake(f"expected a pair, (length, stopped); yours returned {short(got)}.", case=case, idea=idea)
-    length, stopped = got
-    if isinstance(length, str):
-        raise Mistake(
-            f"the length should be an int, not a string; yours is {short(length)}.",
-            case=case,
-            idea="Return how many characters can be shown. The caller takes `text[:length]` itself.",
-        )
-    if isinstance(length, bool) or not hasattr(length, "__index__"):
-        raise Mistake(
-            f"the length should be an int; yours is {short(length)}.",
-            case=case,
-            idea="The length comes first, then whether a stop string was found.",
-        )
-    if not isinstance(stopped, bool) and stopped not in (0, 1):
-        raise Mistake(
-            f"`stopped` should be True or False; yours is {short(stopped)}.",
-            case=case,
-            idea="The length comes first, then whether a stop string was found.",
-        )
-    return int(length), bool(stopped)
-
-
-def _beginnings(text: str, stop, whole: int = 0) -> list[int]:
-    return [size for string in stop for size in range(1, len(string) + whole) if text.endswith(string[:size])]
-
-
-def _first_held(text: str, stop) -> int:
-    """What is held back if the first stop string with a matching beginning decides."""
-    return next((max(sizes) for string in stop if (sizes := _beginnings(text, (string,)))), 0)
-
-
-def _one_character(text: str, stop) -> int:
-    return min(1, max(_beginnings(text[-1:], [string[:2] for string in stop]), default=0))
-
-
-def _matching(text: str, stop, found) -> list:
-    """Pairs (what a wrong rule returns, its message)."""
-    length = len(text)
-    held = max(_beginnings(text, stop), default=0)
-    in_small = releasable(text.lower(), tuple(string.lower() for string in stop))
-    other_case = (
-        [(in_small, "Matching is case-sensitive: this is neither a stop string nor the beginning of one.")]
-        if in_small != releasable(text, stop)
-        else []
-    )
-    if found:
-        longer_first = [
-            (
-                (length - held, False),
-                "A complete stop string is in the text, so the answer ends now. Don't wait for a longer one that may have begun before it.",  # noqa: E501
-            )
-        ]
-        held_first = [
-            (
-                (length - held, False),
-                "A complete stop string is in the text, so the answer ends where it begins, whatever the end of the text may become. Look for complete ones first, and hold back only if there is none.",  # noqa: E501
-            )
-        ]
-        ends = [text.index(string) + len(string) for string in stop if string in text]
-        return [
-            *other_case,
-            *(longer_first if length - held < min(found) else []),
-            ((length, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
-            *(held_first if held and length - held >= min(found) else []),
-            ((min(found), False), "The length is right. But the text contains a complete stop string, so the answer has ended: `stopped` is True."),  # noqa: E501
-            ((min(ends), True), "That shows the stop string too. It isn't part of the answer: the text ends where it begins."),  # noqa: E501
-            ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),  # noqa: E501
-            ((max(found), True), "The text contains several stop strings. The one that comes first in the text ends the answer."),  # noqa: E501
-            ((next(text.index(string) for string in stop if string in text), True), "You took the first string of `stop` that occurs. The one that comes first *in the text* ends the answer."),  # noqa: E501
-            ((text.index(max((string for string in stop if string in text), key=len)), True), "You took the longest stop string. The one that comes first *in the text* ends the answer."),  # noqa: E501
-            ((length, True), "The stop string is still in the text. The text ends where the first stop string begins."),
-            ((min(found) - 1, True), "That is one character too few. Everything before the stop string can be shown."),
-            ((min(found) + 1, True), "That is one character too many: the first character of the stop string."),
-        ]  # fmt: skip
-    longest = max(map(len, stop), default=0)
-    return [
-        *other_case,
-        ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may complete it."),  # noqa: E501
-        ((length - held, True), "The beginning of a stop string isn't a stop string yet. The answer goes on."),
-        ((length, True), "The text contains no complete stop string, so the answer goes on: `stopped` is False."),
-        ((length - _first_held(text, stop), False), "You took the first stop string that matches. Hold back the longest beginning of *any* of them."),  # noqa: E501
-        ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings match at the end. Hold back the longest of them: less would show part of a stop string."),  # noqa: E501
-        ((length - max(_beginnings(text, stop[:1]), default=0), False), "You hold back only beginnings of the first string of `stop`. Look at those of all of them."),  # noqa: E501
-        ((length - max((size for size in _beginnings(text, stop) if size < length), default=0), False), "The whole text may be the beginning of a stop string, too. Then nothing can be shown yet."),  # noqa: E501
-        ((length - max((size for string in stop for size in range(1, len(string)) if text.endswith(string[-size:])), default=0), False), "You compared the end of the text with the *ends* of the stop strings. Compare it with their beginnings: `string[:n]`."),  # noqa: E501
-        ((length - _one_character(text, stop), False), "You hold back one character at most. Compare the end of the text with all beginnings of a stop string, and hold back the longest that matches."),  # noqa: E501
-        ((length - max(_beginnings(text, [string[:-1] for string in stop]), default=0), False), "You miss the longest beginning of a stop string: all of it but its last character. `range(1, len(string))` includes it."),  # noqa: E501
-        ((held, False), "You returned how many characters are held back. Return how many can be shown: the length of the rest."),  # noqa: E501
-        ((max(0, length - longest + 1), False), "You hold back as much as the longest stop string could need, whatever the text is. Hold back only what *is* the beginning of one."),  # noqa: E501
-        ((0, False), "You hold back everything. Only what may still become a stop string has to wait."),
-        ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what is at the very end of the text and is the beginning of a stop string."),  # noqa: E501
-    ]  # fmt: skip
-
-
-def _why(cases, first: int) -> str:
-    (text, stop), got = cases[first]
-    found = [text.index(string) for string in stop if string in text]
-    if got[0] < 0 or got[0] > len(text):
-        return f"The text has {len(text)} characters, so the length is between 0 and {len(text)}. (`text.find` returns −1 if it finds nothing.)"  # noqa: E501
-    guesses = [
-        {idea: guess for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]])}
-        for case, _ in cases
-    ]
-
-    def rule(idea: str):
-        return lambda case: guesses[case][idea] == cases[case][1] if idea in guesses[case] else None
-
-    idea = likeliest_idea([(rule(idea), idea) for idea in guesses[first]], first, len(cases))
-    if idea:
-        return idea
-    if found:
-        return "The first stop string in the text ends it: the `min` of their indices."
-    held = max(_beginnings(text, stop), default=0)
-    if not held:
-        return "Nothing at the end of this text is the beginning of a stop string, so all of it can be shown. A beginning starts with the string's first character, and counts only at the end of the text."  # noqa: E501
-    return (
-        f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. Hold back exactly that."
-    )
+EXERCISE = Exercise(
+    id="12.4",
+    title="what can be shown (optional)",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Two questions, one after the other. Is a complete stop string anywhere in the text? If not, does the text end "
+        "with the beginning of one?",
+        "For each stop string in the text, `text.index(string)` says where it begins; the smallest index ends the "
+        "text. Otherwise try all proper beginnings of each stop string: does the text end with one? Hold back the "
+        "longest that matches.",
+        "`found = [text.index(string) for string in stop if string in text]`; if it isn't empty, `return min(found), "
+        "True`. Otherwise hold back `max((size for string in stop for size in range(1, len(string)) if "
+        "text.endswith(string[:size])), default=0)` characters.",
+    ),
+)
