@@ -6,11 +6,10 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lessons
+75 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lessons
 09, 10 and 12 (scheduler, preemption, engine) help
 
-You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token
-changes.
+You don't need a GPU for this lesson: on a CPU you can check that not a single token changes.
 """
 
 # %% folded=true
@@ -20,10 +19,11 @@ from unittest.mock import patch
 
 import torch
 
+from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
-from lessons_lib.engine import GPUModelRunner, GraphKey, GreedyLoop, captured_batch_sizes
-from lessons_lib.engine import next_size, rerun, serve_greedily
+from lessons_lib.engine import GPUModelRunner, GreedyLoop, captured_batch_sizes, next_size
+from lessons_lib.engine import rerun, serve_greedily
 from lessons_lib.engine.cuda_graphs import CudaCapture
 from lessons_lib.kv_cache import PrefixCache
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine
@@ -33,6 +33,7 @@ from lessons_lib.scheduling import PreemptiveScheduler, SchedulerOutput, Sequenc
 from lessons_lib.viz.charts import draw_bars
 from lessons_lib.viz.launches import watch_launches
 from lessons_lib.viz.source import show_source
+from lessons_lib.viz.stale_graph import draw_stale_graph
 from lessons_lib.viz.tables import Table
 
 # %%
@@ -46,10 +47,9 @@ END = tokenizer.eos_token_id
 ## The problem: the GPU waits for the CPU
 
 One decode step of 256 requests, on a model of half a billion parameters and an H200, launches about a thousand kernels.
-For each launch the CPU needs about 20 µs, mostly in Python and PyTorch. For each kernel the GPU needs about 4 µs.
+Each launch takes the CPU about 20 µs, mostly in Python and PyTorch. Each kernel takes the GPU about 4 µs.
 
-**Guess first:** For what share of the step does the GPU compute? And how many times faster could the step be if
-launching cost nothing?
+So for what share of the step does the GPU compute?
 
 Below is a recorded run: 256 requests arrive at the start, and the batch shrinks as they finish. Each bar adds what its
 name says to the bar above.
@@ -83,19 +83,16 @@ Table(
 
 # %% [markdown]
 """
-- In the first row nearly the whole step is launching. The second row runs the same kernels in at most 4.9 ms, so in the
-  first the GPU computes for about a fifth of the step.
-- In the second row the CPU waits for the GPU. The step is 4.6 times as fast, close to the factor of 5 (20 µs / 4 µs)
-  that free launches would give.
-- With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests, sampling
-  parameters and metrics. Its CPU work takes 0.4 ms more, hidden behind the GPU.
+- In the first row nearly the whole step is launching. The second row runs the same kernels, and now the CPU waits for
+  the GPU. So the step is as long as the kernels: about a fifth of the first row's.
+- With overlap, the CPU works while the GPU computes. The last row is the whole engine; its extra CPU work is hidden.
 
-From the first bar to the last, the engine became 12 times as fast. (The CPU's times vary from run to run, as the third
-row shows.)
+From the first bar to the last, the engine became 12 times as fast. (The CPU's times vary from run to run, so the third
+row's are larger.)
 
 ## The idea
 
-Three ways to run the same decode steps. Before you play them: which one finishes the most steps?
+Here are three ways to run the same decode steps. Which one finishes the most?
 """
 
 # %%
@@ -106,13 +103,14 @@ watch_launches()
 - **CUDA graphs** replace about a thousand launches with a single one.
 - **Compilation** fuses small operations, so there are fewer kernels to run.
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
-- **Overlap**: schedule and launch the next step, then process the results of the previous one.
+- **Overlap**: launch the next step, then process the results of the previous one.
 
 ## CUDA graphs
 
-A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). It has fixed shapes, so the
-engine captures one for each of its *captured batch sizes*, and pads a step of decodes to the next size. Steps with
-prompts have graphs of their own, for a few token counts ("Further").
+A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). Its shapes are fixed, so the
+engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size. (For
+steps with prompts, vLLM cuts the model at its attention and captures the pieces between, so any attention kernel will
+do.)
 
 > **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and no
 > real sequence reads them.
@@ -125,13 +123,18 @@ print("37 decodes are padded to", next_size(37, sizes))
 
 # %% [markdown]
 """
-A graph doesn't hold tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a
-replay still reads and writes the old addresses, and no error is raised. ([Reported for
-SGLang](https://github.com/sgl-project/sglang/pull/27140): after a weight update, the text was garbled.)
+A graph holds addresses, not tensors. If a weight, the cache or an input moves, a replay still reads and writes the old
+address, and no error is raised. ([Reported for SGLang](https://github.com/sgl-project/sglang/pull/27140): after a
+weight update, the text was garbled.)
+"""
 
-You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds
-on to their addresses. Below, the inputs change in place, and the weight is replaced by another tensor. **Guess first:**
-what will the replay return?
+# %%
+draw_stale_graph()
+
+# %% [markdown]
+"""
+You can see it without a GPU: `rerun` holds on to the tensors of the first run, as a graph holds on to their addresses.
+Below, the inputs change in place, and the weight is replaced by another tensor. What does the replay return?
 """
 
 # %%
@@ -146,10 +149,8 @@ print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
 """
 The replay read the new inputs, but the old weight.
 
-> **graph key**: everything that a graph depends on, as it was at its capture. The engine computes the key again
-> before each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
-
-### Predict
+> **graph key**: everything that a graph depends on, as it was at its capture. The engine computes the key again before
+> each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
 
 The sizes 4, 8 and 16 are captured, each when it is first needed. There are steps of 3, 7, 5 and 12 decodes. Then all
 weights get new addresses, and three more steps have 6, 5 and 2 decodes.
@@ -164,23 +165,23 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. Write all of it:
-`__init__`, `has`, `key_of` and `run`. The docstrings say what they get and return.
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is
+given; write `has`, `key_of` and `run`. The docstrings say what they get and return.
 
 `key_of` decides what your graphs depend on:
 
-- Keys must differ whenever a replay would do something other than the step. An input may get other memory, or be
-  replaced by another tensor, even by one of another shape, with other strides or of another dtype at the same address.
-  Of a weight, only the memory can change. `settings` are new objects at each call: compare them as values.
-- A changed *value* at the same address is no reason to capture again: a replay reads it.
+- Keys must differ whenever a replay would do something other than the step. Any tensor may get other memory. An input
+  may also become another view of the same memory: with another shape, other strides or another dtype.
+- A changed *value* at the same address is no reason to capture again.
+- `settings` are new objects at each call: compare them as values.
 
-`run` captures and replays:
+`run` captures if it has to, and then replays:
 
-- `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing: `replay()` does, and writes to
-  `output`. So `run` always returns the output of a replay. `self.num_captured` counts the captures that succeeded.
-- A new graph takes the place of the old one of its size, and of no other. As long as the store has a graph, it has to
-  hold on to what `keeps()` returned at its capture, and no longer. (Once a tensor is freed, a new one may get the same
-  `id` and the same address. Then the old key would fit by accident.)
+- `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing. `replay()` does, and writes to
+  `output`, so every output of `run` is that of a replay.
+- `keeps()` returns the tensors of the key. Call it at the capture, and hold on to them as long as to the graph: then
+  nothing else can get their memory, as in the third moment above, or their `id`.
+- A new graph replaces the old one of its size, and no other.
 - An error in a capture goes on to the caller. The next call must not find a graph that was never captured.
 
 `tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another.
@@ -190,19 +191,18 @@ Example: `run(2, "A", step, keeps)` on a new store captures and replays. A secon
 `run(2, "B", step, keeps)` captures again, and drops the graph of "A".
 """
 
-# %% exercise="13.1"
+# %% exercise="13.1" given="__init__"
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from lessons_lib.engine.cuda_graphs import Capture, Graph, Step
+from lessons_lib.engine.cuda_graphs import Capture, Graph, GraphKey, Step
 
 from lessons_lib.engine.cuda_graphs import GraphStore
 
 # %% [markdown]
 """
-On a GPU the store gets the `capture` below instead of `rerun`. It runs the step twice to warm up (harmless: a replay
-writes the same values again), records it in a graph, and returns what starts the graph and the tensor that it writes
-to. All graphs share one memory pool, so an output is valid only until the next replay:
+On a GPU the store gets the `capture` below. It warms up, then records the step. All graphs share one memory pool, so an
+output is valid only until the next replay:
 """
 
 # %%
@@ -210,7 +210,7 @@ show_source(CudaCapture.__call__)
 
 # %% [markdown]
 """
-Now the steps of your prediction, with your store:
+The steps of your prediction, with your store:
 """
 
 # %%
@@ -229,17 +229,17 @@ def run_decodes(*steps):
 run_decodes(3, 7, 5, 12)
 weight = weight.clone()
 run_decodes(6, 5, 2)
-reveal("13.a", store.num_captured, unit="captures")
+reveal("13.a", store.num_captured, unit="captures", how="Computed")
 
 # %% [markdown]
 """
-At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs
-them. No step needs the stale graph of 16, but it still holds the old weights, and so their memory.
+Each of the three sizes is captured once. After the change, two are captured again when a step needs them. No step needs
+the stale graph of 16, but it still holds the old weights.
 
 ## Tokens kept on the device
 
-The token that this step produces is the input of the next one, which can read it on the GPU. But the CPU builds the
-packed batch, and it doesn't know the token yet. So it writes a placeholder.
+A step's token is the input of the next step, which can read it on the GPU. But the CPU builds the packed batch, and
+doesn't know the token yet. So it writes a placeholder.
 
 > **step in flight**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
@@ -249,17 +249,16 @@ packed batch, and it doesn't know the token yet. So it writes a placeholder.
 
 ## Build: tokens that aren't known yet
 
-**Exercise 13.2: `next_tokens(scheduler_output, previous_rows)`.** The *scheduler output* says what a step computes
-(lesson 09): `num_scheduled_tokens` is a dict sequence → count, in the order of the packed row. Return the ids of these
-tokens as one list: for each sequence, its next `count` tokens.
+**Exercise 13.2: `next_tokens(scheduler_output, previous_rows)`.** In the scheduler output (lesson 09),
+`num_scheduled_tokens` is a dict sequence → count, in the order of the packed row. Return one list of token ids: for
+each sequence, its next `count` tokens.
 
-A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or will
-be once the step in flight has ended. If that step is about to produce a token for it, that token comes last, and a
-placeholder stands for it. `previous_rows` maps *every* sequence of the step in flight to its index *i* there. Don't
-change any sequence.
-
-A sequence may start its prompt in this step, go on with it, or decode. Or it was *preempted* (lesson 10): when blocks
-ran out, it lost its batch slot and its blocks. Now it computes its prompt and output again.
+- A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or
+  will be once the step in flight has ended. If that step is about to produce a token for it, that token comes last, and
+  a placeholder stands for it.
+- `previous_rows` maps *every* sequence of the step in flight to its index *i* there.
+- A sequence may start its prompt, go on with it, decode, or compute all again after a preemption (lesson 10).
+- Don't change any sequence.
 
 Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output
 31, all three computed, one placeholder, and index 4 in the step in flight. The result is `[11, 12, -5]`.
@@ -274,12 +273,10 @@ from lessons_lib.engine.input_batch import next_tokens
 """
 The step in flight computes A, B and C, in this order. A decodes. B has the prompt 3, 4, 5, 6, 7, 8, and the step
 computes its first four tokens. C's prompt ends in this step. The next step computes C, B and A, in this order: two
-tokens of B, one each of C and A. **Guess first:** which four ids does the CPU write?
+tokens of B, one each of C and A. Which four ids does the CPU write?
 """
 
 # %%
-from lessons_lib.attention.custom_op import replace_placeholders
-
 in_flight = [
     Sequence("A", [1, 2], 9, output_ids=[10], num_computed_tokens=3, num_placeholders=1),
     Sequence("B", [3, 4, 5, 6, 7, 8], 9, num_computed_tokens=4),
@@ -297,8 +294,8 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 # %% [markdown]
 """
 C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in
-the step in flight too, but its tokens are known. The second line is the GPU's half: `replace_placeholders` runs inside
-the graph:
+the step in flight too, but its tokens are known. The second line is the GPU's half, a part of the graph. It computes
+something for every id, then chooses: a graph can't look at a value.
 """
 
 # %%
@@ -308,34 +305,32 @@ show_source(replace_placeholders)
 """
 ## Steps that overlap
 
-To schedule the next step, the CPU needn't know *which* token a sequence gets, only that it gets one. If it turns out to
-be the end token, one token too many is computed, and thrown away. (`max_tokens` wastes none: the CPU knows in advance
-which token is the last.) The sequence's blocks are free by then, and the step in flight may still write to them. That
-does no harm: the GPU runs launches in order, so whatever the next owner writes comes later.
+To schedule the next step, the CPU needn't know *which* token a sequence gets, only that it gets one. If it's the end
+token, one token too many is computed, and thrown away. The step in flight may still write to the sequence's
+blocks, which are free by then. That does no harm: the GPU runs launches in order, so the next owner writes later.
 
-A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step preempts one that has
-a placeholder, the loop first waits for the step in flight.
+A preempted sequence is recomputed from its tokens, so all of them must be known. If one has a placeholder, the loop
+first waits for the step in flight.
 
 ### Build: one turn of the loop
 
 **Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and then
-processes those that were in flight. It returns nothing. `loop` has:
+processes those that were in flight. `loop` has:
 
 | | |
 |---|---|
 | `loop.depth` | how many steps may stay in flight when you return: 1 on a GPU, 0 in lesson 12's engine |
-| `loop.in_flight` | a deque of the steps that have been launched and not processed, oldest first. You append to it |
+| `loop.in_flight` | a deque of the launched steps that haven't been processed, oldest first. You append to it |
 | `loop.schedule()` | returns the scheduler output of the next step. `preempted` lists the sequences that have lost their blocks for it |
-| `loop.launch(scheduler_output)` | starts the step, without waiting for it. Its tokens count as computed, and each sequence that gets a token has one more placeholder. Returns the step, or None if there is nothing to compute |
-| `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and gives them to their sequences, in place of the placeholders |
+| `loop.launch(scheduler_output)` | starts the step, without waiting for it; each sequence that gets a token has one more placeholder. Returns the step, or None if there is nothing to compute |
+| `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and puts them in place of the placeholders |
 
-- The device must never wait for the CPU to read tokens, unless they must be known.
+- The device must never wait while the CPU reads tokens, unless they must be known.
 - Tokens that are processed after the next step was scheduled may end sequences in it. Then
   `scheduler_output.drop_finished()` leaves them out.
 
 Example: a request gets three tokens, and `depth` is 1. The first call launches step 1. The second launches step 2 and
-reads the token of step 1, the third launches step 3 and reads that of step 2. The fourth has nothing to launch; it
-reads the last token.
+reads the token of step 1, and so on. The fourth has nothing to launch, so it reads the last token.
 """
 
 # %% exercise="13.3"
@@ -347,11 +342,11 @@ from lessons_lib.engine.core import overlapped_step
 """
 ### Measure: steps that overlap
 
-Here is your loop on a device that is a thread. For each step the CPU works 20 ms, and the device 30 ms. Two requests
-get 10 tokens each, so there are 10 steps. One after the other, they take 10 × 50 = 500 ms.
+Here is your loop on a device that is a thread. For each of 10 steps the CPU works 20 ms, and the device 30 ms. One after
+the other, that takes 10 × 50 = 500 ms.
 
 **13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the lines of CPU and
-device, as above. Then guess what a device with 15 ms for each step would change.
+device, as above.
 """
 
 # %%
@@ -379,16 +374,16 @@ fast.draw()
 
 # %% [markdown]
 """
-Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch has nothing to overlap with:
+Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch overlaps with nothing:
 20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms (more on a busy
-machine), and the device waits at least a quarter of the time. So an overlapped step takes as long as the *slower* of
-the two.
+machine). An overlapped step takes as long as the *slower* of the two.
 
 ### Break it: one look at a value
 
 While you look for a bug, you add `print(logits.max().item())` right after the launch of a step. `item` needs the value
-on the CPU, so it waits until the GPU has computed it. **Guess first:** how long do the ten steps take now on the faster
-device, the one with 15 ms?
+on the CPU, so it waits until the GPU has computed it.
+
+How long do the ten steps take now on the faster device, the one with 15 ms?
 """
 
 # %% tags=["measured"]
@@ -406,43 +401,15 @@ peeking.draw()
 # %% [markdown]
 """
 All of the overlap is lost: 10 × (20 + 15) = 350 ms. On a GPU an `if` on a tensor, `tolist()` and an index with a mask
-wait in the same way. A capture refuses them. Anywhere else they cost time without an error (unless you ask for one,
-with `torch.cuda.set_sync_debug_mode("error")`).
-
-### Decide: what next?
-
-Back to the table at the top. In its last row the CPU still waits for the GPU in each step. You have time for one
-project: kernels that take half the time, or Python code that takes half the time. **Guess first:** which one, and how
-many times as fast does it make the step?
-"""
-
-# %%
-# the GPU computes during the whole step
-cpu, gpu = (recording.modes[-1]["decode_ms"][part] for part in ("own", "all"))
-for project, cpu_ms, gpu_ms in (
-    ("as recorded", cpu, gpu),
-    ("the CPU's work halved", cpu / 2, gpu),
-    ("the kernels twice as fast", cpu, gpu / 2),
-    ("both", cpu / 2, gpu / 2),
-):
-    step_ms = max(cpu_ms, gpu_ms)
-    faster = f"{gpu / step_ms:.1f} times as fast"
-    print(f"{project:26} CPU {cpu_ms:.2f} ms, GPU {gpu_ms:.2f} ms: "
-          f"step {step_ms:.2f} ms, {faster}")
-
-# %% [markdown]
-"""
-Halving the CPU's work changes nothing, because it's hidden. Faster kernels do help, but not by a factor of two: the CPU
-becomes the limit again. On a larger model the kernels take longer, and the CPU matters less.
+wait in the same way, without an error (unless you ask for one: `torch.cuda.set_sync_debug_mode("error")`).
 """
 
 # %% [markdown]
 """
 ## Prove it
 
-`GPUModelRunner` and your loop run on the CPU here, with `rerun` in place of the capture and without compilation. That's
-no faster, but the answers must be the same as when each request runs alone. `patch` puts your two functions in the
-place of the library's, and the runner gets your store.
+`GPUModelRunner` runs on the CPU here, with `rerun` in place of the capture, your two functions and your store. That's no
+faster, but the answers must be the same as when each request runs alone.
 """
 
 # %%
@@ -484,19 +451,20 @@ print("tokens of each story:",
 
 # %% [markdown]
 """
-Every step of the six stories was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64
-tokens, and two for decodes only. ("Further" counts, for an example, how many launches your store saves.)
-
-Here each token was an `argmax`, which the GPU can compute. A token that is *drawn* has to be drawn there as well.
-"Further" has that draw as an exercise, then an engine of all your parts.
+Every step was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64 tokens, and two for
+decodes only. ("Further" has an engine of all your parts.)
 
 ### Break it: whose token?
 
 What if `next_tokens` used a sequence's index in the *new* step, instead of the step in flight? As long as no request
 leaves, the two are the same. Four stories run at a time, A, B, C and D first. When one leaves, those after it move up,
-and the next story comes last. The number of tokens that each gets is printed above. **Guess first:** which of the six
-stories come out right?
+and the next story comes last. Their numbers of tokens are printed above.
+
+**13.c** How many of the six stories come out right?
 """
+
+# %%
+predict("13.c", ...)  # stories
 
 # %%
 def with_new_index(scheduler_output, previous_rows):
@@ -513,25 +481,23 @@ for story, tokens, right in zip(STORIES, serve_stories(with_new_index)[0], alone
              for each in (right, tokens)]
     rows.append([story.name, "–" if wrong is None else wrong + 1,
                  *(repr(text)[1:-1] for text in texts)])
+reveal("13.c", sum(row[1] == "–" for row in rows), unit="stories", how="Computed")
 print(f"A ends with {tokenizer.decode(alone[0][-1:])!r}")
 Table(columns=["story", "first wrong token", "right", "with the new index"], rows=rows)
 
 # %% [markdown]
 """
 Only A and D are right. D leaves first, but it's the last in the batch, so no other moves. When A leaves, B, C and E
-move up, and for one step the model computes each of them with the last token of the story before it. B gets A's: that's
-where its "to" comes from. When B leaves, F goes wrong too. One step later the indices agree again, and the stories go
-on from the wrong word, mostly fluently. A test whose requests all start and end together can't find this.
+move up, and for one step each is computed with the last token of the story before it. B gets A's: that's where its "to"
+comes from. When B leaves, F goes wrong too. One step later the indices agree again, and the stories go on from the
+wrong word. A test whose requests all start and end together can't find this.
 
 ## What is still wrong
 
-**No server.** Requests come only from this Python process. Lesson 14 puts an HTTP server in front.
+**No server, and one GPU.** Lesson 14 puts an HTTP server in front, lesson 15 adds replicas on other GPUs.
 
-**Overlap has exceptions.** Penalties and log-probabilities are computed on the GPU. But a grammar's parser runs on the
-CPU: the engine launches the forward pass, and then waits for the last token before it can choose the next one. It also
-waits when a sequence with a token in flight is preempted.
-
-**One GPU.** If it fails, all requests are lost. Lesson 15 adds replicas on other GPUs.
+**Overlap has exceptions.** A grammar's parser runs on the CPU, so the engine has to wait for the last token before it can
+choose the next one.
 
 ## Quiz
 """
@@ -554,15 +520,15 @@ quiz("13")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+This section isn't part of the 75 minutes.
 """
 
 # %% [markdown]
 """
 ### Optional: drawing on the device
 
-In "Prove it" each token was an `argmax`. For requests that aren't greedy, the GPU has to draw. Lesson 12's race needs
-no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the token's weight
+In "Prove it" each token was an `argmax`, which the GPU can compute. A token that is *drawn* has to be drawn there as
+well. Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the token's weight
 exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed, the position in
 its answer, and the token's id.
 
@@ -582,7 +548,7 @@ its answer, and the token's id.
 Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all
 positions.
 
-Then comes a prediction. **13.c** How many operations does your draw start for 64 rows, those of `random_numbers`
+Then comes a prediction. **13.d** How many operations does your draw start for 64 rows, those of `random_numbers`
 included? Count them in your code. Views, such as `seeds[:, None]`, start none.
 """
 
@@ -606,7 +572,7 @@ seeds, positions = torch.arange(64), torch.arange(64)
 of_numbers = launches_of(random_numbers, seeds[:, None], positions[:, None],
                          torch.arange(4096))
 print("random_numbers alone:", of_numbers)
-predict("13.c", ...)  # operations
+predict("13.d", ...)  # operations
 
 # %%
 from dataclasses import replace
@@ -616,7 +582,7 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 
 of_all = launches_of(draw_on_device, logits, hot, seeds, positions)
 of_one = launches_of(draw_on_device, logits[:1], hot[:1], seeds[:1], positions[:1])
-reveal("13.c", of_all, unit="operations", tolerance=0.1)
+reveal("13.d", of_all, unit="operations", tolerance=0.1)
 print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * of_one:,}")
 
 small = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64,
@@ -636,54 +602,15 @@ The engine above has all your answers, those of this lesson and of the lessons b
 draw the same tokens as lesson 12's engine, which runs one step after the other. (If your draw isn't lesson 12's race,
 it may be just as right, but other texts come out.)
 
-### How many launches your store saves
-
-The next cell counts the operations of one decode step of the course's model without a graph; each is a launch. Now take
-60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new addresses,
-and 20 more steps have four sequences. A replay is one launch. A capture computes nothing, but the CPU goes through all
-operations of the step, so count it the same. (Leave out the runs that warm it up.)
-
-**13.d** By what factor does your store reduce the launches?
-
 ### Steps with prompts
 
-A step with a prompt has another shape each time. And when requests are short, nearly every step has one. Padding helps
-here too, now in both directions. A graph has room for `max_num_seqs` sequences, and for one of a few numbers of tokens:
-16, 32, 64, every multiple of 128 up to 1,024, and every multiple of 256 up to 2,048. The padding belongs to no
-sequence, and its keys and values go to the null block. Larger steps keep the GPU busy for so long that launching them
-doesn't matter.
-
-One step has 255 decodes, and a prompt of 45 tokens.
-
-**13.e** How many tokens of padding does this step compute?
+When requests are short, nearly every step has a prompt in it. Padding helps here too, now in both directions: a graph
+has room for `max_num_seqs` sequences, and for one of a few numbers of tokens. Larger steps keep the GPU busy for so
+long that launching them doesn't matter.
 """
 
 # %%
-runner = GPUModelRunner(
-    model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, graphs=False
-)
-four = [
-    Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block])
-    for block, name in enumerate("ABCD")
-]
-of_step = launches_of(runner.forward, SchedulerOutput(dict.fromkeys(four, 1)))
-print("operations of a decode step:", of_step)
-predict("13.d", ...)  # times
-predict("13.e", ...)  # tokens
-
-# %%
-from lessons_lib.engine import captured_token_counts
-from lessons_lib.measuring import range_text, recorded_workloads, times_vllm
-
-store = GraphStore(rerun)
-run_decodes(*[4] * 20, *[3] * 20)
-weight = weight.clone()
-run_decodes(*[4] * 20)
-launches = store.num_captured * of_step + 60
-print(f"one by one: {60 * of_step:,} launches; with your store: {store.num_captured} captures")
-print(f"and 60 replays, {launches:,}")
-reveal("13.d", 60 * of_step / launches, unit="times", tolerance=0.05)
-reveal("13.e", next_size(255 + 45, captured_token_counts(2048)) - (255 + 45), unit="tokens")
+from lessons_lib.measuring import recorded_workloads
 
 workloads, CHURN = recorded_workloads(), "Qwen2.5-0.5B: churn"
 of_churn = {
@@ -695,22 +622,9 @@ draw_bars(
     title="Output tokens a second, 1,024 short requests, a model of 0.5 B",
     note=workloads.provenance, own=["steps with prompts too"],
 )  # fmt: skip
-print(f"Tokens a second over those of vLLM ({workloads.peers_provenance}):")
-for load in ("nano-vllm, greedy", "churn, 1,024 × 10–200 + 10–200"):
-    by_size = workloads.by_size[load].items()
-    ranges = [f"{size} {range_text(times_vllm(rows))}" for size, rows in by_size]
-    print(f"{load}: {'; '.join(ranges)}")
 
 # %% [markdown]
 """
-13.d: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first
-request, and a key that changes for nothing is expensive.
-
-13.e: 300 tokens are padded to 384. That costs the GPU little: it reads the same weights for both. The chart shows what
-such graphs change for short requests to a small model. The lines below it put that in proportion: the larger the model,
-the more of a step is reading its weights, which every engine has to do. (By default vLLM overlaps its steps, too. It
-does more in a step, for more kinds of models and requests, and it ran in one process, which is its slower mode.)
-
 ### What production does
 
 - **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model

@@ -37,14 +37,9 @@ class IncrementalDetokenizer:
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        stop: tuple[str, ...] = (),
-        *,
-        min_tokens: int = 0,
-        include_stop: bool = False,
-        options: dict[str, bool] = SKIP_SPECIAL_TOKENS,
-    ):
+        self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...] = (), *, min_tokens: int = 0,
+        include_stop: bool = False, options: dict[str, bool] = SKIP_SPECIAL_TOKENS,
+    ):  # fmt: skip
         """
         Args:
             min_tokens: stop strings are looked for behind this many tokens.

@@ -79,13 +79,9 @@ class LLMEngine:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        config: EngineConfig | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        parts: Parts | None = None,
-    ):
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig | None = None,
+        clock: Callable[[], float] = time.perf_counter, parts: Parts | None = None,
+    ):  # fmt: skip
         parts, config = parts or Parts(), config or EngineConfig()
         self.fit = fit = parts.fit(model, tokenizer, config)
         self.config = config = replace(config, layer_shapes=fit.layer_shapes)
@@ -127,18 +123,10 @@ class LLMEngine:
         return {**self.core.groups, **self.core.inbox}
 
     def add_request(
-        self,
-        prompt: str | ListOf[int],
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        tier: int = 0,
-        expected_tokens: float | None = None,
-        is_interactive: bool = False,
-        on_token: OnToken | None = None,
-        cache_salt: str | None = None,
-        output_ids: ListOf[int] = (),
-    ) -> str:
+        self, prompt: str | ListOf[int], params: SamplingParams | None = None, *, request_id: str | None = None,
+        tier: int = 0, expected_tokens: float | None = None, is_interactive: bool = False,
+        on_token: OnToken | None = None, cache_salt: str | None = None, output_ids: ListOf[int] = (),
+    ) -> str:  # fmt: skip
         """Add a request. The steps that follow serve it.
 
         Args:
@@ -239,12 +227,9 @@ class LLMEngine:
             raise late[0]
 
     def generate(
-        self,
-        prompts: ListOf[str | ListOf[int]],
-        params: SamplingParams | ListOf[SamplingParams | None] | None = None,
-        *,
-        cache_salt: str | None = None,
-    ) -> list[RequestOutput]:
+        self, prompts: ListOf[str | ListOf[int]],
+        params: SamplingParams | ListOf[SamplingParams | None] | None = None, *, cache_salt: str | None = None,
+    ) -> list[RequestOutput]:  # fmt: skip
         """Complete several prompts, and return when all have ended.
 
         Args:

@@ -27,7 +27,6 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
-
 MOST_SEQUENCES = 64  # that decode with guesses: more of them fill a pass, and asking takes the host too long
 
 
@@ -115,7 +114,7 @@ class SpeculativeCore(EngineCore):
     def schedule(self) -> SchedulerOutput:
         """See EngineCore. Guesses need the last tokens, so before a step with guesses nothing may be in flight."""
         running = self.scheduler.running
-        is_worth_asking = 0 < self.most and len(running) <= MOST_SEQUENCES and self.lengths.may_pay()
+        is_worth_asking = self.most > 0 and len(running) <= MOST_SEQUENCES and self.lengths.may_pay()
         if is_worth_asking and self.in_flight and hasattr(self.proposer, "expects"):
             is_worth_asking = bool(self.ask("expects", running))
         if self.in_flight and (self.in_flight[-1].output.drafts or is_worth_asking):

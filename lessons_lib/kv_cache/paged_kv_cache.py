@@ -19,14 +19,9 @@ class PagedKVCache:
     """
 
     def __init__(
-        self,
-        config: "PretrainedConfig",
-        num_blocks: int,
-        block_size: int,
-        dtype: torch.dtype = torch.float32,
-        device: "torch.device | str" = "cpu",
-        layer_shapes: "list[KVShape] | None" = None,
-    ):
+        self, config: "PretrainedConfig", num_blocks: int, block_size: int, dtype: torch.dtype = torch.float32,
+        device: "torch.device | str" = "cpu", layer_shapes: "list[KVShape] | None" = None,
+    ):  # fmt: skip
         if num_blocks < 1 or block_size < 1:
             raise ValueError(
                 f"{num_blocks} blocks of {block_size} tokens; a cache has at least 1 block of at least 1 token."

@@ -153,13 +153,9 @@ class AsyncEngine:
     """
 
     def __init__(
-        self,
-        engine: LLMEngine,
-        admission: AdmissionControl | None = None,
-        *,
-        mailbox: type[Any] = Mailbox,
+        self, engine: LLMEngine, admission: AdmissionControl | None = None, *, mailbox: type[Any] = Mailbox,
         own: Callable[..., Awaitable[None]] = own_engine,
-    ):
+    ):  # fmt: skip
         self._prepare(admission, mailbox)
         self._own_engine, self._engine_loop = own, EngineLoop(engine, self._answer)
 
@@ -187,14 +183,9 @@ class AsyncEngine:
         await self.aclose()
 
     async def add(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        output_ids: Sequence[int] = (),
-        **options: Any,
-    ) -> RequestStream:
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, *, request_id: str | None = None,
+        output_ids: Sequence[int] = (), **options: Any,
+    ) -> RequestStream:  # fmt: skip
         """Add a request. Returns once the engine has accepted it.
 
         Args:

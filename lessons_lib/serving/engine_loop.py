@@ -43,12 +43,9 @@ class EngineLoop:
     """
 
     def __init__(
-        self,
-        engine: LLMEngine,
-        answer: Callable[[list[Event]], object] | None = None,
-        *,
+        self, engine: LLMEngine, answer: Callable[[list[Event]], object] | None = None, *,
         clock: Callable[[], float] = time.monotonic,
-    ):
+    ):  # fmt: skip
         self.engine, self.answer, self.clock, self.metrics = engine, answer, clock, EngineMetrics(engine)
         self.readers: dict[str, TokenReader] = {}
         self.compiling: dict[str, tuple[AddRequest, Future[Any]]] = {}

@@ -50,13 +50,9 @@ class EngineProcess(AsyncEngine):
     """
 
     def __init__(
-        self,
-        make_engine: MakeEngine,
-        admission: AdmissionControl | None = None,
-        *,
-        step_timeout: float | None = STEP_TIMEOUT,
-        restarts: bool = False,
-    ):
+        self, make_engine: MakeEngine, admission: AdmissionControl | None = None, *,
+        step_timeout: float | None = STEP_TIMEOUT, restarts: bool = False,
+    ):  # fmt: skip
         """
         Args:
             make_engine: makes the LLMEngine, in the new process: a function that can be pickled, such as a function of

@@ -2,29 +2,46 @@
 
 from lessons_lib.checks.exercise import Choice, Question
 
+SLIPS = {
+    "13.a": {
+        3: "The move of the weights makes all graphs stale.",
+        6: "A size is captured again when a step needs it. No step needs 16 again.",
+        7: "Steps of 3, and later of 2, use the graph of 4: sizes are captured, not steps.",
+    },
+    "13.b": {
+        500: "That is one after the other. While the device computes, the CPU launches the next step.",
+        300: "The device can't start before the CPU has launched the first step.",
+        200: "The device is the slower side here.",
+    },
+    "13.c": {
+        6: "When a request leaves, the rows of those after it move.",
+        0: "Nothing goes wrong before a request leaves that isn't the last of the batch.",
+        1: "D leaves first, as the last of the batch: no row moves.",
+    },
+}
+
 QUIZ = [
     Question(
-        text="A CUDA graph was captured for 16 decodes. Then the cache is enlarged, so it's in new tensors at new "
-        "addresses. What must the engine prevent?",
+        text="In the last row of the table above, an overlapped step takes 2.1 ms: the CPU works for 1.5 ms of it, and "
+        "the GPU computes all the time. You have time for one project. Which one do you take?",
         choices=(
             Choice(
-                "A replay that raises an error, because the graph's tensors no longer exist.",
-                "A graph knows nothing about tensors. It launches its kernels with the captured addresses and "
-                "raises no error.",
+                "Python that takes half the time: then the step takes 1.4 ms.",
+                "The CPU's work is hidden behind the GPU's. The step still takes 2.1 ms.",
             ),
             Choice(
-                "A slower replay, because the graph was tuned for the smaller cache.",
-                "A replay would be as fast as before. It would read the wrong memory.",
+                "Kernels that take half the time: then the step takes 1.1 ms.",
+                "The kernels are the right project, but then the CPU is the slower side.",
             ),
             Choice(
-                "A replay with the old addresses. So the addresses are part of the graph's key.",
-                "A key without addresses would match, and the replay would return wrong answers without an error. "
-                "With the addresses in the key it doesn't match, and the step is captured again.",
+                "Kernels that take half the time: then the step takes 1.5 ms.",
+                "An overlapped step takes as long as the slower of the two, which is the CPU then. On a larger model "
+                "the kernels take longer, and the CPU matters less.",
                 right=True,
             ),
             Choice(
-                "A replay for 15 decodes, one fewer than at the capture.",
-                "That's harmless: the batch is padded to 16 with a sequence whose output is never read.",
+                "Either: both are part of each step.",
+                "They run at the same time, so only the slower one counts.",
             ),
         ),
     ),
@@ -75,30 +92,6 @@ QUIZ = [
                 "Half",
                 "Only the decode after the end token isn't needed. All others were launched before their input was "
                 "known on the CPU, and are right.",
-            ),
-        ),
-    ),
-    Question(
-        text="The draw of a step begins with `if (temperature == 0).all(): return logits.argmax(dim=-1)`. It returns "
-        "the same tokens as before. What does the line cost on a GPU, in an engine whose steps overlap?",
-        choices=(
-            Choice(
-                "Nothing worth mentioning: it compares 256 numbers.",
-                "The comparison is quick. But the CPU wants to see its result, and the GPU computes in order.",
-            ),
-            Choice(
-                "An error: the CPU can't look at tensors of the GPU.",
-                "It can. PyTorch copies the value, and waits for it. A capture would refuse it.",
-            ),
-            Choice(
-                "The CPU waits until the GPU has finished the forward pass. Meanwhile it can't schedule the next step.",
-                "The copy of one bool waits for all that was launched before it. The overlap is lost. The CPU knows "
-                "the temperatures anyway: it could look at its own list.",
-                right=True,
-            ),
-            Choice(
-                "Memory: all temperatures have to be kept for the next step.",
-                "They are a few numbers, which the step has anyway.",
             ),
         ),
     ),

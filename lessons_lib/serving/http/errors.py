@@ -45,14 +45,9 @@ class ApiError(Exception):
     """An answer that is an error: `param` is the field of the request at fault, `code` a word for programs."""
 
     def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None,
         headers: dict[str, str] | None = None,
-    ):
+    ):  # fmt: skip
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = headers or {}

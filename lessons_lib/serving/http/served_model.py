@@ -93,13 +93,9 @@ class ServedModel:
         return token_ids
 
     async def encode_chat(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        chat_template_kwargs: dict[str, Any] | None = None,
-    ) -> list[int]:
+        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True,
+        continue_final_message: bool = False, chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[int]:  # fmt: skip
         """Token ids of a chat, by the tokenizer's chat template, or by one that joins the messages. Only the template
         writes control tokens; in a message, they are text.
 

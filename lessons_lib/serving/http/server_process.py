@@ -30,12 +30,9 @@ class ServerProcess:
     """
 
     def __init__(
-        self,
-        *arguments: object,
-        env: dict[str, str] | None = None,
-        start_timeout: float = 120.0,
+        self, *arguments: object, env: dict[str, str] | None = None, start_timeout: float = 120.0,
         shutdown_timeout: float = 2.0,
-    ):
+    ):  # fmt: skip
         """
         Args:
             arguments: of `python -m lessons_lib.serving`. The port is a free one unless it is given.

@@ -33,15 +33,10 @@ class SmallApp:
     """
 
     def __init__(
-        self,
-        engine: LLMEngine,
-        *,
-        mailbox: type[Any] = Mailbox,
-        own: Callable[..., Awaitable[None]] = own_engine,
+        self, engine: LLMEngine, *, mailbox: type[Any] = Mailbox, own: Callable[..., Awaitable[None]] = own_engine,
         events: Callable[..., Iterable[bytes]] = sse_events,
-        until_gone: Callable[..., Awaitable[bool]] = stream_until_gone,
-        admission: Any = None,
-    ):
+        until_gone: Callable[..., Awaitable[bool]] = stream_until_gone, admission: Any = None,
+    ):  # fmt: skip
         self.engine, self.events, self.until_gone, self.num_left = engine, events, until_gone, 0
         self.front = AsyncEngine(engine, admission, mailbox=mailbox, own=own)
 
