@@ -9,9 +9,9 @@
 75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler) and lesson 12 (drawing
 tokens)
 
-Because the second token depends on the first. But it can be guessed, and checking a guess is cheap. You write a
-proposer that guesses, the check that keeps right guesses, and the rule for two models that draw on their own. No answer
-changes by a single token.
+Why compute only one? The second depends on the first. But it can be guessed, and checking a guess is cheap. You write a
+proposer that guesses, the check that keeps right guesses, and the rule for two models that draw on their own. In builds
+1 and 2, no answer changes by a token.
 """
 
 # %% folded=true
@@ -66,10 +66,14 @@ Table(columns=["readers", "1 token each, ms", "5 tokens each, ms", "times"],
       rows=[[n, f"{one:.1f}", f"{five:.1f}", f"{five / one:.1f}"] for n, one, five in times],
       caption="A step with one token for each reader, and with five")
 
+# %% tags=["measured"]
+for n, one, five in times:
+    print(f"On your machine, five tokens each take ×{five / one:.1f} as long, readers: {n}")
+
 # %% [markdown]
 """
-A small step has room: its weights are read anyway. A large step has none, and five times the tokens take several times
-as long. Keep the last row in mind; it comes back at the end.
+A small step has room: its weights are read anyway. The larger the step, the less is left. With the table of build 1,
+less than ×1.5 for one reader pays. The last row comes back at *Does it pay?*
 
 > **speculative decoding**: guess the next tokens by something cheap, compute all guesses in one pass, and keep those
 > that the model itself would have drawn.
@@ -105,7 +109,7 @@ print("by number of guesses:", [expected_tokens(0.5, most) for most in range(6)]
 
 # %% [markdown]
 """
-Each further guess brings less.
+Each further guess brings less. Even endless guesses bring only 2.
 
 ## Build 1: guess
 
@@ -123,15 +127,15 @@ print(tokenizer.decode(stories[0][:40]))
 
 # %% [markdown]
 """
-**Exercise 18.1.** Write `ngram_guesser(texts, longest=4)`. It counts all n-grams of the texts, once, and returns a
-function `guess(tokens, most)`: a list of up to `most` guesses how `tokens` goes on.
+**Exercise 18.1.** Write `ngram_guesser(texts, longest=4)`. It counts all n-grams of the texts, once (`texts` may be
+an iterator), and returns a function `guess(tokens, most)`: a list of up to `most` guesses how `tokens` goes on.
 
 - A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens, if
   some text goes on from them, else one token fewer, and so on down to a single one.
-- Of tokens that followed equally often, the one that did so first counts.
+- Of tokens that followed equally often, the one that followed first counts, in the order of the texts.
 - Guesses count as tokens for those that follow them. Where no context is known, the list ends.
-- A guess is a `Guess(token, chance)`. The chance is how often the token followed the context, divided by *one more*
-  than how often any token did: what was seen once isn't certain.
+- Return a list of `Guess(token, chance)`. The chance is count / (total + 1), where total counts everything that
+  followed this context: what was seen once isn't certain.
 - An n-gram doesn't reach from one text into the next. A guess must not read the texts again.
 
 Example: the texts are [1, 2, 3], [9, 2, 4] and [9, 2, 4], and `longest` is 2. `guess([1, 2], 2)` is [Guess(3, 1/2)]:
@@ -185,7 +189,7 @@ And what does "the model draws" mean at temperature 1, where each draw is random
 Remember the race of lesson 12. Each token gets a time, a random number divided by its probability, and the smallest
 wins. The random numbers depend on two things only: the seed of the request, and the *place* in the answer. So behind a
 given text, the draw at place 7 is one fixed token. It's the same whether the pass computed one token or ten, alone or
-in a batch.
+in a batch, up to rounding: a pass of another shape may sum in another order. Here all answers are equal.
 
 > **coupled draws**: guesses are compared with what the model draws from noise that depends on seed and place alone.
 
@@ -203,7 +207,8 @@ def draw(logits, sequence, place, params):
 """
 **Exercise 18.2.** Write `verify(drafts, logits, draw, pool)`, which takes in a pass.
 
-- `drafts` is a dict, sequence → its guesses, in the order of the row. There may be none.
+- `drafts` is a dict, sequence → its guesses, in the order of the row. There may be none: the first pass computes the
+  whole prompt, and of that `logits` has only the last row.
 - `logits` has a row for each token of the packed row: of each sequence, behind its last token and behind each guess.
 - `draw(row, sequence, place)` returns the model's own token at this place of the answer, counted from 0. It takes one
   row of logits.
@@ -212,9 +217,9 @@ Afterwards
 
 - each sequence has got its tokens: those that the model draws, up to the first that isn't the guess in its place. Use
   `sequence.append_token(token)`, which also sets `finish_reason`; behind the end of an answer nothing is kept;
-- all its tokens but the newest count as computed;
-- blocks that hold no computed token are free. `sequence.blocks` is then a *new* list: the runner's block tables don't
-  notice one that shrinks in place.
+- all its tokens but the newest count as computed: `num_computed_tokens = num_tokens - 1`;
+- blocks (of `pool.block_size`) that hold no computed token are free: `pool.free(list)`. `sequence.blocks` is then a
+  *new* list: the runner's block tables don't notice one that shrinks in place.
 
 Nothing needs to be erased. What wrong guesses wrote to the cache is behind the end of the text: no query reads it, and
 the next pass overwrites it.
@@ -260,9 +265,9 @@ def serve(verify, most, params, names="ABCDEF"):
 drawn = SamplingParams(temperature=1.0)
 for name, params in (("greedy", SamplingParams()), ("drawn", drawn)):
     expected, without = serve(verify, 0, params)
+    print(f"{name}, without guesses: {without} passes")
     answers, num_passes = serve(verify, 4, params)
-    print(f"{name}: {num_passes} passes, {without} without guesses; "
-          f"the same answers: {answers == expected}")
+    print(f"{name}, with guesses: {num_passes} passes; the same answers: {answers == expected}")
 
 # %% [markdown]
 """
@@ -348,18 +353,18 @@ for num_readers in (1, 32):
     answers, with_ms, core = run_engine(num_readers, speculating(NgramTable(guess)))
     assert answers == expected
     rows.append([num_readers, f"{without_ms:.0f}", f"{with_ms:.0f}", core.num_draft_tokens,
-                 core.num_accepted_tokens])
-Table(["readers", "without, ms", "with guesses, ms", "guesses", "right"], rows,
+                 f"{core.num_draft_tokens / num_readers:.0f}", core.num_accepted_tokens])
+Table(["readers", "without, ms", "with guesses, ms", "guesses", "guesses a reader", "right"], rows,
       "The engine, 60 tokens for each reader; all answers are the same")
 
 # %% [markdown]
 """
-Divide the guesses by the readers: with 32 of them, the engine computes far fewer for each.
+With 32 readers, the engine computes fewer guesses for each. If they still save time, your steps have room left.
 
 ## A smaller model that guesses
 
 A table knows only what it has seen. A small model knows more: ours has one layer, and was trained to say what the large
-one says. It could draw a guess with any noise. Which is best?
+one says, on its stories, perhaps these, too. It can draw with the large one's noise, or with its own. Which is better?
 """
 
 # %%
@@ -417,7 +422,7 @@ from lessons_lib.engine.rejection_sampling import accept_or_redraw
 """
 The check tries every way in which the coins may fall, so it knows the exact probability of each result. You can also
 ask as a statistician does: draw 20,000 times, and compare the counts with what p expects. Beside your rule is one that
-sounds right: after a refusal, draw from p.
+sounds right: after a refusal, draw from p. Which tokens will that bring too often? Decide, then run.
 """
 
 # %%
@@ -432,7 +437,7 @@ def redraw_from_p(draft, draft_probs, probs, coin, choose):
     return [x, choose(P)] if coin(min(1.0, P[x] / Q[x])) else [choose(P)]
 
 
-for name, rule in (("yours", accept_or_redraw), ("redraw from p", redraw_from_p)):
+for name, rule in (("redraw from p", redraw_from_p), ("yours", accept_or_redraw)):
     results = [rule([choose(Q)], [Q], [P, P], coin, choose) for _ in range(20_000)]
     counts = Counter(result[0] for result in results)
     chi_square = sum((counts[x] - 20_000 * P[x]) ** 2 / (20_000 * P[x]) for x in range(5))
@@ -440,7 +445,7 @@ for name, rule in (("yours", accept_or_redraw), ("redraw from p", redraw_from_p)
           f"chi-square below 18.5: {chi_square < 18.5}")
 print(f"p: {P}")
 accepted = sum(len(result) == 2 for result in results) / len(results)
-print(f"accepted: {accepted:.2f}; sum of min(p, q): {sum(map(min, P, Q)):.2f}")
+print(f"accepted by yours: {accepted:.2f}; sum of min(p, q): {sum(map(min, P, Q)):.2f}")
 
 # %% [markdown]
 """
@@ -456,8 +461,8 @@ print(f"the rule accepts {shared:.2f} of the guesses; coupled draws {same:.2f}")
 
 # %% [markdown]
 """
-A little. In return, not even a token changes: an answer doesn't depend on the proposer, the load, or the number of
-guesses, so you can debug and cache it. That is why our engine couples its draws. (For a table, the two are equal: its
+A little. In return no token changes, up to rounding: an answer doesn't depend on the proposer, the load, or the number
+of guesses, so you can debug and cache it. That is why our engine couples its draws. (For a table, the two are equal: its
 guess comes with q = 1, and both accept it with p(x).)
 
 ## What is still wrong
@@ -512,6 +517,6 @@ four, on stories that no table has seen. Change `my_guess`; it may use all stori
 """
 
 # %%
-my_guess = ngram_guesser(seen, longest=3)  # change this
+my_guess = ngram_guesser(seen, longest=4)  # change this
 for name, each in (("contexts of up to 4 tokens", guess), ("yours", my_guess)):
     print(f"{name}: {tokens_a_pass(each, hidden, 4) - 1:.3f} right guesses for each draft")

@@ -38,7 +38,7 @@ class Guesser:
     """Recursive, with pairs in place of `Guess`, and one table for each size."""
 
     def __init__(self, texts, longest):
-        self.tables = [{} for _ in range(longest)]
+        texts, self.tables = list(texts), [{} for _ in range(longest)]
         for size, table in enumerate(self.tables, start=1):
             for text in texts:
                 for *context, token in zip(*(text[i:] for i in range(size + 1))):
@@ -51,7 +51,8 @@ class Guesser:
         for start in range(len(last)):
             if found := self.tables[len(last) - start - 1].get(last[start:]):
                 token, count = found.most_common()[0]
-                return [(token, count / (sum(found.values()) + 1)), *self([*last, token], most - 1)]
+                chance = count / (sum(found.values()) + 1)
+                return [Guess(token, chance), *self([*last, token], most - 1)]
         return []
 
 

@@ -3,6 +3,7 @@ with every way in which its coins may fall, which gives the exact probability of
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
+from random import getstate
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
@@ -82,7 +83,12 @@ def results(attempt: Any, case: Case) -> dict[str, float]:
     script: list[int] = []
     for _ in range(MOST_WAYS):
         ways = Ways(script)
-        result = attempt(list(case.draft), [*map(list, case.q)], [*map(list, case.p)], ways.coin, ways.choose)
+        draft, before = list(case.draft), getstate()
+        result = attempt(draft, [*map(list, case.q)], [*map(list, case.p)], ways.coin, ways.choose)
+        if getstate() != before:
+            raise Mistake("you draw from `random`.", idea="Use `coin` and `choose` for everything that is random.")
+        if draft != case.draft:
+            raise Mistake("you change `draft`, which the caller still uses.", idea="Make a new list, `list(draft)`.")
         if not isinstance(result, list) or not all(isinstance(token, int) for token in result):
             raise Mistake(f"a list of tokens is expected; yours is {str(result)[:60]}.", idea="Return a list of ints.")
         found[str(result)] = found.get(str(result), 0.0) + ways.probability
@@ -113,6 +119,40 @@ def tell(case: Case) -> str:
 
 
 MISTAKES = """
+You accept every guess. Those that the draft draws more often than the model would come too often.
+~ if not coin(min(1.0, p[guess] / q[guess])) => if False
+The share of q(x) that is needed is p(x) / q(x): then x comes with q(x) · p(x) / q(x) = p(x). You take another one.
+~ p[guess] / q[guess] => p[guess] / (p[guess] + q[guess])
+or
+~ p[guess] / q[guess] => 1 - q[guess] + p[guess]
+Each guess needs one coin. A second one changes its probability.
+- if not coin
++ if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
+or
+- if not coin
++ if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
+A guess is judged only if those before it were accepted, so its own p(x) / q(x) counts, not their product.
+- for place, (guess, q, p)
++ ratio = 1.0
++ ...
++     ratio *= min(1.0, p[guess] / q[guess])
+~ coin(min(1.0, p[guess] / q[guess])) => coin(ratio)
+or
+- for place, (guess, q, p)
++ ratio = 1.0
++ ...
++     ratio *= p[guess] / q[guess]
+~ coin(min(1.0, p[guess] / q[guess])) => coin(min(1.0, ratio))
+The weights after a refusal are what is missing of each token: the *difference* p - q where that is above 0.
+~ max(0.0, ours - theirs) => ours / theirs if theirs else 0.0
+or
+~ max(0.0, ours - theirs) => ours / theirs
+or
+~ max(0.0, ours - theirs) => ours if ours > theirs else 0.0
+or
+~ max(0.0, ours - theirs) => min(ours, theirs)
+After a refusal, draw in the refused place, from max(0, p - q). The last row of `probs` is for k accepted guesses.
+~ choose([max(0.0, ours - theirs) for ours, theirs in zip(p, q)]) => choose(probs[-1])
 Accept x with p(x) / q(x): the model's probability, divided by the draft's.
 ~ p[guess] / q[guess] => q[guess] / p[guess] if p[guess] else 1.0
 Which token is drawn after a refusal matters. Drawn from p, the refused token could come again, and those that q has too
@@ -192,13 +232,19 @@ or
 ~ choose(probs => likeliest(probs
 or
 ~ choose( => likeliest(
-Each place has its own distributions, p and q. You use those of the first place for all.
+Each place has its own distributions, p and q. You use those of one place for all.
+~ in zip(p, q)] => in zip(p, draft_probs[-1])] if draft_probs[-1] != p else p
+or
+~ p[guess] / q[guess] => p[guess] / max(1e-9, draft_probs[-1][guess])
+or
 - for place, (guess, q, p)
 + for place, guess in enumerate(draft):
 +     q, p = draft_probs[0], probs[0]
 or
 ~ min(1.0, p[guess] / q[guess]) => min(1.0, probs[0][guess] / q[guess])
 After a refusal, p and q are those of the refused place.
+~ in zip(p, q)] => in zip(probs[place + 1], q)]
+or
 - for place, (guess, q, p)
 + if draft: first_p, first_q = probs[0], draft_probs[0]
 + ...

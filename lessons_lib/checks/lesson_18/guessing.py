@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.engine.draft_lengths import Guess
 
 
 class Case(NamedTuple):
@@ -14,9 +15,10 @@ class Case(NamedTuple):
     texts: list[list[int]]
     longest: int
     calls: list[tuple[list[int], int]]
+    once: bool = False  # the texts are an iterator
 
 
-# texts | longest | tokens > most, in as many calls
+# texts, with * read once | longest | tokens > most, in as many calls
 CASES = """
 1 2 | 1 | 1 > 1
 1 2 | 1 | 2 > 1, 3 > 1
@@ -44,6 +46,7 @@ CASES = """
 1 2 3 4 5 6 | 4 | 2 3 4 5 > 1, 9 3 4 5 > 2, 1 2 > 9
  | 2 | 1 > 1
 1 2 3 | 2 |  > 2
+*1 2 3, 7 1 2 4 | 3 | 7 1 2 > 1, 9 2 > 1
 """
 
 
@@ -56,8 +59,8 @@ def cases() -> Iterator[Case]:
     for line in CASES.strip("\n").split("\n"):
         texts, longest, calls = line.split("|")
         pairs = (call.split(">") for call in calls.split(","))
-        yield Case([ids(text) for text in texts.split(",") if text.strip()], int(longest),
-                   [(ids(tokens), int(most)) for tokens, most in pairs])  # fmt: skip
+        yield Case([ids(text) for text in texts.strip("*").split(",") if text.strip()], int(longest),
+                   [(ids(tokens), int(most)) for tokens, most in pairs], texts[0] == "*")  # fmt: skip
     draw = Random(18)
     for _ in range(12):
         texts = [draw.choices(range(4), k=draw.randint(1, 9)) for _ in range(draw.randint(1, 6))]
@@ -66,7 +69,8 @@ def cases() -> Iterator[Case]:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    guess = watch(f"`ngram_guesser(texts, {case.longest})`", attempt, case.texts, case.longest, returns=kind_of)
+    given = iter(case.texts) if case.once else case.texts
+    guess = watch(f"`ngram_guesser(texts, {case.longest})`", attempt, given, case.longest, returns=kind_of)
     for tokens, most in case.calls:
         watch(f"`guess({tokens}, {most})`", guess, list(tokens), most, returns=plain, subject="the result")
 
@@ -76,12 +80,11 @@ def kind_of(made: Any) -> str:
 
 
 def plain(found: Any) -> Any:
-    """Guesses as pairs; a `Guess` is a tuple, too."""
-    return [(one[0], float(one[1])) if isinstance(one, tuple) and len(one) == 2 else one for one in found]
+    return [Guess(one.token, float(one.chance)) if hasattr(one, "chance") else one for one in found]
 
 
 def tell(case: Case) -> str:
-    return f"the texts {case.texts}, `longest` = {case.longest}."
+    return f"the texts {'iter(' * case.once}{case.texts}{')' * case.once}, `longest` = {case.longest}."
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -92,6 +95,56 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 MISTAKES = """
+`texts` may be an iterator, which is read once. Go through it in the outer loop, and through the lengths inside.
+- for text in texts ... counts[tuple
++ for size in range(1, longest + 1):
++     for text in texts:
++         for end in range(size, len(text)):
++             counts[tuple(text[end - size : end])][text[end]] += 1
+A text's first tokens count, too, in contexts that are shorter than `longest`. You begin behind them.
+~ range(1, len(text)) => range(longest, len(text))
+A context has at least one token. Behind none at all, anything is guessed.
+~ range(1, min(longest, end) + 1) => range(min(longest, end) + 1)
+~ range(len(tokens)) => range(len(tokens) + 1)
+or
+~ range(1, len(text)) => range(len(text))
+~ range(1, min(longest, end) + 1) => range(min(longest, end) + 1)
+~ range(len(tokens)) => range(len(tokens) + 1)
+`len(tokens) - n` is below 0 where `tokens` has fewer than n, and then counts from the end. Begin with n =
+`len(tokens)`.
+= contexts = (tuple(tokens[len(tokens) - n :]) for n in range(longest, 0, -1))
+Each guess begins with the longest context again. Yours never gets longer once a shorter one was needed.
+- tokens = tokens[-longest:]
++ tokens, size = tokens[-longest:], longest
+= contexts = (tuple(tokens[start:]) for start in range(max(0, len(tokens) - size), len(tokens)))
+- draft.append
++ draft.append(best)
++ size = next(n for n in range(min(size, len(tokens)), 0, -1) if tuple(tokens[-n:]) in following)
+The counts are those of `texts`: `guess` reads them, and adds nothing.
+- draft: list
++ draft, tokens = [], tokens[:]
++ for end in range(1, len(tokens)):
++     for size in range(1, min(longest, end) + 1):
++         counts[tuple(tokens[end - size : end])][tokens[end]] += 1
++ following = {c: Guess(t, n / (f.total() + 1)) for c, f in counts.items() for t, n in f.most_common(1)}
+or
+- draft: list
++ draft = []
++ following = {c: Guess(t, n / (f.total() + 1)) for c, f in counts.items() for t, n in f.most_common(1)}
+- draft.append
++ draft.append(best)
++ for size in range(1, len(tokens) + 1): counts[tuple(tokens[-size:])][best.token] += 1
++ following = {c: Guess(t, n / (f.total() + 1)) for c, f in counts.items() for t, n in f.most_common(1)}
+At its end, a text doesn't go on: there a context was followed by nothing, and total doesn't count it.
+- following =
++ texts, ends = list(texts), Counter()
++ for text in texts: ends.update(tuple(text[-size:]) for size in range(1, min(longest, len(text)) + 1))
++ ...
+~ (found.total() + 1) => (found.total() + ends[context] + 1)
+The 1 is added below the line alone: count / (total + 1).
+~ count / (found.total() + 1) => (count + 1) / (found.total() + 1)
+`//` leaves out the fraction, and a chance is one: divide with `/`.
+~ count / (found.total() + 1) => count // (found.total() + 1)
 The longest context counts: it says most about what comes next. You take the shortest.
 ~ for start in range(len(tokens)) => for start in reversed(range(len(tokens)))
 If no text has the longest context, try a shorter one.
@@ -147,15 +200,15 @@ The chance is a share of what followed this context: divide by how often any tok
 or
 ~ count / (found.total() + 1) => count
 or
-~ count / (found.total() + 1) => (count + 1) / (found.total() + 1)
+~ count / (found.total() + 1) => 1 / (found.total() + 1)
+or
+~ count / (found.total() + 1) => count / (len(counts) + 1)
 or
 ~ count / (found.total() + 1) => count / (count + 1)
 or
 ~ count / (found.total() + 1) => count / (len(list(texts)) + 1)
 or
 ~ count / (found.total() + 1) => found.total() / (found.total() + 1)
-or
-~ count / (found.total() + 1) => count // (found.total() + 1)
 or
 ~ count / (found.total() + 1) => count / (sum(map(len, texts)) + 1)
 A guess counts as a token for the next one: guess again from the text with the guess behind it.
@@ -199,7 +252,9 @@ or
 + if best is None: return None
 The guesses alone are asked for, without the text before them.
 ~ return draft => return [*[(each, 1.0) for each in tokens[: len(tokens) - len(draft)]], *draft]
-A guess is a pair: the token and its chance, `Guess(token, chance)`, in this order.
+A guess is a `Guess(token, chance)`, in this order: the cells below read `.token`.
+~ return draft => return [(*each,) for each in draft]
+or
 ~ return draft => return [each.token for each in draft]
 or
 ~ return draft => return [(each.chance, each.token) for each in draft]
@@ -217,6 +272,14 @@ The caller still uses its list of tokens. Work on a copy: `tokens = list(tokens)
 Whether a text occurred before makes no difference: each is counted.
 ~ for text in texts => for text in map(list, dict.fromkeys(map(tuple, texts)))
 A context counts as often as it occurs in a text.
+- for text in texts
++ for text in texts:
++     seen = set()
+- counts[tuple
++ if tuple(text[end - size : end + 1]) not in seen:
++     seen.add(tuple(text[end - size : end + 1]))
++     counts[tuple(text[end - size : end])][text[end]] += 1
+or
 - for text in texts
 + for text in texts:
 +     seen = set()

@@ -91,6 +91,8 @@ def run(attempt: Any, case: list[Row], watch: Watch) -> None:
     order = list(drafts)
 
     def draw(logits: torch.Tensor, sequence: Sequence, place: int) -> int:
+        if not isinstance(logits, torch.Tensor) or not isinstance(sequence, Sequence):
+            raise TypeError("`draw(row, sequence, place)`: a row of logits, a sequence, and a place, in this order.")
         if list(logits.shape) != [VOCABULARY]:
             raise TypeError(f"`draw` takes the logits of one token, [{VOCABULARY}]; yours are {list(logits.shape)}.")
         return (int(logits.argmax()) + noise(order.index(sequence), int(place))) % VOCABULARY
@@ -135,7 +137,8 @@ def smaller(case: list[Row]) -> Iterator[list[Row]]:
 
 
 MISTAKES = """
-The model's own token in place of the first wrong guess is kept, too: it was drawn from a text that is right.
+The model's own token behind the last right guess is kept, too, in place of a wrong guess or where there is none: it was
+drawn from a text that is right.
 - for place, token in enumerate(own)
 + for token in [own[place] for place in range(len(draft)) if own[: place + 1] == draft[: place + 1]]:
 +     sequence.append_token(token)
@@ -145,7 +148,9 @@ or
 - for place, token in enumerate(own)
 + for place, token in enumerate(own):
 +     if draft[place : place + 1] != [token] and place < len(draft): break
-If all guesses are right, there is one token more: the last row is behind the last guess.
+If all guesses are right, or there are none, there is one token more: the last row is behind the last guess.
+~ for place, token in enumerate(own) => for place, token in enumerate(own[: len(draft)])
+or
 ~ for place, token in enumerate(own) => for place, token in enumerate(own[: max(1, len(draft))])
 What follows a wrong guess was computed from a text that doesn't exist, even if the tokens agree again.
 - for place, token in enumerate(own)
@@ -158,7 +163,26 @@ In place of a wrong guess comes what the model draws. You keep the guess.
 ~ sequence.append_token(token) => sequence.append_token((draft + [token])[place])
 or
 ~ for place, token in enumerate(own) => for place, token in enumerate([*draft, own[-1]])
-Behind the end token nothing is kept, even if the guesses are right.
+There is one token more than guesses: behind the last guess, `draft` has none to compare with.
+~ draft[place : place + 1] != [token] => token != draft[place]
+The caller still uses the guesses, and `dict(drafts)` copies none of its lists: take `list(draft)`.
+- for place, token in enumerate(own)
++ for token in own:
+- if sequence.finish_reason or draft
++ if sequence.finish_reason or not draft or draft.pop(0) != token:
+or
+- for place, token in enumerate(own)
++ for token in own:
+- if sequence.finish_reason or draft
++ if not draft or draft.pop(0) != token or sequence.finish_reason:
+or
+- sequence.blocks =
++ ...
++ draft.clear()
+Behind the end of an answer nothing is kept, even if the guesses are right. `max_new_tokens` ends it, too: ask
+`sequence.finish_reason`.
+~ if sequence.finish_reason or draft => if token == 0 or draft
+or
 ~ if sequence.finish_reason or draft => if draft
 The answer may end here: `sequence.append_token` appends a token and sets `finish_reason`.
 ~ sequence.append_token(token) => sequence.output_ids.append(token)
@@ -194,12 +218,14 @@ A packed row has each sequence's tokens together, one sequence after the other.
 + rows += 1
 The noise depends on the place in the answer: each row has its own, one more than the row before.
 ~ first + place) for => first) for
-or
+Places count from the beginning of the answer, not of the draft: the first row's is `len(sequence.output_ids)`.
 ~ first + place) for => place) for
-or
+Places count from 0: the first row's is `len(sequence.output_ids)`, the number of tokens before it.
 ~ first + place) for => first + place + 1) for
 or
 ~ first + place) for => first + place - 1) for
+A place in the answer isn't a row: `logits` has rows for this pass alone, k + 1 for each sequence.
+~ draw(next(rows), => draw(logits[first + place],
 Places count from the beginning of the answer, not of the prompt.
 ~ first = len(sequence.output_ids) => first = sequence.num_tokens
 or
@@ -214,10 +240,18 @@ The place of a row is that before anything was appended. Once you append tokens,
 + for token in ():
 The newest token isn't computed yet: the next pass computes it.
 = sequence.num_computed_tokens = sequence.num_tokens
-The keys of wrong guesses don't count as computed, and those of right ones do: all tokens but the newest.
-= sequence.num_computed_tokens += len(draft) + 1
+Set `sequence.num_computed_tokens`: else the next pass computes the same tokens again.
+- sequence.num_computed_tokens =
 or
 - sequence.num_computed_tokens =
+~ blocks_for(sequence.num_computed_tokens => blocks_for(sequence.num_tokens - 1
+The first pass has computed the whole prompt, whose tokens aren't computed before it. All but the newest token are then.
+= sequence.num_computed_tokens += place + 1
+or
+= sequence.num_computed_tokens += place + 1
+~ blocks_for(sequence.num_computed_tokens => blocks_for(sequence.num_tokens - 1
+The keys of wrong guesses don't count as computed, and those of right ones do: all tokens but the newest.
+= sequence.num_computed_tokens += len(draft) + 1
 or
 = sequence.num_computed_tokens += 1
 or
@@ -232,7 +266,8 @@ or
 - pool.free
 or
 = needed = blocks_for(sequence.num_tokens + len(draft), pool.block_size)
-Blocks are needed for the computed tokens. The newest token gets its slot in the next pass.
+Blocks are needed for the computed tokens alone: 4 of them fill one block of 4, and the newest gets its slot in the next
+pass.
 = needed = blocks_for(sequence.num_tokens, pool.block_size)
 or
 ~ needed = blocks_for(sequence.num_computed_tokens => needed = blocks_for(sequence.num_computed_tokens + 1
@@ -240,6 +275,8 @@ A block that isn't full still holds tokens. Round up, as `blocks_for` does.
 = needed = sequence.num_computed_tokens // pool.block_size
 or
 = needed = len(sequence.output_ids) // pool.block_size
+A block has `pool.block_size` tokens, here 4. The notebook's `BLOCK` is 16.
+~ pool.block_size => 16
 The prompt needs blocks, too.
 = needed = blocks_for(len(sequence.output_ids), pool.block_size)
 The sequence still lists the blocks that it gave back: another sequence will write to them.
@@ -251,6 +288,19 @@ or
 - pool.free ... sequence.blocks =
 + while len(sequence.blocks) > needed:
 +     pool.free([sequence.blocks.pop()])
+Free all blocks behind the computed tokens: there may be several.
+- pool.free ... sequence.blocks =
++ if len(sequence.blocks) > needed:
++     pool.free(sequence.blocks[-1:])
++     sequence.blocks = sequence.blocks[:-1]
+or
+~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[needed : needed + 1])
+`pool.free` takes a list of blocks.
+~ pool.free(sequence.blocks[needed:]) => [pool.free(each) for each in sequence.blocks[needed:]]
+Of a sequence that has ended, too, computed tokens are counted and blocks are freed.
+- sequence.num_computed_tokens =
++ if sequence.finish_reason: continue
++ ...
 Free the last blocks, those behind the computed tokens.
 ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[:needed])
 or
