@@ -182,8 +182,8 @@ for table, first in ((tables["A"], 1000), (tables["B"], 2000)):
     keys[slot_mapping(table.blocks, 16, 0,
                       table.num_tokens)] = first + torch.arange(table.num_tokens)
 old_blocks = list(tables["A"].blocks)
-print("A's positions 14 to 18 go to slots", slot_mapping(old_blocks, 16, 14, 19).tolist())
-print("A reads there                     ", keys[slot_mapping(old_blocks, 16, 14, 19)].tolist())
+read = slot_mapping(old_blocks, 16, 14, 19)
+print("A's positions 14 to 18 are in slots", read.tolist(), "and read", keys[read].tolist())
 
 # %% [markdown]
 """

@@ -16,7 +16,6 @@ changes by a single token.
 
 # %% folded=true
 import random
-from collections import Counter
 from functools import partial
 from itertools import takewhile
 
@@ -32,10 +31,9 @@ from lessons_lib.engine.verification import logits_of_row
 from lessons_lib.kv_cache import BlockPool, blocks_for
 from lessons_lib.measuring import STORIES, median_ms, recorded_swaps
 from lessons_lib.models import load_model
-from lessons_lib.recording.verified_passes import recorded_verify
 from lessons_lib.scheduling import Sequence
 from lessons_lib.scheduling.scheduler import SchedulerOutput
-from lessons_lib.viz.batches import draw_verified_pass
+from lessons_lib.viz.batches.verified_pass import draw_verified_pass, recorded_verify
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
@@ -63,13 +61,10 @@ def step_ms(num_readers, counts):
     return median_ms([partial(runner.forward, output) for output in outputs], repeat=9)
 
 
-times = {num_readers: step_ms(num_readers, (1, 5)) for num_readers in (1, 8, 64)}
-Table(
-    columns=["readers", "1 token each, ms", "5 tokens each, ms", "times"],
-    rows=[[num_readers, f"{one:.1f}", f"{five:.1f}", f"{five / one:.1f}"]
-          for num_readers, (one, five) in times.items()],
-    caption="A step with one token for each reader, and with five",
-)
+times = [(num_readers, *step_ms(num_readers, (1, 5))) for num_readers in (1, 8, 64)]
+Table(columns=["readers", "1 token each, ms", "5 tokens each, ms", "times"],
+      rows=[[n, f"{one:.1f}", f"{five:.1f}", f"{five / one:.1f}"] for n, one, five in times],
+      caption="A step with one token for each reader, and with five")
 
 # %% [markdown]
 """
@@ -102,8 +97,7 @@ predict("18.a", ...)  # tokens
 
 # %%
 def expected_tokens(chance, most):
-    """The model's own token, and guess i counts if i guesses in a row are right."""
-    return 1 + sum(chance**i for i in range(1, most + 1))
+    return sum(chance**i for i in range(most + 1))  # the model's own, then guess after guess
 
 
 reveal("18.a", expected_tokens(0.5, 4), unit="tokens", tolerance=0.02, how="Computed")
@@ -111,7 +105,7 @@ print("by number of guesses:", [expected_tokens(0.5, most) for most in range(6)]
 
 # %% [markdown]
 """
-Each further guess brings less than the one before it.
+Each further guess brings less.
 
 ## Build 1: guess
 
@@ -132,17 +126,17 @@ print(tokenizer.decode(stories[0][:40]))
 **Exercise 18.1.** Write `ngram_guesser(texts, longest=4)`. It counts all n-grams of the texts, once, and returns a
 function `guess(tokens, most)`: a list of up to `most` guesses how `tokens` goes on.
 
-- A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens,
-  if some text goes on from them, else one token fewer, and so on down to a single one.
+- A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens, if
+  some text goes on from them, else one token fewer, and so on down to a single one.
 - Of tokens that followed equally often, the one that did so first counts.
 - Guesses count as tokens for those that follow them. Where no context is known, the list ends.
 - A guess is a `Guess(token, chance)`. The chance is how often the token followed the context, divided by *one more*
   than how often any token did: what was seen once isn't certain.
 - An n-gram doesn't reach from one text into the next. A guess must not read the texts again.
 
-Example: the texts are [1, 2, 3], [9, 2, 4] and [9, 2, 4], and `longest` is 2. `guess([1, 2], 2)` is
-[Guess(3, 1/2)]: (1, 2) was followed by 3, once, and nothing follows 3. `guess([7, 2], 1)` is [Guess(4, 2/4)]: (7, 2) is
-unknown, and 2 was followed by 3 once and by 4 twice.
+Example: the texts are [1, 2, 3], [9, 2, 4] and [9, 2, 4], and `longest` is 2. `guess([1, 2], 2)` is [Guess(3, 1/2)]:
+(1, 2) was followed by 3, once, and nothing follows 3. `guess([7, 2], 1)` is [Guess(4, 2/4)]: (7, 2) is unknown, and 2
+was followed by 3 once and by 4 twice.
 """
 
 # %% exercise="18.1"
@@ -173,11 +167,10 @@ def tokens_a_pass(guess, texts, most):
 
 
 guess = ngram_guesser(seen)
-for one in guess(tokenizer("Once upon").input_ids, 4):
-    print(f"{tokenizer.decode([one.token])!r} with chance {one.chance:.2f}", end="; ")
-print()
-measured = {most: tokens_a_pass(guess, hidden, most) for most in (0, 1, 2, 4, 8)}
-print("tokens a pass:", {most: round(tokens, 2) for most, tokens in measured.items()})
+print("Once upon", [(tokenizer.decode([one.token]), round(one.chance, 2))
+                    for one in guess(tokenizer("Once upon").input_ids, 4)])
+for most in (0, 1, 2, 4, 8):
+    print(f"up to {most} guesses: {tokens_a_pass(guess, hidden, most):.2f} tokens a pass")
 
 # %% [markdown]
 """
@@ -186,8 +179,8 @@ guess is often wrong.
 
 ## Build 2: verify
 
-Now the check, for a whole batch. The row has each sequence's last token and its draft, one sequence after the other. And
-what does "the model draws" mean at temperature 1, where each draw is random?
+Now the check, for a whole batch. The row has each sequence's last token and its draft, one sequence after the other.
+And what does "the model draws" mean at temperature 1, where each draw is random?
 
 Remember the race of lesson 12. Each token gets a time, a random number divided by its probability, and the smallest
 wins. The random numbers depend on two things only: the seed of the request, and the *place* in the answer. So behind a
@@ -236,10 +229,11 @@ from lessons_lib.engine.verification import verify
 
 # %% [markdown]
 """
-Around it, the loop is short: guess, allocate blocks, compute the row, verify.
+The loop around it is short: guess, allocate blocks, compute the row, verify.
 """
 
 # %%
+@torch.inference_mode()
 def serve(verify, most, params, names="ABCDEF"):
     """The stories of these names. Returns (answers, number of passes)."""
     pool, runner = BlockPool(64, BLOCK), ModelRunner(model, 64, BLOCK)
@@ -263,27 +257,23 @@ def serve(verify, most, params, names="ABCDEF"):
     return [each.output_ids for each in sequences], num_passes
 
 
-greedy, drawn = SamplingParams(), SamplingParams(temperature=1.0)
-with torch.inference_mode():
-    for name, params in (("greedy", greedy), ("drawn", drawn)):
-        expected, without = serve(verify, 0, params)
-        for most in (1, 4):
-            answers, num_passes = serve(verify, most, params)
-            print(f"{name}, up to {most} guesses: {num_passes} passes, {without} without; "
-                  f"the same answers: {answers == expected}")
+drawn = SamplingParams(temperature=1.0)
+for name, params in (("greedy", SamplingParams()), ("drawn", drawn)):
+    expected, without = serve(verify, 0, params)
+    answers, num_passes = serve(verify, 4, params)
+    print(f"{name}: {num_passes} passes, {without} without guesses; "
+          f"the same answers: {answers == expected}")
 
 # %% [markdown]
 """
-Every token is the same. The number of passes is that of the longest answer, so it shows what one reader gains.
+Every token is the same. (The longest answer needs all passes, so their number is what one reader gains.)
 
-Play it: three stories at temperature 1. Watch the blocks at the right, too. Where a draft reaches into a new block and
-is wrong, the block is given back.
+Play it: three stories at temperature 1. Where a draft reaches into a new block and is wrong, the block is given back.
 """
 
 # %%
 passes = []
-with torch.inference_mode():
-    serve(recorded_verify(verify, passes), 4, drawn, names="ACE")
+serve(recorded_verify(verify, passes), 4, drawn, names="ACE")
 Stepper(lambda i: draw_verified_pass(passes[i], i, lambda token: tokenizer.decode([token])),
         count=len(passes), start=1, still=1)
 
@@ -291,9 +281,8 @@ Stepper(lambda i: draw_verified_pass(passes[i], i, lambda token: tokenizer.decod
 """
 ## Does it pay?
 
-For one reader, a pass with guesses takes little longer and brings more. For many readers, it depends. We take a GPU
-that was recorded for lesson 10: a step has a base, the time that it takes for any number of tokens, and each token adds
-a little.
+For one reader, a pass with guesses takes little longer and brings more. For many readers, it depends. On the GPU that
+was recorded for lesson 10, a step has a base, its time for any number of tokens, and each token adds a little.
 """
 
 # %%
@@ -301,9 +290,8 @@ recording = recorded_swaps()
 first, last = recording.rows[0], recording.rows[-1]
 per_token = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"])
 base = recording.step_s
-print(recording.provenance)
-print(f"base {1000 * base:.1f} ms, and {1e6 * per_token:.0f} µs for each token: "
-      f"the base is worth {base / per_token:.0f} tokens")
+print(f"{recording.provenance}: base {1000 * base:.1f} ms, and {1e6 * per_token:.0f} µs for "
+      f"each token: the base is worth {base / per_token:.0f} tokens")
 
 # %% [markdown]
 """
@@ -327,18 +315,16 @@ reveal("18.b", next(n for n in range(1, 999) if speedup(0.5, 4, n) < 1), unit="r
 readers = [1, *range(10, 301, 10)]
 curves = {f"{most} guess{'es' * (most > 1)}": [speedup(0.5, most, n) for n in readers]
           for most in (1, 2, 4)}
-told = "; ".join(f"{name}: {c[0]:.2f} for one reader, {c[-1]:.2f} for 300"
-                 for name, c in curves.items())
-line_chart(readers, curves, xlabel="readers", ylabel="speedup",
-           title="Guesses that are right half of the time",
+told = "; ".join(f"{n}: {c[0]:.2f} for 1, {c[-1]:.2f} for 300" for n, c in curves.items())
+line_chart(readers, curves, xlabel="readers", ylabel="speedup", title="Half are right",
            alt=f"Speedup against the number of readers, falling. {told}.")
 
 # %% [markdown]
 """
 The more readers, the fewer guesses pay. Half of the first guesses are right, and only one in sixteen of the fourth, but
-each takes the time of a token. So a good engine decides anew in every step. Ours measures how long its steps take with
-and without guesses, and how often guesses were right. Then it takes the surest guesses, as long as each raises the
-tokens per second (`lessons_lib/engine/draft_lengths.py`).
+each takes the time of a token. So a good engine decides anew in every step. Ours measures the time of its steps, and
+how often guesses were right. Then it takes the surest guesses, as long as each raises the tokens per second
+(`lessons_lib/engine/draft_lengths.py`).
 
 Your guesser in the real engine, beside prompts, stop strings and everything else:
 """
@@ -363,8 +349,8 @@ for num_readers in (1, 32):
     assert answers == expected
     rows.append([num_readers, f"{without_ms:.0f}", f"{with_ms:.0f}", core.num_draft_tokens,
                  core.num_accepted_tokens])
-Table(columns=["readers", "without, ms", "with guesses, ms", "guesses", "right"], rows=rows,
-      caption="The engine, 60 tokens for each reader; all answers are the same")
+Table(["readers", "without, ms", "with guesses, ms", "guesses", "right"], rows,
+      "The engine, 60 tokens for each reader; all answers are the same")
 
 # %% [markdown]
 """
@@ -372,8 +358,8 @@ Divide the guesses by the readers: with 32 of them, the engine computes far fewe
 
 ## A smaller model that guesses
 
-A table knows only what it has seen. A small model knows more: ours has one layer, and was trained to say what the
-large one says. It could draw a guess with any noise. Which is best?
+A table knows only what it has seen. A small model knows more: ours has one layer, and was trained to say what the large
+one says. It could draw a guess with any noise. Which is best?
 """
 
 # %%
@@ -389,9 +375,9 @@ def drawn_from(logits, seed):
 
 
 own = drawn_from(p, seed=1)
-for name, seed in (("the same noise", 1), ("noise of its own", 2)):
-    share = (drawn_from(q, seed) == own).float().mean()
-    print(f"the small model draws with {name}: {share:.2f} of {len(p):,} guesses are right")
+same, other = ((drawn_from(q, seed) == own).float().mean() for seed in (1, 2))
+print(f"of {len(p):,} guesses with the same noise, {same:.2f} are right; "
+      f"with noise of its own, {other:.2f}")
 
 # %% [markdown]
 """
@@ -400,8 +386,8 @@ With the same noise, both run the same race with slightly different odds, and mo
 ## Build 3: accept or redraw
 
 Not every engine can share its noise: a draft may run on another machine, or with another library. With noise of its own
-it's right much less often, as you saw: the two must draw the same by chance. There is a classical rule that accepts more
-guesses (Leviathan et al., Chen et al., 2023). The tokens change then, but not their *distribution*.
+it's right much less often, as you saw: the two must draw the same by chance. There is a classical rule that accepts
+more guesses (Leviathan et al., Chen et al., 2023). The tokens change then, but not their *distribution*.
 
 A guess x comes from the draft with probability q(x), and should come with p(x).
 
@@ -410,13 +396,13 @@ A guess x comes from the draft with probability q(x), and should come with p(x).
 - At the first refusal, draw another token, and stop. Missing so far is p(x) - q(x), of each token where that is above
   0. So draw from these differences as weights.
 
-**Exercise 18.3.** Write `accept_or_redraw(draft, draft_probs, probs, coin, choose)`. It returns the accepted guesses and
-one more token.
+**Exercise 18.3.** Write `accept_or_redraw(draft, draft_probs, probs, coin, choose)`. It returns the accepted guesses
+and one more token.
 
 - `draft` has k tokens; `draft_probs[i]` is q in place i, and `probs[i]` is p: lists with a probability for each token.
 - `probs` has one row more, for the token behind k accepted guesses.
-- `coin(probability)` is True with this probability; `choose(weights)` returns a token, with a probability
-  proportional to its weight. Use them for everything that is random.
+- `coin(probability)` is True with this probability; `choose(weights)` returns a token, with a probability proportional
+  to its weight. Use them for everything that is random.
 
 Example: q = [0.5, 0.5], p = [0.2, 0.8], and the guess is 0. It's accepted with probability 0.4. Otherwise 1 comes: only
 1 is missing. The guess 1 is always accepted. So 0 comes with probability 0.5 · 0.4 = 0.2.
@@ -442,8 +428,8 @@ choose = lambda weights: dice.choices(range(len(weights)), weights)[0]
 
 
 def redraw_from_p(draft, draft_probs, probs, coin, choose):
-    [x], [q], p = draft, draft_probs, probs[0]
-    return [x, choose(probs[1])] if coin(min(1.0, p[x] / q[x])) else [choose(p)]
+    [x] = draft
+    return [x, choose(P)] if coin(min(1.0, P[x] / Q[x])) else [choose(P)]
 
 
 for name, rule in (("yours", accept_or_redraw), ("redraw from p", redraw_from_p)):
@@ -466,7 +452,6 @@ the distribution. How much do coupled draws lose against that, on the stories?
 
 # %%
 shared = torch.minimum(p.softmax(-1), q.softmax(-1)).sum(-1).mean()
-same = (drawn_from(q, 1) == own).float().mean()
 print(f"the rule accepts {shared:.2f} of the guesses; coupled draws {same:.2f}")
 
 # %% [markdown]
@@ -479,8 +464,8 @@ guess comes with q = 1, and both accept it with p(x).)
 
 **Guesses cost memory.** A draft model has weights and a cache of its own, and each guess needs a slot.
 
-**Some models can't go back.** Where a layer keeps a running state in place of keys and values, a wrong guess has changed
-the state. Such models need a copy of it for each guess.
+**Some models can't go back.** Where a layer keeps a running state in place of keys and values, a wrong guess has
+changed the state. Such models need a copy of it for each guess.
 
 ## Quiz
 """
@@ -494,8 +479,7 @@ quiz("18")
 
 - Y. Leviathan, M. Kalman, Y. Matias: *Fast Inference from Transformers via Speculative Decoding*, ICML 2023.
   <https://arxiv.org/abs/2211.17192>
-- C. Chen et al.: *Accelerating Large Language Model Decoding with Speculative Sampling*, 2023.
-  <https://arxiv.org/abs/2302.01318>
+- C. Chen et al.: *Accelerating LLM Decoding with Speculative Sampling*, 2023. <https://arxiv.org/abs/2302.01318>
 - Y. Li et al.: *EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty*, ICML 2024.
   <https://arxiv.org/abs/2401.15077>
 - A. Saxena: *Prompt Lookup Decoding*, 2023. <https://github.com/apoorvumang/prompt-lookup-decoding>
@@ -524,18 +508,10 @@ None of this is part of its 75 minutes.
 ### Stretch: a better proposer
 
 Longer contexts, more stories, other counts: beat your own table. The score is right guesses for each draft of up to
-four, on stories that no table has seen. Change `my_guess`; it may use `seen`, but not `hidden`.
+four, on stories that no table has seen. Change `my_guess`; it may use all stories but `hidden`.
 """
 
 # %%
-my_guess = ngram_guesser(stories[:800], longest=3)  # change this
-
-
-def score(guess):
-    """Right guesses for each draft."""
-    return tokens_a_pass(guess, hidden, 4) - 1
-
-
-Table(columns=["proposer", "right guesses for each draft"],
-      rows=[["contexts up to 4", f"{score(guess):.3f}"], ["yours", f"{score(my_guess):.3f}"]],
-      caption="Twenty hidden stories")
+my_guess = ngram_guesser(seen, longest=3)  # change this
+for name, each in (("contexts of up to 4 tokens", guess), ("yours", my_guess)):
+    print(f"{name}: {tokens_a_pass(each, hidden, 4) - 1:.3f} right guesses for each draft")

@@ -4,16 +4,14 @@ At the end, the compiler is asked too, which doesn't take a GPU.
 """
 
 import re
-import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.measuring.compile_check import why_not_compiled
 from lessons_lib.recording.kernel_accesses import KernelRecording, OutOfBounds, ProgramRun, record_kernel
-from lessons_lib.recording.kernel_races import Race
 
 LIMIT_32 = 2**31
 
@@ -161,19 +159,6 @@ REFUSALS = (
         "knows only `tl` and its arguments.",
     ),
 )
-NAMED_BY_THE_COMPILER = (
-    "boolean value of tensor",
-    "loop body should only have one block",
-)  # its message explains more than the wrong results do
-
-
-class _FirstRace(threading.local):
-    """The first race of the attempt that this thread judges. Wrong results explain more, and are reported first."""
-
-    mistake: Mistake | None = None
-
-
-_first_race = _FirstRace()
 RACE_WITHIN = (
     "Each element of a tile has a thread of its own, and the threads of a program run at their own pace: one may "
     "read or overwrite an element before another has come to it. Keep values in variables, and store each result once."
@@ -184,35 +169,8 @@ RACE_BETWEEN = (
 )
 
 
-def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict], kernel=None) -> None:
-    """Judge an attempt by its results; if they are right, ask whether they depend on an order that a GPU doesn't keep,
-    and whether its compiler accepts the attempt.
-
-    Args:
-        test: raises a `Mistake` if results are wrong.
-        launches: (arguments, constants) for which the kernel must compile.
-        kernel: the kernel to launch, if the attempt is a function that it calls.
-
-    Raises:
-        Mistake: from the test; or two accesses race; or the compiler refuses the attempt.
-    """
-    _first_race.mistake = None
-    try:
-        test()
-    except Mistake as mistake:
-        refusal = _refusal(attempt, launches, kernel) if hasattr(attempt, "fn") else None
-        if refusal and any(words in refusal.text.lower() for words in NAMED_BY_THE_COMPILER):
-            raise Mistake(
-                mistake.what, case=f"{mistake.case} In your line `{refusal.line}`.", idea=_idea(refusal.text)
-            ) from None
-        raise
-    if _first_race.mistake:
-        raise _first_race.mistake
-    refuse_uncompiled(attempt, launches, kernel)
-
-
 def refuse_uncompiled(attempt, launches: Iterable[tuple[tuple, dict]], kernel=None) -> None:
-    """A kernel is right only if a GPU's compiler accepts it; see `compiled_too`.
+    """A kernel is right only if a GPU's compiler accepts it.
 
     Raises:
         Mistake: it doesn't.
@@ -239,8 +197,8 @@ def _idea(text: str) -> str:
     )
 
 
-def run(attempt, grid: tuple[int, ...], *args, case: str, explain=lambda error: "", **constants) -> KernelRecording:
-    """Run the attempt on these arguments.
+def run_through(attempt, kernel, grid, *args, case: str, explain=lambda error: "", **constants) -> KernelRecording:
+    """Run a kernel that is the attempt, or calls it.
 
     Args:
         explain: `OutOfBounds` -> the idea that it violates; if it returns "", the message names mask and strides.
@@ -249,18 +207,10 @@ def run(attempt, grid: tuple[int, ...], *args, case: str, explain=lambda error: 
         Mistake: an address is outside the tensors, or Triton refused something that we can explain.
         NotImplementedError: the exercise isn't attempted yet.
     """
-    return run_through(attempt, attempt, grid, *args, case=case, explain=explain, **constants)
-
-
-def run_through(attempt, kernel, grid, *args, case: str, explain=lambda error: "", **constants) -> KernelRecording:
-    """Run a kernel that calls the attempt; see `run`."""
     refuse_undecorated(attempt)
     current_case.text = case
     try:
-        recording = record_kernel(kernel, grid, *args, **constants)
-        if recording.race and not _first_race.mistake:
-            _first_race.mistake = race_mistake(recording.race, case)
-        return recording
+        return record_kernel(kernel, grid, *args, **constants)
     except NotImplementedError:
         raise
     except OutOfBounds as error:
@@ -277,12 +227,6 @@ def run_through(attempt, kernel, grid, *args, case: str, explain=lambda error: "
             what = f"Triton refuses your code: {type(error).__name__}: {str(error)[:160]}"
             raise Mistake(what, case=case, idea=idea) from None
         raise
-
-
-def race_mistake(race: Race, case: str) -> Mistake:
-    """The mistake of an attempt whose results depend on which of two accesses comes first."""
-    what = f"{race}. On a GPU either may come first, and the result depends on it."
-    return Mistake(what, case=f"{case} {race.lines}".strip(), idea=RACE_WITHIN if race.is_within else RACE_BETWEEN)
 
 
 def refuse_undecorated(attempt) -> None:
@@ -344,31 +288,6 @@ def stored_anywhere(recording: KernelRecording) -> set[str]:
     return {access.tensor for program in recording.programs for access in program.accesses if access.kind == "store"}
 
 
-def refuse_wrong_tensors(recording: KernelRecording, wanted: str, case: str) -> None:
-    """The kernel must store to `wanted`, and to nothing else.
-
-    Raises:
-        Mistake: it doesn't.
-    """
-    stored = stored_anywhere(recording)
-    if stored - {wanted}:
-        name = min(stored - {wanted})
-        what = f"your kernel stores to `{name}`. Its result belongs in `{wanted}`."
-        raise Mistake(
-            what,
-            case=case,
-            idea=f"`tl.store({wanted} + ..., ...)`: the first argument is the destination. The caller still needs "
-            f"`{name}`.",
-        )
-    if wanted not in stored:
-        idea = (
-            f"A kernel returns nothing; what it doesn't store is lost. `tl.store({wanted} + offsets, result)`. If you "
-            "have such a line: is its mask False everywhere, or is it skipped? (Use pointers: stores through block "
-            "pointers aren't seen here.)"
-        )
-        raise Mistake(f"nothing was stored to `{wanted}`.", case=case, idea=idea)
-
-
 def ranges(numbers: list[int]) -> str:
     """Integers in words, consecutive ones together: "4 to 7", "0, 3 to 5"."""
     runs: list[list[int]] = []
@@ -384,9 +303,3 @@ def ranges(numbers: list[int]) -> str:
 def close(got: torch.Tensor, want: torch.Tensor, tolerance: float = 1e-4) -> bool:
     """Equal up to rounding; NaN equals nothing."""
     return torch.allclose(got.double(), want.double(), atol=tolerance, rtol=tolerance)
-
-
-def values_text(tensor: torch.Tensor, digits: int = 4) -> str:
-    """The first few values of a tensor, rounded."""
-    values = [f"{value:.{digits}g}" for value in tensor.flatten()[:6].tolist()]
-    return "[" + ", ".join(values + ["…"] * (tensor.numel() > 6)) + "]"

@@ -14,7 +14,8 @@ from typing import Any
 from lessons_lib.checks.endless import Looks, StuckCall
 
 TOTAL = 4  # a test of several cases may take so many times as long as one of them
-WAITING = 10  # and code that waits instead of computing so many times as long
+WAITING = 10  # and code that waits so many times as long; it computes for less than IDLE of this time
+IDLE = 0.05
 
 
 class TimeLimit(BaseException):
@@ -64,9 +65,11 @@ class Stopwatch:
     def in_all(self) -> float:
         return min(now - began for now, began in zip(self._now(), self.began))
 
-    @property
-    def on_the_clock(self) -> float:
-        return self._now()[0] - self.began[0]
+    def has_waited(self, seconds: float) -> bool:
+        """Whether so much time has passed, nearly all of it without computing. On a busy machine, code that computes
+        gets little of the processor, but more than code that waits takes."""
+        passed = self._now()[0] - self.began[0]
+        return passed > seconds and self.in_all < IDLE * passed
 
     @staticmethod
     def _now() -> tuple[float, float]:
@@ -115,7 +118,7 @@ def run_guarded(
     stdout, stderr = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = printed
     try:
-        with warnings.catch_warnings(), _displayed_to(printed):
+        with warnings.catch_warnings(), _displayed_to(printed), _one_thread():
             timed_out = not _finishes(thread, seconds, stopwatch, looks)
             is_slow = timed_out and stopwatch.of_case < seconds < stopwatch.in_all
             attempts = 0
@@ -141,7 +144,7 @@ def _finishes(thread: threading.Thread, seconds: float, stopwatch: Stopwatch, lo
     case = stopwatch.case_began
     while (left := min(seconds - stopwatch.of_case, TOTAL * seconds - stopwatch.in_all)) > 0:
         thread.join(max(min(left, seconds / 100), 0.01))
-        if not thread.is_alive() or stopwatch.on_the_clock > WAITING * seconds:
+        if not thread.is_alive() or stopwatch.has_waited(WAITING * seconds):
             break
         if stopwatch.case_began is not case:
             case, looks.calls = stopwatch.case_began, None
@@ -150,6 +153,22 @@ def _finishes(thread: threading.Thread, seconds: float, stopwatch: Stopwatch, lo
     if thread.is_alive():
         looks.look(thread.ident or 0)
     return not thread.is_alive()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch computes in one thread: with several on a busy machine, each waits for the others most of the time, and
+    the waiting counts as computing."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -119,8 +119,8 @@ class OutputProcessor:
             text = text_of(self.tokenizer, shown, self._decode_options(params)) if params.detokenize else ""
         # There is one more if the step failed after it was computed.
         logprobs = request.logprobs and request.logprobs[: len(tokens)]
-        reason = self._stop_reason(request)
-        return CompletionOutput(request.index, tokens, text, request.finish_reason, logprobs, reason)
+        found = self._stop_reason(request), request.num_draft_tokens, request.num_accepted_tokens
+        return CompletionOutput(request.index, tokens, text, request.finish_reason, logprobs, *found)
 
     def _stop_reason(self, request: Request) -> str | int | None:
         """The stop string, or the one of `stop_token_ids`, that ended it."""

@@ -39,6 +39,7 @@ class CompletionOutput:
         finish_reason: "stop" after a stop token or stop string, "length" at `max_tokens`, "abort", or "error".
         logprobs: one for each token, if they were asked for.
         stop_reason: the stop string, or the one of `stop_token_ids`, that ended it; None after the end token.
+        num_draft_tokens, num_accepted_tokens: guesses that were computed for it, and those of them that were right.
     """
 
     index: int
@@ -47,6 +48,8 @@ class CompletionOutput:
     finish_reason: str | None = None
     logprobs: FlatLogprobs | None = None
     stop_reason: str | int | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)

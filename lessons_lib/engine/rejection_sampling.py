@@ -11,18 +11,12 @@ def accept_or_redraw(
 ) -> list[int]:  # fmt: skip
     """Accept the first guesses and draw one more token, so that each has the distribution of the larger model.
 
-    A guess x that the draft drew with probability q(x) is accepted with probability min(1, p(x) / q(x)). Where it
-    isn't, the token is drawn from what p has more of than q: max(0, p - q), normalized.
-
     Args:
         draft: k guesses.
         draft_probs: [k][vocabulary], the distributions q that they were drawn from.
         probs: [k + 1][vocabulary], the larger model's distributions p in these places, and in the one behind.
         coin: function (probability) -> True with this probability.
         choose: function (weights) -> a token, drawn with a probability proportional to its weight.
-
-    Returns:
-        1 to k + 1 tokens.
     """
     for place, (guess, q, p) in enumerate(zip(draft, draft_probs, probs)):
         if not coin(min(1.0, p[guess] / q[guess])):

@@ -29,6 +29,7 @@ class Request(Sequence):
         texts: what each token added to the text that can be shown; None without a detokenizer.
         logprobs: of each token, if they were asked for.
         token_times: when each of the tokens that this engine computed arrived, in seconds on its clock.
+        num_draft_tokens, num_accepted_tokens: see CompletionOutput.
     """
 
     group: "RequestGroup" = field(kw_only=True, repr=False)
@@ -41,6 +42,8 @@ class Request(Sequence):
     texts: list[str] | None = field(default=None, repr=False)
     logprobs: FlatLogprobs | None = None
     token_times: list[float] = field(default_factory=list, repr=False)
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def num_output_tokens(self) -> int:

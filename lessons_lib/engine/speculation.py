@@ -204,8 +204,9 @@ class SpeculativeCore(EngineCore):
     def note(self, request: Request, num_guesses: int, num_right: int) -> None:
         """Count the guesses for a request, and forget what was computed behind the wrong ones."""
         self.num_drafts += 1
-        self.num_draft_tokens += num_guesses
-        self.num_accepted_tokens += num_right
+        for counts in (self, request):
+            counts.num_draft_tokens += num_guesses
+            counts.num_accepted_tokens += num_right
         self.lengths.note_draft(request, num_right)
         if not request.finish_reason:
             drop_guesses(self.scheduler, request)

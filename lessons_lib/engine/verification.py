@@ -11,9 +11,7 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
-def verify(
-    drafts: dict[Sequence, list[int]], logits: torch.Tensor, draw: Callable[..., int], pool: BlockPool
-) -> None:  # fmt: skip
+def verify(drafts: dict[Sequence, list[int]], logits: torch.Tensor, draw: Callable[..., int], pool: BlockPool) -> None:
     """Append the tokens that a pass brings, and forget what it computed for nothing.
 
     The pass computed one packed row: of each sequence the last token, and its guesses behind it. A sequence gets the
@@ -22,8 +20,7 @@ def verify(
     Args:
         drafts: sequence -> its guesses, perhaps none, in the order of the row. They aren't in `output_ids`.
         logits: [tokens of the row, vocabulary], behind each token of the row.
-        draw: function (logits of one token, sequence, place) -> the token that the model draws as token number `place`
-            of the sequence's completion, from 0 on.
+        draw: function (logits of one token, sequence, place in its completion, from 0) -> the model's own token.
         pool: the blocks that held only wrong guesses become free.
     """
     rows = iter(logits)

@@ -90,14 +90,9 @@ class RequestEnded:
     @classmethod
     def of(cls, output: RequestOutput) -> "RequestEnded":
         """The engine's output, without anything that belongs to the engine."""
-        return cls(
-            output.request_id,
-            len(output.prompt_ids),
-            output.num_cached_tokens,
-            output.completions,
-            output.prompt_logprobs,
-            error_text(output.error) if output.error else None,
-        )
+        error = error_text(output.error) if output.error else None
+        counts = len(output.prompt_ids), output.num_cached_tokens
+        return cls(output.request_id, *counts, output.completions, output.prompt_logprobs, error)
 
     @property
     def is_aborted(self) -> bool:

@@ -40,7 +40,7 @@ class PoolThatRollsBack(BlockPool):
         except KeyError:
             self.used.update(removed)
             raise ValueError(blocks) from None
-        self.free_queue += removed
+        self.free_queue.extend(removed)
 
 
 class PoolWithAList:

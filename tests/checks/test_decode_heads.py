@@ -2,19 +2,22 @@
 
 import answers
 import pytest
-from answers.lesson_07 import attend_newest_first, decoding
+from answers.lesson_07 import attend_newest_first
+from changed_kernels import changed
+
+from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
 
 @pytest.mark.parametrize(
     "pair, says",
     [
         ((".to(tl.float32)", ""), "Nearly right: in float32 it would pass"),
-        (("kv_head * stride_head", "kv_head * HEAD_DIM"), "HEAD_DIM is neither"),
+        (("kv_head * stride_head", "kv_head * HEAD_DIM"), "Slots and heads have their own strides"),
         (("head // GROUP", "0"), "KV head h starts"),
     ],
 )
 def test_mistakes_are_named_whichever_block_is_read_first(pair, says):
-    kernel = decoding(pair)
+    kernel = changed(decode_heads_kernel, pair)
     kernel.fn.__globals__["attend_blocks"] = attend_newest_first
     panel = answers.verdict("07.3", kernel)
     assert panel.kind == "wrong"

@@ -93,6 +93,14 @@ def test_of_two_mistakes_one_is_named():
     assert found.idea in ("The order stays.", "Refuse a negative limit.")
 
 
+def test_the_search_ends_with_the_mistake_that_explains_all():
+    tried = []
+    own = task(probes=())
+    own.known.append(Known("Never tried.", answer=lambda *case: tried.append(case)))
+    assert judged(lambda numbers, high: sorted(clamp(numbers, high)), own).idea == "The order stays."
+    assert not tried
+
+
 KEPT = []
 
 

@@ -10,6 +10,7 @@ import torch
 
 from lessons_lib.checks.exercise import Exercise, call, current_case
 from lessons_lib.checks.judge import describe, judge
+from lessons_lib.checks.sandbox import Stopwatch
 from lessons_lib.kernels import triton_setup
 
 SECONDS = 0.2
@@ -124,6 +125,24 @@ def test_each_case_has_its_own_time():
 
     assert "correct" in message(taking(0.03), test, seconds=0.2)
     assert "stopped after 0.4 seconds for all cases" in message(taking(0.08), test, seconds=0.1)
+
+
+@pytest.mark.parametrize("computed, has_waited", [(0.1, True), (9.0, False)])
+def test_code_that_gets_little_of_a_busy_machine_does_not_wait(monkeypatch, computed, has_waited):
+    now = [(0.0, 0.0), (60.0, computed)]
+    monkeypatch.setattr(Stopwatch, "_now", staticmethod(lambda: now[0] if len(now) == 1 else now.pop(0)))
+    assert Stopwatch().has_waited(50) == has_waited
+
+
+def test_an_answer_computes_in_one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        message(lambda: seen.append(torch.get_num_threads()))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("source", ["print(i)", "sys.stderr.write(f'{i}\\n')", "display(i)"])

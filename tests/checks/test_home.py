@@ -45,7 +45,7 @@ def test_what_a_lesson_calls_optional_is_in_its_last_section():
 
 def test_the_footer_counts_optional_exercises_apart():
     note_exercise("12.1", passed=True)
-    assert "Exercises: 1 of 2 solved; optional ones: 0 of 1" in str(Footer("12"))
+    assert "Exercises: 1 of 3 solved; optional ones: 0 of 1" in str(Footer("12"))
     without = next(page.number for page in released_pages() if page.exercises and not page.optional)
     assert "optional" not in str(Footer(without))
 

@@ -1,4 +1,4 @@
-"""Requests that count as good. The check of exercise 14.6 counts random logs."""
+"""Requests that count as good."""
 
 from dataclasses import replace
 

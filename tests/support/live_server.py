@@ -30,7 +30,8 @@ class LiveServer:
         front: its AsyncEngine.
     """
 
-    def __init__(self, **settings):
+    def __init__(self, parts=None, **settings):
+        self.parts = parts
         self.settings = ServerSettings(**{"model_name": MODEL, "access_log": False} | settings)
 
     def __enter__(self):
@@ -51,7 +52,8 @@ class LiveServer:
     async def _serve(self):
         self._loop = asyncio.get_running_loop()
         model, self.tokenizer = load_model(device="cpu")
-        with contextlib.closing(LLMEngine(model, self.tokenizer, EngineConfig(max_num_seqs=16))) as self.engine:
+        config = EngineConfig(max_num_seqs=16)
+        with contextlib.closing(LLMEngine(model, self.tokenizer, config, parts=self.parts)) as self.engine:
             self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))
             served = ServedModel.of(self.settings.model_name, model.config, self.tokenizer)
             app = create_app(self.front, self.settings, served)

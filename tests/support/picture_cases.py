@@ -35,15 +35,9 @@ from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.recording.server_turns import ServerMoment
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.recording.verified_passes import VerifiedRow
 from lessons_lib.serving.all_reduce import all_reduce
-from lessons_lib.viz.batches import (
-    draw_packed_step,
-    draw_padded_batch,
-    draw_slot_rows,
-    draw_verified_pass,
-    watch_packing,
-)
+from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows, watch_packing
+from lessons_lib.viz.batches.verified_pass import VerifiedRow, draw_verified_pass
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
 from lessons_lib.viz.charts import (
     RooflinePoint,
@@ -67,7 +61,7 @@ from lessons_lib.viz.replicas import (
     watch_all_reduce,
     watch_streams,
 )
-from lessons_lib.viz.serving import LoadPoint, draw_load, draw_server, watch_server
+from lessons_lib.viz.serving import LoadPoint, draw_endings, draw_load, draw_server, watch_server
 from lessons_lib.viz.softmax import draw_rescaling, draw_softmax_step
 from lessons_lib.viz.stale_graph import draw_stale_graph
 from lessons_lib.viz.timelines import draw_compare, draw_gantts, draw_timeline
@@ -379,6 +373,7 @@ PICTURES = {
     "launches": lambda: draw_launches(310),
     "stale graph": lambda: draw_stale_graph(),
     "launches played": lambda: watch_launches().pictures[-1],
+    "endings": lambda: draw_endings(),
     "server": of_stepper(lambda: watch_server(SERVER_MOMENTS)),
     "server alone": lambda: draw_server(SERVER_MOMENTS[:1], 0),
 }  # fmt: skip

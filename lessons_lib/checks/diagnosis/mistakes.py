@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 MARKS = ("~ ", "= ", "- ", "+ ")
+DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class StalePatch(LookupError):
@@ -73,7 +74,8 @@ def source_of(function: Any) -> str:
     source = textwrap.dedent(inspect.getsource(function))
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) and len(node.body) > 1:
+        has_docstring = isinstance(node, DOCUMENTED) and ast.get_docstring(node)
+        if has_docstring and len(node.body) > 1:
             first, last = node.body[0].lineno - 1, node.body[0].end_lineno
             lines[first:last] = [""] * len(lines[first:last])
     return "\n".join(line for line in lines if line.strip())

@@ -1,7 +1,8 @@
 """`Task`: judges an answer by its reference, and names the known mistake whose behavior is the answer's."""
 
 import importlib
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from lessons_lib.checks.exercise import Mistake, current_case
 
 CLEAR = 0.4
 LOOKED_AT = 6  # failing cases in which every known mistake is tried; those that never agree are left out
+PATIENCE = 0.6  # seconds of computing in which these are tried, if no known mistake does all that the answer does
 Failures = dict[int, Step]  # of an answer that differs from the reference: case -> the first step that does
 KEPT = (
     "The same calls give something else the second time. Your code keeps something between calls or between objects: a "
@@ -132,14 +134,22 @@ class Task:
 
     def named(self, failures: Failures, tried: int) -> "Wrong | None":
         """The known mistake that fails where the answer does, and in the same way; None if none is near. Only the first
-        cases count, as many as were tried.
+        cases count, as many as were tried. One that does in all cases what the answer does ends the search.
 
         A failure that many mistakes have in common says little, so it counts less.
         """
+        current_case.begins()  # the time that this takes isn't the answer's
         first = sorted(failures)[:LOOKED_AT]
-        near = [each for each in self.wrong if each.does(first[0], failures[first[0]])]
+        near = []
+        for each in self.wrong:
+            if each.does(first[0], failures[first[0]]):
+                if each.is_it(failures, tried):
+                    return each
+                near.append(each)
         if not any(all(each.does(index, failures[index]) for index in first) for each in near):
-            near = [each for each in self.wrong if any(each.does(index, failures[index]) for index in first)]
+            tries = within(PATIENCE, self.wrong)
+            near = [each for each in tries if any(each.does(index, failures[index]) for index in first)]
+        near = [each for each in within(PATIENCE, near) if each.likeness(failures, tried)]
         weights = {}
         for index, step in failures.items():
             kinds = {each.known.why for each in near if each.does(index, step)}
@@ -230,6 +240,13 @@ class Wrong:
         """Whether it goes wrong in a case in this way."""
         return alike(self.failure(index), step)
 
+    def is_it(self, failures: Failures, tried: int) -> bool:
+        """Whether it does in every case what an answer does."""
+        return all(
+            self.does(index, failures[index]) if index in failures else self.failure(index) is None
+            for index in range(tried)
+        )
+
     def explains(self, failures: Failures, tried: int) -> bool:
         """Whether an answer goes wrong in the same way wherever it does."""
         own = {index: self.failure(index) for index in range(tried)}
@@ -243,6 +260,15 @@ class Wrong:
         only_it = [index for index in range(tried) if index not in failures and self.failure(index) is not None]
         others += len(only_it) / max(1, len(only_it) + len(failures))
         return agreed / (agreed + others) if agreed else 0.0
+
+
+def within(seconds: float, wrong: "list[Wrong]") -> "Iterator[Wrong]":
+    """As many of the mistakes as can be tried in a time; what they do is kept for the next answer."""
+    began = time.process_time()
+    for each in wrong:
+        yield each
+        if time.process_time() - began > seconds:
+            return
 
 
 def alike(one: Step | None, other: Step) -> bool:

@@ -1,7 +1,7 @@
 """02.2, `serve`: only what can be seen of the loop counts, its passes and the answers."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     late = [(number, request_of(asked, case)) for number, asked in case.late]
     requests = [request_of(asked, case) for asked in case.asked]
     batch = SlotBatch(model, SlotCache(model, case.num_slots, 64), case.prefill_step, deque(requests))
-    compute, passes = batch.forward, []
+    compute, passes = remembered(batch, case), []
     most = 6 + len(watch.wanted[0].seen["the passes"]) if watch.wanted else 100
 
     def forward(slots: range, tokens: list[list[int]], positions: list[list[int]]) -> list[int]:
@@ -77,6 +77,25 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     with own_passes(model):
         watch("`serve(batch)`", attempt, batch, look=look, returns=lambda got: None)
+
+
+KNOWN: dict[tuple[str, ...], list[int]] = {}  # the case and all passes so far -> what the last one returned
+
+
+def remembered(batch: SlotBatch, case: Case) -> Callable[[range, list[list[int]], list[list[int]]], list[int]]:
+    """`batch.forward`, which computes nothing that the same passes have computed before: many answers begin alike."""
+    compute, history, due = batch.forward, [repr(case)], []
+
+    def forward(*inputs: Any) -> list[int]:
+        history.append(repr(inputs))
+        due.append(inputs)
+        if tuple(history) not in KNOWN:
+            while due:
+                result = compute(*due.pop(0))
+            KNOWN[tuple(history)] = result
+        return KNOWN[tuple(history)][:]
+
+    return forward
 
 
 def request_of(asked: Asked, case: Case) -> Request:

@@ -1,167 +1,219 @@
-"""Judges 07.1, `add_kernel`: each program adds its own elements, and none past the last."""
+"""07.1, `add_kernel`: each program adds its own elements, and none past the last."""
 
-from random import Random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.kernels import close, compiled_too, ranges, refuse_wrong_tensors, run, touched, values_text
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.kernels import compiles, launch, near
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.kernels import RACE_WITHIN, ranges, stored_anywhere, touched
 
-# (n_elements, elements in the tensors, BLOCK), smallest first.
-CASES = ((4, 4, 4), (8, 8, 4), (2, 6, 4), (3, 3, 4), (10, 10, 4), (10, 13, 4), (1, 1, 8))
 UNTOUCHED = -7.0
 
 
-def check_add_kernel(attempt) -> None:
-    x = torch.zeros(8)
-    compiled_too(lambda: _check_results(attempt), attempt, ((x, x, x, 8), dict(BLOCK=4)))
+@dataclass(frozen=True)
+class Case:
+    """`n_elements` of tensors with `size`; `digits` are added to each, 1/3 has more than 16 bits can hold."""
+
+    n_elements: int
+    size: int
+    block: int
+    digits: float = 0.0
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def programs(self) -> int:
+        return -(-self.n_elements // self.block)
 
 
-def _check_results(attempt) -> None:
-    for n_elements, size, block in CASES:
-        _check_case(attempt, n_elements, size, block)
-    rng = Random(1)
-    for _ in range(4):
-        n_elements = rng.randint(1, 70)
-        _check_case(attempt, n_elements, n_elements + rng.choice((0, 5)), rng.choice((1, 8, 16)))
-    _check_case(attempt, 3, 3, 4, digits=1 / 3)
-    _check_case(attempt, 3, 3, 4, digits=1 / 3, dtype=torch.float64)
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    x = torch.arange(1.0, case.size + 1, dtype=case.dtype) + case.digits
+    y = 10 * torch.arange(1.0, case.size + 1, dtype=case.dtype) + 0.5 + case.digits
+    out = torch.full((case.size,), UNTOUCHED, dtype=case.dtype)
+    want = out.clone()
+    want[: case.n_elements] = (x + y)[: case.n_elements]
+
+    is_exact = case.dtype == torch.float64
+
+    def look(recording: Any) -> dict[str, Any]:
+        def missing(program: Any, name: str) -> str:
+            own = range(program.ids[0] * case.block, min((program.ids[0] + 1) * case.block, case.n_elements))
+            return ranges(sorted({*own} - {*touched(recording, program, "load", name)}))
+
+        return {
+            "the tensors that are stored to": sorted(stored_anywhere(recording)),
+            "what each program stores": Shown(
+                " | ".join(ranges(touched(recording, each, "store", "out")) for each in recording.programs)
+            ),
+            "the elements of `x` that each program lacks": [Shown(missing(each, "x")) for each in recording.programs],
+            "the elements of `y` that each program lacks": [Shown(missing(each, "y")) for each in recording.programs],
+            "out": near(out, want, 1e-6),
+            "the digits of `out`": Shown("float32's" if is_exact and (out - want).abs().max() > 1e-12 else "all there"),
+            "the race": Shown(recording.race or "none"),
+        }
+
+    launch(
+        watch, "`add_kernel`", attempt, attempt, (case.programs,), x, y, out, case.n_elements, BLOCK=case.block,
+        look=look, explain=outside,
+    )  # fmt: skip
 
 
-def _check_case(attempt, n_elements: int, size: int, block: int, digits: float = 0.0, dtype=torch.float32) -> None:
-    """`digits`: added to each element; 1/3 has more digits than 16 bits can hold."""
-    programs = -(-n_elements // block)
-    more = f" of tensors with {size}" if size > n_elements else ""
-    case = f"{n_elements} elements{more}, BLOCK = {block}: {programs} program{'s' if programs > 1 else ''}."
-    case += " The tensors are float32, with digits that 16 bits can't hold." if digits else ""
-    if dtype == torch.float64:
-        case = case.replace("float32", "float64").replace("16 bits", "float32")
-    x = torch.arange(1.0, size + 1, dtype=dtype) + digits
-    y = 10 * torch.arange(1.0, size + 1, dtype=dtype) + 0.5 + digits
-    out = torch.full((size,), UNTOUCHED, dtype=dtype)
-    explain = lambda error: _out_of_bounds(error, n_elements, block)  # noqa: E731
-    recording = run(attempt, (programs,), x, y, out, n_elements, BLOCK=block, case=case, explain=explain)
-    refuse_wrong_tensors(recording, "out", case)
-    for index, program in enumerate(recording.programs):
-        want = list(range(index * block, min((index + 1) * block, n_elements)))
-        stored = touched(recording, program, "store", "out")
-        if stored != want:
-            loaded = touched(recording, program, "load", "x")
-            mistake = _wrong_offsets(index, want, stored, loaded, n_elements, block, case)
-            rest = [other for other in recording.programs if other is not program]
-            if stored == list(range(n_elements)) and not any(
-                touched(recording, other, "store", "out") for other in rest
-            ):
-                idea = (
-                    f"Program {index} does everything, and the others do nothing, so nothing runs at the same time. "
-                    "Each program does only its own part; no `if` on the program id and no loop are needed."
-                )
-                mistake = Mistake(mistake.what, case=case, idea=idea)
-            raise mistake
-        for name in ("x", "y"):
-            loaded = touched(recording, program, "load", name)
-            if not set(want) <= set(loaded):
-                what = f"program {index} should load elements {ranges(want)} of `{name}`; yours loads {ranges(loaded)}."
-                idea = (
-                    "Use the same offsets in all three: `x + offsets`, `y + offsets`, `out + offsets`. Here one of "
-                    f"them doesn't move to program {index}'s part."
-                )
-                if not loaded:
-                    idea = f"`tl.load({name} + offsets, mask=...)` gets the elements; `{name}` alone is an address."
-                    other = "y" if name == "x" else "x"
-                    if sum((access.kind, access.tensor) == ("load", other) for access in program.accesses) > 1:
-                        idea = f"You load `{other}` twice, and no element of `{name}`."
-                raise Mistake(what, case=case, idea=idea)
-    _check_sums(out[:n_elements], x[:n_elements], y[:n_elements], case)
+def outside(error: Any) -> str:
+    return (
+        "The last program's tile goes past the last element. Give each `tl.load` and the `tl.store` "
+        "`mask=offsets < n_elements`; the offsets of program i begin at i × BLOCK."
+    )
 
 
-def _out_of_bounds(error, n_elements: int, block: int) -> str:
-    if block < n_elements and error.number < error.count + block:  # the cases with one program come before
-        return (
-            "With one program yours is right, so there is a mask. Does it compare the place in the tile, "
-            "`tl.arange(0, BLOCK)`? Compare the element's offset, which begins at the program's first element: "
-            "`offsets < n_elements`."
-        )
-    if error.kind == "store":
-        return (
-            f"The last program's tile goes up to offset {-(-n_elements // block) * block - 1}, but there are only "
-            f"{n_elements} elements. Without a mask `tl.store` writes the whole tile. Give it "
-            "`mask=offsets < n_elements`."
-        )
-    if error.number < error.count + block:
-        return (
-            f"The last element is {n_elements - 1}, and the last program's tile goes further. "
-            f"`tl.load({error.tensor} + offsets, mask=offsets < n_elements)` leaves out the rest."
-        )
-    return "The offsets are too large. Program i starts at i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
+def tell(case: Case) -> str:
+    more = f" of tensors with {case.size}" if case.size > case.n_elements else ""
+    plural = "s" if case.programs > 1 else ""
+    kind = f" The tensors are {str(case.dtype).removeprefix('torch.')}, with many digits." if case.digits else ""
+    return f"{case.n_elements} elements{more}, BLOCK = {case.block}: {case.programs} program{plural}.{kind}"
 
 
-def _wrong_offsets(index: int, want, stored, loaded, n_elements: int, block: int, case: str) -> Mistake:
-    what = f"program {index} should store elements {ranges(want)}; yours stores {ranges(stored)}."
-    idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last one that exists."
-    if index and stored == list(range(min(block, n_elements))) and loaded == want:
-        idea = "The loads are right, but all programs store to the same elements: `out + offsets`, as for `x`."
-    elif index and stored == list(range(min(block, n_elements))):
-        idea = "All programs add the same elements. They differ only in their id: start at `tl.program_id(0) * BLOCK`."
-    elif index and stored == list(range(index, min(index + block, n_elements))):
-        idea = (
-            "Each program starts one element after the previous one, so they overlap. A program has BLOCK elements: "
-            "multiply `tl.program_id(0)` by BLOCK."
-        )
-    elif set(stored) > set(want) and len(stored) == n_elements:
-        idea = (
-            "One program does everything, and the others do it all again at the same time. Each program does only its "
-            "own part; no loop is needed."
-        )
-    elif stored and stored[-1] == n_elements:
-        idea = f"Offsets count from 0, so the last element is {n_elements - 1}: `offsets < n_elements`, not `<=`."
-    elif set(stored) > set(want):
-        idea = (
-            "Elements from `n_elements` on aren't yours to write. The mask of `tl.store` is `offsets < n_elements`, "
-            f"with the argument `n_elements`, {n_elements} here; and the mask of a load applies to that load only."
-        )
-    elif stored == want[:-1]:
-        idea = "The last element is left out. The mask should be `offsets < n_elements`."
-    elif block != 4 and stored == list(range(4 * index, min(4 * index + 4, n_elements))):
-        idea += f" Is the 4 of the example in your code? BLOCK is {block} here."
-    elif not stored:
-        idea = "Its mask is False everywhere, or it never reaches `tl.store`."
-        if index:
-            idea += (
-                f" The offsets of program {index} should be {ranges(want)}, all of them below `n_elements`, "
-                f"{n_elements}. What are yours, and what does your mask compare them with?"
-            )
-    return Mistake(what, case=case, idea=idea)
-
-
-def _check_sums(got, x, y, case: str) -> None:
-    if got.dtype == torch.float64 and close(got, x + y, 1e-6):
-        if float((got - x - y).abs().max()) > 1e-12:
-            what = f"out should be {values_text(x + y, 12)}; yours is {values_text(got, 12)}."
-            idea = "The difference is as small as rounding to float32. Leave the dtype that the tensors have."
-            raise Mistake(what, case=case, idea=idea)
-        return
-    if close(got, x + y, 1e-6):
-        return
-    idea = "Load both, add the two tiles, and store the sum."
-    if close(got, x + y + UNTOUCHED):
-        idea = f"You added to what `out` held before, here {UNTOUCHED:g}. Store x + y alone."
-    for formed, name in (
-        (x - y, "x − y"),
-        (x * y, "x × y"),
-        (x, "x alone"),
-        (y, "y alone"),
-        (x + x, "x + x"),
-        (y + y, "y + y"),
+def cases() -> Iterator[Case]:
+    for n_elements, size, block in (
+        *((4, 4, 4), (8, 8, 4), (2, 6, 4), (3, 3, 4), (10, 10, 4), (10, 13, 4), (1, 1, 8), (9, 9, 8), (33, 40, 16)),
+        (3, 3, 1),
     ):
-        if close(got, formed):
-            idea = f"What you stored is {name}."
-    digits = 4
-    if close(got, x + y, 5e-3):
-        digits = 6
-        idea = (
-            "Nearly right: the difference is as small as rounding to 16 bits. Do you convert something? Leave the "
-            "dtype that the tensors have."
-        )
-    what = f"out should be {values_text(x + y, digits)}; yours is {values_text(got, digits)}."
-    raise Mistake(what, case=case, idea=idea)
+        yield Case(n_elements, size, block)
+    yield Case(3, 3, 4, digits=1 / 3)
+    yield Case(3, 3, 4, digits=1 / 3, dtype=torch.float64)
+
+
+MISTAKES = """
+All programs add the same elements. They differ only in their id, on axis 0: start at `tl.program_id(0) * BLOCK`.
+~ tl.program_id(0) * BLOCK + tl => tl
+or
+~ tl.program_id(0) => tl.program_id(1)
+Each program starts one element after the previous one, so they overlap. A program has BLOCK elements: multiply
+`tl.program_id(0)` by BLOCK.
+~ * BLOCK + => +
+The offsets of program i begin at i × BLOCK. Yours begin at i × `n_elements`, past the last element.
+~ * BLOCK + => * n_elements +
+Is the 4 of the example in your code? A tile has BLOCK elements.
+~ * BLOCK + tl.arange(0, BLOCK) => * 4 + tl.arange(0, 4)
+~ offsets < n_elements => (offsets < n_elements)
+The mask compares the element's offset, which begins at the program's first element, not the place in the tile.
+~ offsets < n_elements => tl.arange(0, BLOCK) < n_elements
+Offsets count from 0, so the last element is `n_elements` − 1: `offsets < n_elements`, not `<=`.
+~ offsets < n_elements => offsets <= n_elements
+The last element is left out: `offsets < n_elements`.
+~ offsets < n_elements => offsets < n_elements - 1
+The mask compares with the argument `n_elements`. Is a number of the example in your code?
+~ offsets < n_elements => offsets < 10
+The mask compares offsets with `n_elements`. You compare them with the length of a tile.
+~ offsets < n_elements => offsets < BLOCK
+A mask applies to its own load or store only: give both loads `mask=mask`. The last tile may go past the last element.
+~ tl.load(x + offsets, mask=mask) => tl.load(x + offsets)
+or
+~ tl.load(y + offsets, mask=mask) => tl.load(y + offsets)
+Without a mask `tl.store` writes the whole tile, and elements from `n_elements` on aren't yours to write. An `if` on a
+tile is no mask: the interpreter takes it for True, and the compiler refuses it.
+~ total, mask=mask => total
+or
+~ , mask=mask) => )
+or
+- tl.store
++ if mask:
++     tl.store(out + offsets, total)
+The last tile needn't be full: its elements are added, too.
+- tl.store
++ if tl.program_id(0) * BLOCK + BLOCK <= n_elements:
++     tl.store(out + offsets, total, mask=mask)
+The loads are right, but all programs store to the same elements: `out + offsets`, as for `x`.
+~ out + offsets => out + tl.arange(0, BLOCK)
+Use the same offsets in all three. Here one of the loads doesn't move to the program's part.
+~ x + offsets => x + tl.arange(0, BLOCK)
+or
+~ y + offsets => y + tl.arange(0, BLOCK)
+You subtract. Add them.
+~ + tl.load(y => - tl.load(y
+You multiply. Add them.
+~ + tl.load(y => * tl.load(y
+You load `x` twice, and no element of `y`.
+~ tl.load(y => tl.load(x
+You load `y` twice, and no element of `x`.
+~ tl.load(x => tl.load(y
+You store one of the two alone.
+~ + tl.load(y + offsets, mask=mask) => + 0 * tl.load(y + offsets, mask=mask)
+or
+~ tl.load(x + offsets, mask=mask) => 0 * tl.load(x + offsets, mask=mask)
+You add to what `out` held before. Store x + y alone.
+~ total, mask => total + tl.load(out + offsets, mask=mask), mask
+The first argument of `tl.store` is the destination: `out + offsets`. The caller still needs what you overwrite.
+~ tl.store(out => tl.store(x
+or
+~ tl.store(out => tl.store(y
+A kernel returns nothing: what it doesn't store is lost.
+- tl.store
++ return total
+Load the values first: you compute with an address.
+~ tl.load(x + offsets, mask=mask) => (x + offsets)
+or
+~ tl.load(y + offsets, mask=mask) => (y + offsets)
+You store all elements to one address: `out + offsets`.
+~ out + offsets => out
+Leave the dtype that the tensors have: you convert to 16 bits, and digits are lost.
+~ total, mask => total.to(tl.float16), mask
+or
+~ tl.load(y + offsets, mask=mask) => tl.load(y + offsets, mask=mask).to(tl.float16)
+Leave the dtype that the tensors have: you convert to float32, and digits of float64 are lost.
+~ total, mask => total.to(tl.float32), mask
+One program does everything. Each does only its own part; no loop over tiles and no `if` on the program id is needed.
+- offsets = ... tl.store
++ for first in range(0, n_elements, BLOCK):
++     offsets = first + tl.arange(0, BLOCK)
++     mask = offsets < n_elements
++     tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
+or
+- offsets = ... tl.store
++ if tl.program_id(0) == 0:
++     for first in range(0, n_elements, BLOCK):
++         offsets = first + tl.arange(0, BLOCK)
++         mask = offsets < n_elements
++         tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
+"""
+
+
+def tensors() -> tuple[tuple, dict]:
+    x = torch.zeros(8)
+    return (x, x, x, 8), dict(BLOCK=4)
+
+
+TASK = Task(
+    reference="lessons_lib.kernels.basics:add_kernel",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES),
+    about={
+        "the tensors that are stored to": "`tl.store(out + offsets, total, mask=mask)`. If you have such a line: is "
+        "its mask False everywhere, or is it skipped? (Use pointers: stores through block pointers aren't seen here.)",
+        "what each program stores": "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last.",
+        "out": "Load both, add the two tiles, and store the sum. Leave the dtype that the tensors have.",
+        "the race": RACE_WITHIN,
+    },
+    probes=(compiles(tensors(), kernel=lambda attempt: attempt),),
+)
+
+EXERCISE = Exercise(
+    id="07.1",
+    title="addition, one tile per program",
+    reference=TASK.reference,
+    test=TASK,
+    points=1,
+    hints=(
+        "Start from `double_kernel`. Which of its lines touch memory, and which offsets of program 2 would be wrong "
+        "with ten elements?",
+        "Four steps: the offsets of this program's tile, a mask that is True where an offset is below `n_elements`, "
+        "the sum of two loads, a store. All loads and stores use the same offsets and the same mask.",
+        "`offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)` and `mask = offsets < n_elements`. Then "
+        "`tl.load(x + offsets, mask=mask)`, the same for y, and `tl.store(out + offsets, ..., mask=mask)`.",
+    ),
+)

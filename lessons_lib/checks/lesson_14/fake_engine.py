@@ -1,123 +1,90 @@
-"""An engine that computes nothing and keeps books: who calls it, from where, and which blocks are in use."""
+"""An engine that computes nothing and keeps books for 14.2: who calls it, from where, and which blocks are in use."""
 
 import asyncio
-import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from lessons_lib.checks.lesson_14.virtual_loop import Spinning, VirtualLoop
+from lessons_lib.serving.mailbox import Mailbox
 
 STEP_SECONDS = 0.005  # on the virtual clock
-NUM_BLOCKS = 8
-MOST_ASKED = 100
+MOST_ASKED = 10
+Command = tuple[Any, ...]  # ("add", id, steps) or ("abort", id)
+
+OTHER_THREAD = "`engine.turn` was called in another thread than that of the executor that your coroutine was given."
+NO_THREAD = "`engine.turn` was called outside of the executor that your coroutine was given."
+AFTER_CLOSE = "a turn began after `engine.close()`."
+CLOSED_IN_THREAD = "`engine.close()` was called in the executor's thread."
+CLOSED_IN_TURN = "`engine.close()` was called while a turn was still running in the executor's thread."
+SECOND_CALL = "your code gave the executor another call while a turn was still running."
+BLOCKED = "your coroutine waited for a turn without `await`, and then took another one."
 
 
 class FakeEngine:
-    """What the owner's loop knows of an EngineLoop. A command is ("add", id, steps) or ("abort", id).
+    """What the owner's loop knows of an EngineLoop.
 
     Attributes:
-        open: ids of requests that have not ended.
+        open: the steps that each request still needs.
         turns: the commands of each turn.
-        empty_turns: how many turns had neither commands nor requests.
-        faults: what the caller did wrong, each with the idea behind it.
+        faults: what the caller did wrong.
         fail_at: number of the turn that raises, counted from 1; 0 for none.
     """
 
-    def __init__(self, fail_at: int = 0):
-        self.steps_left: dict[str, int] = {}
-        self.blocks: dict[str, list[int]] = {}
-        self.free = deque(range(NUM_BLOCKS))
-        self.turns: list[list[tuple]] = []
-        self.returned: list[list[tuple]] = []
-        self.faults: list[tuple[str, str]] = []
-        self.empty_turns, self.fail_at = 0, fail_at
-        self.is_closed = False
-        self.executor: TimedExecutor | None = None
-        self.elsewhere: TimedExecutor | None = None  # for attempts that don't use the executor
+    def __init__(self, loop: VirtualLoop, fail_at: int = 0):
+        self.open: dict[str, int] = {}
+        self.turns: list[list[Command]] = []
+        self.faults: list[str] = []
+        self.fail_at, self.is_closed = fail_at, False
+        self.executor, self.elsewhere = TimedExecutor(loop, self.faults), TimedExecutor(loop, self.faults)
+        loop.set_default_executor(self.elsewhere)
 
-    @property
-    def open(self) -> set[str]:
-        return set(self.steps_left)
-
-    def turn(self, commands) -> list[tuple]:
-        commands = list(commands)
-        if self.elsewhere is not None and self.elsewhere.is_running:
-            self.faults.append(
-                (
-                    "`engine.turn` was called in another thread than that of the executor that your coroutine was given.",  # noqa: E501
-                    "`executor` has one thread, and no other may enter the engine. `asyncio.to_thread` and an executor of "  # noqa: E501
-                    "`None` use threads that all parts of the program share.",
-                )
-            )
-        elif self.executor is None or not self.executor.is_running:
-            self.faults.append(
-                (
-                    "`engine.turn` was called outside of the executor that your coroutine was given.",
-                    "A turn takes as long as a forward pass. In the event loop's own thread, no other coroutine runs in "  # noqa: E501
-                    "that time: `await loop.run_in_executor(executor, engine.turn, commands)`.",
-                )
-            )
+    def turn(self, commands: list[Command]) -> list[tuple]:
+        if self.elsewhere.is_running:
+            self.faults.append(OTHER_THREAD)
+        elif not self.executor.is_running:
+            self.faults.append(NO_THREAD)
         if self.is_closed:
-            self.faults.append(("a turn began after `engine.close()`.", "Close the engine last, when no turn follows."))
-        self.turns.append(commands)
-        self.empty_turns += not commands and not self.steps_left
-        events = [event for command in commands for event in self._carry_out(command)]
+            self.faults.append(AFTER_CLOSE)
+        if len(self.turns) > 50:
+            raise Spinning
+        self.turns.append(list(commands))
+        events = [event for command in self.turns[-1] for event in self._carry_out(*command)]
         if len(self.turns) == self.fail_at:
             raise RuntimeError("the GPU is gone")
-        for id in list(self.steps_left):
-            self.steps_left[id] -= 1
-            events.append(("token", id))
-            if not self.steps_left[id]:
-                self._end(id)
-                events.append(("ended", id))
-        self.returned.append(events)
+        for name in list(self.open):
+            self.open[name] -= 1
+            events.append(("token", name))
+            if not self.open[name]:
+                del self.open[name]
+                events.append(("ended", name))
         return events
 
     def close(self) -> None:
-        if self.executor is not None and self.executor.is_running:
-            self.faults.append(
-                (
-                    "`engine.close()` was called in the executor's thread.",
-                    "The thread has to leave the engine first: `executor.shutdown()`. After that, call "
-                    "`engine.close()` in the coroutine itself, without an `await`, which a cancellation could end.",
-                )
-            )
-        elif self.executor is not None and self.executor.is_busy:
-            self.faults.append(
-                (
-                    "`engine.close()` was called while a turn was still running in the executor's thread.",
-                    "Cancelling the coroutine doesn't stop the thread: it is still in the engine. Two threads in one "
-                    "engine step on each other's toes, so wait for it first: `executor.shutdown(wait=True)`.",
-                )
-            )
-        for id in list(self.steps_left):
-            self._end(id)
-        self.is_closed = True
+        if self.executor.is_running:
+            self.faults.append(CLOSED_IN_THREAD)
+        elif self.executor.queue:
+            self.faults.append(CLOSED_IN_TURN)
+        self.open, self.is_closed = {}, True
 
-    def audit(self) -> int:
-        """How many blocks are in use."""
-        return NUM_BLOCKS - len(self.free)
+    def _carry_out(self, what: str, name: str, steps: int = 0) -> list[tuple]:
+        if what == "add":
+            self.open[name] = steps
+            return [("accepted", name)]
+        return [("ended", name)] if self.open.pop(name, 0) else []
 
-    def _carry_out(self, command: tuple) -> list[tuple]:
-        if command[0] == "add":
-            _, id, steps = command
-            if id in self.steps_left:
-                self.faults.append(
-                    (
-                        f"the command {command} was carried out twice.",
-                        "Each turn gets what has arrived since the last one. Start each turn with a new list.",
-                    )
-                )
-                return []
-            self.steps_left[id] = steps
-            self.blocks[id] = [self.free.popleft()]
-            return [("accepted", id)]
-        if command[1] in self.steps_left:
-            self._end(command[1])
-            return [("ended", command[1])]
-        return []
 
-    def _end(self, id: str) -> None:
-        del self.steps_left[id]
-        self.free.extend(self.blocks.pop(id))
+class Commands(Mailbox[Command]):
+    """Notices a loop that takes from it again and again once it is closed: that never lets the event loop run."""
+
+    num_vain = 0
+
+    async def take(self) -> list[Command]:
+        self.num_vain += self.is_closed
+        if self.num_vain > MOST_ASKED:
+            raise Spinning
+        return await super().take()
 
 
 class Waiters(list):
@@ -127,20 +94,24 @@ class Waiters(list):
         super().__init__()
         self.future = future
 
-    def append(self, waiter) -> None:
+    def append(self, waiter: Any) -> None:
         super().append(waiter)
         self.future.executor.finish(self.future)
 
 
 class TimedFuture(Future):
-    """A future for which the virtual thread can be waited without `await`: the clock stands still meanwhile."""
+    """A future for which the virtual thread can be waited without `await`: the clock stands still meanwhile.
+
+    Attributes:
+        asked_in, num_asked: the round of the event loop in which `done` was called, and how often.
+    """
+
+    asked_in: Any = None
+    num_asked = 0
 
     def __init__(self, executor: "TimedExecutor"):
         super().__init__()
-        self.executor = executor
-        self.second_call: tuple[str, str] | None = None  # the fault, if a turn was still running
-        self._waiters = Waiters(self)
-        self.asked_in, self.num_asked = None, 0  # the round of the event loop in which `done` was called, how often
+        self.executor, self._waiters = executor, Waiters(self)
 
     def done(self) -> bool:
         """A caller that asks again and again in one round of the event loop blocks it, until the thread has ended."""
@@ -153,11 +124,11 @@ class TimedFuture(Future):
             self.executor.finish(self)
         return super().done()
 
-    def result(self, timeout=None):
+    def result(self, timeout: float | None = None) -> Any:
         self.executor.finish(self)
         return super().result(timeout)
 
-    def exception(self, timeout=None):
+    def exception(self, timeout: float | None = None) -> BaseException | None:
         self.executor.finish(self)
         return super().exception(timeout)
 
@@ -166,43 +137,27 @@ class TimedExecutor(ThreadPoolExecutor):
     """One "thread" on the virtual clock: a call takes STEP_SECONDS, and its result is there at the end.
 
     Like a thread, it can't be cancelled: a call that has begun goes on, even if its caller no longer waits for it.
+
+    Attributes:
+        queue: calls that have begun or wait.
+        has_blocked: whether a caller has waited for a call without `await`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: FakeEngine):
+    def __init__(self, loop: VirtualLoop, faults: list[str]):
         super().__init__(1)
-        self.loop, self.engine = loop, engine
-        self.queue: deque[tuple[TimedFuture, object]] = deque()
+        self.loop, self.faults = loop, faults
+        self.queue: deque[tuple[TimedFuture, Callable[[], Any]]] = deque()
         self.timer: asyncio.TimerHandle | None = None
-        self.is_running = self.is_shut = False
-        self.has_blocked = False  # whether a caller has waited for a call without `await`
+        self.is_running = self.is_shut = self.has_blocked = False
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call has begun or waits, and hasn't returned."""
-        return bool(self.queue)
-
-    def submit(self, function, /, *args, **kwargs) -> Future:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         if self.is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        if threading.get_ident() != self.loop._thread_id:
-            raise RuntimeError("submit was called in another thread")
-        second_call = None
         if self.queue:
-            second_call = (
-                "your code gave the executor another call while a turn was still running.",
-                "Wait for each turn before you start the next: `await` what `run_in_executor` returns. And to wait "
-                "for the last turn before you clean up, use `executor.shutdown()`: an `await` may be cancelled.",
-            )
-            self.engine.faults.append(second_call)
+            self.faults.append(SECOND_CALL)
         if self.has_blocked:
-            self.engine.faults.append(
-                (
-                    "your coroutine waited for a turn without `await`, and then took another one.",
-                    "`result()` of a future of `executor.submit` blocks the event loop, so no other coroutine runs during the turn: `await loop.run_in_executor(executor, engine.turn, commands)`.",  # noqa: E501
-                )
-            )
+            self.faults.append(BLOCKED)
         future = TimedFuture(self)
-        future.second_call = second_call
         future.set_running_or_notify_cancel()
         self.queue.append((future, lambda: function(*args, **kwargs)))
         if self.timer is None:
@@ -210,15 +165,17 @@ class TimedExecutor(ThreadPoolExecutor):
         return future
 
     def _finish_one(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
         self.timer = None
         if not self.queue:
             return
         future, work = self.queue[0]
-        self.is_running = True
+        self.is_running, result, error = True, None, None
         try:
-            result, error = work(), None
+            result = work()
         except BaseException as raised:
-            result, error = None, raised
+            error = raised
         self.is_running = False
         self.queue.popleft()
         if error is None:
@@ -230,21 +187,15 @@ class TimedExecutor(ThreadPoolExecutor):
 
     def finish(self, future: Future) -> None:
         """Wait for one call, as a thread that blocks does."""
-        if not future.done():
+        if not super(TimedFuture, future).done():
             self.has_blocked = True
             # One last call behind the turn, waited for without `await`: the thread has left the engine when it returns.
-            if future.second_call in self.engine.faults:
-                self.engine.faults.remove(future.second_call)
-        while self.queue and not future.done():
-            self._finish_now()
+            if SECOND_CALL in self.faults:
+                self.faults.remove(SECOND_CALL)
+        while self.queue and not super(TimedFuture, future).done():
+            self._finish_one()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self.is_shut = True
-        if wait:
-            while self.queue:
-                self._finish_now()
-
-    def _finish_now(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        self._finish_one()
+        while wait and self.queue:
+            self._finish_one()

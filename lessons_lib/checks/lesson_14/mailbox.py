@@ -1,352 +1,348 @@
-"""Judges 14.1, `Mailbox`: nothing is lost, the producer never waits, and the reader is woken."""
+"""14.1, `Mailbox`: nothing is lost, the producer never waits, and the reader is woken."""
 
 import asyncio
-import contextlib
-import threading
-import time
-from unittest.mock import patch
+import inspect
+from collections.abc import Iterator
+from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, current_case, short
-from lessons_lib.checks.lesson_14.mailbox_calls import (
-    ASLEEP,
-    POLLING,
-    SPINNING,
-    expect_items,
-    new_box,
-    put_items,
-    take_items,
-)
-from lessons_lib.checks.lesson_14.mailbox_cancelling import (
-    check_cancelled,
-    check_cancelled_after_taking,
-    check_cancelled_early,
-)
-from lessons_lib.checks.lesson_14.mailbox_closing import (
-    check_closed,
-    check_closed_while_waiting,
-    check_last_item_while_waiting,
-    check_put_after_close,
-    check_says_closed,
-)
-from lessons_lib.checks.lesson_14.virtual_loop import play, settle
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Exercise, Mistake, current_case, short
+from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, outcome, play, settle
+
+WAIT = "Wait for an `asyncio.Event` that `put` and `close` set."
+WORDS = {
+    "put": "put({word})",
+    "put!": "put({word}) at once",
+    "other": "put({word}) into another mailbox",
+    "fill": "1,000 times put",
+    "read": "a reader comes",
+    "got": "the reader goes on",
+    "sleep": "100 s later",
+    "cancel": "the reader is cancelled before it runs again",
+    "rounds": "a little later",
+    "stop": "the reader is cancelled, if it still waits",
+    "rest": "take()",
+}
 
 
-def check_mailbox(attempt) -> None:
-    with _refusing_sleep(attempt):
-        for story in STORIES:
-            story(attempt)
+def cases() -> Iterator[str]:
+    """Each is a list of steps. A reader runs after every step, but not after `put!` and `close!`."""
+    yield from ("put The|put dog|take", "put a|put a|take", "put 3|put 1|put 2|take", "put 0|put None|put ''|take")
+    yield from (
+        "read|put The|got",
+        "read|sleep|put The|got",
+        "put a|take|put b|put c|take",
+        "put a|take|read|put b|got",
+    )
+    yield from ("read|put a|got|put b|take", "read|put! a|put! b|put! c|got", "read|put 0|got", "fill|take")
+    yield from ("read|put a|got|read|sleep|put b|got", "put a|take|read|put b|got|read|put c|got", "close|take|take")
+    yield from ("put dog|close|take|take", "read|close|got", "read|put! dog|close|got|take", "close|put late|take")
+    yield from ("read|put! a|put! b|close|got|take", "put a|close|put late|take|take", "put a|take|put b|close|take")
+    yield from ("read|put! The|cancel|take", "read|cancel|put The|take", "read|cancel|read|put The|got")
+    yield from ("other p|put q|take", "other p|read|put q|got", "read|put! The|cancel|put dog|take")
+    for rounds in range(1, 5):
+        yield f"put The|rounds {rounds}|stop|rest"
+        yield f"read|put! The|rounds {rounds}|stop|rest"
+        yield f"put The|rounds {rounds}|put! dog|stop|rest"
 
 
-@contextlib.contextmanager
-def _refusing_sleep(attempt):
-    """`time.sleep` in an attempt would stop the check's event loop, and so everything that could wake it."""
-    sleep, thread = time.sleep, threading.get_ident()
+def run(attempt: Any, case: str, watch: Watch) -> None:
+    lists: list[Any] = []  # what readers got
 
-    def refusing(name: str):
-        def refuse(seconds: float) -> None:
-            if threading.get_ident() != thread:
-                return sleep(seconds)
-            raise Mistake(
-                f"{name} was called: it stops the event loop's thread, so nothing can be put in meanwhile.",
-                case=current_case.text,
-                idea="A coroutine waits with `await`, which lets others run: `await self._has_news.wait()`.",
-            )
+    async def take(box: Any) -> Any:
+        if not inspect.isawaitable(taken := box.take()):
+            raise Mistake(f"`take` returned {short(taken)} at once; it should be a coroutine.")
+        lists.append(await taken)
+        return lists[-1]
 
-        return refuse
+    async def story() -> None:
+        box = new_box(attempt)
+        reader: asyncio.Task[Any] = asyncio.ensure_future(asyncio.sleep(0))
+        is_closed = False
 
-    names = getattr(getattr(attempt, "take", None), "__globals__", {})
-    imported = [name for name, value in names.items() if value is sleep]  # `from time import sleep`
-    names.update({name: refusing(f"`{name}`, which is `time.sleep`,") for name in imported})
-    try:
-        with patch("time.sleep", refusing("`time.sleep`")):
-            yield
-    finally:
-        names.update(dict.fromkeys(imported, sleep))
+        def put_late(item: Any) -> Any:
+            try:
+                return box.put(item)
+            except Exception:
+                return Shown("an exception")
 
+        for step in case.split("|"):
+            done, (what, _, word) = told(step), step.partition(" ")
+            if what in ("put", "put!"):
+                watch(done, put_late if is_closed else box.put, value(word), returns=plainly)
+            elif what == "close":
+                is_closed = True
+                watch(done, box.close, returns=plainly, look=lambda: {"is_closed": bool(box.is_closed)})
+            elif what == "fill":
+                watch(done, lambda: [plainly(box.put(number)) for number in range(1000)][:0])
+            elif what == "other":
+                plainly(attempt().put(word))
+            elif what == "stop":
+                reader.cancel()
+            elif what == "rounds":
+                reader = reader if "read" in case else asyncio.ensure_future(take(box))
+                await settle(int(word))
+            else:
+                if what in ("read", "take", "rest"):
+                    reader = asyncio.ensure_future(take(box))
+                if what == "cancel":
+                    reader.cancel()
+                if what != "read":
+                    await asyncio.wait([reader], timeout=100 if what == "sleep" else 1)
+                result = await outcome(reader)
+                if what == "rest":
+                    watch("in all", lambda: [each for items in lists for each in items], subject="what readers got")
+                else:
+                    watch(done, result, returns=as_list, subject="what `take` returns")
+            await settle(20 * (what == "put"))
+        if "rest" not in case:
+            watch("at the end", lambda: list(map(as_list, lists)), subject="what the lists that `take` returned hold")
 
-def _two_are_there(attempt) -> None:
-    case = 'put("The"), put(" dog"), then take().'
-
-    async def story():
-        box = new_box(attempt, case)
-        put_items(box, "The", " dog", case=case)
-        got = await take_items(box, case)
-        if got == ["The"]:
-            idea = "Take *all* that have arrived. A reader that takes one at a time falls further and further behind."
-        elif got == [" dog"]:
-            idea = "Each item counts: yours keeps only the newest. A token that is lost leaves a hole in the answer."
-        elif got == [" dog", "The"]:
-            idea = "First in, first out: the order of the tokens is the text."
-        elif got == []:
-            idea = "The items were there already. (If you return the list and then clear it, the reader gets an empty one: it's the same list.)"  # noqa: E501
-        elif got == [["The", " dog"]]:
-            idea = "Return the list of items itself, without a list around it."
-        else:
-            idea = "Everything that was put in, in that order, once."
-        expect_items(got, ["The", " dog"], case, idea)
-
-    play(story, case, ASLEEP, SPINNING)
-
-
-def _equal_items(attempt) -> None:
-    case = 'put("a"), put("a"), take().'
-
-    async def story():
-        box = new_box(attempt, case)
-        put_items(box, "a", "a", case=case)
-        got = await take_items(box, case)
-        idea = "An answer may have the same token twice in a row. Each item counts, also those that are equal."
-        expect_items(got, ["a", "a"], case, idea)
-
-    play(story, case, ASLEEP, SPINNING)
+    with no_sleep(attempt):
+        play(story, WAIT, most_timers=20)
 
 
-def _reader_waits(attempt) -> None:
-    case = 'take() on an empty mailbox; then put("The").'
-
-    async def story():
-        box = new_box(attempt, case)
-        reading = asyncio.ensure_future(take_items(box, case))
-        await settle()
-        if reading.done():
-            got = reading.result()
-            idea = (
-                "An empty list means that nothing follows. The mailbox is open, so wait until there is an item."
-                if got == []
-                else "Nothing was put in yet, so there is nothing to return."
-            )
-            raise Mistake(f"`take` should wait; yours returned {short(got)} at once.", case=case, idea=idea)
-        put_items(box, "The", case=case)
-        idea = "Woken, the reader takes what has arrived: look at the items after the wait, not before it."
-        expect_items(await reading, ["The"], case, idea)
-
-    play(story, case, ASLEEP, SPINNING)
+def new_box(attempt: Any) -> Any:
+    box = attempt()
+    if type(getattr(box, "_has_news", None)) is asyncio.Event:
+        box._has_news = WatchedEvent()
+    return box
 
 
-def _waits_long(attempt) -> None:
-    case = 'take() on an empty mailbox; 100 s later, put("The").'
-
-    async def story():
-        box = new_box(attempt, case)
-        reading = asyncio.ensure_future(take_items(box, case))
-        await asyncio.sleep(100)
-        if reading.done():
-            raise Mistake(
-                f"`take` should wait for an item, however long; yours returned {short(reading.result())} before.",
-                case=case,
-                idea="An empty list means that nothing follows. The mailbox is open, so wait until there is an item.",
-            )
-        put_items(box, "The", case=case)
-        expect_items(await reading, ["The"], case, "Woken, the reader takes what has arrived.")
-
-    play(story, case, ASLEEP, SPINNING, POLLING, most_timers=20)
+def plainly(result: Any) -> Any:
+    """What `put` and `close` return doesn't matter, unless it has to be awaited."""
+    if inspect.iscoroutine(result):
+        result.close()
+        return Shown("a coroutine, which is never awaited")
+    return result if isinstance(result, Shown) else Shown("nothing")
 
 
-def _takes_again(attempt) -> None:
-    case = 'put("a"), take(), put("b"), put("c"), take().'
-
-    async def story():
-        box = new_box(attempt, case)
-        put_items(box, "a", case=case)
-        first = await box.take()  # not a copy of it
-        put_items(box, "b", "c", case=case)
-        second = await take_items(box, case)
-        if second == ["a", "b", "c"]:
-            idea = "What was taken is gone: the next call returns only what has arrived since."
-        elif second == []:
-            idea = "The mailbox is still open; the second call has items to return."
-        else:
-            idea = "The second call returns what has arrived since the first, and only that."
-        expect_items(second, ["b", "c"], case, idea)
-        if list(first) != ["a"]:
-            raise Mistake(
-                f"the first list was ['a'] when it was returned; now it is {short(first)}.",
-                case=case,
-                idea="The reader still holds that list. Give it away and start a new one: "
-                "`items, self._items = self._items, []`. `self._items.clear()` would empty the reader's list too.",
-            )
-
-    play(story, case, ASLEEP, SPINNING)
+def as_list(items: Any) -> Any:
+    return list(items) if isinstance(items, tuple) else items
 
 
-def _waits_again(attempt) -> None:
-    case = 'put("a"), take(), take(), and later put("b").'
-
-    async def story():
-        box = new_box(attempt, case)
-        put_items(box, "a", case=case)
-        await take_items(box, case)
-        reading = asyncio.ensure_future(take_items(box, case))
-        await settle()
-        if reading.done():
-            raise Mistake(
-                f"the second `take` should wait; yours returned {short(reading.result())} at once.",
-                case=case,
-                idea="The event is still set from the first item. Clear it before you wait, and look at the items in a "
-                "`while`: an event says that there may be news, not that there is.",
-            )
-        put_items(box, "b", case=case)
-        expect_items(await reading, ["b"], case, "Woken, the reader takes what has arrived since.")
-
-    play(story, case, ASLEEP, SPINNING)
+def value(word: str) -> Any:
+    return {"0": 0, "None": None, "''": "", "1": 1, "2": 2, "3": 3}.get(word, word)
 
 
-def _woken_and_again(attempt) -> None:
-    case = 'take() on an empty mailbox, put("a"); then put("b"), take().'
-
-    async def story():
-        box = new_box(attempt, case)
-        reading = asyncio.ensure_future(box.take())
-        await settle()
-        put_items(box, "a", case=case)
-        first = await reading  # not a copy of it
-        put_items(box, "b", case=case)
-        second = await take_items(box, case)
-        idea = (
-            "An item is taken once, also if the reader had to wait for it. Is your mailbox empty after the wait too?"
-            if second == ["a", "b"]
-            else "The second call returns what has arrived since the first, and only that."
-        )
-        expect_items(second, ["b"], case, idea)
-        if list(first) != ["a"]:
-            raise Mistake(
-                f"the first list was ['a'] when it was returned; now it is {short(first)}.",
-                case=case,
-                idea="The reader still holds that list. Give it away and start a new one.",
-            )
-
-    play(story, case, ASLEEP, SPINNING)
+def told(step: str) -> str:
+    what, _, word = step.partition(" ")
+    return WORDS.get(what, f"{what}()").format(word=repr(value(word)))
 
 
-def _cleared_before_it_runs(attempt) -> None:
-    case = 'a reader waits; put("a"), clear(), both before it runs again; later put("b").'
+def stale_news(attempt: Any) -> None:
+    """A probe: an event says that there may be news, not that there is."""
+    current_case.text = case = 'a reader comes, put("a"), clear(), both before it runs again.'
 
-    async def story():
-        box = new_box(attempt, case)
-        reading = asyncio.ensure_future(take_items(box, case))
-        await settle()
-        put_items(box, "a", case=case)
-        if getattr(box, "_items", None) != ["a"] or not hasattr(box, "clear"):
+    async def story() -> None:
+        box = new_box(attempt)
+        if not (hasattr(box, "clear") and hasattr(box, "_items")):
             return  # a mailbox of another make
+        reader = asyncio.ensure_future(box.take())
+        await settle()
+        box.put("a")
         box.clear()
         await settle()
-        if reading.done():
+        if reader.done():
+            got = "never rests" if reader.exception() else f"returned {short(reader.result())}"
             raise Mistake(
-                f"`take` should go on waiting; yours returned {short(reading.result())}, and the mailbox is open.",
-                case=case,
-                idea="An event says that there may be news, not that there is. Woken, look at the items again, and "
-                "wait once more if there are none.",
+                f"`take` should go on waiting, since the mailbox is open; yours {got}.",
+                case,
+                "An event says that there may be news, not that there is. Woken, look at the items again. If there are "
+                "none, clear the event and wait once more.",
             )
-        put_items(box, "b", case=case)
-        expect_items(await reading, ["b"], case, "Woken, the reader takes what is there now.")
 
-    play(story, case, ASLEEP, SPINNING)
+    play(story, WAIT)
 
 
-def _several_between(attempt) -> None:
-    case = "a reader waits; a step puts in 3 items in a row, without an await in between."
+MISTAKES = """
+`put` adds the item, and then wakes the reader.
+- self._items.append(item)
+Nothing wakes the reader: `put` has to set the event.
+- self._items.append(item)
+- self._has_news.set()
++ self._items.append(item)
+A reader that waits must hear of the end: `close` has to set the event, too.
+- self.is_closed = True ... self._has_news.set()
++ self.is_closed = True
+`put` and `close` look at `is_closed`, and so does the owner: set it in `close`.
+- self.is_closed = True ... self._has_news.set()
++ self._has_news.set()
+After `close`, nothing is added: the reader was told that nothing follows.
+- if not self.is_closed: ... self._has_news.set()
++ self._items.append(item)
++ self._has_news.set()
+The producer serves many requests. One that has ended must not stop it: `put` after `close` does nothing.
+- if not self.is_closed:
++ if self.is_closed: raise RuntimeError
++ if True:
+Nothing may be dropped, however slow the reader is. A request has at most `max_tokens` tokens, so a limit isn't needed.
+~ self._items.append(item) => self._items = [*self._items, item][:100]
+Each item counts: yours keeps only the newest. A token that is lost leaves a hole in the answer.
+~ self._items.append(item) => self._items = [item]
+First in, first out: the order of the tokens is the text.
+~ self._items.append(item) => self._items.insert(0, item)
+The producer must never wait for a reader, so it has nothing to await: `def put`, not `async def put`.
+~ def put => async def put
+Take *all* that have arrived. A reader that takes one at a time falls further and further behind.
+- items, self._items = ... return items
++ return [self._items.pop(0)] if self._items else []
+The list is what the reader wants. Return it.
+- return items
+An empty list means that nothing follows. The mailbox is open, so wait until there is an item.
+- while not self._items ... await self._has_news.wait()
+The event is still set from the first item. Clear it before you wait, and look at the items in a `while`: an event says
+that there may be news, not that there is.
+- while not self._items ... await self._has_news.wait()
++ if not self._items and not self.is_closed: await self._has_news.wait()
+or
+- while not self._items ... await self._has_news.wait()
++ await self._has_news.wait()
+The reader never rests: clear the event before you wait for it, and `await` what `wait` returns.
+- self._has_news.clear() ... await self._has_news.wait()
++ await self._has_news.wait()
+or
+~ await self._has_news.wait() => self._has_news.wait().close()
+Was the event cleared after the item had come? Then the news is lost. Clear it only while there are no items, right
+before you wait.
+- while not self._items ... await self._has_news.wait()
++ self._has_news.clear(); await self._has_news.wait()
+or
+- while not self._items ... await self._has_news.wait()
++ await self._has_news.wait(); self._has_news.clear()
+Nothing follows, so the reader must not wait any more: look at `is_closed` before each wait.
+~ while not self._items and not self.is_closed => while not self._items
+What is in the mailbox when it is closed can still be taken: `close` drops nothing, and `take` looks at the items before
+`is_closed`.
+~ self.is_closed = True => self._items, self.is_closed = [], True
+or
+- items, self._items = self._items, []
++ if self.is_closed: return []
++ ...
+or
+- while not self._items
++ if self.is_closed: return []
++ ...
+The last tokens and the end come together. [] says that nothing follows, so it may come only when the mailbox is closed
+*and* empty. What does your code look at first when it wakes up?
+- await self._has_news.wait()
++ ...
++ if self.is_closed: return []
+A mailbox that waits for the end isn't a stream: return what is there, without waiting for `close`.
+~ while not self._items and not self.is_closed => while not self.is_closed
+What was taken is gone: the next call returns only what has arrived since.
+~ = self._items, [] => = list(self._items), self._items
+or
+~ = self._items, [] => = self._items, self._items
+Is your mailbox empty after the wait, too? What was taken is gone, also if the reader had to wait for it.
+- while not self._items ... return items
++ items, self._items = self._items, []
++ if not items and not self.is_closed:
++     self._has_news.clear()
++     await self._has_news.wait()
++     items = self._items
++ return items
+`clear` empties the list that the reader gets: it's the same list. Give it away, and start a new one.
+- items, self._items = self._items, []
++ items = self._items
++ items.clear()
+or
+- items, self._items = ... return items
++ try: return self._items
++ finally: self._items.clear()
+Return the list of items itself, without a list around it.
+~ return items => return [items]
+An answer may have the same token twice in a row. Each item counts, also those that are equal.
+~ return items => return list(dict.fromkeys(items))
+An item may be anything: 0, None, an empty string. Ask whether there are items, not whether they are true.
+~ not self._items and => not any(self._items) and
+or
+~ return items => return [item for item in items if item]
+If nothing is there, the reader has to wait: `async def take`, with an `await` in it.
+- async def take ... return items
++ def take(self):
++     items, self._items = self._items, []
++     return items
+While it asks, the event loop can't rest, and a hundred such readers slow each other down. Wait for an `asyncio.Event`
+that `put` sets: until then, the coroutine costs nothing.
+- self._has_news.clear() ... await self._has_news.wait()
++ await asyncio.sleep(0)
+A long pause delays each token, and a short one costs as much as not waiting at all. Wait for an `asyncio.Event` that
+`put` sets.
+- self._has_news.clear() ... await self._has_news.wait()
++ await asyncio.sleep(0.01)
+or
+- self._has_news.clear() ... await self._has_news.wait()
++ self._has_news.clear()
++ try: await asyncio.wait_for(self._has_news.wait(), 0.05)
++ except TimeoutError: pass
+An empty list means that nothing follows. The mailbox is open, so wait until there is an item, however long.
+- while not self._items ... await self._has_news.wait()
++ if not self._items and not self.is_closed:
++     self._has_news.clear()
++     try: await asyncio.wait_for(self._has_news.wait(), 5)
++     except TimeoutError: pass
+Don't catch `CancelledError`: the caller wants the reader to stop.
+- await self._has_news.wait()
++ try: await self._has_news.wait()
++ except asyncio.CancelledError: return []
+or
+- await self._has_news.wait()
++ try: await self._has_news.wait()
++ except asyncio.CancelledError: pass
+Taken out, and then an `await`: cancelled there, the item is lost. Take items after the last `await`.
+= items, self._items = self._items, []; await asyncio.sleep(0)
+The item was given to a reader that never took it, or taken out on its way out (`except`, `finally`). Leave items in the
+mailbox until the reader runs again: take them after the last `await`.
+- await self._has_news.wait()
++ try: await self._has_news.wait()
++ except asyncio.CancelledError:
++     self._items = []
++     raise
+Each stream has a mailbox of its own. What the *class* has is shared by all: make the list in `__init__`.
+~ self._items: list[T] = [] => self._items = SHARED
+~ self._items, [] => self._items[:], SHARED; SHARED.clear()
+When the reader runs, all items are there. Don't hand over the item that woke it: take everything after the wait.
+- if not self.is_closed: ... self._has_news.set()
++ if getattr(self, "_reader", None) and not self._reader.done(): self._reader.set_result([item])
++ elif not self.is_closed: self._items.append(item)
+- self.is_closed = True ... self._has_news.set()
++ self.is_closed = True
++ if getattr(self, "_reader", None) and not self._reader.done(): self._reader.set_result([])
+- while not self._items ... await self._has_news.wait()
++ self._reader = asyncio.get_running_loop().create_future()
++ if not self._items and not self.is_closed: return await self._reader
+"""
 
-    async def story():
-        box = new_box(attempt, case)
-        reading = asyncio.ensure_future(take_items(box, case))
-        await settle()
-        put_items(box, 1, 2, 3, case=case)
-        got = await reading
-        if got == [1]:
-            box.close()
-            raise Mistake(
-                "`take` should return [1, 2, 3]; yours returned [1].",
-                case=case,
-                idea="When the reader runs, all three are there. Don't hand over the item that woke it: take everything "  # noqa: E501
-                "from the mailbox after the wait.",
-            )
-        expect_items(got, [1, 2, 3], case, "When the reader runs, all three are there.")
+TASK = Task(
+    reference="lessons_lib.serving.mailbox:Mailbox",
+    cases=cases,
+    run=run,
+    tell=lambda case: ", ".join(map(told, case.split("|"))) + ".",
+    known=mistakes(MISTAKES, SHARED=[]),
+    probes=(stale_news,),
+    about={
+        "raised InvalidStateError": "The future of a reader that has left is cancelled, and can't be set any more. An "
+        "`asyncio.Event` doesn't care who waits for it.",
+        "raised QueueFull": "A request has at most `max_tokens` tokens, so its mailbox needs no limit.",
+        "returned": "A reader gets all items that have arrived since the last call, each once and in order. It waits "
+        "only while there are none and the mailbox is open. Clear the event right before you wait, take items after "
+        "the last `await`, and set the event in `put` and `close`.",
+    },
+)
 
-    play(story, case, ASLEEP, SPINNING)
-
-
-def _no_reader(attempt) -> None:
-    case = "1,000 items are put in before anything is read; then take()."
-
-    async def story():
-        box = new_box(attempt, case)
-        try:
-            put_items(box, *range(1000), case=case)
-        except (asyncio.QueueFull, OverflowError) as error:
-            raise Mistake(
-                f"`put` raised {type(error).__name__}; a producer must never have to care whether there is a reader.",
-                case=case,
-                idea="A request has at most `max_tokens` tokens, so its mailbox can't grow without bound. Limit nothing here.",  # noqa: E501
-            ) from None
-        got = await take_items(box, case)
-        if got != list(range(1000)):
-            idea = (
-                "Nothing may be dropped, however slow the reader is."
-                if len(got) < 1000
-                else "Each item once, in the order in which they came."
-            )
-            raise Mistake(f"1000 items should come; yours returned {len(got)}: {short(got, 60)}.", case=case, idea=idea)
-
-    play(story, case, ASLEEP, SPINNING)
-
-
-def _two_boxes(attempt) -> None:
-    case = 'two mailboxes, p and q; p.put("p"), q.put("q"), take() of each.'
-
-    async def story():
-        p, q = new_box(attempt, case), new_box(attempt, case)
-        put_items(p, "p", case=case)
-        put_items(q, "q", case=case)
-        first = await take_items(p, case)
-        idea = "Each stream has a mailbox of its own. An attribute of the *class* is shared by all: make the list in `__init__`."  # noqa: E501
-        expect_items(first, ["p"], case, idea)
-        expect_items(await take_items(q, case), ["q"], case, idea)
-
-    play(story, case, ASLEEP, SPINNING)
-
-
-def _falsy(attempt) -> None:
-    case = "put(0), put(None), take()."
-
-    async def story():
-        box = new_box(attempt, case)
-        reading = asyncio.ensure_future(take_items(box, case))
-        await settle()
-        put_items(box, 0, None, case=case)
-        expect_items(
-            await reading,
-            [0, None],
-            case,
-            "An item may be anything: 0, None, an empty string. Ask whether the *list* is empty.",
-        )
-
-    asleep = (
-        ASLEEP[0],
-        "An item may be anything: 0, None, an empty string. Does yours ask whether the items are true, as `any` does, "
-        "and not whether there are some?",
-    )
-    play(story, case, asleep, SPINNING)
-
-
-STORIES = (
-    _two_are_there,
-    _reader_waits,
-    _waits_long,
-    _takes_again,
-    _waits_again,
-    _woken_and_again,
-    _several_between,
-    _no_reader,
-    check_closed,
-    check_closed_while_waiting,
-    check_last_item_while_waiting,
-    check_put_after_close,
-    check_cancelled,
-    check_cancelled_after_taking,
-    check_cancelled_early,
-    _cleared_before_it_runs,
-    _two_boxes,
-    _falsy,
-    _equal_items,
-    check_says_closed,
+EXERCISE = Exercise(
+    id="14.1",
+    title="the mailbox of a stream",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "An event says that there may be news, not what it is. Items stay in the list until the reader itself takes "
+        "them out, and that's the very last thing that it does.",
+        "In `take`: as long as there are no items and the mailbox is open, clear the event and wait for it. After that "
+        "loop there is no `await` any more: give the reader the list, and start a new one.",
+        "`while not self._items and not self.is_closed:` `self._has_news.clear()`, then `await self._has_news.wait()`. "
+        "After the loop, `items, self._items = ..., ...`, and return one of the two. Which?",
+    ),
 )

@@ -1,258 +1,348 @@
-"""Judges 14.2, `own_engine`: one owner, one turn at a time, and nothing is left wherever it is cancelled."""
+"""14.2, `own_engine`: one owner, one turn at a time, and nothing is left wherever it is cancelled."""
 
 import asyncio
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from lessons_lib.checks.exercise import Mistake, short
-from lessons_lib.checks.lesson_14.owner_cancelled import MOST_AWAITS, check_cancelled_at, check_cancelled_twice
-from lessons_lib.checks.lesson_14.owning_scene import BUSY, STUCK, Scene, refuse_early_end, refuse_faults
-from lessons_lib.checks.lesson_14.virtual_loop import play, settle
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.lesson_14.fake_engine import Commands, FakeEngine
+from lessons_lib.checks.lesson_14.virtual_loop import accident, noticing, play, settle, state_of
 
-
-def check_own_engine(attempt) -> None:
-    for story in (_one_request, _idle, _commands_in_a_turn, _closed_in_a_turn, _closed_idle, _failing):
-        story(attempt)
-    for point in range(MOST_AWAITS):
-        if not check_cancelled_at(attempt, point):
-            break
-    check_cancelled_twice(attempt)
-
-
-def _one_request(attempt) -> None:
-    case = 'one command, ("add", "A", 3): A gets 3 tokens, one a turn. Then the mailbox is closed.'
-
-    async def story():
-        scene = Scene(attempt, case)
-        scene.commands.put(("add", "A", 3))
-        owner = scene.start()
-        await asyncio.sleep(0.1)
-        refuse_early_end(owner, scene)
-        refuse_faults(scene)
-        turns = scene.engine.turns
-        if not turns:
-            raise Mistake(
-                "no turn was taken.", case=case, idea="Take what is in `commands`, and give it to `engine.turn`."
-            )
-        if turns[0] and not isinstance(turns[0][0], tuple):
-            raise Mistake(
-                f"`engine.turn` should get a list of commands; it got {short(turns[0])}.",
-                case=case,
-                idea="`take` returns a list already: pass it on as it is.",
-            )
-        if not any(("add", "A", 3) in turn for turn in turns):
-            raise Mistake(
-                f"A never reached the engine: the first turn got {short(turns[0])}.",
-                case=case,
-                idea="What `take` has returned is no longer in the mailbox. Give it to the next turn, also if you only "
-                "waited for it.",
-            )
-        if len(turns) > 3:
-            raise Mistake(
-                f"A ends with the third turn; yours took {len(turns)}.",
-                case=case,
-                idea="With nothing to do and no commands, don't take empty turns: each wakes a thread for nothing. Wait.",  # noqa: E501
-            )
-        if len(turns) < 3:
-            raise Mistake(
-                f"A needs 3 turns; yours took {len(turns)} and then waited.",
-                case=case,
-                idea="While `engine.open` isn't empty, turns follow each other, whether a command has arrived or not.",
-            )
-        _compare_events(scene)
-        scene.commands.close()
-        await _ended(owner, scene, "the mailbox was closed")
-        scene.audit("the mailbox was closed")
-
-    play(story, case, STUCK, BUSY, BUSY)
+DONE = {"add": "{0} is added, which needs {1} turns", "abort": "{0} is aborted", "close": "the mailbox is closed"}
+WAIT = (
+    "Wait for commands only if the engine has nothing to do (`engine.open` is empty), with `await commands.take()`. "
+    "Otherwise turn follows turn, with or without commands. `commands.is_closed` says when to stop."
+)
 
 
-def _compare_events(scene: Scene) -> None:
-    want, got = scene.engine.returned, scene.delivered
-    flat_want, flat_got = [e for events in want for e in events], [e for events in got for e in events]
-    if flat_got == flat_want:
-        return
-    if not got:
-        what, idea = "nothing was delivered.", "Pass the events of each turn to `deliver`."
-    elif len(flat_got) > len(flat_want):
-        what, idea = (
-            f"{len(flat_want)} events should be delivered; yours delivered {len(flat_got)}.",
-            "Deliver each turn's events once.",
-        )
-    elif flat_got == flat_want[: len(flat_got)]:
-        what = f"the events {short(flat_want[len(flat_got) :], 80)} were never delivered."
-        idea = (
-            "A turn's events are all that its requests ever hear of it. Deliver them before you look whether to stop."
-        )
-    else:
-        what, idea = (
-            f"the events should be {short(flat_want, 90)}; yours are {short(flat_got, 90)}.",
-            "Deliver the events of each turn, in order.",
-        )
-    raise Mistake(what, case=scene.case, idea=idea)
+class Case(NamedTuple):
+    """What happens when, in milliseconds: ("add", id, steps), ("abort", id), ("close",), ("look",). A turn takes 5 ms.
+
+    Attributes:
+        fail_at: the number of the turn that raises; 0 for none.
+        cancel: the await, counted from 1, or the time, with a dot, at which the coroutine is cancelled.
+        again: the rounds of the event loop after which it is cancelled once more.
+    """
+
+    script: tuple[tuple, ...]
+    fail_at: int = 0
+    cancel: float | None = None
+    again: int = 0
 
 
-def _idle(attempt) -> None:
-    case = "no command for 100 s; then A for one step; 100 s later B for one step."
-
-    async def story():
-        scene = Scene(attempt, case)
-        owner = scene.start()
-        for number, id in enumerate("AB"):
-            await asyncio.sleep(100)
-            refuse_early_end(owner, scene)
-            if scene.engine.empty_turns:
-                refuse_faults(scene)
-                raise Mistake(
-                    f"{scene.engine.empty_turns} turns were taken although there was nothing to do.",
-                    case=case,
-                    idea="An idle server should cost nothing. If `engine.open` is empty, `await commands.take()`.",
-                )
-            scene.commands.put(("add", id, 1))
-            await asyncio.sleep(0.02)
-            if len(scene.engine.turns) != number + 1:
-                raise Mistake(
-                    f"{id} arrived, and {len(scene.engine.turns) - number} turns followed within 20 ms; a turn takes 5 ms.",  # noqa: E501
-                    case=case,
-                    idea="Woken by a command, take a turn with it at once.",
-                )
-        refuse_faults(scene)
-        _compare_events(scene)
-        owner.cancel()
-
-    play(story, case, STUCK, BUSY, BUSY, most_timers=60)
+def cases() -> Iterator[Case]:
+    yield Case(((50, "look"), (51, "add", "A", 1), (70, "look")))
+    yield Case(((0, "add", "A", 3), (100, "look"), (110, "close"), (120, "look")))
+    yield Case(((0, "add", "A", 1), (0, "add", "B", 2), (100, "look")))
+    late = ((7.5, "add", "B", 2), (7.5, "add", "C", 2), (7.5, "abort", "A"))
+    yield Case(((0, "add", "A", 6), *late, (100, "look")))
+    yield Case(((0, "add", "A", 1), (2.5, "add", "B", 1), (100, "look"), (101, "add", "C", 1), (200, "look")))
+    yield Case(((0, "add", "A", 6), (2.5, "add", "B", 2), (7.5, "add", "C", 1), (100, "look")))
+    quiet = ((100_000, "look"), (100_001, "add", "A", 1), (100_020, "look"), (200_000, "add", "B", 1))
+    yield Case((*quiet, (200_020, "look")))
+    yield Case(((0, "add", "A", 6), (7.5, "close"), (100, "look")))
+    yield Case(((0, "add", "A", 6), (7.5, "add", "B", 2), (7.5, "close"), (100, "look")))
+    yield Case(((1, "close"), (100, "look")))
+    yield Case(((0, "add", "A", 2), (50, "close"), (100, "look")))
+    yield Case(((0, "add", "A", 6), (100, "look")), fail_at=3)
+    yield Case(((0, "add", "A", 6), (2.5, "close"), (100, "look")), fail_at=1)
+    life = ((0, "add", "A", 3), (7.5, "add", "B", 1), (50, "add", "C", 4), (200, "look"))
+    for number in range(1, 12):
+        yield Case(life, cancel=number)
+    for again in (1, 2, 3, 4):
+        yield Case(((0, "add", "A", 6), (100, "look")), cancel=7.5, again=again)
+    yield Case(((0, "add", "A", 1), (100, "look")), cancel=50.5, again=1)
 
 
-def _commands_in_a_turn(attempt) -> None:
-    case = "A runs for 6 steps. In the middle of its second turn, B and C are added (2 steps each) and A is aborted."
+def run(attempt: Any, case: Case, watch: Watch) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        engine, commands, delivered = FakeEngine(loop, case.fail_at), Commands(), []
 
-    async def story():
-        scene = Scene(attempt, case)
-        scene.commands.put(("add", "A", 6))
-        owner = scene.start()
-        await asyncio.sleep(0.0075)
-        late = [("add", "B", 2), ("add", "C", 2), ("abort", "A")]
-        for command in late:
-            scene.commands.put(command)
-        await asyncio.sleep(0.1)
-        refuse_early_end(owner, scene)
-        refuse_faults(scene)
-        carried_out = [command for turn in scene.engine.turns for command in turn]
-        if carried_out != [("add", "A", 6), *late]:
-            missing = [command for command in late if command not in carried_out]
-            twice = len(carried_out) > len(set(carried_out))
-            idea = (
-                "Each command is carried out once: a turn gets what has arrived since the last one."
-                if twice
-                else "While the turn ran, commands arrived. All of them belong to the next one."
-            )
-            what = (
-                f"{short(missing, 60)} never reached the engine."
-                if missing
-                else f"the commands should reach the engine in order, once; yours: {short(carried_out, 90)}."
-            )
-            raise Mistake(what, case=case, idea=idea)
-        if scene.engine.turns[2] != late:
-            raise Mistake(
-                f"the third turn should get all three commands; yours got {short(scene.engine.turns[2])}.",
-                case=case,
-                idea="Take everything that has arrived. One command a turn would let a hundred callers wait for a hundred steps."  # noqa: E501
-                if scene.engine.turns[2]
-                else "While the turn ran, commands arrived. Look into the mailbox before every turn, not only when idle.",  # noqa: E501
-            )
-        _compare_events(scene)
-        owner.cancel()
+        def deliver(events: Any) -> None:
+            if inspect.isawaitable(events):
+                raise Mistake("`deliver` got something that must be awaited first.")
+            if engine.executor.is_running:
+                engine.faults.append("`deliver` was called in the executor's thread.")
+            delivered.extend(events)
 
-    play(story, case, STUCK, BUSY, BUSY)
+        coroutine = attempt(engine, commands, deliver, engine.executor)
+        if not inspect.iscoroutine(coroutine):
+            raise Mistake(f"`own_engine` should be a coroutine; yours returned {short(coroutine)}.")
 
+        def at_await(number: int) -> None:
+            if number + 1 == case.cancel:
+                loop.call_soon(owner.cancel)
 
-def _closed_in_a_turn(attempt) -> None:
-    _close_in_a_turn(attempt, "A runs for 6 steps. In the middle of its second turn, the mailbox is closed.")
-    _close_in_a_turn(
-        attempt, "A runs for 6 steps. In the middle of its second turn, B is added, and the mailbox is closed.", True
-    )
+        async def noticed() -> Any:
+            return await noticing(coroutine, at_await)
 
+        owner = asyncio.ensure_future(noticed())
+        last = 199 if case.cancel and case.cancel == int(case.cancel) else case.cancel  # it may have fewer awaits
+        script = [*case.script, (last, "cancel")] if last else case.script
+        for when, what, *more in sorted(script, key=lambda step: step[0]):
+            if loop.time() < when / 1000:
+                await asyncio.sleep(when / 1000 - loop.time())
+            if what == "cancel":
+                for rounds in (0, case.again):
+                    await settle(rounds)
+                    owner.cancel()
+            elif what == "close":
+                commands.close()
+            elif what != "look":
+                commands.put((what, *more))
+            else:
+                await settle()
+                if engine.faults:
+                    raise Mistake(engine.faults[0])
+                seen = {"the state of your coroutine": state_of(owner, RuntimeError)}
+                if case.cancel is None:
+                    seen |= {"the commands of the turns": engine.turns, "what was delivered": delivered}
+                seen["whether `engine.close()` was called"] = engine.is_closed
+                seen["whether the thread is still in the engine"] = bool(engine.executor.queue)
+                watch(f"{when:g} ms", accident(owner, RuntimeError), look=lambda: seen)
 
-def _close_in_a_turn(attempt, case: str, adds_another: bool = False) -> None:
-    async def story():
-        scene = Scene(attempt, case)
-        scene.commands.put(("add", "A", 6))
-        owner = scene.start()
-        await asyncio.sleep(0.0075)
-        if adds_another:
-            scene.commands.put(("add", "B", 2))
-        scene.commands.close()
-        await _ended(owner, scene, "the mailbox was closed")
-        if len(scene.engine.turns) > 2:
-            raise Mistake(
-                f"the mailbox was closed in the second turn; yours took {len(scene.engine.turns)}.",
-                case=case,
-                idea="A closed mailbox means: stop now. "
-                + (
-                    "It stops after the turn that is running, also if a command waits."
-                    if adds_another
-                    else "What is still open is aborted by `engine.close()`."
-                ),
-            )
-        _compare_events(scene)
-        scene.audit("the mailbox was closed")
-
-    play(story, case, STUCK, BUSY, BUSY)
+    play(story, WAIT, most_timers=60)
 
 
-def _closed_idle(attempt) -> None:
-    case = "nothing runs, your coroutine waits for commands; then the mailbox is closed."
-
-    async def story():
-        scene = Scene(attempt, case)
-        owner = scene.start()
-        await settle()
-        scene.commands.close()
-        await _ended(owner, scene, "the mailbox was closed")
-        if scene.engine.turns:
-            raise Mistake(
-                "a turn was taken, although nothing was there to do.",
-                case=case,
-                idea="`take` returns an empty list when the mailbox is closed. That isn't a reason for a turn.",
-            )
-        scene.audit("the mailbox was closed")
-
-    play(story, case, STUCK, BUSY, BUSY)
+def tell(case: Case) -> str:
+    told = []
+    for when, what, *more in case.script:
+        after = f"after {when / 1000:g} s, " if when >= 1000 else f"after {when:g} ms, " if when else ""
+        if what != "look":
+            told.append(f"{after}{DONE[what].format(*more)}".replace("1 turns", "1 turn"))
+    if case.fail_at:
+        told.append(f"turn {case.fail_at} raises RuntimeError")
+    if case.cancel:
+        is_time = case.cancel != int(case.cancel)
+        when = f"after {case.cancel:g} ms" if is_time else f"at its await number {case.cancel}"
+        told.append(f"your coroutine is cancelled {when}")
+        if case.again:
+            told[-1] += ", and at one of its next awaits once more"
+    return f"a turn takes 5 ms; {'; '.join(told)}."
 
 
-def _failing(attempt) -> None:
-    case = "A runs for 6 steps; the third turn raises RuntimeError: the GPU is gone."
+TURN = "deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))"
 
-    async def story():
-        scene = Scene(attempt, case, fail_at=3)
-        scene.commands.put(("add", "A", 6))
-        owner = scene.start()
-        done, _ = await asyncio.wait([owner], timeout=0.1)
-        if not done:
-            raise Mistake(
-                f"the engine failed, and your coroutine went on: {len(scene.engine.turns)} turns.",
-                case=case,
-                idea="An engine that has failed can't go on, and its readers must hear of it. Let the exception out; only "  # noqa: E501
-                "clean up in `finally`.",
-            )
-        if owner.cancelled() or not isinstance(owner.exception(), RuntimeError):
-            raise Mistake(
-                "the engine failed, and your coroutine ended as if nothing had happened.",
-                case=case,
-                idea="Don't catch the exception: the code that started the owner tells the readers what went wrong.",
-            )
-        _compare_events(scene)
-        scene.audit("a turn raised")
+MISTAKES = """
+However the coroutine ends, the engine has to be closed: `finally`. Nothing else aborts the requests that are left.
+- finally:
++ except ZeroDivisionError: pass
++ else:
+or
+- engine.close()
+or
+- executor.shutdown(wait=True) ... engine.close()
+or
+- finally:
++ except Exception:
+Cancelling the coroutine doesn't stop the thread: it is still in the engine. Wait for it first: `executor.shutdown()`.
+- executor.shutdown(wait=True)
+or
+~ wait=True => wait=False
+or
+- executor.shutdown(wait=True) ... engine.close()
++ engine.close()
++ executor.shutdown(wait=True)
+A turn takes as long as a forward pass. In the event loop's own thread, nothing else runs in that time: `await
+event_loop.run_in_executor(executor, engine.turn, arrived)`.
+~ await event_loop.run_in_executor(executor, engine.turn, arrived) => engine.turn(arrived)
+`executor` has one thread, and no other may enter the engine. `asyncio.to_thread` and an executor of `None` use threads
+that all parts of the program share.
+~ run_in_executor(executor, => run_in_executor(None,
+or
+~ event_loop.run_in_executor(executor, engine.turn, arrived) => asyncio.to_thread(engine.turn, arrived)
+`run_in_executor` returns at once, with a future. The events are there after `await`.
+~ await event_loop => event_loop
+While requests are open, turns follow each other, whether commands have arrived or not: don't wait for any.
+= arrived = await commands.take()
+With nothing to do and no commands, take no turns: each wakes a thread for nothing. If `engine.open` is empty, wait.
+- arrived = ... deliver(
++ arrived = await commands.take() if commands else []
++ DELIVER
+If the engine has nothing to do and no command has arrived, wait with `await commands.take()`. Asking again and again,
+with a pause or without, costs an idle server as much as work.
+- arrived =
++ if not commands and not engine.open: await asyncio.sleep(0); continue
++ ...
+or
+- arrived =
++ if not commands and not engine.open: await asyncio.sleep(0.01); continue
++ ...
+`take` returns an empty list when the mailbox is closed. That isn't a reason for a turn.
+~ if arrived or engine.open => if True
+While the turn ran, commands arrived. Look into the mailbox before every turn, not only when idle.
+~ [] if engine.open and not commands => [] if engine.open
+Take everything that has arrived. With one command a turn, a hundred callers would wait for a hundred turns.
+- arrived =
++ pending = locals().get("pending", [])
++ if commands or not (pending or engine.open): pending = pending + await commands.take()
++ arrived, pending = pending[:1], pending[1:]
+or
+~ engine.turn, arrived) => engine.turn, arrived[:1])
+A turn gets a list of commands. `take` returns one already: pass it on as it is.
+~ engine.turn, arrived) => engine.turn, *arrived)
+Each command is carried out once: a turn gets what has arrived since the last one. Start each turn with a new list.
+- arrived =
++ arrived = locals().get("arrived", []) + ([] if engine.open and not commands else await commands.take())
+What `take` has returned is no longer in the mailbox. Give it to the next turn, also if you only waited for it.
+- arrived =
++ if not engine.open: await commands.take()
++ arrived = await commands.take() if commands else []
+or
+- arrived = ... deliver(
++ if not engine.open: await commands.take()
++ arrived = await commands.take() if commands else []
++ DELIVER
+or
+- arrived =
++ if not engine.open and not commands: await commands.take(); continue
++ ...
+The owner runs until the mailbox of commands is closed, not until the engine is idle.
+- while not commands.is_closed:
++ arrived = await commands.take()
++ while arrived or engine.open:
++     DELIVER
++     arrived = await commands.take() if commands else []
++ while False:
+or
+~ while not commands.is_closed => while commands or engine.open
+A turn's events are all that its requests ever hear of it. Deliver them before you look whether to stop.
+- deliver(
++ events = await event_loop.run_in_executor(executor, engine.turn, arrived)
++ if commands.is_closed: break
++ deliver(events)
+Deliver each turn's events once.
+- deliver(
++ events = await event_loop.run_in_executor(executor, engine.turn, arrived)
++ deliver(events); deliver(events)
+Pass the events of each turn to `deliver`.
+~ deliver(await event_loop => (await event_loop
+Streams and futures belong to the event loop. Deliver after the `await`, in the coroutine itself.
+- deliver(
++ await event_loop.run_in_executor(executor, lambda: deliver(engine.turn(arrived)))
+Some turns have many events: give `deliver` their list, not one after the other.
+- deliver(
++ for each in await event_loop.run_in_executor(executor, engine.turn, arrived): deliver(each)
+A closed mailbox means: stop after the turn that is running. What is still open is aborted by `engine.close()`.
+~ while not commands.is_closed => while not commands.is_closed or engine.open
+A closed mailbox means: stop after the turn that is running, also if a command waits.
+~ while not commands.is_closed => while not commands.is_closed or commands
+Nothing ends your loop. Once `commands.is_closed`, stop: `take` returns an empty list at once then, each time.
+~ while not commands.is_closed => while True
+An engine that has failed can't go on, and its readers must hear of it. Let the exception out; only clean up in
+`finally`.
+- deliver(
++ try: DELIVER
++ except RuntimeError: continue
+or
+- deliver(
++ try: DELIVER
++ except Exception: break
+or
+- finally:
++ except Exception: pass
++ finally:
+Don't swallow `CancelledError`: it is how the server says stop. `finally` lets it pass.
+- finally:
++ except asyncio.CancelledError: pass
++ finally:
+or
+- finally:
++ except BaseException: pass
++ finally:
+A cancelled coroutine has to end. Yours catches `CancelledError` and goes on.
+- arrived = ... deliver(
++ try:
++     arrived = [] if engine.open and not commands else await commands.take()
++     if arrived or engine.open: DELIVER
++ except asyncio.CancelledError: continue
+The second cancellation hits the `await` of your cleanup, and what follows it isn't done. Wait there without one: which
+call in the cell above the exercise blocks until the thread has come back?
+- executor.shutdown(wait=True)
++ await asyncio.sleep(0)
++ ...
+or
+- executor.shutdown(wait=True)
++ await asyncio.sleep(0.01)
+or
+- executor.shutdown(wait=True)
++ await asyncio.to_thread(executor.shutdown)
+or
+- event_loop =
++ ...
++ turn = event_loop.create_future(); turn.set_result([])
+- deliver(
++ turn = event_loop.run_in_executor(executor, engine.turn, arrived)
++ deliver(await asyncio.shield(turn))
+- executor.shutdown(wait=True)
++ await asyncio.wait([turn])
+The thread has to leave the engine first: `executor.shutdown()`. After that, call `engine.close()` in the coroutine
+itself, without an `await`, which a cancellation could end.
+- executor.shutdown(wait=True) ... engine.close()
++ await event_loop.run_in_executor(executor, engine.close)
++ executor.shutdown(wait=True)
+or
+- executor.shutdown(wait=True) ... engine.close()
++ executor.submit(engine.close)
++ executor.shutdown(wait=True)
+It runs beside the other coroutines for as long as the server does: `async def`.
+- async def own_engine( ... engine.close()
++ def own_engine(engine, commands, deliver, executor):
++     deliver(engine.turn([]))
++     engine.close()
+A turn is awaited, and not asked again and again whether it is done: `await` what `run_in_executor` returns.
+- deliver(
++ turn = event_loop.run_in_executor(executor, engine.turn, arrived)
++ while not turn.done(): await asyncio.sleep(0)
++ deliver(turn.result())
+`result()` blocks the event loop, so nothing else runs during the turn: `await event_loop.run_in_executor(...)`.
+~ await event_loop.run_in_executor(executor, engine.turn, arrived) => executor.submit(engine.turn, arrived).result()
+Wait for each turn before you start the next: `await` what `run_in_executor` returns.
+- deliver(
++ first = event_loop.run_in_executor(executor, engine.turn, arrived)
++ second = event_loop.run_in_executor(executor, engine.turn, [])
++ deliver(await first); deliver(await second)
+`is_closed` of the mailbox ends the loop, not an empty list: nothing may have arrived while requests are open.
+- if arrived or engine.open:
++ if not arrived: break
++ ...
+"""
 
-    play(story, case, STUCK, BUSY, BUSY)
+TASK = Task(
+    reference="lessons_lib.serving.owner:own_engine",
+    cases=cases,
+    run=run,
+    tell=tell,
+    known=mistakes(MISTAKES.replace("DELIVER", TURN), contextlib=contextlib),
+    about={
+        "the state of your coroutine": "It runs until the mailbox of commands is closed, a turn raises, or it is "
+        "cancelled. Then it ends in this way, after its cleanup.",
+        "the commands of the turns": "A turn gets all commands that have arrived since the turn before. While requests "
+        "are open, turn follows turn; without any, only commands are a reason for one.",
+        "what was delivered": "Pass the events of each turn to `deliver`, once and in order.",
+        "whether `engine.close()` was called": "However the coroutine ends, close the engine, and only then.",
+    },
+    enough=6,
+)
 
-
-async def _ended(owner: asyncio.Task, scene: Scene, how: str) -> None:
-    done, _ = await asyncio.wait([owner], timeout=0.5)
-    refuse_faults(scene)
-    if not done:
-        raise Mistake(
-            f"{how}, and your coroutine still runs after {len(scene.engine.turns)} turns.",
-            case=scene.case,
-            idea="`commands.is_closed` says that it is time to stop; look at it before each turn.",
-        )
-    if not owner.cancelled() and owner.exception() is not None:
-        raise owner.exception()
+EXERCISE = Exercise(
+    id="14.2",
+    title="the owner's loop",
+    reference=TASK.reference,
+    test=TASK,
+    hints=(
+        "Which `await`s are in your cleanup? A second cancellation can hit each of them. Can you wait for the thread "
+        "without one? The cell above the exercise does.",
+        "A `while` over `commands.is_closed`, inside `try … finally`. In the loop: `take` if there are commands, or if "
+        "`engine.open` is empty; otherwise the turn gets an empty list. `take` may return an empty list when the "
+        "mailbox was closed: then there is nothing to do. In `finally`, without any `await`: `executor.shutdown()`, "
+        "which returns when the thread has come back, then close the engine.",
+        "`arrived = [] if ... else await commands.take()`; `if arrived or engine.open:` `deliver(await "
+        "event_loop.run_in_executor(...))`. `finally:` `executor.shutdown(wait=True)`, then `engine.close()`.",
+    ),
+    points=3,
+)

@@ -3,23 +3,28 @@
 import asyncio
 import contextlib
 import selectors
+import threading
+import time
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+from unittest.mock import patch
 
-from lessons_lib.checks.exercise import Mistake, current_case
+from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.exercise import Mistake
 
-MOST_ROUNDS = 20_000  # of the loop without any time passing
+MOST_ROUNDS = 2_000  # of the loop without any time passing
 
 
-class Stuck(Exception):
+class Stuck(BaseException):
     """Nothing is left to run, and nothing will ever become ready."""
 
 
-class Spinning(Exception):
+class Spinning(BaseException):
     """The loop goes round and round, and no time passes."""
 
 
-class Polling(Exception):
+class Polling(BaseException):
     """Time passes only because a coroutine sets one timer after another."""
 
 
@@ -62,37 +67,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.jumping.now
 
 
-def play(
-    story: Callable[[], Coroutine[object, object, object]],
-    case: str,
-    stuck: tuple[str, str],
-    spinning: tuple[str, str] = ("your code asks again and again instead of waiting.", ""),
-    polling: tuple[str, str] = ("your code sets timer after timer instead of waiting.", ""),
-    most_timers: int = 1000,
-) -> object:
-    """Run a coroutine function on a virtual loop, and return what it returns.
+def play(story: Callable[[], Coroutine[object, object, object]], idea: str, most_timers: int = 1000) -> None:
+    """Run a coroutine function on a virtual loop.
 
     Args:
-        case: what a message calls the story.
-        stuck: what to say, and why, if a coroutine waits for something that never happens.
-        spinning, polling: the same for one that asks again and again instead of waiting, without or with a pause.
+        idea: what an answer that never rests, or never ends, should do.
 
     Raises:
-        Mistake: one of these, or what the story itself raises.
+        Mistake: this, or what the story itself raises.
     """
-    current_case.text = case
     loop = VirtualLoop(most_timers)
     try:
         return loop.run_until_complete(story())
     except Stuck:
-        (what, idea) = stuck
+        what = "your code waits for something that never happens."
     except Spinning:
-        (what, idea) = spinning
+        what = "your code asks again and again instead of waiting."
     except Polling:
-        (what, idea) = polling
+        what = "your code asks again and again, with a pause in between."
     finally:
         _close(loop)
-    raise Mistake(what, case=case, idea=idea)
+    raise Mistake(what, idea=idea)
 
 
 def _close(loop: VirtualLoop) -> None:
@@ -113,6 +108,35 @@ async def settle(rounds: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+async def outcome(task: "asyncio.Future[Any]") -> Callable[[], Any]:
+    """A function that returns, or raises, what a task has, for `watch`; of one that was cancelled or goes on, words."""
+    await settle()
+    if not task.done():
+        return lambda: Shown("nothing yet")
+    return (lambda: Shown("a CancelledError")) if task.cancelled() else task.result
+
+
+def state_of(task: "asyncio.Future[Any]", *expected: type[BaseException]) -> Shown:
+    """How far a task is, in words; for one that raised an expected error, its name."""
+    if not task.done():
+        return Shown("going on")
+    if task.cancelled():
+        return Shown("cancelled")
+    error = task.exception()
+    return Shown(f"at its end, with {type(error).__name__}" if isinstance(error, expected) else "at its end")
+
+
+def accident(task: "asyncio.Future[Any]", *expected: type[BaseException]) -> Callable[[], None]:
+    """For `watch`: raises what a task raised, unless it is expected."""
+    error = task.exception() if task.done() and not task.cancelled() else None
+
+    def raises() -> None:
+        if error is not None and not isinstance(error, expected):
+            raise error
+
+    return raises
+
+
 @types.coroutine
 def noticing(coroutine, at_await):
     """Run a coroutine, and call `at_await(number)` whenever it is about to wait."""
@@ -126,5 +150,45 @@ def noticing(coroutine, at_await):
         number += 1
         try:
             value, resume = (yield waits_for), coroutine.send
+        except GeneratorExit:
+            return coroutine.close()
         except BaseException as error:
             value, resume = error, coroutine.throw
+
+
+class WatchedEvent(asyncio.Event):
+    """Refuses a reader that calls `wait` again and again while nothing else runs."""
+
+    last_round: object = None
+    num_vain = 0
+
+    def wait(self) -> Coroutine[Any, Any, Any]:
+        jumping = asyncio.get_running_loop().jumping  # type: ignore[attr-defined]
+        this_round = (jumping.now, jumping.rounds, jumping.timers)
+        self.num_vain = self.num_vain + 1 if this_round == self.last_round else 0
+        self.last_round = this_round
+        if self.num_vain > 100:
+            what = "`take` never ends: it calls `wait` again and again, and nothing else ever runs."
+            raise Mistake(what, idea="Clear the event before you wait for it, and `await` what `wait` returns.")
+        return super().wait()
+
+
+@contextlib.contextmanager
+def no_sleep(attempt: Any) -> Iterator[None]:
+    """`time.sleep` in an attempt would stop the check's event loop, and so everything that could wake it."""
+    sleep, thread = time.sleep, threading.get_ident()
+
+    def refuse(seconds: float) -> None:
+        if threading.get_ident() != thread:
+            return sleep(seconds)
+        raise Mistake(
+            "`time.sleep` was called: it stops the event loop's thread, so nothing can be put in meanwhile.",
+            idea="A coroutine waits with `await`, which lets others run: `await self._has_news.wait()`.",
+        )
+
+    names = getattr(getattr(attempt, "take", None), "__globals__", {})
+    with (
+        patch.dict(names, {name: refuse for name, each in names.items() if each is sleep}),
+        patch("time.sleep", refuse),
+    ):
+        yield

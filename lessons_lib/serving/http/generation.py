@@ -33,11 +33,14 @@ _serial_numbers = itertools.count()  # two clients may send the same x-request-i
 
 @dataclass
 class Usage:
-    """Tokens of all prompts and completions of one HTTP request. `cached_tokens` of the prompts' were in the cache."""
+    """Tokens of all prompts and completions of one HTTP request. `cached_tokens` of the prompts' were in the cache,
+    `draft_tokens` were guessed, and `accepted_tokens` of these were right."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     def so_far(self) -> dict[str, Any]:
         return {
@@ -47,7 +50,17 @@ class Usage:
         }
 
     def at_the_end(self) -> dict[str, Any]:
-        return self.so_far() | {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
+        rejected = self.draft_tokens - self.accepted_tokens
+        guesses = {"accepted_prediction_tokens": self.accepted_tokens, "rejected_prediction_tokens": rejected}
+        cached = {"cached_tokens": self.cached_tokens}
+        return self.so_far() | {"prompt_tokens_details": cached, "completion_tokens_details": guesses}
+
+    def note_ends(self, ends: list[RequestEnded]) -> None:
+        """Count what only the end tells."""
+        self.cached_tokens = sum(end.num_cached_tokens for end in ends)
+        completions = [each for end in ends for each in end.completions]
+        self.draft_tokens = sum(each.num_draft_tokens for each in completions)
+        self.accepted_tokens = sum(each.num_accepted_tokens for each in completions)
 
 
 @dataclass
@@ -136,7 +149,7 @@ class Generation:
         async with self._started() as streams:
             ends = [await self._ended(stream) for stream in streams]
         usage = self._usage()
-        usage.cached_tokens = sum(end.num_cached_tokens for end in ends)
+        usage.note_ends(ends)
         usage.completion_tokens = sum(self.count_of(len(each.token_ids)) for end in ends for each in end.completions)
         choices = [choice for index, end in enumerate(ends) for choice in self.choices(index, end)]
         return self._head(self.kind) | {"choices": choices, "usage": usage.at_the_end()} | self.more_fields(ends)
@@ -169,7 +182,7 @@ class Generation:
                             parts.append(chunk(json.dumps(self.choice(index, prompt_index, own))))
                 yield "".join(parts).encode("ascii")
                 parts = []
-            usage.cached_tokens = sum([(await self._ended(stream)).num_cached_tokens for stream in streams])
+            usage.note_ends([await self._ended(stream) for stream in streams])
         if includes_usage:
             yield write(f'"choices": [], "usage": {json.dumps(usage.at_the_end())}').encode("ascii")
 

@@ -8,6 +8,18 @@ from lessons_lib.engine.outputs import NewToken
 from lessons_lib.serving.async_engine import RequestStream
 
 
+async def send_all(
+    add: Callable[[], Awaitable[RequestStream]], send: Callable[[list[NewToken]], Awaitable[None]]
+) -> None:
+    """Add a request, and send its tokens until the last one. However it ends, the request has ended or is aborted."""
+    stream = await add()
+    try:
+        async for tokens in stream:
+            await send(tokens)
+    finally:
+        await stream.aclose()  # never waits
+
+
 async def stream_until_gone(
     add: Callable[[], Awaitable[RequestStream]],
     receive: Callable[[], Awaitable[dict[str, Any]]],
@@ -28,19 +40,11 @@ async def stream_until_gone(
     However it ends, the request has ended or is being aborted, and nothing that was started here runs on.
     """
 
-    async def send_all() -> None:
-        stream = await add()
-        try:
-            async for tokens in stream:
-                await send(tokens)
-        finally:
-            await stream.aclose()
-
     async def wait_until_gone() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    sending, leaving = asyncio.ensure_future(send_all()), asyncio.ensure_future(wait_until_gone())
+    sending, leaving = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(wait_until_gone())
     try:
         await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not sending.done():

@@ -1,14 +1,57 @@
-"""A pass with guesses: the packed row, what the model draws behind each of its tokens, and which of it is kept."""
+"""Lesson 18: a pass with guesses. The packed row, what the model draws behind each of its tokens, and what is kept."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from lessons_lib.recording.verified_passes import VerifiedRow
 from lessons_lib.recording.words import count
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import Drawing, shortened, show_token
 
 _LEFT, _CELL, _HEIGHT, _BLOCK, _SIZE = 156, 92, 27, 24, 12
+
+
+@dataclass(frozen=True)
+class VerifiedRow:
+    """The work of one pass for one sequence.
+
+    Attributes:
+        name: the sequence's.
+        last: its last token before the pass.
+        draft, own: the guesses; what the model draws behind `last` and behind each guess.
+        num_new: how many of `own` the sequence got.
+        blocks, freed: its blocks in the pass, in order; how many of them, at the end, became free.
+    """
+
+    name: str
+    last: int
+    draft: tuple[int, ...]
+    own: tuple[int, ...]
+    num_new: int
+    blocks: tuple[int, ...]
+    freed: int
+
+
+def recorded_verify(verify: Callable[..., None], passes: list[tuple[VerifiedRow, ...]]) -> Callable[..., None]:
+    """`verify`, so that it also appends each pass to `passes`."""
+
+    def record(drafts: dict[Any, list[int]], logits: Any, draw: Callable[..., int], pool: Any) -> None:
+        rows, own = iter(logits), {}
+        for each, draft in drafts.items():
+            places = range(len(each.output_ids), len(each.output_ids) + len(draft) + 1)
+            own[each] = tuple(draw(next(rows), each, place) for place in places)
+        before = [(each, each.token_ids[-1], len(each.output_ids), tuple(each.blocks)) for each in drafts]
+        verify(drafts, logits, draw, pool)
+        passes.append(tuple(
+            VerifiedRow(
+                each.id, last, tuple(drafts[each]), own[each], len(each.output_ids) - count, blocks,
+                len(blocks) - len(each.blocks),
+            )
+            for each, last, count, blocks in before
+        ))  # fmt: skip
+
+    return record
 
 
 def draw_verified_pass(rows: tuple[VerifiedRow, ...], index: int, decode: Callable[[int], str]) -> Picture:
@@ -22,7 +65,6 @@ def draw_verified_pass(rows: tuple[VerifiedRow, ...], index: int, decode: Callab
         with d.marked([(row.name,)]):
             _draw_row(d, row, y, decode)
         y += 2 * _HEIGHT + 32
-    y += 2
     d.legend(16, y, [
         ("kept", lambda x, y: d.cell(x, y, 18, 16, color_of(rows[0].name))),
         ("kept: the model's own", lambda x, y: d.cell(x, y, 18, 16, color_of(rows[0].name), framed=True)),
@@ -41,14 +83,13 @@ def _draw_row(d: Drawing, row: VerifiedRow, y: float, decode: Callable[[int], st
     for place, (token, own) in enumerate(zip((row.last, *row.draft), row.own)):
         x, is_kept = _LEFT + place * (_CELL + 6), place < row.num_new
         is_right = place <= num_right
-        text = _word(decode(token))
         fill = (color if place else tint(color)) if is_right else NEUTRAL
         d.cell(x, y, _CELL, _HEIGHT, fill, hatched=not is_right)
-        _write(d, x, y, text, fill if is_right else None)
+        _write(d, x, y, decode(token), fill if is_right else None)
         below = y + _HEIGHT + 8
         is_own = is_kept and place == row.num_new - 1
         d.cell(x, below, _CELL, _HEIGHT, color if is_kept else NEUTRAL, hatched=not is_kept, framed=is_own)
-        _write(d, x, below, _word(decode(own)), color if is_kept else None, is_own)
+        _write(d, x, below, decode(own), color if is_kept else None, is_own)
         if place + 1 < row.num_new:  # this draw is the next token of the row
             d.lines(f"M{x + _CELL / 2 + 30} {below - 1}L{x + _CELL + 12} {y + _HEIGHT + 1}", INK, 1.2, arrow=True)
     for place, block in enumerate(row.blocks):
@@ -61,11 +102,8 @@ def _draw_row(d: Drawing, row: VerifiedRow, y: float, decode: Callable[[int], st
 def _write(d: Drawing, x: float, y: float, text: str, on: str | None, bold: bool = False) -> None:
     """A word in its cell; without a color, on hatching."""
     look = {"on": on} if on else {"halo": PAPER}
+    text = shortened(show_token(text), _CELL - 6, _SIZE)
     d.text(x + _CELL / 2, y + _HEIGHT / 2, text, _SIZE, "middle", bold, mono=True, **look)
-
-
-def _word(text: str) -> str:
-    return shortened(show_token(text), _CELL - 6, _SIZE)
 
 
 def _told(row: VerifiedRow, decode: Callable[[int], str]) -> str:

@@ -16,8 +16,10 @@ _SIZE = 12  # of a client's text
 
 
 def watch_server(moments: Sequence[ServerMoment]) -> Stepper:
-    """Play what `record_server` has recorded."""
-    return Stepper(lambda i: draw_server(moments, i), len(moments), label="moment", still=len(moments) // 2)
+    """Play what `record_server` has recorded. Still, it shows a step behind which an abort waits, if any does."""
+    late = (i for i, each in enumerate(moments) if each.is_computing and "abort" in "".join(each.commands))
+    still = next(late, len(moments) // 2)
+    return Stepper(lambda i: draw_server(moments, i), len(moments), label="moment", still=still)
 
 
 def draw_server(moments: Sequence[ServerMoment], index: int) -> Picture:

@@ -8,6 +8,8 @@ from live_server import MODEL, LiveServer, wait_until
 from pydantic import BaseModel
 
 import lessons_lib
+from lessons_lib.engine.proposers import NgramTable, own_stories
+from lessons_lib.engine.speculation import speculating
 
 openai = pytest.importorskip("openai")
 
@@ -107,6 +109,21 @@ def test_prefix_cache_is_in_the_usage(client):
     assert 0 < second.prompt_tokens_details.cached_tokens < second.prompt_tokens
     salted = client.completions.create(prompt=prompt, extra_body={"cache_salt": "mine"}, **GREEDY).usage
     assert salted.prompt_tokens_details.cached_tokens == 0
+
+
+def test_guesses_are_in_the_usage(client):
+    options = GREEDY | dict(max_tokens=40, prompt=PROMPT)
+    plain = client.completions.create(**options)
+    with LiveServer(parts=speculating(NgramTable.of(own_stories()[:200]))) as guessing:
+        other = openai.OpenAI(base_url=f"{guessing.url}/v1", api_key="any", max_retries=0)
+        answer = other.completions.create(**options)
+        *_, last = other.completions.create(stream=True, stream_options={"include_usage": True}, **options)
+        other.close()
+    assert answer.choices[0].text == plain.choices[0].text
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+    for details in (answer.usage.completion_tokens_details, last.usage.completion_tokens_details):
+        assert details.accepted_prediction_tokens + details.rejected_prediction_tokens > 0
+        assert details.accepted_prediction_tokens < 40
 
 
 def test_many_async_streams_at_once(live, client):
