@@ -1,6 +1,5 @@
 """02.2, `serve`: only what can be seen of the loop counts, its passes and the answers."""
 
-from collections import deque
 from collections.abc import Iterator
 from random import Random
 from typing import Any
