@@ -305,20 +305,14 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 """
 ## Which idea makes it fast?
 
-Here is a *ladder* of kernels, timed on one sequence. "Sums" is a kernel that computes its products as lesson 07 does,
-without `tl.dot`; the last three are your kernel. (Its reference solution was timed.)
+Here is a *ladder* of kernels, timed on one sequence. Without Idea 3, products are sums, as in lesson 07. The last three
+are your kernel. (Its reference solution was timed.)
 """
 
 # %%
-rungs = {SEVEN: SEVEN}
-rungs |= {f"sums, {keys} keys per tile": f"Idea{'s' * (keys > 16)} 1{' and 2' * (keys > 16)}, "
-                                         f"{keys} keys per tile" for keys in (16, 32, 64)}
-rungs["tl.dot, 16 keys per tile"] = "Ideas 1 and 3, 16 keys per tile"
-rungs |= {f"tl.dot, {keys} keys per tile": f"Ideas 1 to 3, {keys} keys per tile"
-          for keys in (64, 128)}
-draw_bars({name: steps[0][step]["us"] for name, step in rungs.items()}, "µs",
-          "One sequence of 8,192 tokens", ladder_provenance,
-          [name for name in rungs if "dot" in name], ("at least", reading(alone)))
+rungs = {name: step["us"] for name, step in steps[0].items() if name != LIBRARY}
+draw_bars(rungs, "µs", "One sequence of 8,192 tokens", ladder_provenance,
+          list(rungs)[-3:], ("at least", reading(alone)))
 
 # %% [markdown]
 """
@@ -338,25 +332,27 @@ over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
 > **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their
 > results. Known as *Flash-Decoding*.
 
-**Predict 08.b** Your kernel with 128 keys per tile took 132 µs for the sequence of 8,192 tokens: 8 programs with 64
-iterations each. Now split it into parts of 512 keys. If an iteration takes as long as before, how many µs does that
-make?
+**Predict 08.b** On another GPU, your kernel with 128 keys per tile took 135 µs for the sequence of 8,192 tokens: 8
+programs with 64 iterations each. Now split it into parts of 512 keys. If an iteration takes as long as before, how many
+µs does that make?
 """
 
 # %%
 predict("08.b", ...)
 
 # %%
-before, after = steps[0]["Ideas 1 to 3, 128 keys per tile"]["us"], steps[0][LIBRARY]["us"]
-reveal("08.b", before / iterations_of(128) * (512 // 128), unit="µs", tolerance=0.1,
-       how="Computed")
+splits_provenance, by_case = recorded_splits()  # keys per part -> microseconds
+one, many = by_case[alone.name], by_case[even.name]
+reveal("08.b", one["not split"] / iterations_of(128) * (512 // 128), unit="µs",
+       tolerance=0.1, how="Computed")
+print(splits_provenance)
 print(f"{8192 // 512 * 8} programs with {512 // 128} iterations each; "
-      f"recorded: {after:.0f} µs instead of {before:.0f}")
+      f"recorded: {one['512']:.0f} µs instead of {one['not split']:.0f}")
 
 # %% [markdown]
 """
-Seven times as fast. But your estimate is a lower bound: the rest of the 18 µs goes into starting many programs, storing
-their results and merging them.
+More than six times as fast. Your estimate is too low, since it leaves out what splitting adds: many programs have to be
+started, and their results stored and merged.
 
 A split stores two things per query head: its attention, divided by its own sum, and its **log-sum-exp**, maximum + log₂
 of the sum. 2 to the power of that is the sum of the split's exponentials, so it says how much the split counts. You've
@@ -405,7 +401,7 @@ print(f"grid {split.recording.grid}; iterations of the longest program: {longest
 added = {"–": SEVEN, "1: one program per KV head": "Idea 1, 16 keys per tile",
          "3: tensor cores": "Ideas 1 and 3, 16 keys per tile",
          "2: 128 keys per tile": "Ideas 1 to 3, 128 keys per tile",
-         "4: splits (the library's kernel)": LIBRARY}
+         "the library's kernel, with splits of its own": LIBRARY}
 rows = [[idea, *(f"{case[step]['us']:,.0f}" for case in steps)]
         for idea, step in added.items()]
 rows.append(["at least", *(f"{reading(case):,.0f}" for case in THREE.values())])
@@ -414,16 +410,14 @@ display(Table(["idea added, µs", *THREE], rows, ladder_provenance))
 # %% [markdown]
 """
 Compare with the order that you wrote down. For one sequence Idea 4 pays most, for many Idea 3. And what an idea is
-worth depends on what's there already: Idea 2 brought nothing before Idea 3. With 64 sequences Idea 4 costs a little,
-since there are enough programs anyway.
+worth depends on what's there already: Idea 2 brought nothing to one sequence before Idea 3. (The last kernel isn't
+yours: the library's has all four ideas, and doesn't split 64 sequences at all.)
 
 So why not smaller parts? **Choose a size** for a server that gets both batches, one sequence and 64, and write it down
-before you run the next cell: your kernel in parts of several sizes, timed on another GPU.
+before you run the next cell: your kernel in parts of several sizes, on the GPU of Predict 08.b.
 """
 
 # %%
-splits_provenance, by_case = recorded_splits()
-one, many = by_case[alone.name], by_case[even.name]
 rows = []
 for size, us in one.items():
     keys_per_part = 8192 if size == "not split" else int(size)
@@ -438,8 +432,8 @@ Table(columns, rows, f"128 keys per tile, or 64 in parts of 64; {splits_provenan
 # %% [markdown]
 """
 Down to 512 keys, one sequence gets much faster. By then nearly all processors are busy, and smaller parts save at most
-5% more. The 64 sequences only pay for it: 7% with parts of 512, 19% with parts of 64. No size is best for both, so the
-library chooses one for each batch.
+5% more. The 64 sequences only pay for it: 7% with parts of 512, 19% with parts of 64. No size is best for both. So the
+library chooses one from a sequence's length and from the number of sequences that the batch has room for.
 
 ## Measure
 
@@ -451,21 +445,13 @@ read contiguous keys, without a block table: the kind of cache that lesson 03 go
 production = recorded_production()
 print(production.provenance)
 print("yours:", ladder_provenance)
-
-
-def bars(case, least_us, others=()):
-    others = {f"{name} *": us
-              for name, us in (production.microseconds[case.name] | dict(others)).items()}
-    times = {LIBRARY if name == OURS else name: us
-             for name, us in (case.microseconds | others).items() if name != SEVEN}
-    note = f"{recorded.provenance}. Outlined, with *: other runs, see the lines printed above"
-    limit = ("at least", least_us)
-    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name,
-                     note, (LIBRARY,), limit, 8 * limit[1], list(others))
-
-
-bars(even, reading(even),
-     {"yours, 64 keys per tile": steps[1]["Ideas 1 to 3, 64 keys per tile"]["us"]})
+others = {f"{name} *": us for name, us in production.microseconds[even.name].items()}
+others["yours, 64 keys per tile *"] = steps[1]["Ideas 1 to 3, 64 keys per tile"]["us"]
+times = {LIBRARY if name == OURS else name: us
+         for name, us in (even.microseconds | others).items() if name != SEVEN}
+draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", even.name,
+          f"{recorded.provenance}. Outlined, with *: other runs, see the lines printed above",
+          (LIBRARY,), ("at least", reading(even)), 8 * reading(even), list(others))
 
 # %% [markdown]
 """

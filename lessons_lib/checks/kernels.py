@@ -106,6 +106,7 @@ EXCEPTIONS = (
         "expected pointer argument to have shape",
         "The tile that you store and the tile of its addresses have different shapes.",
     ),
+    ("must be same dtype", "Both factors of `tl.dot` need the same dtype: convert the one that is computed."),
     (
         "axis",
         "A tile `[N]` has only axis 0; a rectangle `[M, N]` has axis 0, down its columns, and axis 1, along its rows.",
@@ -130,6 +131,7 @@ REFUSALS = (
         "Both factors of `tl.dot` need the same dtype. A 16-bit tile times a scalar such as `scale` is float32 to the "
         "compiler, though not to the interpreter. Multiply the scores instead, which are float32 anyway.",
     ),
+    ("operands of type pointer", "Only integers can be added to a pointer: keep floats out of offsets."),
     (
         "re-assigned to",
         "What a loop or an `if` updates keeps its dtype and its shape: 0.0, not 0; a tile, not a scalar.",

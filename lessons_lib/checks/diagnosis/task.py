@@ -179,6 +179,7 @@ class Task:
         index = next(index for index in sorted(failures) if known is None or known.does(index, failures[index]))
         case = self.shrunk(attempt, self.all_cases[index], known.attempt if known else None)
         wanted, text = self.steps_of(case), self.tell(case)
+        current_case.text = text
         step = self.failure(attempt, case, wanted)
         if step is None:  # it isn't the same twice
             return Mistake("your code gives something else each time.", text, KEPT)
@@ -192,7 +193,6 @@ class Task:
             and "raised" not in want.seen
             and f"raised {type(step.error).__name__}" not in self.about
         ):
-            current_case.text = text
             return step.error
         why = known.known.why if known else meaning(step, want) or self._about(step, want)
         if known and self.facts:

@@ -4,66 +4,19 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 
 # isort: split
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.kernels import (
-    compiles,
-    launch,
-    multiplies_well,
-    near,
-    refuse_other_tiles,
-    tokens_loaded,
-)
+from lessons_lib.checks.diagnosis.kernels import compiles, launch, multiplies_well, near, tokens_loaded
 from lessons_lib.checks.exercise import Exercise, Mistake
 from lessons_lib.checks.kernels import run_through
-from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, PagedSequence, far_block
+from lessons_lib.checks.lesson_08.key_range import SCALE, Case, counted_softmax, iterations, launched_with, range_kernel
+from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, far_block
 from lessons_lib.kernels.group_decode import decode_groups_kernel
-from lessons_lib.kernels.paged_flash import LOG2_E, online_softmax
+from lessons_lib.kernels.paged_flash import LOG2_E
 from lessons_lib.measuring.ablations import with_functions
-
-SCALE = 0.4
-
-
-@dataclass(frozen=True)
-class Case(PagedSequence):
-    """One call: the keys from `start` to `end` - 1, 0 for all, `tile` per iteration."""
-
-    start: int = 0
-    end: int = 0
-    tile: int = 16
-
-    @property
-    def range(self) -> tuple[int, int]:
-        return self.start, self.end or self.tokens
-
-
-@triton.jit
-def range_kernel(
-    ATTEND: tl.constexpr, q, k_cache, v_cache, table, out, lse, start, end, scale, stride_block, stride_slot,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    row, dim = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
-    elements, is_row = row[:, None] * HEAD_DIM + dim[None, :], row < GROUP
-    queries = tl.load(q + elements, mask=is_row[:, None], other=0.0)
-    result = ATTEND(queries, k_cache, v_cache, table, start, end, scale, stride_block, stride_slot, BLOCK_SIZE, BLOCK_N)
-    refuse_other_tiles(result, row_max=[16], row_sum=[16], acc=list(queries.shape))
-    tl.store(out + elements, result[2] / result[1][:, None], mask=is_row[:, None])
-    tl.store(lse + row, result[0] + tl.log2(result[1]), mask=is_row)
-
-
-iterations: list[int] = []
-
-
-@triton.jit
-def counted_softmax(scores, row_max, row_sum, acc):
-    iterations.append(1)  # only ever interpreted, where a kernel is Python
-    return online_softmax(scores, row_max, row_sum, acc)
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
@@ -87,7 +40,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     launch(
         watch, "`attend_keys`", attempt, range_kernel, (1,), attempt, queries, keys, values,
         torch.tensor(case.table, dtype=torch.int32), out, lse, *case.range, SCALE * LOG2_E.value, *keys.stride()[:2],
-        GROUP=case.rows, BLOCK_M=16, HEAD_DIM=case.dim, BLOCK_SIZE=case.block_size, BLOCK_N=case.tile,
+        GROUP=case.rows, BLOCK_M=case.block_m, HEAD_DIM=case.dim, BLOCK_SIZE=case.block_size, BLOCK_N=case.tile,
         look=look, explain=outside,
     )  # fmt: skip
 
@@ -104,14 +57,13 @@ def outside(error: Any) -> str:
 def tell(case: Case) -> str:
     start, end = case.range
     queries = "1 query" if case.rows == 1 else f"{case.rows} queries"
-    return (
-        f"keys {start} to {end - 1} of {case.tokens} tokens, BLOCK_N = {case.tile}, {queries} in 16 rows; {case.told}"
-    )
+    queries += f" in {case.block_m} rows"
+    return f"keys {start} to {end - 1} of {case.tokens} tokens, BLOCK_N = {case.tile}, {queries}; {case.told}"
 
 
 def cases() -> Iterator[Case]:
     half = torch.float16
-    low, high, first = EXTREMES
+    low, high, first, large = EXTREMES
     yield Case(1)
     yield Case(2, rows=2)
     yield Case(16, rows=2)
@@ -120,12 +72,14 @@ def cases() -> Iterator[Case]:
     yield Case(40, rows=1, block_size=8, start=32)
     yield Case(24, rows=3, block_size=4, start=5, end=23)
     yield Case(40, rows=1, block_size=32)
-    yield Case(40, rows=2, block_size=12, tile=32, dim=32)
+    yield Case(20, rows=17)
+    yield Case(40, rows=2, block_size=12, tile=32)
     yield Case(20, rows=2, block_size=8, layout=INTERLEAVED)
     yield Case(20, rows=2, block_size=8, layout=HEADS_FIRST)
-    yield Case(50, rows=7, tile=32, start=16, dim=32, dtype=half)
+    yield Case(50, rows=7, start=16, dim=32, dtype=half)
     yield Case(2, scores=low)
     yield Case(32, scores=high, dtype=half)
+    yield Case(16, scores=large, dtype=half)
     yield Case(144, block_size=72, scores=first, dtype=half)
 
 
@@ -152,6 +106,8 @@ Elements that a mask leaves out are undefined, and 0 × NaN is NaN: give the loa
 ~ position < end => position <= end
 Begin at `start`, not at 0: the keys before it belong to another program.
 ~ range(start, => range(0,
+or
+~ range(start, => range(start // BLOCK_N * BLOCK_N,
 The last tile reaches past `end`: mask the positions that aren't below it.
 ~ is_key = position < end => is_key = position < end + BLOCK_N
 or
@@ -162,8 +118,16 @@ or
 ~ position = first + tl.arange => position = 0 * first + tl.arange
 or
 ~ range(start, end, => range(0, end - start,
+or
+~ position, is_key, => position - start, is_key,
+or
+~ first + tl.arange => first * BLOCK_N + tl.arange
 A tile is BLOCK_N positions long, whatever the block size is, so the loop's step is BLOCK_N.
 ~ end, BLOCK_N): => end, BLOCK_SIZE):
+or
+~ tl.arange(0, BLOCK_N) => tl.arange(0, BLOCK_SIZE)
+or
+~ range(start, end, BLOCK_N) => range(start, end)
 Some iterations find no keys, and take their time all the same: a range of n keys takes `tl.cdiv(n, BLOCK_N)`.
 ~ range(start, end, => range(start, end + BLOCK_N,
 or
@@ -171,15 +135,35 @@ or
 The loop ends too early: a range of n keys takes `tl.cdiv(n, BLOCK_N)` iterations.
 ~ range(start, end, => range(start, start + (end - start) // BLOCK_N * BLOCK_N,
 or
+~ range(start, end, => range(start, end - BLOCK_N,
+or
 ~ range(start, end, => range(start, start + tl.cdiv(end - start, BLOCK_SIZE) * BLOCK_N,
 Only the first tile is read: loop over the range in steps of BLOCK_N. Is the `return` inside the loop?
 ~ range(start, end, => range(start, start + BLOCK_N,
+The sides are those of `queries`, [rows, D], whatever they are: maximum and sum have a row each, `acc` has both sides.
+~ arange(0, queries.shape[1]) => arange(0, 16)
+or
+~ [queries.shape[0], queries.shape[1]] => [queries.shape[0], BLOCK_N]
+or
+~ [queries.shape[0], queries.shape[1]] => [queries.shape[0], BLOCK_SIZE]
+or
+~ [queries.shape[0]], float => [16], float
+~ row_sum = tl.zeros([queries.shape[0]] => row_sum = tl.zeros([16]
+~ acc = tl.zeros([queries.shape[0], => acc = tl.zeros([16,
+or
+~ row_sum = tl.zeros([queries.shape[0]] => row_sum = tl.zeros([16]
+or
+~ acc = tl.zeros([queries.shape[0], => acc = tl.zeros([16,
 The scores aren't multiplied by `scale`.
 ~ ) * scale => )
 The scores are multiplied by `scale` twice.
 ~ ) * scale => ) * scale * scale
 log2(e) counts twice: `scale` includes it, so the scores are in base 2, as `online_softmax` wants them.
 ~ ) * scale => ) * scale * 1.4426950408889634
+The scores are multiplied by `scale`, not divided by it.
+~ ) * scale => ) / scale
+`tile_offsets` takes the strides in this order: `stride_block`, `stride_slot`.
+~ stride_block, stride_slot, BLOCK_SIZE) => stride_slot, stride_block, BLOCK_SIZE)
 You used the keys as values.
 ~ tl.load(values => tl.load(keys
 You used the values as keys.
@@ -194,6 +178,8 @@ Keys and values are swapped.
 ~ acc = tl.dot => acc += tl.dot
 Don't divide: the caller does, once, and the split kernel also needs the sum.
 ~ return row_max, row_sum, acc => return row_max, row_sum, acc / row_sum[:, None]
+or
+~ return row_max, row_sum, acc => return acc / row_sum[:, None]
 You divide in every iteration. Nothing is divided here: the caller does it, once.
 - acc = tl.dot
 + ...
@@ -205,6 +191,16 @@ or
 ~ weights, row_max, row_sum, acc = => weights, row_max, last_sum, acc =
 or
 ~ weights, row_max, row_sum, acc = => weights, last_max, row_sum, acc =
+A new maximum changes what was summed before: `online_softmax` rescales the old sum and `acc` to it. You don't.
+- weights, row_max
++ row_max = tl.maximum(row_max, tl.max(scores, axis=1))
++ weights = tl.exp2(scores - row_max[:, None])
++ row_sum += tl.sum(weights, axis=1)
+The weights are relative to the maximum, 2 to the power of score − maximum: `online_softmax` returns them.
+- weights, row_max
++ row_max = tl.maximum(row_max, tl.max(scores, axis=1))
++ weights = tl.exp2(scores)
++ row_sum += tl.sum(weights, axis=1)
 What the loop carries starts before it: set in the loop, maximum, sum and `acc` forget all tiles before the last one.
 - dim
 + ...
@@ -232,10 +228,19 @@ The weights are powers of 2: `scale` includes log2(e), and `online_softmax` know
 + new_max = tl.maximum(row_max, tl.max(scores, axis=1))
 + weights, factor = tl.exp(scores - new_max[:, None]), tl.exp(row_max - new_max)
 + row_max, row_sum, acc = new_max, row_sum * factor + tl.sum(weights, axis=1), acc * factor[:, None]
-Return the maximum, the sum, and `acc`, in this order.
+Return the maximum, the sum, and `acc`, in this order, as `online_softmax` and `tl.dot` leave them.
+~ return row_max, row_sum, acc => return row_max, tl.log2(row_sum), acc
+or
+~ return row_max, row_sum, acc => return row_max + tl.log2(row_sum), row_sum, acc
+or
 ~ return row_max, row_sum, acc => return row_sum, row_max, acc
 In 16 bits only what enters a `tl.dot` has 16 bits. Scores, maximum, sum and `acc` stay float32.
 ~ acc, input_precision="ieee") => acc, input_precision="ieee").to(tile_values.dtype).to(tl.float32)
+or
+~ acc = tl.dot => acc += tl.dot
+~ tile_values, acc, input_precision="ieee") => tile_values, input_precision="ieee").to(tile_values.dtype)
+or
+~ return row_max, row_sum, acc => return row_max, row_sum, acc.to(queries.dtype)
 or
 - acc = tl.dot
 + ...
@@ -251,6 +256,8 @@ values, whichever that is, `weights.to(values.dtype)`.
 ~ tl.dot(queries, tl.trans(tile_keys) => tl.dot(queries.to(tl.float16), tl.trans(tile_keys).to(tl.float16)
 or
 ~ weights.to(tile_values.dtype), tile_values => weights.to(tl.float16), tile_values.to(tl.float16)
+The values aren't transposed: weights [rows, BLOCK_N] times values [BLOCK_N, D].
+~ tile_values, acc, => tl.trans(tile_values), acc,
 Both factors of `tl.dot` need the same dtype. The weights are float32: convert them, `weights.to(values.dtype)`.
 ~ weights.to(tile_values.dtype) => weights
 `tl.dot` multiplies [rows, inner] by [inner, columns]. For the scores these are queries [rows, D] and keys
@@ -259,19 +266,16 @@ Both factors of `tl.dot` need the same dtype. The weights are float32: convert t
 The offset of a key is where its first element is; its others follow: `offsets[:, None] + dim[None, :]`.
 ~ elements = offsets[:, None] + dim[None, :] => elements = offsets
 or
+~ offsets[:, None] + dim => offsets[:, None] * stride_slot + dim
+or
 ~ elements = offsets[:, None] + dim[None, :] => elements = offsets[:, None] + 0 * dim[None, :]
 A row and a column are mixed up: keys are rows of their tile, so their offsets are a column, `offsets[:, None]`, and so
 is their mask.
 ~ offsets[:, None] + dim[None, :] => offsets[None, :] + dim[:, None]
+or
+~ keys + elements, mask=is_key[:, None] => keys + elements, mask=is_key[None, :]
+~ values + elements, mask=is_key[:, None] => values + elements, mask=is_key[None, :]
 """
-
-
-def launched_with(dtype: torch.dtype) -> tuple[tuple, dict]:
-    """Arguments and constants of `decode_groups_kernel`, for the compiler."""
-    q, cache = torch.zeros(2, 6, 16, dtype=dtype), torch.zeros(4, 8, 2, 16, dtype=dtype)
-    tables, lens = torch.zeros(2, 2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
-    arguments = (q, cache, cache, tables, lens, q, SCALE, *q.stride()[:2], *cache.stride()[:3], tables.stride(0))
-    return arguments, dict(GROUP=3, BLOCK_M=16, HEAD_DIM=16, BLOCK_SIZE=8, BLOCK_N=16)
 
 
 def called(attempt: Any) -> Any:

@@ -56,6 +56,8 @@ def cases() -> Iterator[Case]:
     yield [-300.0, NONE], [[3.0, 8.0], [0.0, 0.0]]
     yield [90.0, -90.0, 89.0, NONE], [[3.0, 8.0], [-5.0, 2.0], [1.0, 9.0], [0.0, 0.0]]
     yield [-200.0, 200.0], [[3.0, 8.0], [-5.0, 2.0]]
+    yield [0.3, 0.0], [[203.7, 401.9], [-197.3, -303.1]]
+    yield [0.0, -20.3], [[3.0, 8.0], [1e6, -5e5]]
 
 
 MISTAKES = """
@@ -65,6 +67,8 @@ or
 = return tl.sum(outputs, axis=0) / lse.shape[0]
 The log-sum-exps are in base 2, like everything in the decode kernel: `tl.exp2`, not `tl.exp`.
 ~ exp2 => exp
+or
+~ exp2(lse - tl.max(lse, axis=0)) => exp2((lse - tl.max(lse, axis=0)) * 0.6931471805599453)
 2³⁰⁰ doesn't fit into float32, and 2⁻³⁰⁰ is 0. Subtract the largest log-sum-exp first: then one weight is 1, and none
 is larger.
 ~ lse - tl.max(lse, axis=0) => lse
@@ -72,6 +76,32 @@ Cutting off the exponents changes the weights. Subtract the largest log-sum-exp 
 ~ lse - tl.max(lse, axis=0) => tl.minimum(lse, 100.0)
 or
 ~ lse - tl.max(lse, axis=0) => tl.maximum(tl.minimum(lse, 100.0), -100.0)
+or
+~ lse - tl.max(lse, axis=0) => tl.maximum(lse - tl.max(lse, axis=0), -10.0)
+Splits without keys have no weight: 2 to the power of minus infinity is 0.
+~ exp2(lse => exp2(tl.where(lse == float("-inf"), tl.max(lse, axis=0), lse)
+or
+= weights = tl.exp2(tl.where(lse > float("-inf"), lse, 0.0) - tl.max(lse, axis=0))
+Subtract the largest log-sum-exp. Only a difference keeps the ratio of the weights.
+~ lse - tl.max(lse, axis=0) => lse / tl.max(lse, axis=0)
+A split far below the largest counts, too, however little: its attention may be large.
+= weights = tl.where(lse - tl.max(lse, axis=0) < -10.0, 0.0, tl.exp2(lse - tl.max(lse, axis=0)))
+or
+= weights = tl.where(lse - tl.max(lse, axis=0) < -20.0, 0.0, tl.exp2(lse - tl.max(lse, axis=0)))
+Log-sum-exps, weights and attentions are float32 here. In 16 bits they lose digits, so leave them as they are.
+= weights = tl.exp2(lse - tl.max(lse, axis=0)).to(tl.bfloat16).to(tl.float32)
+or
+= weights = tl.exp2(lse - tl.max(lse, axis=0)).to(tl.float16).to(tl.float32)
+or
+~ outputs * weights[:, None] => (outputs * weights[:, None]).to(tl.float16).to(tl.float32)
+or
+~ outputs * => outputs.to(tl.float16).to(tl.float32) *
+or
+~ outputs * => outputs.to(tl.bfloat16).to(tl.float32) *
+or
+= weights = tl.exp2((lse - tl.max(lse, axis=0)).to(tl.float16).to(tl.float32))
+or
+= weights = tl.exp2((lse - tl.max(lse, axis=0)).to(tl.bfloat16).to(tl.float32))
 Subtract the largest log-sum-exp, and nothing else: 0 isn't one of them.
 ~ tl.max(lse, axis=0)) => tl.maximum(tl.max(lse, axis=0), 0.0))
 or
@@ -85,6 +115,8 @@ or
 The log-sum-exps themselves are no weights: a weight is 2 to the power of one.
 = weights = lse
 or
+= weights = tl.log2(lse)
+or
 = weights = tl.where(lse > float("-inf"), lse, 0.0)
 or
 = weights = lse - tl.max(lse, axis=0)
@@ -92,18 +124,26 @@ This is only the split with the largest log-sum-exp. The others count, too.
 = weights = tl.where(lse == tl.max(lse, axis=0), 1.0, 0.0)
 Each attention is multiplied by its weight before you add them. It is divided by its own sum already.
 ~ outputs * weights[:, None] => outputs
+or
+~ outputs * weights => outputs / weights
 The exponent has the wrong sign: a split's log-sum-exp minus the largest one.
 ~ lse - tl.max(lse, axis=0) => tl.max(lse, axis=0) - lse
 or
 ~ lse - tl.max(lse, axis=0) => tl.min(lse, axis=0) - lse
 The largest is `tl.max`: relative to the smallest one, weights overflow.
 ~ tl.max => tl.min
-The sum of the weights, not of the log-sum-exps, is what you divide by.
+The sum of the weights that you multiplied by is what you divide by.
 ~ tl.sum(weights, axis=0) => tl.sum(lse, axis=0)
+or
+~ tl.sum(weights, axis=0) => tl.sum(tl.exp2(lse), axis=0)
+or
+~ tl.sum(weights, axis=0) => tl.sum(outputs, axis=0)
 Weights belong to splits, which are the rows of `outputs`: make them a column, `weights[:, None]`.
 ~ weights[:, None] => weights[None, :]
 Add along the splits: they are the rows, so `axis=0`.
 ~ tl.sum(outputs * weights[:, None], axis=0) => tl.sum(outputs * weights[:, None], axis=1)
+Add them up: the attention is the sum of the splits' shares, not the largest share.
+~ tl.sum(outputs => tl.max(outputs
 Subtract the largest log-sum-exp, whichever split's it is: relative to the first one, a weight may overflow.
 ~ tl.max(lse, axis=0) => tl.sum(tl.where(tl.arange(0, lse.shape[0]) == 0, lse, 0.0), axis=0)
 """

@@ -13,7 +13,7 @@ import triton.language as tl
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, refuse_other_tiles
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_08.attend import launched_with
+from lessons_lib.checks.lesson_08.key_range import launched_with
 from lessons_lib.kernels.group_decode import attend_keys, decode_groups_kernel
 from lessons_lib.measuring.ablations import with_functions
 
@@ -106,6 +106,19 @@ or
 ~ position % BLOCK_SIZE => tl.arange(0, position.shape[0])
 The slot counts from the beginning of its block: position % BLOCK_SIZE.
 ~ position % BLOCK_SIZE => position
+or
+~ position % BLOCK_SIZE => (position - position // BLOCK_SIZE)
+BLOCK_SIZE may be any number. 16 is only this lesson's.
+~ position // BLOCK_SIZE, => position // 16,
+or
+~ position % BLOCK_SIZE => position % 16
+or
+~ position // BLOCK_SIZE, => position // 16,
+~ position % BLOCK_SIZE => position % 16
+Round down: positions 0 to BLOCK_SIZE − 1 are in the first block of the table, so p // BLOCK_SIZE is the entry.
+~ position // BLOCK_SIZE, => tl.cdiv(position, BLOCK_SIZE),
+`mask` says what to load, and that's the keys: `is_key`, not its opposite.
+~ mask=is_key => mask=~is_key
 The block's part is missing: block × stride_block.
 = return position % BLOCK_SIZE * stride_slot
 or
@@ -114,6 +127,8 @@ The slot's part is missing: (position % BLOCK_SIZE) × stride_slot.
 = return blocks.to(tl.int64) * stride_block
 Slots are `stride_slot` elements apart: multiply position % BLOCK_SIZE by it.
 ~ % BLOCK_SIZE * stride_slot => % BLOCK_SIZE
+or
+= return (blocks.to(tl.int64) + position % BLOCK_SIZE) * stride_block
 A block begins at block × stride_block. Between two blocks of a view there may be something else, so BLOCK_SIZE ×
 stride_slot may be less.
 ~ * stride_block => * BLOCK_SIZE * stride_slot

@@ -14,9 +14,9 @@ SLIPS = {
         "product. There are two, and four warps share them.",
     },
     "08.b": {
-        132.0 / 64: "That's one iteration. A part of 512 keys has four, of 128 keys each.",
-        33.0: "Sixteen parts run at the same time, so a program's time counts, not that of sixteen iterations.",
-        132.0 / 128: "There were 8 programs before, too. Each has 4 iterations now instead of 64.",
+        135.0 / 64: "That's one iteration. A part of 512 keys has four, of 128 keys each.",
+        135.0 / 4: "Sixteen parts run at the same time, so a program's time counts, not that of sixteen iterations.",
+        135.0 / 128: "There were 8 programs before, too. Each has 4 iterations now instead of 64.",
     },
 }
 
