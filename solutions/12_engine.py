@@ -412,13 +412,11 @@ will ever free these blocks. After a few such failures, the engine could admit n
 What should a failed step do instead? A real engine has a `core`, which schedules the step, calls a function for the
 part that may fail, and later gives the tokens to their requests. That function makes these calls, in this order:
 
-| call of `core` | what it does |
-|---|---|
-| `copy_blocks(scheduler_output.block_copies)` | copies blocks, also in a step that schedules nothing |
-| `forward(scheduler_output)` | the forward pass; returns logits |
-| `sample(scheduler_output, logits)` | draws a token for each scheduled request; returns a tensor |
-| `keep_tokens(scheduler_output, tokens)` | begins to send them to the host, and doesn't wait; returns them as `in_flight` |
-| `count_launched(scheduler_output, in_flight, logits)` | counts the computed tokens, with no model; returns the step |
+1. `copy_blocks(scheduler_output.block_copies)` copies blocks, also in a step that schedules nothing.
+2. `forward(scheduler_output)` is the forward pass, and returns logits.
+3. `sample(scheduler_output, logits)` draws a token for each scheduled request, and returns a tensor.
+4. `keep_tokens(scheduler_output, tokens)` begins to send them to the host, and returns them as `in_flight`.
+5. `count_launched(scheduler_output, in_flight, logits)` counts the computed tokens, and returns the step.
 
 If a failed step just tries again, and one request makes the model fail, it fails forever. A call doesn't say who is to
 blame. We choose the crude rule that surely gets on: if one of the first four calls fails, all scheduled requests end.
