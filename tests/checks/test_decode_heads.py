@@ -15,7 +15,7 @@ from lessons_lib.kernels.simple_paged import decode_heads_kernel
 @pytest.mark.parametrize(
     "pair, says",
     [
-        ((".to(tl.float32)", ""), "Nearly right: in float32 it would pass"),
+        ((".to(tl.float32)", ""), "In float32 it would pass: a product of two float16 loses digits"),
         (("kv_head * stride_head", "kv_head * HEAD_DIM"), "Slots and heads have their own strides"),
         (("head // GROUP", "0"), "KV head h starts"),
     ],
