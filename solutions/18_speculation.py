@@ -267,7 +267,7 @@ for name, params in (("greedy", SamplingParams()), ("drawn", drawn)):
     expected, without = serve(verify, 0, params)
     print(f"{name}, without guesses: {without} passes")
     answers, num_passes = serve(verify, 4, params)
-    print(f"{name}, with guesses: {num_passes} passes; the same answers: {answers == expected}")
+    print(f"{name}, with: {num_passes} passes; the same answers: {answers == expected}")
 
 # %% [markdown]
 """
@@ -354,7 +354,7 @@ for num_readers in (1, 32):
     assert answers == expected
     rows.append([num_readers, f"{without_ms:.0f}", f"{with_ms:.0f}", core.num_draft_tokens,
                  f"{core.num_draft_tokens / num_readers:.0f}", core.num_accepted_tokens])
-Table(["readers", "without, ms", "with guesses, ms", "guesses", "guesses a reader", "right"], rows,
+Table(["readers", "without, ms", "with guesses, ms", "guesses", "a reader", "right"], rows,
       "The engine, 60 tokens for each reader; all answers are the same")
 
 # %% [markdown]
