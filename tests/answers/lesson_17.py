@@ -434,9 +434,6 @@ A step without tokens isn't the end
 - while engine.has_unfinished() ... assert
 + for event in engine.step():
 +     assert event.request_id == other or not event.token_ids
-~ max_num_seqs=1 => max_num_seqs=2
-- engine.abort(aborted)
-+ engine.abort("runs")
 read its `request_id` and `token_ids`
 ~ for event in engine.step(): => for name, tokens, reason in engine.step():
 Abort in every state
