@@ -262,7 +262,7 @@ The `batch` that you saw has everything you need:
 | `batch.waiting` | queue (`deque`) of requests without a slot; more may arrive while you serve |
 | `batch.running` | dict: slot → the request in it, in order of admission. You keep it up to date |
 | `batch.num_slots`, `batch.prefill_step` | the number of slots, and the longest chunk |
-| `batch.forward(slots, tokens, positions)` | one pass, with your mask. `slots` is a `range`; `tokens` and `positions` have a list for each of these slots. Returns for each slot the token that comes next |
+| `batch.forward(slots, tokens, positions)` | one pass, with your mask. `slots` is a `range`; `tokens` and `positions` have a list for each of its slots. Returns the next token for each, in the order of the range |
 
 A request has its `prompt_ids`; its `output_ids`, to which you append; `num_computed_tokens`, yours to count with; and
 `is_done`, which is True once its answer is complete.
@@ -273,8 +273,9 @@ code, is up to you. What must hold:
 
 - A step fills *all* free slots, then decodes, then computes one chunk, then lets go of those that are done. So a
   request that has got its first token in a step decodes from the next one on.
-- Every request that decodes gets a token in every step, and all share one pass, which covers all slots. There is no
-  decode pass if none decodes, and no chunk if every prompt is done.
+- Every request that decodes gets a token in every step, and all share one pass, which covers all slots. An
+  empty slot takes any token, at position 0. There is no decode pass if none decodes, and no chunk if every prompt is
+  done.
 - A chunk is as long as it may be, and it's computed for its slot alone.
 
 Give it half an hour.
@@ -460,8 +461,8 @@ for (kind, n), (throughput, _, latency) in seconds.items():
 
 # %% [markdown]
 """
-In steps, static batching halves the mean latency of one at a time, and eight slots beat four by far. On the clock, much
-less of that is left, or nothing. A step counts as one, whatever is in it. But a pass over eight rows takes longer than
+In steps, static batching with eight rows halves the mean latency of one at a time, and eight slots beat four by far. On
+the clock, much less of that is left, or nothing. A step counts as one, whatever is in it. But a pass over eight rows takes longer than
 over one, and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Then
 all of the wave waits for its longest answer. With eight slots, rows without a request are computed too. Continuous
 batching gains all the same, because its rows are full.

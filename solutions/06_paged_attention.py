@@ -423,9 +423,8 @@ before it was stored, and a decode hides no keys. So any order of full blocks gi
 `num_tokens` says how far the *last* block of the list is filled. If that isn't the block being filled, tokens are left
 out, and slots without a token are read.
 
-Why does F keep its answer? What is left out is the end of its *first* block, at most 15 tokens, and F's prompt has 40:
-its next words follow from the latest ones, which are all read. A, C and E have short prompts. When their second block
-begins, at 17 tokens, 15 of the 17 are left out.
+What is left out is the end of the *first* block, at most 15 tokens. A, C and E have short prompts: when their second
+block begins, at 17 tokens, 15 of the 17 are left out. F's prompt has 40 tokens, so most of them are still read.
 
 ## Measure
 
@@ -499,8 +498,8 @@ for beginning, answer in zip(BEGINNINGS, told):
 
 # %% [markdown]
 """
-Every word went through your `add_block`, in each layer and each head. That's how vLLM serves a model, too. What it has
-in place of your Python loop is lesson 07.
+Every word went through your `add_block`, in each layer and each head. vLLM walks a block table like yours; the kernel
+that it has in place of your Python loop is lesson 07's subject.
 
 ## What production does
 

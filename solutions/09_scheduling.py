@@ -2,7 +2,7 @@
 """
 # 09 · Scheduling
 
-![Twenty requests under two policies: who waits, and how long](../lessons_lib/assets/openings/09.svg)
+![Twenty requests under two policies: how long each of them waits](../lessons_lib/assets/openings/09.svg)
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
@@ -138,7 +138,7 @@ When all known tokens are computed, the logits of the last one give the next tok
 
 ## Build 1: share the budget
 
-If a decode is skipped, a reader sees a gap in the answer. A prompt with a smaller chunk is only a little later.
+If a decode is skipped, a reader sees a gap in the answer. A prompt that gets a smaller chunk is only a little later.
 
 **Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission,
 and each wants at least one token. Return a dict: sequence → tokens that the next step computes, without those that
@@ -165,6 +165,11 @@ reveal("09.a", shares["E"], unit="tokens")
 # %% [markdown]
 """
 The next step has room for the rest of E and for all of F.
+
+When does "one token first" matter? Only if a prompt in progress stands before a decode, like B. The scheduler of this
+lesson never comes to that: a new sequence gets what is left of the budget, so only the last in `running` can be in the
+middle of its prompt, and one pass in order would do. A server that also limits the chunk of any one prompt, as vLLM can,
+has several such prompts at once. There, your rule keeps the decodes going.
 
 ## Schedule, forward, update
 
@@ -199,7 +204,7 @@ request after R, and Q might wait forever.
 def all_steps(admission, max_tokens_of_r=2):
     """What the scheduler does with P, Q and R, step by step."""
     scheduler = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8,
-                          admission=admission)
+                          admission=admission, share_budget=share_budget)
     for name, prompt, max_tokens in (("P", 6, 6), ("Q", 10, 4), ("R", 3, max_tokens_of_r)):
         scheduler.add(Sequence(name, [5] * prompt, max_tokens))
     return step_table(scheduler, f"{admission.__name__}, max_tokens of R: {max_tokens_of_r}")
@@ -228,8 +233,8 @@ all_steps(optimistic, max_tokens_of_r=9)
 > **watermark**: the number of blocks that optimistic admission keeps free, because running sequences will need more
 > blocks soon.
 
-A watermark only makes a deadlock less likely. ("Further" counts them in fifty workloads.) Only taking blocks back from
-a running sequence rules it out: lesson 10. Until then, `conservative` is the default.
+A watermark only makes a deadlock less likely. ("Further" counts them in fifty workloads.) To rule it out, admit
+conservatively, the default until then, or take blocks back from a running sequence: lesson 10.
 
 ## Build 2: the scheduler
 
@@ -263,8 +268,8 @@ from lessons_lib.scheduling.stalling import Scheduler
 ## Prove it
 
 A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
-batch with whole prompts. Your scheduler serves a small random model with budgets from 4 to 64: once with
-`conservative`, which never stalls, and once with `optimistic` and a pool so small that some runs stall.
+batch with whole prompts. Your scheduler, with your `share_budget`, serves a small random model with budgets from 4 to
+64: once with `conservative`, which never stalls, and once with `optimistic` and a pool so small that some runs stall.
 """
 
 # %%
@@ -276,9 +281,15 @@ ends = SimpleNamespace(pad_token_id=0, eos_token_id=END)
 expected = ragged_generate(tiny, ends, prompts, max_new_tokens=most)
 
 
+def your_scheduler(num_blocks, budget, **settings):
+    """Build 2 with Build 1."""
+    return Scheduler(BlockPool(num_blocks, 16), max_num_batched_tokens=budget,
+                     share_budget=share_budget, **settings)
+
+
 def your_answers(budget, admission, num_blocks):
-    scheduler = Scheduler(BlockPool(num_blocks, 16), max_num_seqs=rng.randint(1, 4),
-                          max_num_batched_tokens=budget, admission=admission)
+    scheduler = your_scheduler(num_blocks, budget, max_num_seqs=rng.randint(1, 4),
+                               admission=admission)
     sequences = [Sequence(str(n), prompts[n], most[n], frozenset({END})) for n in range(5)]
     return serve_greedily(ModelRunner(tiny, num_blocks, 16), scheduler, sequences)
 
@@ -321,9 +332,8 @@ predict("09.b", ...)  # tokens
 def prompt_of_l(budget):
     """(ms from L's first chunk to its first token, longest step in ms)."""
     four = [Arrival(name, 0, 1, 100, max_new_tokens=128) for name in "ACDE"]
-    scheduler = Scheduler(BlockPool(128, 16), max_num_batched_tokens=budget)
-    run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST,
-                   keep_steps=True)
+    five = [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)]
+    run = simulate(your_scheduler(128, budget), five, COST, keep_steps=True)
     waited = run.times["L"].ttft - run.times["L"].queue_time
     return 1000 * waited, 1000 * max(step.seconds for step in run.steps)
 
@@ -385,8 +395,7 @@ for what in ("prompt_tokens", "answer_tokens"):
 
 # %%
 def at_large(policy, requests=many):
-    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256,
-                          policy=policy, admission=optimistic)
+    scheduler = your_scheduler(2048, 256, max_num_seqs=32, policy=policy, admission=optimistic)
     return simulate(scheduler, requests, COST)
 
 
@@ -418,6 +427,9 @@ Can a policy keep most of what shortest job first gains, and still let no reques
 right answers, and they score differently. What does a request cost? A token of a prompt takes 20 µs. A token of an
 answer takes as much, plus its share of a step's 5 ms: 156 µs with 32 in a batch. That's eight or nine prompt tokens.
 
+Most requests are short: prompt 24, answer 4. A rank that grows evenly up to 512 + 512 tokens hardly tells such a request
+from one twice as long. So let it grow fast among short requests, and slowly among long ones.
+
 **Exercise 09.3.** Write `rank` of `ShortestWithAging`, from a sequence's `arrival_time`, `expected_tokens` and
 `len(sequence.prompt_ids)`. Both lengths are from 1 to 512, and `self.patience`, in seconds, is above 0. It must keep
 three promises, whatever else differs:
@@ -446,8 +458,7 @@ patiences = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 def on_three_slots(policy):
-    scheduler = Scheduler(BlockPool(128, 16), max_num_seqs=3, max_num_batched_tokens=64,
-                          policy=policy, admission=optimistic)
+    scheduler = your_scheduler(128, 64, max_num_seqs=3, policy=policy, admission=optimistic)
     return simulate(scheduler, few, COST, keep_steps=True)
 
 
@@ -469,12 +480,10 @@ policy_scoreboard(ShortestWithAging(2), at_large, large)
 
 # %% [markdown]
 """
-Ordering by cost alone has 121%, but its longest latency is 47 s. Aging shortens that, at the price of some of the gain.
+Ordering by cost alone scores 121%, but its longest latency is 47 s. Aging shortens that, at the price of some of the gain.
+Is your score below 40%? Then your rank still grows too evenly.
 
-Is your score below 40%? Most requests are short: prompt 24, answer 4. A `rank` that grows evenly up to 512 + 512 tokens
-hardly tells such a request from one twice as long. Let it grow fast among short requests.
-
-**Stretch (optional).** The library's policy has 66%; 84% is possible.
+**Stretch (optional).** The library's policy scores 66%; 84% is possible.
 
 ## What is still wrong
 
@@ -504,7 +513,7 @@ quiz("09")
 """
 ## Further (optional)
 
-None of this is part of its 75 minutes.
+Nothing here counts toward the 75 minutes.
 """
 
 # %% [markdown]
@@ -534,8 +543,8 @@ deadlocks = []
 def run_with(sixty, admission, watermark=0):
     """Steps, running sequences and share of the pool in use (means over the steps), and steps
     with a stall."""
-    limits = dict(max_num_seqs=16, max_num_batched_tokens=64, watermark=watermark)
-    scheduler = Scheduler(BlockPool(44, 16), admission=admission, **limits)
+    scheduler = your_scheduler(44, 64, max_num_seqs=16, admission=admission,
+                               watermark=watermark)
     run = simulate(scheduler, sixty, STEPS, keep_steps=True)
     running = mean(len(step.prefill) + len(step.decode) + len(step.stalled)
                    for step in run.steps)
@@ -612,8 +621,8 @@ Table(
 
 # %% [markdown]
 """
-A rough estimate still helps the mean, and the slowest 1% pay for it. Reversed estimates are worse than none. A policy
-makes no machine faster; it decides which requests pay.
+A rough estimate still helps the mean, but the p99 gets worse. Reversed estimates are worse than none. A policy doesn't
+make the machine faster. It only decides which requests wait.
 
 ### What production does
 

@@ -3,23 +3,17 @@
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 
 
-class TableFull(RuntimeError):
-    """A request needs more blocks than its table may hold."""
-
-
 class BlockTable:
     """The blocks of one request: `blocks[i]` holds its tokens at positions i x block_size to (i + 1) x block_size - 1.
 
     Attributes:
         pool: the `BlockPool` that the blocks come from.
-        max_blocks: maximum number of blocks; None for no limit.
         blocks: block ids, in the order of the request's tokens.
         num_tokens: number of tokens stored so far.
     """
 
-    def __init__(self, pool: BlockPool, max_blocks: int | None = None):
+    def __init__(self, pool: BlockPool):
         self.pool = pool
-        self.max_blocks = max_blocks
         self.blocks: list[int] = []
         self.num_tokens = 0
 
@@ -28,20 +22,10 @@ class BlockTable:
 
         Raises:
             OutOfBlocks: the pool has too few free blocks; nothing changes.
-            TableFull: the table would need more than `max_blocks` blocks; nothing changes.
-            ValueError: `count` is negative; nothing changes.
         """
-        if count < 0:
-            raise ValueError(f"can't append {count} tokens; `count` must be at least 0.")
-        num_tokens = self.num_tokens + count
-        needed = blocks_for(num_tokens, self.pool.block_size)
-        if self.max_blocks is not None and needed > self.max_blocks:
-            raise TableFull(
-                f"{num_tokens} tokens need {needed} blocks of {self.pool.block_size}; this table may hold "
-                f"{self.max_blocks}. Finish the request here, or raise `max_blocks`. Nothing was appended."
-            )
+        needed = blocks_for(self.num_tokens + count, self.pool.block_size)
         self.blocks += self.pool.allocate(needed - len(self.blocks))
-        self.num_tokens = num_tokens
+        self.num_tokens += count
 
     def release(self) -> None:
         """Return all blocks to the pool. The table is empty afterwards and can be reused."""

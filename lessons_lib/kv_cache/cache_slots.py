@@ -13,15 +13,7 @@ def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> to
 
     Returns:
         int64 tensor of shape [end - start].
-
-    Raises:
-        IndexError: a position is negative or beyond the last block.
     """
-    if start < 0 or end > len(blocks) * block_size:
-        raise IndexError(
-            f"positions {start} to {end - 1} don't all have a slot; {len(blocks)} blocks of {block_size} "
-            f"have positions 0 to {len(blocks) * block_size - 1}."
-        )
-    positions = torch.arange(start, max(start, end))
+    positions = torch.arange(start, end)
     table = torch.tensor(blocks, dtype=torch.int64)
     return table[positions // block_size] * block_size + positions % block_size

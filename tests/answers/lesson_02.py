@@ -53,7 +53,7 @@ def serve_with_a_stage_for_each(batch):
         answering = {slot for slot in order if computed[slot] >= len(batch.running[slot].prompt_ids)}
         if answering:
             rows = [(batch.running.get(slot), computed.get(slot, 0)) for slot in range(batch.num_slots)]
-            tokens = [[request.output_ids[-1]] if request and request.output_ids else [7] for request, _ in rows]
+            tokens = [[request.output_ids[-1]] if request and request.output_ids else [999] for request, _ in rows]
             positions = [[place if request else 0] for request, place in rows]
             for slot, token in enumerate(batch.forward(range(batch.num_slots), tokens, positions)):
                 if slot in answering:

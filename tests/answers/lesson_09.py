@@ -96,11 +96,9 @@ def allocate_block_by_block(self, scheduler_output, sequence, count):
 
 
 def admits_by_a_for_loop(self, scheduler_output):
-    if len(scheduler_output.stalled) > 0:
-        return
     for _ in range(len(self.waiting)):
         left = self.max_num_batched_tokens - scheduler_output.num_tokens
-        if left <= 0 or len(self.running) >= self.max_num_seqs:
+        if left <= 0 or scheduler_output.stalled or len(self.running) >= self.max_num_seqs:
             break
         sequence = self.waiting.next(list(self.running))
         if not self.admission(self, sequence):

@@ -32,15 +32,15 @@ def test_a_right_answer_gets_all_points(body):
         "import math",
         CEIL.format(body),
         "def up(a, b):\n    return (a + b - 1) // b",
-        'blocks_for = check("03.2", blocks_for)',
+        'blocks_for = check("03.6", blocks_for)',
     ]
-    assert grade("03.2", *cells)[1] is None
+    assert grade("03.6", *cells)[1] is None
 
 
 @pytest.mark.parametrize(
     "id, imports",
     [
-        ("03.1", "from collections import deque\nfrom lessons_lib.kv_cache.block_pool import OutOfBlocks"),
+        ("03.5", "from collections import deque\nfrom lessons_lib.kv_cache.block_pool import OutOfBlocks"),
         ("07.1", BASICS),
     ],
 )
@@ -51,18 +51,18 @@ def test_the_reference_retyped_is_a_right_answer(id, imports):
 
 @pytest.mark.parametrize("body", ["num_tokens // block_size", "None", "1 / 0", "undefined"])
 def test_a_wrong_answer_gets_none_and_is_told_why(body):
-    message, earned = grade("03.2", CEIL.format(body))
-    assert earned == 0 and "03.2 `blocks_for`" in message
+    message, earned = grade("03.6", CEIL.format(body))
+    assert earned == 0 and "03.6 `blocks_for`" in message
 
 
 def test_without_an_answer_there_are_no_points():
-    assert grade("03.2") == ("there is no `blocks_for`. no statement of a cell binds it.", 0.0)
-    assert "NameError" in grade("03.2", "blocks_for = missing")[0]
-    assert "not written yet" in grade("03.2", CEIL.format("1").replace("return 1", "raise NotImplementedError()"))[0]
+    assert grade("03.6") == ("there is no `blocks_for`. no statement of a cell binds it.", 0.0)
+    assert "NameError" in grade("03.6", "blocks_for = missing")[0]
+    assert "not written yet" in grade("03.6", CEIL.format("1").replace("return 1", "raise NotImplementedError()"))[0]
 
 
 def test_an_answer_that_ends_the_process_gets_none():
-    assert grade("03.2", "import os", CEIL.format("os._exit(0)")) == ("the process ended before the check did.", 0.0)
+    assert grade("03.6", "import os", CEIL.format("os._exit(0)")) == ("the process ended before the check did.", 0.0)
 
 
 BORROWED = {
@@ -102,7 +102,7 @@ OF_KERNELS = {
 }
 BORROWERS = [
     pytest.param(id, text, id=f"{id} {how}")
-    for id, ways in (("03.1", OF_CLASSES), ("03.2", BORROWED | OF_FUNCTIONS), ("07.1", BORROWED | OF_KERNELS))
+    for id, ways in (("03.5", OF_CLASSES), ("03.6", BORROWED | OF_FUNCTIONS), ("07.1", BORROWED | OF_KERNELS))
     for how, text in ways.items()
 ]
 
@@ -155,22 +155,22 @@ TAMPERED = {
 
 @pytest.mark.parametrize("text", TAMPERED.values(), ids=TAMPERED)
 def test_what_an_answer_does_not_need_is_not_executed(text):
-    assert grade("03.2", text + "\n" + CEIL.format("num_tokens // block_size"))[1] == 0
-    assert grade("03.2", text + "\n" + CEIL.format("-(-num_tokens // block_size)"))[1] is None
+    assert grade("03.6", text + "\n" + CEIL.format("num_tokens // block_size"))[1] == 0
+    assert grade("03.6", text + "\n" + CEIL.format("-(-num_tokens // block_size)"))[1] is None
 
 
 def test_other_exercises_are_answers_where_they_passed_and_references_elsewhere():
     wrong = CEIL.format("1")
-    cells = ["import torch", wrong, 'blocks_for = check("03.2", blocks_for)', "size = blocks_for(33, 16)"]
+    cells = ["import torch", wrong, 'blocks_for = check("03.6", blocks_for)', "size = blocks_for(33, 16)"]
     asks = "class BlockPool:\n    def __init__(self, *each):\n        raise ValueError(size)"
-    assert "ValueError: 3" in grade("03.1", *cells, asks)[0]
-    assert "ValueError: 1" in grade("03.1", *cells, asks, passed={"03.2"})[0]
+    assert "ValueError: 3" in grade("03.5", *cells, asks)[0]
+    assert "ValueError: 1" in grade("03.5", *cells, asks, passed={"03.6"})[0]
 
 
 def test_a_module_next_to_the_notebook_can_be_imported(tmp_path):
     (tmp_path / "own_helper.py").write_text("def up(a, b):\n    return -(-a // b)\n")
     assert (
-        grade("03.2", "from own_helper import up", CEIL.format("up(num_tokens, block_size)"), folder=tmp_path)[1]
+        grade("03.6", "from own_helper import up", CEIL.format("up(num_tokens, block_size)"), folder=tmp_path)[1]
         is None
     )
 

@@ -60,28 +60,28 @@ def defined_in_cells(*sources):
 
 
 def test_a_right_answer_is_kept_where_the_environment_says(tmp_path, monkeypatch):
-    exercise = get_exercise("03.2")
-    check("03.2", lesson_03.by_divmod)
-    assert kept_file(exercise) == tmp_path / "work" / "03.2_blocks_for.py"
+    exercise = get_exercise("03.6")
+    check("03.6", lesson_03.by_divmod)
+    assert kept_file(exercise) == tmp_path / "work" / "03.6_blocks_for.py"
     assert "divmod" in kept_answer(exercise)
     monkeypatch.setenv("LESSONS_WORK", str(tmp_path / "elsewhere"))
     assert kept_answer(exercise) is None
-    check("03.2", lesson_03.by_negative_floor)
-    assert "-(-num_tokens // block_size)" in (tmp_path / "elsewhere" / "03.2_blocks_for.py").read_text()
+    check("03.6", lesson_03.by_negative_floor)
+    assert "-(-num_tokens // block_size)" in (tmp_path / "elsewhere" / "03.6_blocks_for.py").read_text()
 
 
 def test_a_wrong_answer_and_the_reference_are_not_kept():
-    check("03.2", lesson_03.by_divmod)
-    check("03.2", lesson_03.rounds_down)
-    check("03.2", blocks_for)
-    assert "divmod" in kept_answer(get_exercise("03.2"))
+    check("03.6", lesson_03.by_divmod)
+    check("03.6", lesson_03.rounds_down)
+    check("03.6", blocks_for)
+    assert "divmod" in kept_answer(get_exercise("03.6"))
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LESSONS_WORK", str(tmp_path / "file"))
-    assert check("03.2", lesson_03.by_divmod) is lesson_03.by_divmod
-    assert kept_answer(get_exercise("03.2")) is None
+    assert check("03.6", lesson_03.by_divmod) is lesson_03.by_divmod
+    assert kept_answer(get_exercise("03.6")) is None
 
 
 def test_an_answer_is_kept_with_what_it_uses_from_other_cells():
@@ -102,8 +102,8 @@ def test_an_answer_is_kept_with_what_it_uses_from_other_cells():
 def test_an_answer_without_a_definition_is_not_kept(answer):
     with pytest.raises((NoSource, AttributeError)):
         standalone_source(answer, "blocks_for")
-    keep(get_exercise("03.2"), answer)
-    assert kept_answer(get_exercise("03.2")) is None
+    keep(get_exercise("03.6"), answer)
+    assert kept_answer(get_exercise("03.6")) is None
 
 
 # Linking
@@ -248,15 +248,15 @@ def test_other_tokens_are_noticed():
 
 
 def test_my_engine_says_which_parts_are_yours():
-    for id, answer in (("03.2", lesson_03.by_divmod), ("12.4", lesson_12.walking_through)):
+    for id, answer in (("03.6", lesson_03.by_divmod), ("12.4", lesson_12.walking_through)):
         check(id, answer)
-    exercise = get_exercise("03.1")
+    exercise = get_exercise("03.5")
     kept_file(exercise).write_text("class BlockPool:\n    pass\n")
     engine = my_engine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(num_blocks=16))
     rows = {row[0]: row[2] for row in engine.parts.rows}
-    assert rows["03.2"] == rows["12.4"] == YOURS
-    assert rows["03.1"].startswith("reference: your answer no longer passes its check: 03.1 `BlockPool`")
-    assert rows["03.3"] == "not part of the engine" and rows["09.1"] == "reference: not solved yet"
+    assert rows["03.6"] == rows["12.4"] == YOURS
+    assert rows["03.5"].startswith("reference: your answer no longer passes its check: 03.5 `BlockPool`")
+    assert rows["03.1"] == "not part of the engine" and rows["09.1"] == "reference: not solved yet"
     assert f"2 of {len(PARTS)} parts are yours" in str(engine.parts) and "00.1" not in rows
     assert str(my_parts()) == str(engine.parts)
     check("06.2", lesson_06.add_with_where)

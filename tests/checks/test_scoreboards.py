@@ -123,6 +123,9 @@ def test_what_is_said_of_an_admission():
     assert table.rows[0][1:] == table.rows[1][1:] and table.rows[1][2] == "0"
     assert table.rows[1][0] == "yours says so"
     assert admission.admission_scoreboard(may_admit).rows[1][0] == "the reference says so"
+    alt = admission.draw_free_blocks(admission.limits_fit).alt
+    assert "yours: 18 on average, 0 restarts" in alt and "bold: 1 on average, 53 restarts" in alt
+    assert "the reference: " in admission.draw_free_blocks(may_admit).alt
 
 
 def test_admission_costs_what_the_lesson_tells():

@@ -50,7 +50,7 @@ from lessons_lib.viz.engine_run import draw_engine, watch_engine
 from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
-from lessons_lib.viz.pool import draw_pool, draw_pool_access, watch_paging
+from lessons_lib.viz.pool import draw_one_slot, draw_pool, draw_pool_access, watch_paging
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.programs import draw_program, draw_strides, watch
 from lessons_lib.viz.replicas import (
@@ -349,6 +349,7 @@ PICTURES = {
         for blocks, size in ((8, 16), (37, 8), (60, 4), (97, 16))
     },
     "paging": of_stepper(lambda: watch_paging({"A": 5, "B": 1}, {"A": 9, "B": 2}, row=16, block_size=4)),
+    "one slot": lambda: draw_one_slot("A", [0, 1, 5], 4, 9, 6),
     "pressure": lambda: draw_pressure(BUSY),
     **{
         f"pressure on {blocks} + {swap}": lambda blocks=blocks, swap=swap: draw_pressure(under_pressure(blocks, swap))

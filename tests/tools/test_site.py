@@ -55,8 +55,8 @@ def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
     stub, words, solution, judge = page.cells[(at := _index(page, "Try 03.1 in")) - 1 : at + 3]
     assert "raise NotImplementedError" in stub.source and not stub.outputs
     assert doors.colab(HOME, LESSON, "ex-03-1") in words.source and doors.codespaces(HOME) in words.source
-    assert "popleft" in solution.source and solution.metadata.tags == ["hide-input"]
-    assert judge.source == 'BlockPool = check("03.1", BlockPool)' and "correct" in str(judge.outputs)
+    assert "self.pool.allocate" in solution.source and solution.metadata.tags == ["hide-input"]
+    assert judge.source == 'BlockTable = check("03.1", BlockTable)' and "correct" in str(judge.outputs)
 
 
 def test_shown_source_links_to_its_definition_on_the_page_of_its_file():

@@ -125,6 +125,8 @@ def meaning(mine: Step, want: Step) -> str:
 
 def other_kind(got: Any, wanted: Any) -> str:
     """Of the first place at which the kinds differ: what to do."""
+    if isinstance(got, Shown):
+        return ""  # it says what differs
     if kind(got) != kind(wanted):
         if is_tensor(wanted):
             return _other_tensor(got, wanted)

@@ -22,7 +22,7 @@ def cases() -> Iterator[Case]:
     yield [[4, 5, 6], [0, 1, 2]], 9
     yield [[40], [7], [0], [25]], 41
     yield [[64]], 65
-    yield [[200], [199]], 201
+    yield [[300], [299]], 302
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
@@ -87,6 +87,10 @@ or
 ~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 128))
 or
 ~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 32))
+A row may have more than 256 columns: `torch.arange(num_keys)` itself counts them in int64.
+~ torch.arange(num_keys, device=positions.device) => torch.arange(num_keys).to(torch.uint8)
+or
+~ torch.arange(num_keys, device=positions.device) => torch.arange(num_keys).to(torch.int8)
 Each token sees only itself. It needs everything before it, too.
 ~ columns <= => columns ==
 Position 0 is a position like any other: its token sees itself.

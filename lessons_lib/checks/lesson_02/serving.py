@@ -1,27 +1,13 @@
 """02.2, `serve`: only what can be seen of the loop counts, its passes and the answers."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from lessons_lib.batching.continuous_batching import SlotBatch
-from lessons_lib.batching.request import Request
-from lessons_lib.batching.slot_cache import SlotCache
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.own_passes import own_passes
+from lessons_lib.checks.diagnosis import Known, Task, mistakes
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-
-Asked = tuple[str, int, int]  # a request's name, the length of its prompt, its limit
-
-
-class Case(NamedTuple):
-    num_slots: int
-    prefill_step: int
-    asked: list[Asked]
-    end: int | None = None
-    late: tuple[tuple[int, Asked], ...] = ()  # the pass in which a further request arrives
+from lessons_lib.checks.lesson_02.passes import Case, run, tell
 
 
 def cases() -> Iterator[Case]:
@@ -45,103 +31,9 @@ def cases() -> Iterator[Case]:
         yield Case(draw.choice((2, 3)), draw.choice((3, 4)), asked)
 
 
-class TooManyPasses(RuntimeError):
-    pass
-
-
-def run(attempt: Any, case: Case, watch: Watch) -> None:
-    model = tiny_model("qwen2")
-    late = [(number, request_of(asked, case)) for number, asked in case.late]
-    requests = [request_of(asked, case) for asked in case.asked]
-    batch = SlotBatch(model, SlotCache(model, case.num_slots, 64), case.prefill_step, deque(requests))
-    compute, passes = remembered(batch, case), []
-    most = 6 + len(watch.wanted[0].seen["the passes"]) if watch.wanted else 100
-
-    def forward(slots: range, tokens: list[list[int]], positions: list[list[int]]) -> list[int]:
-        passes.append(told(batch, slots, tokens, positions))
-        if len(passes) > most:
-            raise TooManyPasses(f"stopped after {most} passes: {most - 6} are enough")
-        batch.waiting.extend(request for number, request in late if number == len(passes))
-        return compute(slots, tokens, positions)
-
-    batch.forward = forward  # type: ignore[method-assign]
-    all_requests = [*requests, *(request for _, request in late)]
-
-    def look() -> dict[str, Any]:
-        return {
-            "the passes": passes,
-            "the answers": {request.id: [int(token) for token in request.output_ids] for request in all_requests},
-            "batch.running": [request.id for request in batch.running.values()],
-            "batch.waiting": [request.id for request in batch.waiting],
-        }
-
-    with own_passes(model):
-        watch("`serve(batch)`", attempt, batch, look=look, returns=lambda got: None)
-
-
-KNOWN: dict[tuple[str, ...], list[int]] = {}  # the case and all passes so far -> what the last one returned
-
-
-def remembered(batch: SlotBatch, case: Case) -> Callable[[range, list[list[int]], list[list[int]]], list[int]]:
-    """`batch.forward`, which computes nothing that the same passes have computed before: many answers begin alike."""
-    compute, history, due = batch.forward, [repr(case)], []
-
-    def forward(*inputs: Any) -> list[int]:
-        history.append(repr(inputs))
-        due.append(inputs)
-        if tuple(history) not in KNOWN:
-            while due:
-                result = compute(*due.pop(0))
-            KNOWN[tuple(history)] = result
-        return KNOWN[tuple(history)][:]
-
-    return forward
-
-
-def request_of(asked: Asked, case: Case) -> Request:
-    name, length, limit = asked
-    draw = Random(ord(name))
-    return Request(name, [draw.randrange(VOCAB_SIZE) for _ in range(length)], limit, case.end)
-
-
-def told(batch: SlotBatch, slots: range, tokens: list[list[int]], positions: list[list[int]]) -> str:
-    """A pass in words: whose tokens it computes. Which slots it uses, and its dummy tokens, are free."""
-    rows = list(zip(slots, tokens, positions))
-    empty = [slot for slot, _, _ in rows if slot not in batch.running]
-    decoding = [
-        (batch.running[slot], *row) for slot, *row in rows if slot not in empty and batch.running[slot].output_ids
-    ]
-    if decoding:
-        return "a token for " + ", ".join(sorted(request.id + fed(request, *row) for request, *row in decoding))
-    if len(rows) != 1 or empty:
-        return f"no request's token: `batch.running` has none that decodes in slots {list(slots)}"
-    (slot, chunk, places) = rows[0]
-    request = batch.running[slot]
-    is_its = chunk == [request.prompt_ids[place] for place in places if place < len(request.prompt_ids)]
-    what = "tokens" if is_its else "other tokens than those"
-    return f"{request.id}'s prompt, {len(chunk)} {what} from position {places[0] if places else 0}"
-
-
-def fed(request: Request, tokens: list[int], positions: list[int]) -> str:
-    """What is wrong with the input of a decoding request, in words; "" if nothing is."""
-    place = len(request.prompt_ids) + len(request.output_ids) - 1
-    if tokens != request.output_ids[-1:]:
-        return f" after {tokens} instead of its newest, {request.output_ids[-1:]}"
-    return "" if positions == [place] else f" at position {positions} instead of {[place]}"
-
-
-def tell(case: Case) -> str:
-    def words(asked: Asked) -> str:
-        return f"{asked[0]} ({asked[1]} prompt tokens, limit {asked[2]})"
-
-    end = "" if case.end is None else f", end token {case.end}"
-    late = "".join(f"; during pass {number}, {words(asked)} arrives" for number, asked in case.late)
-    slots = f"{case.num_slots} slot{'s' * (case.num_slots > 1)}"
-    return f"{slots}, prefill_step {case.prefill_step}{end}; {', '.join(map(words, case.asked))} wait{late}."
-
-
 def serve_otherwise(order: str) -> Any:
-    """A right loop but for the order in which a step does its work: of f(ill), d(ecode), c(hunk), r(elease)."""
+    """A right loop but for the order in which a step does its work: of f(ill), l(ist what decodes), d(ecode), c(hunk),
+    r(elease)."""
 
     def serve(batch: SlotBatch) -> None:
         def fill() -> None:
@@ -149,8 +41,15 @@ def serve_otherwise(order: str) -> Any:
                 if batch.waiting and slot not in batch.running:
                     batch.running[slot] = batch.waiting.popleft()
 
+        listed: list[list[int]] = []
+
+        def listing() -> None:
+            listed.append([slot for slot, request in batch.running.items() if request.output_ids])
+
         def decode() -> None:
-            decoding = [slot for slot, request in batch.running.items() if request.output_ids]
+            if not listed:
+                listing()
+            decoding = listed.pop()
             if not decoding:
                 return
             tokens, positions = [[0]] * batch.num_slots, [[0]] * batch.num_slots
@@ -178,7 +77,7 @@ def serve_otherwise(order: str) -> Any:
 
         while batch.waiting or batch.running:
             for part in order:
-                {"f": fill, "d": decode, "c": chunk, "r": release}[part]()
+                {"f": fill, "l": listing, "d": decode, "c": chunk, "r": release}[part]()
 
     return serve
 
@@ -189,6 +88,27 @@ A wave: free slots stay empty until all requests in the others are done. Fill a 
 - for slot in range(batch.num_slots):
 + held = list(batch.running)
 + ...
+Fill *all* free slots at the beginning of a step, not only one of them.
+- for slot in range(batch.num_slots):
++ for slot in [slot for slot in range(batch.num_slots) if slot not in batch.running][:1]:
+The number of requests that run isn't a free slot: once slot 0 is free and slot 1 isn't, it is 1, and the new request
+takes the place of the one in slot 1. Look for a slot that isn't in `batch.running`.
+- for slot in range(batch.num_slots):
+- if batch.waiting and slot not in
+- batch.running[slot] = batch.waiting.popleft()
++ while batch.waiting and len(batch.running) < batch.num_slots:
++     batch.running[len(batch.running)] = batch.waiting.popleft()
+The requests that have a slot belong into `batch.running` itself; a dict of your own isn't seen.
+~ batch.running => running
+- while batch.waiting or running:
++ running = {}
++ ...
+The decode pass covers all slots, `range(batch.num_slots)`, also those that have nothing to decode.
+- next_tokens = batch.forward(range(batch.num_slots), tokens, positions)
++ first, last = min(decoding), max(decoding) + 1
++ next_tokens = [0] * first + batch.forward(range(first, last), tokens[first:last], positions[first:last])
+An empty slot needs a position, too, such as 0. At -1 the dummy's key goes to the last column of the row.
+~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[-1]] * batch.num_slots
 First come, first served: the request at the front of the queue has waited longest, `popleft()`.
 ~ batch.waiting.popleft() => batch.waiting.pop()
 In a step, the model computes one chunk of *one* prompt. The other prompts wait for the next steps.
@@ -200,6 +120,10 @@ request waits for it.
 ~ [start : start + batch.prefill_step] => [start:]
 or
 ~ [start : start + batch.prefill_step] => [start : start + batch.prefill_step + 1]
+A chunk is as long as it may be: `batch.prefill_step` tokens, if as many are left.
+~ [start : start + batch.prefill_step] => [start : start + batch.prefill_step - 1]
+or
+~ [start : start + batch.prefill_step] => [start : start + 1]
 The chunks of a prompt go on next to the decodes: don't wait until no request decodes.
 ~ if prefilling: => if prefilling and not decoding:
 The requests whose prompts are done get a token in every step, also while a chunk is computed.
@@ -217,6 +141,10 @@ The first position of a chunk is the number of tokens that are computed already.
 ~ list(range(start, end)) => list(range(start + 1, end + 1))
 Only the chunk that ends the prompt gives a token. After any other one, the model predicts what the prompt already says.
 ~ if end == len(request.prompt_ids): => if True:
+or
+~ if end == len(request.prompt_ids): => if start == 0:
+or
+~ if end == len(request.prompt_ids): => if end >= len(request.prompt_ids) - 1:
 The chunk that ends the prompt gives the request its first token, and yours drops it.
 - request.output_ids.append(next_tokens[0])
 + batch.running[slot].output_ids += [next_tokens[0]] if len(request.prompt_ids) == 1 else [0]
@@ -255,6 +183,10 @@ A request that has its last token leaves, and its slot is free: yours keeps it.
 ~ if request.is_done] => if False]
 or
 ~ if request.is_done] => if all(each.is_done for each in batch.running.values())]
+All requests that are done leave at the end of the step, not only the first of them.
+~ if request.is_done]: => if request.is_done][:1]:
+A chunk may give a request its last token, too: look at `is_done` of all requests at the end of a step.
+~ if request.is_done] => if request.is_done and slot in decoding]
 A request leaves when its answer is complete, neither earlier nor later: at its limit, or with the end token.
 ~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
 or
@@ -287,9 +219,10 @@ LATE = (
     "compute the chunk; requests that are done leave at the end, so that the next step can fill their slots."
 )
 ORDER = (
-    "In a step, the decode pass comes first, then the chunk; and a slot that becomes free is filled at the beginning "
-    "of the next. Do you compute the chunk first, or fill slots in between?"
+    "In a step, the decode pass comes first, then the chunk, and slots are filled only at the beginning. If the chunk "
+    "comes first, a request whose prompt ends there gets two tokens in one step."
 )
+CHUNK_FIRST = "In a step, the decode pass comes first, then the chunk: yours computes them the other way around."
 TASK = Task(
     reference="lessons_lib.batching.continuous_batching:serve",
     cases=cases,
@@ -299,6 +232,7 @@ TASK = Task(
         *mistakes(MISTAKES),
         Known(LATE, answer=serve_otherwise("dcfr")),
         *(Known(ORDER, answer=serve_otherwise(order)) for order in ("fcdr", "fdrfc")),
+        Known(CHUNK_FIRST, answer=serve_otherwise("flcdr")),
     ],
     enough=6,
     about={

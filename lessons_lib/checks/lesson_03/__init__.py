@@ -1,9 +1,9 @@
-"""The exercises and the quiz of lesson 03: the pool, the boundary, the block table, the slot mapping, the
-budget, the step, the rule of admission."""
+"""The exercises and the quiz of lesson 03: the block table, the slot mapping, the step, the rule of admission; and
+optional, the pool and the boundary."""
 
-from lessons_lib.checks.lesson_03 import admitting, budget, counting, mapping, pool, serving, table
+from lessons_lib.checks.lesson_03 import admitting, counting, mapping, pool, serving, table
 from lessons_lib.checks.lesson_03.quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = [each.EXERCISE for each in (pool, counting, table, mapping, budget, serving, admitting)]
+EXERCISES = [each.EXERCISE for each in (table, mapping, serving, admitting, pool, counting)]

@@ -1,4 +1,4 @@
-"""03.7, `may_admit`: what any rule must do, and then what it costs."""
+"""03.4, `may_admit`: what any rule must do, and then what it costs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -129,7 +129,7 @@ TASK = Task(
 )
 
 EXERCISE = Exercise(
-    id="03.7",
+    id="03.4",
     title="when to admit",
     reference=TASK.reference,
     test=TASK,
@@ -185,7 +185,7 @@ def _refuse_one_at_a_time(attempt: Any, what: str) -> None:
 def _why(steps: int, restarts: int) -> str:
     if (steps, restarts) == steps_and_restarts(prompt_fits):
         return (
-            "That is the rule of the given step. The blocks that are free now are the ones that running requests need "
+            "That is the bold rule of your step. The blocks that are free now are the ones that running requests need "
             "next. How many of them would you leave free?"
         )
     if (steps, restarts) == steps_and_restarts(limits_fit):

@@ -1,4 +1,4 @@
-"""03.2, `blocks_for`: as many blocks as are needed, and not one more."""
+"""03.6, `blocks_for`: as many blocks as are needed, and not one more."""
 
 from collections.abc import Iterator
 from random import Random
@@ -84,7 +84,7 @@ TASK = Task(
 )
 
 EXERCISE = Exercise(
-    id="03.2",
+    id="03.6",
     title="how many blocks (optional)",
     reference=TASK.reference,
     test=TASK,

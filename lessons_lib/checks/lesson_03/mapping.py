@@ -1,4 +1,4 @@
-"""03.4, `slot_mapping`: block id times block size plus offset, for all positions at once."""
+"""03.2, `slot_mapping`: block id times block size plus offset, for all positions at once."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,7 +32,6 @@ def cases() -> Iterator[Case]:
         size, blocks = draw.choice((1, 3, 8, 16)), draw.sample(range(50), draw.randint(1, 9))
         start = draw.randint(0, len(blocks) * size)
         yield blocks, size, start, draw.randint(start, len(blocks) * size)
-    yield from (([5, 2], 4, start, end) for start, end in ((0, 9), (8, 9), (-1, 3)))
     yield list(range(8)), 160, 0, 1280
 
 
@@ -81,8 +80,6 @@ def facts(case: Case) -> dict[str, Any]:
 def without_the_last_entry(blocks: list[int], block_size: int, start: int, end: int) -> Any:
     import torch
 
-    if start < 0 or end > len(blocks) * block_size:
-        raise IndexError
     table = torch.tensor(blocks[start // block_size : end // block_size], dtype=torch.int64)
     all_slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
     return all_slots[start % block_size :][: end - start]
@@ -91,8 +88,6 @@ def without_the_last_entry(blocks: list[int], block_size: int, start: int, end: 
 def from_the_start_of_the_block(blocks: list[int], block_size: int, start: int, end: int) -> Any:
     import torch
 
-    if start < 0 or end > len(blocks) * block_size:
-        raise IndexError
     table = torch.tensor(blocks, dtype=torch.int64)[start // block_size :]
     return (table[:, None] * block_size + torch.arange(block_size)).flatten()[: end - start]
 
@@ -114,7 +109,7 @@ You start at the table's first block. Position {start} may be in a later one.
 = return table[(positions - start) // block_size] * block_size + (positions - start) % block_size
 or
 - positions = torch.arange
-+ positions = torch.arange(max(start, end) - start)
++ positions = torch.arange(end - start)
 Yours are neighbors, one after the other. The next block of the table may be anywhere: look up the block of every
 position.
 = return (table[start // block_size] * block_size - start + start % block_size if start < end else 0) + positions
@@ -178,7 +173,7 @@ The slots are used to index the cache, so they must be a tensor.
 = return (table[positions // block_size] * block_size + positions % block_size).tolist()
 `end` is excluded, as in `range(start, end)`.
 - positions = torch.arange
-+ positions, blocks = torch.arange(start, max(start, end) + 1), [*blocks, 0]
++ positions, blocks = torch.arange(start, end + 1), [*blocks, 0]
 or
 = positions = torch.arange(start, end + 1)
 `start` is included, as in `range(start, end)`.
@@ -186,31 +181,11 @@ or
 Those are all slots of the table. Return only the slots of positions `start` to `end - 1`.
 = positions = torch.arange(len(blocks) * block_size)
 Yours start at position 0. Return only the slots of positions `start` to `end - 1`.
-= positions = torch.arange(max(end, 0))
+= positions = torch.arange(end)
 The range is empty, and it may be: the result is an empty tensor. `min` and `max` need at least one element.
-- if start < 0
-+ torch.arange(start, max(start, end)).min()
+- return
++ torch.arange(start, end).min()
 + ...
-An empty range contains no position, so none that lacks a slot: don't refuse it.
-~ if start < 0 or => if start < 0 or start >= end or
-`end` is excluded, so it may be {slots}, the number of slots, and no more.
-~ end > len(blocks) => end >= len(blocks)
-or
-~ end > len(blocks) * block_size => end >= len(blocks) * block_size and end
-`end` counts positions, and `len(blocks)` blocks: compare it with `len(blocks) * block_size`.
-~ end > len(blocks) * block_size => end > len(blocks)
-In Python and torch, negative indices count from the end, so -1 silently becomes a slot of the last block. Check
-`start`.
-~ if start < 0 or => if
-or
-~ if start < 0 or end > len(blocks) * block_size => if False
-Check `end` before you compute anything: positions beyond the table have no slot, and must be refused.
-- if start < 0
-+ end = min(end, len(blocks) * block_size)
-+ ...
-If your code refuses the call itself, it only has to raise IndexError instead: test `start` and `end` before you
-compute.
-~ raise IndexError => raise ValueError
 The caller still uses its table: `sorted(...)` and `.tolist()` make new lists, `blocks.sort()` changes it.
 - return
 + blocks.sort()
@@ -235,24 +210,22 @@ TASK = Task(
         ),
     ],
     facts=facts,
-    refusals=("IndexError",),
     about={
         "raised IndexError": "These positions have slots. `//` gives the index of the block in the table, `%` the "
         "offset in the block.",
         "returned": "position // block size is the index in the table, position % block size the offset in the block.",
-        "should raise IndexError": "Test `start` and `end` before you compute anything.",
     },
 )
 
 EXERCISE = Exercise(
-    id="03.4",
+    id="03.2",
     title="the slot mapping",
     reference=TASK.reference,
     test=TASK,
     hints=(
         "What would you write for one position, a plain int? Each operation of that formula also works on a whole "
         "tensor of positions, elementwise. The last one to think of: you can index one tensor with another.",
-        "Refuse `start` below 0, and `end` beyond the last slot of the table. Make two tensors: the positions, "
+        "Make two tensors: the positions, "
         "with `torch.arange`, and the table, from `blocks`. Index the table with position // block size, multiply "
         "by the block size, add the offsets.",
         "`table = torch.tensor(blocks, dtype=torch.int64)` and `positions = torch.arange(start, end)`; "

@@ -1,4 +1,4 @@
-"""03.1, `BlockPool`: every block is free or allocated, the order is kept, a refusal changes nothing, and no method gets
+"""03.5, `BlockPool`: every block is free or allocated, the order is kept, a refusal changes nothing, and no method gets
 slower in a larger pool."""
 
 from collections import deque
@@ -317,8 +317,8 @@ TASK = Task(
 )
 
 EXERCISE = Exercise(
-    id="03.1",
-    title="the block pool",
+    id="03.5",
+    title="the block pool (optional)",
     reference=TASK.reference,
     test=TASK,
     hints=(

@@ -3,35 +3,17 @@
 from lessons_lib.checks.exercise import Choice, Question
 
 SLIPS = {
-    "03.a": {51.5: "That is the percentage of slots that are filled."},
-    "03.b": {
+    "03.a": {
         5: "Nothing erases a freed block, but C has both of A's now, and has overwritten a part of them.",
         0: "Look at the order: `free` puts A's last block into the queue first, so C's first block is A's second.",
         3: "Those are overwritten. The others are still A's.",
     },
-    "03.c": {66: "All tokens divided by 16 leave out the tail: the last requests run with most slots empty."},
+    "03.b": {
+        21.3: "512 / 24 leaves out the empty slots: about half of each request's last block.",
+        32: "That is the number of blocks, and a request with 24 tokens needs more than one.",
+    },
 }
 QUIZ = [
-    Question(
-        text="The block size is 32. A request decodes; its table has 9 blocks and 287 tokens. It gets two more "
-        "tokens, in two steps. What happens?",
-        choices=(
-            Choice(
-                "Nothing is allocated: its ninth block has room.",
-                "It has room for one. 9 × 32 = 288 tokens fill the nine blocks.",
-            ),
-            Choice(
-                "It takes a tenth block in the second step.",
-                "Position 287 is the last slot of the ninth block, and position 288 the first of the tenth.",
-                right=True,
-            ),
-            Choice(
-                "It takes a tenth block in the first step.",
-                "That token has position 287, the last slot of the ninth block. A table takes a block when a token "
-                "needs it, not before.",
-            ),
-        ),
-    ),
     Question(
         text="A request's table is [7, 2, 5], and the block size is 8. Where do the key and value of position 13 go?",
         choices=(

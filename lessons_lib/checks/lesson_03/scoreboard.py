@@ -1,13 +1,17 @@
-"""The scoreboard of exercise 03.7, on requests that the learner hasn't seen: when is a waiting one admitted?"""
+"""The scoreboard of exercise 03.4, on requests that the learner hasn't seen: when is a waiting one admitted?"""
 
+import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.block_serving import AdmissionView
 from lessons_lib.kv_cache.block_serving import may_admit as reference
+from lessons_lib.viz.charts import line_chart
+from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (31, 32, 33)
@@ -39,7 +43,7 @@ Rule = Callable[[AdmissionView, list[AdmissionView], int, int], bool]
 
 
 def prompt_fits(request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int) -> bool:
-    """As in exercise 03.6."""
+    """As in exercise 03.3."""
     return blocks_for(request.prompt_tokens, block_size) <= num_free
 
 
@@ -60,25 +64,24 @@ def admission_workload(seed: int) -> list[tuple[int, int, int]]:
     return requests
 
 
-def count_steps(requests: list[tuple[int, int, int]], rule: Rule) -> tuple[int, int]:
+def free_and_restarts(requests: list[tuple[int, int, int]], rule: Rule) -> Iterator[tuple[int, int]]:
     """Serve the requests as `step_in_blocks` does, but admit the first one of the queue when the rule says so.
 
-    Returns:
-        steps, restarts.
+    Yields:
+        after each step, the free blocks, and the restarts in this step.
 
     Raises:
         RuntimeError: the rule admits nothing although nothing is running, or a request whose prompt doesn't fit.
     """
     waiting = deque(_Request(*lengths) for lengths in requests)
     running: list[_Request] = []
-    steps = restarts = 0
 
     def num_free() -> int:
         return NUM_BLOCKS - sum(request.num_blocks for request in running)
 
     while waiting or any(request.num_tokens < request.final_tokens for request in running):
         running = [request for request in running if request.num_tokens < request.final_tokens]
-        grown = 0
+        grown = restarts = 0
         while grown < len(running):
             if running[grown].num_tokens % BLOCK_SIZE or num_free():
                 running[grown].num_tokens += 1
@@ -96,8 +99,13 @@ def count_steps(requests: list[tuple[int, int, int]], rule: Rule) -> tuple[int, 
                 raise RuntimeError("it admitted a request whose prompt doesn't fit in the free blocks.")
         if not running:
             raise RuntimeError("it admitted nothing although all blocks were free.")
-        steps += 1
-    return steps, restarts
+        yield num_free(), restarts
+
+
+def count_steps(requests: list[tuple[int, int, int]], rule: Rule) -> tuple[int, int]:
+    """Steps and restarts. Raises what `free_and_restarts` raises."""
+    restarts = [each for _, each in free_and_restarts(requests, rule)]
+    return len(restarts), sum(restarts)
 
 
 def steps_and_restarts(rule: Rule) -> tuple[int, int]:
@@ -107,7 +115,7 @@ def steps_and_restarts(rule: Rule) -> tuple[int, int]:
 
 
 def admission_scoreboard(may_admit: Rule) -> Table:
-    """The rule next to that of exercise 03.6, and to one that keeps room for every limit.
+    """The rule next to that of exercise 03.3, and to one that keeps room for every limit.
 
     Args:
         may_admit: function (request, running, num_free, block_size) -> whether the first waiting request is admitted.
@@ -117,7 +125,7 @@ def admission_scoreboard(may_admit: Rule) -> Table:
         steps, restarts = steps_and_restarts(rule)
         return [name, f"{steps:,}", f"{restarts:,}", f"{steps + PRICE * restarts:,}"]
 
-    rows = [row("its limit fits, like the limits of all that run", limits_fit)]
+    rows = [row("its limit fits, like the limits of all that run (safe)", limits_fit)]
     verdict = f"The goal: cost less than {GOAL:,}."
     name = "the reference says so" if may_admit is reference else "yours says so"
     try:
@@ -125,10 +133,25 @@ def admission_scoreboard(may_admit: Rule) -> Table:
     except Exception as error:
         rows.append([name, "–", "–", "–"])
         verdict = f"Your rule raised {type(error).__name__}: {error}"
-    rows.append(row("its prompt fits (the given step)", prompt_fits))
+    rows.append(row("its prompt fits (bold)", prompt_fits))
     return Table(
         columns=["a request is admitted when", "steps", "restarts", f"cost: steps + {PRICE} × restarts"],
         rows=rows,
         caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}",
         verdict=verdict,
     )
+
+
+def draw_free_blocks(may_admit: Rule, num_steps: int = 200) -> Picture:
+    """The free blocks under the rule and the two given ones, step by step, in the first of the hidden workloads."""
+    name = "the reference" if may_admit is reference else "yours"
+    rules, curves, told = {name: may_admit, "safe": limits_fit, "bold": prompt_fits}, {}, []
+    for name, rule in rules.items():
+        served = list(islice(free_and_restarts(admission_workload(SEEDS[0]), rule), num_steps))
+        free = [each for each, _ in served]
+        curves[name] = free + [math.nan] * (num_steps - len(free))
+        told.append(f"{name}: {sum(free) / len(free):.0f} on average, {sum(each for _, each in served)} restarts")
+    return line_chart(
+        range(1, num_steps + 1), curves, xlabel="step", ylabel="free blocks",
+        title=f"Free blocks, of {NUM_BLOCKS}", alt=f"Free blocks in the first {num_steps} steps. {'; '.join(told)}.",
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""03.6, `step_in_blocks`: which requests leave, grow, give up their blocks, and are admitted."""
+"""03.3, `step_in_blocks`: which requests leave, grow, give up their blocks, and are admitted."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -330,8 +330,8 @@ TASK = Task(
 )
 
 EXERCISE = Exercise(
-    id="03.6",
-    title="the step, in blocks (optional)",
+    id="03.3",
+    title="the step, in blocks",
     reference=TASK.reference,
     test=TASK,
     hints=(

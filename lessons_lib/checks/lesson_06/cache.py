@@ -15,6 +15,7 @@ from lessons_lib.models.tiny_models import tiny_model
 
 EMPTY = -1.0
 SIZE = 4  # of a block
+THREES, FINE = "blocks of 3", "fractions"
 TRANSPOSED, OTHER_HEADS, HALF, MANY = "not contiguous", "1 KV head in layer 1", "float16", "a pool of 500 blocks"
 READ = "then read"
 # Each write's layer and slots, and what is special.
@@ -26,6 +27,8 @@ def cases() -> Iterator[Case]:
         for slots in ([5], [1, 2, 9, 10], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1], [0, 4, 8, 1], [8, 9, 10, 11]):
             yield ((layer, slots),), ""
     yield from ((((0, [5]), second), "") for second in ((0, [6]), (1, [6]), (0, [6, 7]), (1, [2, 9])))
+    yield from ((((0, slots),), THREES) for slots in ([5], [3, 4, 8]))
+    yield ((0, [5, 6]),), FINE
     yield ((0, [5, 6]),), TRANSPOSED
     yield from ((((1, slots),), OTHER_HEADS) for slots in ([5], [5, 6]))
     yield ((0, [5, 6]),), HALF
@@ -38,13 +41,17 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     dtype = torch.float16 if special == HALF else torch.float32
     shapes = [KVShape(2, 8, 8), KVShape(1 if special == OTHER_HEADS else 2, 8, 8)]
     num_blocks = 500 if special == MANY else 3
-    cache = attempt(tiny_model("qwen2").config, num_blocks, SIZE, dtype=dtype, layer_shapes=shapes)
+    cache = attempt(
+        tiny_model("qwen2").config, num_blocks, 3 if special == THREES else SIZE, dtype=dtype, layer_shapes=shapes
+    )
     before = [*cache.keys, *cache.values]
     for tensor in before:
         tensor.fill_(EMPTY)
     names: dict[tuple, str] = {}
     for number, (layer, slots) in enumerate(writes):
         keys, values = rows(len(slots), shapes[layer].kv_heads, dtype, number)
+        if special == FINE:
+            keys, values = keys / 3, values / 3
         names |= {tuple(row.flatten().tolist()): f"key {token}" for token, row in enumerate(keys)}
         names |= {tuple(row.flatten().tolist()): f"value {token}" for token, row in enumerate(values)}
         if special == TRANSPOSED:
@@ -107,8 +114,9 @@ def cost(cache: Any) -> str:
 def tell(case: Case) -> str:
     writes, special = case
     told = ", then ".join(f"layer {layer}, slots {slots}" for layer, slots in writes)
+    size, special = (3, "") if special == THREES else (SIZE, special)
     return (
-        f"{'' if special == MANY else '3 '}blocks of {SIZE}, 2 layers; write to {told}{f'; {special}' * bool(special)}."
+        f"{'' if special == MANY else '3 '}blocks of {size}, 2 layers; write to {told}{f'; {special}' * bool(special)}."
     )
 
 
@@ -179,6 +187,9 @@ Divide by the block size, not by the number of blocks.
 or
 - cache.flatten
 + cache[slot_mapping // self.num_blocks, slot_mapping % self.num_blocks] = new
+The block size is `self.block_size`, not always 4.
+- cache.flatten
++ cache[slot_mapping // 4, slot_mapping % 4] = new
 That fills every slot of the block. A token has one slot in it, at offset slot % block_size.
 - cache.flatten
 + cache[slot_mapping // self.block_size] = new[:, None]
@@ -235,7 +246,13 @@ A row keeps its axis of KV heads, even if there is only one: don't `squeeze()`.
 A layer may have another number of KV heads: take the shape from this layer's tensor.
 - cache.flatten
 + cache.view(-1, *self.keys[0].shape[2:])[slot_mapping] = new
-The cache may have any dtype: don't convert the rows to float32.
+The cache may have any dtype: don't convert the rows, neither to float32 nor to less.
+- cache.flatten
++ cache.flatten(0, 1)[slot_mapping] = new.half().to(cache.dtype)
+or
+- cache.flatten
++ cache.flatten(0, 1)[slot_mapping] = new.bfloat16().to(cache.dtype)
+or
 - cache.flatten
 + cache.flatten(0, 1)[slot_mapping] = new.float()
 or

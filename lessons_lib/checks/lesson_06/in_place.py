@@ -100,7 +100,11 @@ The mask is inverted: it hides what should be seen.
 ~ filled) > position => filled) < position
 or
 ~ scores.masked_fill(is_later => scores.masked_fill(~is_later
-0 × −∞ is NaN. Fill the scores of later keys with `masked_fill`.
+It is NaN everywhere. `add_block` returns a new state: is it assigned, `seen = add_block(seen, ...)`? If it is: 0 × −∞
+is NaN, so fill the scores of later keys with `masked_fill`.
+- seen = add_block
++ add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
+or
 ~ scores.masked_fill(is_later, float("-inf")) => scores + is_later * float("-inf")
 Neighboring query heads share a KV head: with {q_heads} query heads and {kv_heads} KV heads, query head h uses h ×
 {kv_heads} // {q_heads}.
@@ -113,6 +117,12 @@ or
 ~ head * kv_heads // q_heads => kv_heads - 1 - head * kv_heads // q_heads
 There are fewer KV heads than query heads: query head h uses KV head h × KV heads // query heads.
 ~ head * kv_heads // q_heads => head
+or
+~ head * kv_heads // q_heads => head
+~ keys[block, :filled, kv_head] => keys[block][:filled, kv_head]
+or
+~ head * kv_heads // q_heads => head
+~ keys[block, :filled, kv_head] => keys[:, :, kv_head][block, :filled]
 or
 ~ head * kv_heads // q_heads => head * q_heads // kv_heads
 The scale is a factor of the scores: multiply each by `scale`, once.
@@ -294,8 +304,8 @@ TASK = Task(
     about={
         "the attention": "Compare with `attention_gathered` in the text.",
         "returned": "Which keys does each query see, in which block, with which weight? `attention_gathered` shows it.",
-        "raised IndexError": "Entry i of `blocks` has positions i × block_size to (i + 1) × block_size − 1, and "
-        "`blocks` may be longer than the sequence needs.",
+        "raised IndexError": "The KV head is below `keys.shape[2]`. Entry i of `blocks` has positions i × block_size "
+        "to (i + 1) × block_size − 1, and `blocks` may be longer than the sequence needs.",
     },
     probes=(one_block_at_a_time, reads_filled_slots_only),
 )

@@ -1,118 +1,16 @@
 """09.2, `Scheduler`: what each step of some scenes schedules and admits."""
 
 from collections.abc import Iterator
-from itertools import pairwise
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise, Mistake
 from lessons_lib.checks.lesson_09.made_up import END, a_sequence, names_of
+from lessons_lib.checks.lesson_09.scenes import Case, cases
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAging
-from lessons_lib.scheduling.scheduler import conservative, optimistic
+from lessons_lib.scheduling.scheduler import conservative
 
 MOST_QUESTIONS = 200  # in one step; no correct scheduler asks that often
-
-
-class Case(NamedTuple):
-    """A scene: see SCENES."""
-
-    words: str
-    requests: dict[str, tuple[int, int, int]]
-    events: list[str]
-    settings: dict[str, Any]
-
-
-class LastComeFirstServed:
-    name = "last come, first served"
-
-    def rank(self, sequence: Any) -> float:
-        return -float(sequence.arrival_time)
-
-
-def admit_all(scheduler: Any, sequence: Any) -> bool:
-    return True
-
-
-def admit_none(scheduler: Any, sequence: Any) -> bool:
-    return False
-
-
-# In words; the requests, "A13" or "A8/5/5" for tokens of the prompt, max_tokens and tokens of the answer; what happens:
-# "+AF" arrive, "3" steps, "-6" blocks are taken, "E7" waits with six tokens of its answer known and 7 computed.
-SCENES = """
-nothing runs and nothing waits | | 1
-A (prompt 13) waits | A13 | +A 3
-budget 8; D (prompt 21) waits | D21 | +D 4 | budget 8
-A (prompt 13) and C (3) wait | A13 C3 | +AC 1
-A (prompt 13) and F (40) wait | A13 F40 | +AF 3
-A (prompt 13), F (40) and C (3) wait | A13 F40 C3 | +AFC 4
-an admission rule that always says no; A waits | A3 | +A 2 | none
-E waits again: prompt 5, 6 tokens of its answer known, none computed | E5 | E0 3
-E waits again: prompt 5, 6 tokens of its answer known, 7 of 11 computed | E5 | E7 3
-budget 4; E waits again: 11 tokens known, none computed | E5 | E0 3 | budget 4
-budget 12; E waits again: 11 tokens known, 7 computed; behind it A (prompt 13) | E5 A13 | E7 +A 2 | budget 12
-two batch slots; A, B, C and D wait, with prompts of 3 | A3/3/3 B3/3/3 C3/3/3 D3/3/3 | +ABCD 5 | seqs 2
-budget 8; A (prompt 3) runs; after step 1, F (20) and C (3) arrive | A3 F20 C3 | +A 1 +FC 5 | budget 8
-budget 8; D (prompt 12) has computed 8 tokens in step 1, and wants 4; F (20) arrives | D12 F20 | +D 1 +F 2 | budget 8
-ten blocks, `conservative`; A (8) runs; B (30), which may need all ten, waits, and behind it C (3) | \
-A8/5/5 B30/11/11 C3/2/2 | +A 1 +BC 6 | blocks 10
-one batch slot; A, C and E arrived in this order; the policy is last come, first served | \
-A3/3/3 C3/3/3 E3/3/3 | +ACE 5 | seqs 1 last
-one batch slot; A (prompt 20) came before C (3); `BalancedLengths(15)` prefers C: its length is closest | \
-A20 C3 | +AC 2 | seqs 1 budget 8 near 15
-two batch slots; D (40) runs, A (20) and C (3) wait; `BalancedLengths(33)`: beside D, C is best | \
-D40 A20 C3 | +D 1 +AC 1 | seqs 2 budget 64 near 33
-two batch slots; F (26), B (28) and C (10) wait; `BalancedLengths(32)`: F first, and beside F, C is best | \
-F26 B28 C10 | +FBC 2 | seqs 2 budget 64 near 32
-six blocks, all are admitted; A, B (prompts of 8) and C (5) fill them; D (prompt 3) arrives after step 1 | \
-A8 B8 C5 D3 | +ABC 1 +D 2 | blocks 6 all
-three blocks; A and B (prompts of 4) run; C (3) arrives after step 1; in step 2 B stalls, and A ends | \
-A4/2/2 B4/9/9 C3/2/2 | +AB 1 +C 2 | blocks 3 all
-four blocks, all are admitted; A (8) and B (7) fill them; in step 3, none can continue | \
-A8/9/9 B7/9/9 | +AB 3 | blocks 4 all
-budget 10; A (3) and F (30) run; then only one block is free, F needs two, and C (3) waits | \
-A3 F30/9/9 C3/2/2 | +AF 1 -6 +C 2 | blocks 10 budget 10 all
-four blocks, `optimistic` with a watermark of 2; A (8) waits, and nothing else | A8/5/5 | +A 3 | blocks 4 keep 2
-nine blocks, all are admitted, budget 8; A (8) runs; F (30) waits: its first chunk fits, not all of it | \
-A8 F30/1/1 | +A 1 +F 2 | blocks 9 budget 8 all
-"""
-
-
-def settings_of(told: str) -> dict[str, Any]:
-    words = told.split()
-    number = {word: int(value) for word, value in pairwise(words) if value.isdigit()}
-    rules = {"all": admit_all, "none": admit_none, "keep": optimistic}
-    policies = {"last": LastComeFirstServed(), "near": BalancedLengths(number.get("near", 1))}
-    return {
-        "num_blocks": number.get("blocks", 64),
-        "max_num_seqs": number.get("seqs", 4),
-        "max_num_batched_tokens": number.get("budget", 32),
-        "watermark": number.get("keep", 0),
-        "admission": next((rules[word] for word in words if word in rules), conservative),
-        "policy": next((policies[word] for word in words if word in policies), None),
-    }
-
-
-def cases() -> Iterator[Case]:
-    """Smallest first. Prompts without more go on for longer than the scene."""
-    for scene in SCENES.strip().split("\n"):
-        words, told, happens, settings = [each.strip() for each in (scene + " | ").split("|")[:4]]
-        numbers = {each[0]: [int(number) for number in each[1:].split("/")] for each in told.split()}
-        requests = {name: (each[0], *(each[1:] or (12, 12))) for name, each in numbers.items()}
-        yield Case(words, requests, happens.split(), settings_of(settings))
-    for seed in range(14):
-        draw = Random(seed)
-        requests = {}
-        for name in "ABCDEFGH":
-            most = draw.choice((1, 2, 5, 12))
-            requests[name] = draw.choice((1, 3, 4, 9, 16, 30)), most, draw.randint(1, most)
-        told = f"blocks {draw.choice((11, 14, 30))} seqs {draw.choice((1, 2, 4))} budget {draw.choice((4, 7, 32))}"
-        told += draw.choice(("", " keep 0"))
-        settings = settings_of(told) | {"policy": draw.choice((None, PriorityWithAging(3)))}
-        events = [each for name in requests for each in (f"+{name}", "1")]
-        yield Case(f"{told.replace(' keep 0', ', optimistic')}", requests, [*events, "25"], settings)
 
 
 def run(attempt: Any, scene: Case, watch: Watch) -> None:
@@ -209,6 +107,12 @@ No budget is left: stop. An admitted sequence gets at least one token.
 The running sequences have used some of the budget: start with what is left, `max_num_batched_tokens` minus
 `scheduler_output.num_tokens`.
 = budget = self.max_num_batched_tokens
+or
+= budget = self.max_num_batched_tokens - scheduler_output.num_tokens - len(self.running)
+or
+= budget = self.max_num_batched_tokens // self.max_num_seqs
+or
+= budget = min(self.max_num_batched_tokens - scheduler_output.num_tokens, self.max_num_seqs)
 Each admitted sequence uses up budget: subtract what it gets.
 ~ budget = self.max_num_batched_tokens - scheduler_output.num_tokens => pass
 - while self.waiting
@@ -218,12 +122,18 @@ A running sequence may take more than one token of the budget: `scheduler_output
 = budget = self.max_num_batched_tokens - len(self.running)
 A new sequence gets at most what is left of the budget: a chunk of its prompt.
 ~ min(wanted, budget) => wanted
-One token is too little: a new sequence gets all it wants, or what is left of the budget.
+That is too little: a new sequence gets all it wants, or what is left of the budget.
+~ min(wanted, budget) => min(wanted, budget, self.pool.block_size)
+or
 ~ min(wanted, budget) => 1
 An admitted sequence gets its first tokens in the same step: `self.allocate_slots(scheduler_output, sequence, count)`.
 - self.allocate_slots(scheduler_output, sequence, min
 `allocate_slots` does both: it takes the blocks that the tokens need, and schedules them.
 = scheduler_output.num_scheduled_tokens[sequence] = min(wanted, budget)
+or
+- self.allocate_slots(scheduler_output, sequence, min
++ scheduler_output.num_scheduled_tokens[sequence] = min(wanted, budget)
++ ...
 The policy says which is next, and it isn't always the first in the queue, or the first to arrive:
 `self.waiting.next(self.running)`.
 = sequence = next(iter(self.waiting))
@@ -231,6 +141,8 @@ or
 = sequence = min(self.waiting, key=lambda each: each.arrival_time)
 The policy may look at what runs, also at what this step has just admitted: `self.waiting.next(self.running)`.
 = sequence = self.waiting.next([])
+or
+= sequence = self.waiting.next(self.waiting)
 or
 - while self.waiting
 + running = list(self.running)
@@ -253,6 +165,12 @@ Whether memory has room is for the admission rule to say. A step needs blocks fo
 + ...
 The admission rule says no: ask `self.admission(self, sequence)` before you admit.
 ~ not budget or not self.admission(self, sequence) => not budget
+Ask the admission rule for each sequence before you admit it, not only for the first of a step.
+- while self.waiting
++ asked = self.waiting and self.waiting.next(self.running)
++ if asked and not self.admission(self, asked): return
++ ...
+~ not self.admission(self, sequence) => False
 The rule takes the scheduler, and then the sequence: `self.admission(self, sequence)`.
 ~ self.admission(self, sequence) => self.admission(sequence)
 `admit` takes the output of the step, and then the sequence: `self.admit(scheduler_output, sequence)`.
@@ -277,6 +195,19 @@ One admission per step is too slow: go on while there is a batch slot, budget an
 - self.allocate_slots(scheduler_output, sequence, min
 + ...
 + break
+If nothing runs, there is all the more room: admit.
+- while self.waiting
++ if not self.running: return
++ ...
+Compare `max_num_seqs` with what runs. What waits takes no batch slot.
+~ len(self.running) < self.max_num_seqs => len(self.running) + len(self.waiting) <= self.max_num_seqs
+Admit it first, then allocate: one that stalls has a batch slot, too.
+- self.admit(scheduler_output
+- wanted =
+- self.allocate_slots(scheduler_output, sequence, min
++ wanted = sequence.num_tokens - sequence.num_computed_tokens
++ self.allocate_slots(scheduler_output, sequence, min(wanted, budget))
++ if sequence not in scheduler_output.stalled: self.admit(scheduler_output, sequence)
 Other sequences run, but that doesn't prevent admission, as long as there is a batch slot.
 - while self.waiting
 + if self.running: return
@@ -285,12 +216,19 @@ Other sequences run, but that doesn't prevent admission, as long as there is a b
 `self.running` and to `scheduler_output.admitted`.
 ~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
 or
+~ self.admit(scheduler_output, sequence) => self.running.append(sequence)
+or
 ~ self.admit(scheduler_output, sequence) => self.waiting.remove(sequence); self.running.append(sequence)
 Was it taken out before? `self.admit(scheduler_output, sequence)` takes it out of the queue.
 - self.admit(scheduler_output, sequence)
 + self.waiting.remove(sequence)
 + ...
 A new sequence would take the block that a stalled one waits for: if `scheduler_output.stalled` isn't empty, admit none.
+~ not scheduler_output.stalled and => True and
+A sequence may stall as you admit it. So look at `scheduler_output.stalled` before each admission, not only once.
+- while self.waiting
++ if scheduler_output.stalled: return
++ ...
 ~ not scheduler_output.stalled and => True and
 A sequence stalled in an earlier step. Only those of this step count: `scheduler_output.stalled`.
 - while self.waiting
@@ -323,6 +261,7 @@ TASK = Task(
         "stalled in this step.",
         "the scheduled tokens": "First the running sequences; then each admitted one gets what it wants, or the rest.",
         "the number of blocks of each": "Leave the blocks to `allocate_slots`.",
+        "scheduler.running": "`admit` puts a sequence into `self.running`, and only `update` takes it out.",
         "the stalled sequences": "`allocate_slots` keeps this list: leave it alone.",
         "raised Deadlock": "No sequence got a token. An admitted one gets its first tokens in the same step.",
         "should raise Deadlock": "If sequences run and none can get a token, the next step would be the same, forever.",

@@ -1,4 +1,4 @@
-"""The scoreboard of exercise 09.5: a policy between shortest job first and first come, first served."""
+"""The scoreboard of exercise 09.3: a policy between shortest job first and first come, first served."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -154,7 +154,9 @@ or
 ~ for sequence in running => for sequence in sorted(running, key=lambda each: len(each.prompt_ids))
 or
 ~ for sequence in running => for sequence in sorted(running, key=lambda s: s.num_tokens - s.num_computed_tokens)
-The order is that of admission, `running`, not of arrival.
+The order is that of admission, `running`: not of arrival, nor of names.
+~ in prefills => in sorted(prefills, key=lambda each: each[0].id)
+or
 ~ for sequence in running => for sequence in sorted(running, key=lambda each: each.arrival_time)
 Only one of the prompts got tokens: continue while budget is left.
 ~ in prefills => in prefills[:1]
@@ -229,6 +231,14 @@ A sequence that wants one token pays for it twice: leave it out in the second pa
 - for sequence, wanted in
 + budget = max(0, budget - len(counts))
 + ...
+or
+~ elif wanted and budget => elif wanted and len(counts) < budget
+A sequence gets all it wants, or what is left of the budget. It has no other limit.
+~ min(wanted, budget) => min(wanted, 16, budget)
+Subtract what a prompt gets, not what it wants: what is left never falls below 0.
+~ budget -= counts[sequence] => budget -= wanted
+Look at all of `running`: one that wants a token may stand behind more sequences than the budget has tokens.
+~ for sequence in running => for sequence in running[:budget]
 The budget is used up by the prompts, too: subtract what each gets.
 - budget -= counts
 One token of the budget stays unused.
@@ -241,6 +251,8 @@ The keys are the sequences themselves, not their ids.
 ~ counts[sequence] => counts[sequence.id]
 A dict is expected, of sequence -> tokens.
 ~ return counts => return list(counts.items())
+or
+~ return counts => return counts, budget
 or
 ~ return counts => return list(counts.values())
 Return the dict: a `return` is missing.

@@ -126,7 +126,8 @@ def tell(case: Case) -> str:
 
 
 MISTAKES = """
-Your rank is the same for short and long requests. A short one must get a smaller rank.
+Two requests of different lengths have the same rank here, and the shorter one must get a smaller one. Is there a limit,
+such as `min`, a rounding, or a step, or does length not count at all?
 = return sequence.arrival_time
 The length outweighs the arrival time, so a long request can be overtaken forever. Start from `arrival_time`, in
 seconds, and let the length add a part of `self.patience` to it, 1 at most.
@@ -141,6 +142,8 @@ A later arrival has the smaller rank here, so the newest goes first.
 = return self.patience * cost / (cost + 60) - sequence.arrival_time
 Here the longer request goes first. The smallest rank does, so more tokens must make the rank larger.
 = return sequence.arrival_time - self.patience * cost / (cost + 60)
+or
+= return -(sequence.arrival_time + self.patience * answer / 512)
 A tuple (arrival, length) looks at the length only if two arrive at the same moment. Turn the length into seconds, and
 add them to the arrival time.
 = return sequence.arrival_time, answer
@@ -149,6 +152,8 @@ A tuple (length, arrival) looks at the arrival only if two are equally long, so 
 Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add seconds to the
 arrival time instead: few for a short request, up to `patience` for a long one.
 = return sequence.arrival_time // self.patience, answer
+or
+= return int(sequence.arrival_time) + self.patience * answer / 512
 or
 = return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
 Your rank grows by the same seconds whatever the patience is. Let the length move a sequence back by a part of
