@@ -84,9 +84,9 @@ Table(
 # %% [markdown]
 """
 - In the first row nearly the whole step is launching. The second row runs the same kernels, and now the CPU waits for
-  the GPU. So the step is as long as the kernels: about a fifth of the first row's, as 4 µs are of 20.
+  the GPU. So the step is as long as the kernels: about a fifth of the first row's.
 - With overlap, the CPU works while the GPU computes. The last row is the whole engine; its extra CPU work is
-  hidden here. Over the whole run, in the last two bars, it costs 2 %.
+  hidden here. Over the whole run, it costs 2 %.
 
 From the first bar to the last, the engine became 12 times as fast. (The CPU's times vary from run to run, so the third
 row's are larger.)
@@ -109,9 +109,7 @@ watch_launches()
 ## CUDA graphs
 
 A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). Its shapes are fixed, so the
-engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size. (For
-steps with prompts, vLLM cuts the model at its attention and captures the pieces between, so any attention kernel will
-do.)
+engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size.
 
 > **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and no
 > real sequence reads them.
