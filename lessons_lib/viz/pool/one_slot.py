@@ -38,8 +38,9 @@ def draw_one_slot(name: str, blocks: Sequence[int], block_size: int, position: i
         is_held = each // block_size in blocks
         if each % block_size == 0:
             d.text(x, _POOL + _HEIGHT + 12, f"block {each // block_size}", 12, bold=is_held)
-        d.rect(x, _POOL, _CELL - 2, _HEIGHT, (color if each == slot else tint(color)) if is_held else PAPER, EDGE)
-        d.text(x + _CELL / 2 - 1, _POOL + _HEIGHT / 2, str(each), 12, "middle", bold=each == slot)
+        fill = (color if each == slot else tint(color)) if is_held else PAPER
+        d.rect(x, _POOL, _CELL - 2, _HEIGHT, fill, EDGE)
+        d.text(x + _CELL / 2 - 1, _POOL + _HEIGHT / 2, str(each), 12, "middle", bold=each == slot, on=fill)
     start, end = _LEFT + entry * group + offset * _CELL + _CELL / 2, _LEFT + block * group + offset * _CELL + _CELL / 2
     told = [f"{position} // {block_size} = {entry}: entry {entry} of the table is block {block}"]
     told.append(f"{position} % {block_size} = {offset}: offset {offset} in the block")
