@@ -105,8 +105,8 @@ the middle?
 
 > **streaming**: returning an answer piece by piece as it grows.
 
-Blocks are copied before the forward pass, because it writes into blocks whose old contents must be saved by then. And
-no token reaches a reader before the whole pass has succeeded.
+The forward pass may overwrite a block that a swap-out has yet to save. So copies come first. And no token reaches a
+reader before the whole pass has succeeded.
 """
 
 # %% [markdown]
@@ -119,18 +119,20 @@ no token reaches a reader before the whole pass has succeeded.
   first. More may come whenever your loop waits at a `yield`, and join the batch in the next step.
 - A step is `scheduler.schedule()`, `compute(scheduler_output)` and `scheduler.update(scheduler_output, tokens)`, once
   each. Run it even if nothing is scheduled: `compute` may have blocks to copy.
-- Then `yield` a pair (id, token) for each sequence that got a new token, in the order of
-  `scheduler_output.num_scheduled_tokens`. After `update`, `scheduler_output.gets_token` has a bool for each of these
-  sequences: False in the middle of a prompt.
+- `scheduler_output.num_scheduled_tokens` is a dict, sequence → number of tokens to compute. After `update`,
+  `scheduler_output.gets_token` is a list in its order: False in the middle of a prompt. `compute` returns a token for
+  *every* scheduled sequence; ignore it where `gets_token` is False.
+- Then `yield` a pair (id, token) for each sequence that got a new token, in the same order.
 - The loop ends when the inbox is empty and `scheduler.has_unfinished()` is False.
 - It may also end early. If the reader leaves, Python raises `GeneratorExit` at your `yield`. If `compute` raises an
   error, the caller must get it. Either way, remove every sequence that the scheduler still has:
   `scheduler.remove(sequence)` frees its blocks. They are in `scheduler.running` and `scheduler.waiting`.
+  What is still in the inbox stays there.
 """
 
 # %% exercise="12.1"
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -175,8 +177,9 @@ print(f"D has {len(told['D'])} tokens, E {len(told['E'])}: {''.join(told['E'])}"
 
 # %% [markdown]
 """
-D has three more, since each step computes a token for both. An `LLMEngine` is such a loop with everything around it. A
-user writes this; `SamplingParams` holds the settings of a request, `EngineConfig` the sizes of the engine:
+D has three more: E's prompt fits into one step, and each step computes a token for both. An `LLMEngine` is such a loop
+with everything around it. A user writes this; `SamplingParams` holds the settings of a request, `EngineConfig` the sizes
+of the engine:
 """
 
 # %%
@@ -193,8 +196,6 @@ print("the same tokens as one at a time:",
 """
 `length` means that an answer has reached its maximum length. `engine.stream(prompt)` streams one answer, and its steps
 serve all other requests, too. If its reader leaves, only its request is aborted.
-
-> **completion**: one answer to a request, which may ask for several (`n` above 1).
 
 ## Choosing a token
 
@@ -292,14 +293,15 @@ for way, drawn in winners.items():
 
 # %% [markdown]
 """
-A and B draw the likelier token in three quarters of all cases, C in two thirds. The engine draws this way:
+A and B draw the likelier token in three quarters of all cases, C in two thirds. In B the times are uniform, up to 1.5
+and up to 3. In half of the races the other token's time is beyond 1.5, so it has lost; the remaining half is even:
+½ + ¼ = ¾. The engine draws this way:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
 An exponential random number, `-log(1 - number)`, has no memory: however long the race has lasted, the odds for the next
-moment are the probabilities. B's times end at `1 / probability`, sooner for the likelier token, so toward that end the
-odds shift to it.
+moment are the probabilities.
 
 ### The same seed, the same text
 
@@ -311,6 +313,7 @@ preempted request must keep its state. No state is needed if the random number o
 the position in the answer, and of the token's id.
 
 Here C is drawn with seed 7, alone and among others. It is added last, so in a small pool it's preempted first.
+**Guess first:** in how many of the four rows is the text different?
 """
 
 # %%
@@ -341,17 +344,19 @@ Table(
 
 # %% [markdown]
 """
-One caveat: the rest of the batch changes the last digits of the logits. If the two smallest times are that close,
-another token is drawn: in float32 hardly ever, in bfloat16 now and then.
+It's the same in all, though C was preempted. One caveat: the rest of the batch changes the last digits of the logits.
+If the two smallest times are that close, another token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 ## When something breaks
 
-Three things can break a step, and none is a bug of the engine. The first is user code, such as a callback for each
-token. Its error ends its own request, and no other.
+Three things can break a step, and none is a bug of the engine:
 
-The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. Your loop then gives
-up everything, even requests that weren't in that step. The obvious repair is a handler inside the loop, which forgets
-the running sequences and goes on. Here the fifth pass fails:
+1. User code, such as a callback for each token. Its error ends its own request, and no other.
+2. The model, or the copying of blocks: memory runs out, or a kernel refuses its input.
+3. Ctrl-C, at any line.
+
+In the second case, your loop gives up everything, even requests that weren't in that step. The obvious repair is a
+handler inside the loop, which forgets the running sequences and goes on. Here the fifth pass fails:
 """
 
 # %%
@@ -404,9 +409,21 @@ reveal("12.a", len(scheduler.pool.used), unit="blocks")
 A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
-What should a failed step do instead? If it just tries again, and one request makes the model fail, it fails forever. So
-the step ends the requests that may be to blame, and all others are recomputed from their tokens. Which ones may be to
-blame? That depends on the call that fails. One row is filled in:
+What should a failed step do instead? A real engine has a `core`, which schedules the step, calls a function for the
+part that may fail, and later gives the tokens to their requests. That function makes these calls, in this order:
+
+1. `copy_blocks(scheduler_output.block_copies)` copies blocks, also in a step that schedules nothing.
+2. `forward(scheduler_output)` is the forward pass, and returns logits.
+3. `sample(scheduler_output, logits)` draws a token for each scheduled request, and returns a tensor.
+4. `keep_tokens(scheduler_output, tokens)` begins to send them to the host, and returns them as `in_flight`.
+5. `count_launched(scheduler_output, in_flight, logits)` counts the computed tokens, and returns the step.
+
+If a failed step just tries again, and one request makes the model fail, it fails forever. A call doesn't say who is to
+blame. We choose the crude rule that surely gets on: if one of the first four calls fails, all scheduled requests end.
+Only if none is scheduled, those that are swapped out end. All others are recomputed from their tokens. An error of
+`count_launched` is a bug of the engine; it's raised as it is.
+
+**With a pencil first:** what does the rule say in the other rows? "Swapped out" and "preempted" mean: in this step.
 """
 
 # %%
@@ -415,30 +432,17 @@ draw_failed_step({"forward": {"scheduled": "ends", **OTHERS}})
 
 # %% [markdown]
 """
-"Swapped out" and "preempted" mean: in this step. Fill in the other rows with a pencil. Ask for each cell: if this
-request goes on, could the next step fail in the same way?
-
 ## Build 3: the step, whole or failed
 
-**Exercise 12.3: `run_step(core, scheduler_output)`** is the `compute` of a real engine, whose `core` schedules the
-step, calls your function, and later gives the tokens to their requests. Its calls, in order:
-
-| call of `core` | what it does |
-|---|---|
-| `copy_blocks(scheduler_output.block_copies)` | copies blocks, also in a step that schedules nothing |
-| `forward(scheduler_output)` | the forward pass; returns logits |
-| `sample(scheduler_output, logits)` | draws a token for each scheduled request; returns a tensor |
-| `keep_tokens(scheduler_output, tokens)` | begins to send the tokens to the host; returns them as `in_flight` |
-| `count_launched(scheduler_output, in_flight, logits)` | counts the computed tokens; returns the step |
+**Exercise 12.3: `run_step(core, scheduler_output)`** is that function.
 
 - Return the step. If nothing is scheduled (`scheduler_output.num_scheduled_tokens` is empty), copy the blocks and
   return None.
 - If one of the first four calls raises an `Exception`, end with `raise StepFailed(requests) from error`. The core ends
   these requests with this error, and recomputes all others.
 - Anything else goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of `count_launched` is a bug.
-- `requests` are those that your table ends: all that are scheduled, because no call says which one is to blame. If none
-  is, the copies have failed. `scheduler_output.preempted` lists what this step preempts; if a request's `swapped` isn't
-  empty, it is swapped out.
+- `requests` are those that your table ends. `scheduler_output.preempted` lists what this step preempts; if a request's
+  `swapped` isn't empty, it is swapped out.
 """
 
 # %% exercise="12.3"
@@ -456,7 +460,7 @@ draw_failed_step(fates(run_step))  # what your step does
 """
 ### Ctrl-C
 
-The third way is Ctrl-C. `KeyboardInterrupt` may come at any line, such as after a block has left the free queue and
+`KeyboardInterrupt` may come at any line, such as after a block has left the free queue and
 before it is in a block table. No request is to blame, so none should end:
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
@@ -554,7 +558,8 @@ ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_en
 
 # %% [markdown]
 """
-Both engines compute only what is needed, copy nothing, and reserve little more cache than they use.
+The last two rows, `engine` and `yours`, compute only what is needed, copy nothing, and reserve little more cache than
+they use.
 
 ## What is still wrong
 
@@ -732,6 +737,8 @@ print(f"the same tokens for all six: {same} of {len(runs)} runs")
 > **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless
 > `max_tokens` cuts them off.
 
+> **completion**: one answer to a request, which may ask for several (`n` above 1).
+
 > **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to
 > that of the whole answer.
 
@@ -768,7 +775,7 @@ Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
   `lessons_lib/engine/rules_state.py`.
 - With `structured_outputs`, a parser says before each token which ones may come next. It comes from an optional library
   (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
-- `n=3` asks for three answers. The first computes the prompt; the others find its full blocks in the prefix cache, and
+- `n=3` asks for three completions. The first computes the prompt; the others find its full blocks in the prefix cache, and
   draw with the seeds seed + 1 and seed + 2. `logprobs=2` adds each token's log-probability, and the two likeliest.
 - A reader who looks at the clock can find out what others have asked: a cached beginning gets its first token sooner.
   Only requests with the same `cache_salt` share blocks.

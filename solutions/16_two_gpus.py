@@ -54,7 +54,8 @@ the other, so it takes as long as before. The other way is to cut every layer.
 
 The simplest MLP is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the
 first by *columns*, and each process computes some of the elements, from the whole input. Cut the second by *rows* at
-the same places, and each process already has the inputs that its rows need. What it computes is a part of every sum:
+the same places, and each process already has the inputs that its rows need. Its product is one term of each output;
+the sum over the processes is the output:
 """
 
 # %%
@@ -64,10 +65,10 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 """
 Nothing is sent between the two matrices. Attention works the same way, with heads in place of elements: a process
 computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix.
-Its cache holds only its own KV heads, so the number of processes must divide their number. (If there are more
+Its cache holds only its own KV heads, so their number must be divisible by the number of processes. (If there are more
 processes, vLLM copies KV heads.)
 
-So a layer sends only two sums, one after attention and one after the MLP:
+So a layer needs only two sums, one after attention and one after the MLP:
 
 > **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
 
@@ -85,8 +86,8 @@ one of these two:
 - `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added
   up, are the layer's output.
 - If equal parts aren't possible, raise `ValueError`.
-- Return new tensors of the same type, often bfloat16, which keep nothing of the whole ones in memory: that's the point
-  of it all.
+- Return new tensors of the same type, often bfloat16, which share no memory with the whole ones. Otherwise every
+  process would still hold the whole model.
 
 Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
 """
@@ -140,8 +141,9 @@ for name, shape in NAMES.items():
 Take the 8 billion. What would a step of the cut model take, for all 64 requests? Start from one GPU's 10.97 ms:
 
 - **Less to read.** The layers have 7 of the 8 billion parameters, 14 GB in bfloat16, and the 64 requests have 3.2 GB of
-  keys and values. Each GPU reads half of these 17.2 GB. At an H100's 3,350 GB/s, that saves 2.57 ms.
-- **Sums.** There are 64, two in each layer. At 7 µs each, they cost 0.45 ms.
+  keys and values (384 tokens each on average, 128 KiB a token). Each GPU reads half of these 17.2 GB. At an H100's
+  3,350 GB/s, that saves 2.57 ms.
+- **Sums.** There are 64, two in each layer. At 7 µs each ("Further" infers that), they cost 0.45 ms.
 - Assume that everything else takes as long as before.
 
 10.97 - 2.57 + 0.45 = 8.85 ms. The replicas, which still read all weights, take 9.99 ms for their 64 requests. So the
@@ -160,14 +162,16 @@ two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-Half of the bytes saves 0.15 ms, and 48 sums cost 0.34 ms: 3.21 - 0.15 + 0.34 = 3.40 ms (measured: 3.33). Two GPUs that
-share the small model are slower than *one*. The large model's step was measured at 8.84 ms.
+(The last column is of the whole run, prompts included.)
 
-Don't trust this agreement too much: the 7 µs were inferred from the small model's steps with one request ("Further"
-shows how), and there a sum adds up 2 KB, in the large model 0.5 MB.
+Half of the bytes saves 0.15 ms, and 48 sums cost 0.34 ms: 3.21 - 0.15 + 0.34 = 3.40 ms (measured: 3.33). Two GPUs that
+share the small model are slower than *one*. The large model's step was measured at 8.84 ms (estimated: 8.85).
+
+Don't trust this agreement too much: the 7 µs were inferred from the small model's steps with one request, so for the
+small model it is close to the same measurement; and there a sum adds up 2 KB, in the large model 0.5 MB.
 
 A cut in two shortens a step only if reading half of the bytes takes longer than all the sums. To beat replicas, it must
-also make up for their smaller batches. (The last column is of the whole run, prompts included.)
+also make up for their smaller batches.
 """
 
 # %% [markdown]
@@ -234,7 +238,8 @@ predict("16.b", ...)  # elements
 shapes and types are equal. Return the sum.
 
 - The result is a new tensor of the same shape and type, also if there is only one worker. The worker's own tensor
-  doesn't change. Everything that was sent has been received, and had the type of the tensor.
+  doesn't change. Sums of integers are exact.
+- Receive everything that is sent to you, and send only tensors of the original type.
 - **Bytes**: a worker sends at most 2 (N - 1) * ceil(n / N) elements, where n is the number of elements of its tensor. n
   may be less than N.
 - **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the
@@ -301,7 +306,8 @@ the part of one process and still returns what the whole layer returned. Each pr
   divide evenly here.
 - `all_reduce(tensor)` returns the sum over all processes. A forward pass calls it at most twice.
 - To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what
-  `hook(module, inputs, output)` returns instead of `output`, unless that is None.
+  `hook(module, inputs, output)` returns instead of `output`, unless that is None. `self_attn` returns a tuple, whose
+  first element is the result.
 
 Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way; if
 the new bias is None, assign None.
@@ -315,13 +321,13 @@ from lessons_lib.serving.cut_layer import cut_layer
 ### All of it in a model
 
 Two workers, each with its own copy of the model, cut every layer with your functions and generate three stories, once
-with the sums and once without. (You needn't read the cell.)
+with the sums and once without.
 
 **Guess first:** what does a worker generate without the sums? An error, gibberish, or a story? And do both generate the
 same?
 """
 
-# %%
+# %% folded=true
 LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
 
 
@@ -347,6 +353,10 @@ print("the same tokens as the whole model, in each worker:",
 for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_sums[0],
                           "no sums, worker 1": without_sums[1]}.items():
     print(f"{what:17}  {PROMPTS[2]} “{tokenizer.decode(third)}”")
+whole, half = (sum(each.nbytes for each in one.model.layers.parameters()) / 1e6
+               for one in (model, halves[0]))
+print(f"the layers' weights: {whole:.1f} MB in the whole model, {half:.1f} MB in each worker; "
+      f"each sent {workers[0].sent_bytes / 1e6:.1f} MB in all")
 
 # %% [markdown]
 """
@@ -360,8 +370,8 @@ Back to the model that doesn't fit on one GPU. It has 80 layers and 8 KV heads. 
 copy of the model: eight groups of 1, four of 2, two of 4, or one of 8.
 
 **Guess first:** which of these hold the model and all requests? The next cell computes that, and a lower bound for a
-step: reading at full bandwidth, 7 µs for each sum, and the bytes that a GPU sends at 450 GB/s, one direction of NVLink,
-the link between GPUs. (Read only its two functions.)
+step at the requests' last token: reading at full bandwidth, 7 µs for each sum, and the bytes that a GPU sends at 450
+GB/s, one direction of NVLink, the link between GPUs. (Read only its two functions.)
 """
 
 # %%
@@ -414,9 +424,9 @@ print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µ
 # %% [markdown]
 """
 In a ring of two GPUs, a sum is two messages. If each takes half of the 7 µs, eight more take 28 µs: in rings, the lead
-would be nearly gone. (Engines avoid rings inside one host.) So measure one thing: the time of a sum over your GPUs. If
-the eight are in two machines with a slow link between them, two groups of 4 may well win. They also lose less when a
-process dies: to the balancer of lesson 15, a group is one replica.
+would be nearly gone. (Inside one host, engines avoid rings: see "Further".) So measure one thing: the time of a sum
+over your GPUs. If the eight are in two machines with a slow link between them, two groups of 4 may well win. They also
+lose less when a process dies: to the balancer of lesson 15, a group is one replica.
 """
 
 # %% [markdown]

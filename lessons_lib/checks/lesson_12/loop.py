@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_09.made_up import END, names_of
+from lessons_lib.checks.lesson_12.loop_mistakes import MISTAKES
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -34,6 +35,7 @@ class Case(NamedTuple):
     leaves: int = 0  # the reader leaves after so many tokens
     fails: int = 0  # the step whose pass raises an error
     nothing: int = 0  # the step in which nothing is scheduled
+    backward: bool = False  # the scheduler lists the sequences in the reverse order
 
 
 def cases() -> Iterator[Case]:
@@ -44,6 +46,8 @@ def cases() -> Iterator[Case]:
     yield Case((a, b, c), slots=2)
     yield Case((Asked("A", 9, 2),), slots=1, budget=4)
     yield Case((a, Asked("B", 9, 2)), slots=2, budget=4)
+    yield Case((a, b), backward=True)
+    yield Case((a, Asked("B", 9, 2)), slots=2, budget=4, backward=True)
     yield Case((a, Asked("B", 5, 4, after=1)))
     yield Case((a, Asked("B", 5, 2, after=3)))  # after A's last token
     yield Case((Asked("A", 3, 6), b, Asked("C", 2, 2, after=3), Asked("D", 4, 1, after=3)))
@@ -66,20 +70,28 @@ class Broken(Exception):
     pass
 
 
+class TooManySteps(Exception):
+    pass
+
+
 class Scheduler(PreemptiveScheduler):
     """Schedules nothing in one step, as if all that runs had to wait for blocks."""
 
-    nothing = step = 0
+    case: Case
+    step = 0
 
     def schedule(self) -> SchedulerOutput:
         self.step += 1
-        return SchedulerOutput() if self.step == self.nothing else super().schedule()
+        output = SchedulerOutput() if self.step == self.case.nothing else super().schedule()
+        if self.case.backward:
+            output.num_scheduled_tokens = dict(reversed(output.num_scheduled_tokens.items()))
+        return output
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     pool = PrefixCache(case.blocks, 4)
     scheduler = Scheduler(pool, max_num_seqs=case.slots, max_num_batched_tokens=case.budget)
-    scheduler.nothing = case.nothing
+    scheduler.case = case
     inbox: deque[Sequence] = deque()
     steps: list[str] = []
     sequences: dict[str, Sequence] = {}
@@ -90,7 +102,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         if len(steps) == case.fails:
             raise Broken("out of memory")
         if len(steps) > MOST_STEPS:
-            raise RuntimeError(f"stopped after {MOST_STEPS} steps, which is more than these requests need.")
+            raise TooManySteps(f"stopped after {MOST_STEPS} steps, which is more than these requests need.")
         return [token_of(sequence, n) for sequence, n in output.num_scheduled_tokens.items()]
 
     def token_of(sequence: Sequence, n: int) -> int:
@@ -152,180 +164,26 @@ def tell(case: Case) -> str:
     told += [f"{case.blocks} blocks of 4"] * (case.blocks < 32)
     told += [f"the reader leaves after {counted(case.leaves, 'token')}"] * bool(case.leaves)
     told += [f"`compute` raises an error in step {case.fails}"] * bool(case.fails)
+    told += ["the scheduler lists its sequences in the reverse order"] * case.backward
     return "; ".join(told + [f"nothing is scheduled in step {case.nothing}"] * bool(case.nothing)) + "."
 
-
-MISTAKES = """
-Requests may come at any time: look into the inbox before each step, not only before the first one.
-- try:
-+ try:
-+     for _ in range(len(inbox)): scheduler.add(inbox.popleft())
-- while inbox: ... scheduler.add(
-~ while inbox or scheduler.has_unfinished(): => while scheduler.has_unfinished():
-The scheduler may have nothing left while the inbox has: the loop ends only when both are empty.
-~ while inbox or scheduler.has_unfinished(): => while scheduler.has_unfinished():
-An empty inbox isn't the end: the scheduler's sequences want their tokens.
-~ while inbox or scheduler.has_unfinished(): => while inbox:
-Add everything that is in the inbox before a step, so that it can join the batch now.
-- while inbox:
-+ if inbox:
-The oldest request is at the left of the inbox: `popleft`.
-~ inbox.popleft() => inbox.pop()
-A request that comes may join the running ones: don't wait until they have finished.
-- while inbox:
-+ while inbox and not scheduler.has_unfinished():
-Take what you add out of the inbox. You add the same request again before each step.
-- while inbox: ... scheduler.add(
-+ for sequence in inbox: scheduler.add(sequence)
-In the middle of a prompt there is no new token: the row predicts one that is already there. `gets_token` says which
-sequences get one.
-~ if gets_token: => if True:
-~ sequence.output_ids[-1] => sequence.output_ids[-1] if sequence.output_ids else None
-or
-- scheduler.update(
-+ tokens = compute(output)
-+ scheduler.update(output, tokens)
-- for sequence, gets_token ... yield
-+ for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
-or
-~ if gets_token: => if sequence.output_ids:
-`gets_token` is filled by `scheduler.update`. Before it, the list is empty.
-- scheduler.update(
-+ tokens = compute(output)
-+ pairs = list(zip(output.num_scheduled_tokens, output.gets_token))
-+ scheduler.update(output, tokens)
-~ in zip(output.num_scheduled_tokens, output.gets_token): => in pairs:
-The last chunk of a prompt gives a token, too, however long it is: `gets_token` says so.
-~ if gets_token: => if gets_token and output.num_scheduled_tokens[sequence] == 1:
-The loop ends when the inbox is empty and the scheduler has nothing left.
-~ while inbox or scheduler.has_unfinished(): => while True:
-The last token of an answer is streamed as well.
-~ if gets_token: => if gets_token and not sequence.finish_reason:
-or
-- for sequence, gets_token ... yield
-+ for sequence in scheduler.running:
-+     if sequence.output_ids: yield sequence.id, sequence.output_ids[-1]
-Stream each token as soon as its step is counted, not when the answer is complete.
-- if gets_token ... yield
-+ if sequence.finish_reason:
-+     for token in sequence.output_ids: yield sequence.id, token
-or
-- if gets_token ... yield
-+ if sequence.finish_reason: yield sequence.id, sequence.output_ids
-Stream after each step. You keep the tokens until the loop ends.
-- try:
-+ try:
-+     found = []
-- yield
-+ found.append((sequence.id, sequence.output_ids[-1]))
-- finally:
-+     yield from found
-+ finally:
-Return a generator: `yield` each token. A list is only there once everything has been served.
-- try:
-+ try:
-+     found = []
-- yield
-+ found.append((sequence.id, sequence.output_ids[-1]))
-- finally:
-+     return found
-+ finally:
-Count the step (`scheduler.update`) before you stream its tokens. A reader may leave at any `yield`.
-- scheduler.update( ... yield
-+ tokens = compute(output)
-+ for (sequence, count), token in zip(output.num_scheduled_tokens.items(), tokens):
-+     if sequence.num_computed_tokens + count == sequence.num_tokens: yield sequence.id, token
-+ scheduler.update(output, tokens)
-Every sequence that gets a token is streamed, not only one of each step.
-- yield
-+ yield sequence.id, sequence.output_ids[-1]
-+ break
-The id comes first, then the token: `yield sequence.id, token`.
-~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1], sequence.id
-or
-~ yield sequence.id, sequence.output_ids[-1] => yield sequence, sequence.output_ids[-1]
-or
-~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1]
-or
-- for sequence, gets_token ... yield
-+ gets = zip(output.num_scheduled_tokens, output.gets_token)
-+ yield [(each.id, each.output_ids[-1]) for each, gets_token in gets if gets_token]
-A step without tokens isn't the end. Sequences may have to wait for blocks.
-- scheduler.update(
-+ if not output.num_scheduled_tokens: break
-+ ...
-Call `compute` even if nothing is scheduled: it carries out the block copies of the step.
-- scheduler.update(
-+ if not output.num_scheduled_tokens: continue
-+ ...
-Without `scheduler.update`, nothing is counted, and the next step computes the same tokens again.
-- scheduler.update(
-+ compute(output)
-or
-- scheduler.update(
-+ tokens = compute(output)
-- for sequence, gets_token ... yield
-+ for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
-One step is one pass for *all* scheduled sequences: call `compute` once.
-- scheduler.update(
-+ compute(output)
-+ ...
-Schedule once in each step, and use that output. Each call of `schedule` allocates blocks for a step of its own.
-~ compute(output) => compute(scheduler.schedule())
-When the reader leaves, Python raises `GeneratorExit` at your `yield`. Remove the scheduler's sequences then, too: their
-blocks are still in use. A `finally` runs in every case.
-- for sequence in [*scheduler.running ... scheduler.remove
-or
-- finally:
-+ except Exception:
-+     for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
-+     raise
-+ else:
-If `compute` raises an error, remove the scheduler's sequences, too. A `finally` runs in every case.
-- finally:
-+ except GeneratorExit:
-Sequences that still wait have to go as well.
-~ [*scheduler.running, *scheduler.waiting] => list(scheduler.running)
-Running sequences have the blocks. Remove them as well.
-~ [*scheduler.running, *scheduler.waiting] => list(scheduler.waiting)
-`remove` takes sequences out of the list that you loop over, so the loop skips every second one. Loop over a copy.
-- for sequence in [*scheduler.running
-+ for sequence in scheduler.running:
-+     scheduler.remove(sequence)
-+ for sequence in list(scheduler.waiting):
-Freeing blocks isn't enough: `scheduler.remove` also takes the sequence out of its queue.
-~ scheduler.remove(sequence) => scheduler.release(sequence)
-Clearing the lists isn't enough: no sequence would ever free these blocks. `scheduler.remove` does both.
-~ scheduler.remove(sequence) => scheduler.running.clear() or scheduler.waiting.clear()
-Clean up, and let the error go on: the caller must learn of it.
-- finally:
-+ except Exception:
-+     pass
-+ finally:
-Let `GeneratorExit` go on: after it, a generator may not yield again.
-- yield
-+ try:
-+     yield sequence.id, sequence.output_ids[-1]
-+ except GeneratorExit:
-+     pass
-"""
 
 TASK = Task(
     reference="lessons_lib.conformance.examples.engine_loop:engine_loop",
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES),
+    known=MISTAKES,
     refusals=("Broken",),
     about={
-        "raised RuntimeError": "The loop ends when the inbox is empty and the scheduler has nothing left.",
+        "raised TooManySteps": "The loop ends when the inbox is empty and the scheduler has nothing left.",
         "returned": "A step streams the id and the new token of each sequence that gets one, in the order of "
         "`num_scheduled_tokens`.",
         "the steps so far": "Before each step, add what is in the inbox. Then schedule, compute and update, once each. "
         "Don't begin a step before the tokens of the last one are streamed.",
         "the answers so far": "`scheduler.update` appends each token, before you stream it.",
         "the scheduler's sequences": "However the loop ends, `scheduler.remove` every sequence that runs or waits.",
-        "should raise Broken": "Let the error of `compute` go on, once you have cleaned up.",
+        "should raise Broken": "The caller must get the error of `compute` itself: clean up, and don't wrap it.",
     },
 )
 

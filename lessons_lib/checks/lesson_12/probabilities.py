@@ -64,8 +64,10 @@ def cases() -> Iterator[Case]:
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     settings, found = (torch.tensor(case.temperature), torch.tensor(case.top_k), torch.tensor(case.top_p)), {}
 
-    def ask(logits: torch.Tensor, *settings: torch.Tensor) -> Any:
-        got = attempt(logits, *settings)
+    def ask(logits: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:  # by name: each is watched for changes
+        got = attempt(logits, temperature, top_k, top_p)
+        if isinstance(got, torch.Tensor):
+            return Shown("one tensor")
         if (
             not isinstance(got, tuple | list)
             or len(got) != 2
@@ -114,6 +116,10 @@ You kept every token that is as likely as the last of the `top_k`. Exactly `top_
 ~ rank >= top_k[:, None] => scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=logits.shape[-1] - 1))
 You compared token ids with `top_k`. Compare ranks: after the sort, rank 0 is the likeliest token.
 ~ rank >= top_k[:, None] => tokens >= top_k[:, None]
+A slice cuts all rows at the same place, but `top_k` has a value for each. Compare ranks: `rank >= top_k[:, None]`.
+- probabilities = scaled
++ scaled[:, top_k:] = float("-inf")
++ probabilities = scaled.softmax(dim=-1)
 A logit of 0 doesn't cut a token: e⁰ is 1. Put `float("-inf")` in its place.
 ~ top_k[:, None], float("-inf") => top_k[:, None], 0.0
 `top_k` may be larger than the vocabulary; then it cuts nothing, and an index beyond the end must not be used.
@@ -143,6 +149,11 @@ One token too many is left. A token is cut if the tokens before it already add u
 ~ of_likelier >= top_p[:, None] => rank < 0
 The likeliest token always stays: the sum of the tokens before it is 0.
 = of_likelier = probabilities.cumsum(dim=-1).roll(1, dims=-1)
+or
+- of_likelier
++ remove = probabilities.cumsum(dim=-1) >= top_p[:, None] - 1e-6
++ remove[:, 1:] = remove[:, :-1].clone()
+~ of_likelier >= top_p[:, None] => remove
 That compares each token's own probability with `top_p`. It's the sum of the tokens before it that counts.
 = of_likelier = 1 - probabilities
 or
@@ -161,6 +172,10 @@ You applied `top_p` to probabilities without the temperature. Divide by the temp
 - of_likelier
 + plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
 + of_likelier = plain.cumsum(dim=-1) - plain
+A power of the probabilities doesn't add up to 1. Divide it by its sum before you compare with `top_p`.
+- probabilities = scaled
++ plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
++ probabilities = plain ** (1 / temperature[:, None])
 Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays.
 ~ of_likelier >= top_p[:, None] => (of_likelier >= 1 - top_p[:, None]) & (rank > 0)
 These don't add up to 1, because what was cut is missing. Divide what is left by its sum.
@@ -170,6 +185,8 @@ or
 = return probabilities.masked_fill(rank >= top_k[:, None], 0.0), tokens
 Divide each row by its own sum: `sum(dim=-1, keepdim=True)`.
 ~ probabilities.sum(dim=-1, keepdim=True) => probabilities.sum()
+`sum(dim=-1)` is [N], and doesn't divide row by row. `keepdim=True` makes it [N, 1].
+~ sum(dim=-1, keepdim=True) => sum(dim=-1)
 Each row has settings of its own. In your code, those of one row count for another, too.
 ~ temperature[:, None] => temperature[0]
 or
@@ -225,14 +242,18 @@ or
 - return
 + probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
 + return probabilities, logits.sort(dim=-1, descending=True).values
-or
+Probabilities first, then tokens.
 = return tokens, probabilities / probabilities.sum(dim=-1, keepdim=True)
-Return both: the probabilities, likeliest first, and the token of each.
+Your `tokens` are in ascending order. Take those that the descending sort returns.
+= return probabilities / probabilities.sum(dim=-1, keepdim=True), logits.argsort(dim=-1, stable=True)
+Return the pair (probabilities, tokens).
 = return probabilities / probabilities.sum(dim=-1, keepdim=True)
 Probabilities are asked for, and these are their logarithms, or logits.
 = return (probabilities / probabilities.sum(dim=-1, keepdim=True)).log(), tokens
 or
 = return scaled.masked_fill(probabilities == 0, float("-inf")), tokens
+`log_softmax` returns logarithms. Take `softmax`.
+~ .softmax(dim=-1) => .log_softmax(dim=-1)
 A token that is cut stays in its row, with the probability 0. Only its place among the others is free.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.masked_fill(probabilities == 0, -1)
 or
@@ -245,6 +266,10 @@ Of two equally likely tokens, the smaller id comes first, so that a seed gives t
 + tokens = logits.shape[-1] - 1 - tokens
 or
 ~ stable=True => stable=False
+or
+~ .sort(dim=-1, descending=True, stable=True) => .topk(logits.shape[-1])
+With `stable`, `sort` takes its arguments by name: `sort(dim=-1, descending=True, stable=True)`.
+~ .sort(dim=-1, => .sort(-1,
 NaN comes from ∞ / ∞. `softmax` can handle large logits; `exp` can't.
 - probabilities = scaled
 + weights = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
@@ -264,6 +289,14 @@ or
 + scaled = logits.double()
 + scaled /= temperature[:, None]
 + scaled, tokens = scaled.sort(dim=-1, descending=True, stable=True)
+Don't change the caller's settings in place: make a new tensor.
+- rank
++ rank = torch.arange(logits.shape[-1])
++ top_k.clamp_(max=logits.shape[-1])
+or
+- rank
++ rank = torch.arange(logits.shape[-1])
++ top_p[top_p >= 1] = 2.0
 Return float32 or float64. A conversion at the end rounds your numbers.
 = return (probabilities / probabilities.sum(dim=-1, keepdim=True)).to(logits.dtype), tokens
 bfloat16 has two to three significant digits. Change the logits to float32 or float64 before you compute with them.

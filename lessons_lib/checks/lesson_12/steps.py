@@ -215,12 +215,17 @@ Don't try again: what was allocated for this step isn't in order any more. The c
 +     in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 + except Exception as error:
 +     raise StepFailed(requests or scheduler_output.swapped_out) from error
+or
+- in_flight =
++ try: tokens = core.sample(scheduler_output, logits)
++ except Exception: tokens = core.sample(scheduler_output, logits)
++ in_flight = core.keep_tokens(scheduler_output, tokens)
 The callers of these requests get the cause. Raise `StepFailed(requests) from error`, with the error itself.
 ~ from error => from None
 or
 ~ from error => from RuntimeError("a step failed")
-Nothing is scheduled, so the copies have failed. If no request ends, the next step makes the same copies and fails as
-well, forever. Which requests are they for? Those in `preempted` whose `swapped` isn't empty.
+Nothing is scheduled, so the copies have failed. If no request ends, nothing guarantees that the engine ever gets on.
+End those that are swapped out: in `preempted`, with a `swapped` that isn't empty.
 ~ requests or scheduler_output.swapped_out => requests
 Of those preempted, only the ones that are swapped out have blocks to copy: `swapped` isn't empty. The others are
 recomputed.
@@ -229,6 +234,8 @@ or
 ~ scheduler_output.swapped_out => [each for each in scheduler_output.preempted if not each.swapped]
 `StepFailed` takes a list of the requests themselves.
 ~ requests or scheduler_output.swapped_out => [each.id for each in requests or scheduler_output.swapped_out]
+or
+~ requests or scheduler_output.swapped_out => *(requests or scheduler_output.swapped_out)
 Requests are scheduled, so these end, and what is swapped out is recomputed. It ends only if nothing is scheduled.
 ~ requests or scheduler_output.swapped_out => requests + scheduler_output.swapped_out
 or
@@ -277,6 +284,8 @@ or
 ~ core.sample(scheduler_output, logits) => logits[: len(requests)].argmax(dim=-1)
 `core.sample` takes the logits as they are: it knows which rows are the requests'.
 ~ core.sample(scheduler_output, logits) => core.sample(scheduler_output, logits[: len(requests)])
+`core.sample` takes `scheduler_output`, too, before the logits.
+~ core.sample(scheduler_output, logits) => core.sample(logits)
 `keep_tokens` takes the tensor that `sample` returned. To read it on the CPU would wait for the GPU.
 ~ core.sample(scheduler_output, logits)) => core.sample(scheduler_output, logits).tolist())
 `count_launched` takes what `keep_tokens` returned, so call it with the tokens first.
@@ -287,9 +296,15 @@ or
 + core.keep_tokens(scheduler_output, in_flight)
 `count_launched` takes what `forward` returned, all rows: those of prompts are read there.
 ~ in_flight, logits) => in_flight, logits[: len(requests)])
+`count_launched` takes `scheduler_output`, `in_flight` and the logits, in this order.
+~ in_flight, logits) => logits, in_flight)
 Return what `count_launched` returns: the core waits for its tokens.
 - return core.count_launched
 + core.count_launched(scheduler_output, in_flight, logits)
+or
+- return core.count_launched
++ core.count_launched(scheduler_output, in_flight, logits)
++ return in_flight
 Without `count_launched`, the next step computes the same tokens again.
 - return core.count_launched
 + return in_flight
@@ -318,7 +333,7 @@ EXERCISE = Exercise(
     test=TASK,
     hints=(
         "Which of the calls can fail because of the model or the memory, so that they belong in the `try`? And if "
-        "nothing is scheduled and copying fails: which requests would make the next step fail in the same way?",
+        "nothing is scheduled and copying fails: which requests were the copies for?",
         "Make a list of the scheduled requests. In a `try`: the block copies, a return if nothing is scheduled, "
         "`forward`, `sample` and `keep_tokens`. In `except Exception as error`: `raise StepFailed(…) from error`. "
         "After it, return what `count_launched` returns.",

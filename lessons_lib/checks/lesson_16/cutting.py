@@ -17,6 +17,7 @@ class Case(NamedTuple):
     world_size: int
     has_bias: bool = False
     dtype: torch.dtype = torch.float32
+    first: int = 0
 
 
 def cases() -> Iterator[Case]:
@@ -28,6 +29,8 @@ def cases() -> Iterator[Case]:
         yield Case(outputs, inputs, cut, 1)
         yield Case(outputs, inputs, cut, 1, True)
         yield Case(8, 8, cut, 4, True, torch.bfloat16)
+        yield Case(8, 8, cut, 4, False, torch.bfloat16)
+        yield Case(outputs, inputs, cut, 3, True, first=100_001)
         yield Case(8, 8, cut, 8, True)
     yield Case(4, 3, "colwise", 2, True)
     yield Case(3, 4, "rowwise", 2, True)
@@ -37,7 +40,7 @@ def cases() -> Iterator[Case]:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    weight = torch.arange(case.outputs)[:, None] * 10 + torch.arange(case.inputs)
+    weight = case.first + torch.arange(case.outputs)[:, None] * 10 + torch.arange(case.inputs)
     weight, bias = weight.to(case.dtype), torch.arange(1, case.outputs + 1).to(case.dtype) if case.has_bias else None
     results: list[tuple[Any, Any]] = []
 
@@ -92,8 +95,9 @@ def memory_of(part: torch.Tensor | None, whole: torch.Tensor | None, name: str) 
 def tell(case: Case) -> str:
     bias = "bias[i] = i + 1" if case.has_bias else "no bias"
     dtype = "" if case.dtype == torch.float32 else f" in {str(case.dtype)[6:]}"
-    return f"weight [{case.outputs}, {case.inputs}]{dtype}, weight[i, j] = 10 i + j; {bias}; {case.cut}, " + (
-        f"all ranks of {case.world_size}."
+    numbers = f"weight[i, j] = {f'{case.first} + ' if case.first else ''}10 i + j"
+    return (
+        f"weight [{case.outputs}, {case.inputs}]{dtype}, {numbers}; {bias}; {case.cut}, all ranks of {case.world_size}."
     )
 
 
@@ -105,7 +109,8 @@ or
 ~ 0 if cut == "colwise" else 1 => 1 if cut == "colwise" else 0
 ~ weight[own].clone(), None if bias is None => weight[:, own].clone(), None if bias is None
 ~ weight[:, own].clone(), None if bias is None or => weight[own].clone(), None if bias is None or
-Both cuts give you the same part. `cut` says which side to divide: the outputs for colwise, the inputs for rowwise.
+Both cuts give you the same part. `cut`, "colwise" or "rowwise", says which side to divide: the outputs for colwise,
+the inputs for rowwise.
 ~ cut == "colwise" => True
 or
 ~ cut == "colwise" => False
@@ -146,6 +151,35 @@ Ranks count from 0, and rank 0 has the first part.
 + own = slice((world_size - 1 - rank) * size, (world_size - rank) * size)
 or
 ~ return weight[:, own] => return weight[:, (world_size - 1 - rank) * size : (world_size - rank) * size]
+`split` takes the size of a part, and `chunk` the number of parts.
+~ weight[own].clone() => weight.split(world_size, 0)[rank].clone()
+~ weight[:, own].clone() => weight.split(world_size, 1)[rank].clone()
+or
+~ weight[own].clone() => weight.split(world_size, 0)[rank].clone()
+~ weight[:, own].clone() => weight.split(world_size, 1)[rank].clone()
+~ bias[own].clone() => bias.split(world_size)[rank].clone()
+A part has only this process's outputs or inputs. Zeros in place of the others take as much memory as the whole.
+~ weight[own].clone() => torch.zeros_like(weight).index_copy_(0, torch.arange(len(weight))[own], weight[own])
+~ weight[:, own].clone() => torch.zeros_like(weight).index_copy_(1, torch.arange(weight.shape[1])[own], weight[:, own])
+The weights stay as they are. Only the bias of a row cut may be shared out.
+~ weight[:, own].clone() => weight[:, own] / world_size
+`//` drops the fraction: a share of the bias is `bias / world_size`.
+~ None if bias is None or rank > 0 else bias.clone() => None if bias is None else bias // world_size
+One of {world_size} processes has one of {world_size} shares of the bias: `bias / world_size`, if you share it out.
+~ None if bias is None or rank > 0 else bias.clone() => None if bias is None else bias * 0.5
+Another type on the way loses digits, and none is needed: slice the tensor as it is.
+~ weight[own].clone() => weight[own].half().to(weight.dtype)
+~ weight[:, own].clone() => weight[:, own].half().to(weight.dtype)
+or
+~ weight[own].clone() => weight[own].bfloat16().to(weight.dtype)
+~ weight[:, own].clone() => weight[:, own].bfloat16().to(weight.dtype)
+A layer without a bias needs none, and zeros of another type give results of another type: return None.
+- dim =
++ if bias is None: bias = torch.zeros(weight.shape[0])
++ ...
+The remainder is the other way round: `weight.shape[dim] % world_size`.
+- if rest:
++ if world_size % weight.shape[dim]:
 The number of parts is `world_size`; yours is always 2.
 - size, rest
 + rank, world_size = rank % 2, 2

@@ -211,6 +211,8 @@ There may be any number of processes: pass `rank` and `world_size` on to `cut_li
 ~ cut, rank, world_size => cut, world_size, rank
 `Parameter(None)` is an empty tensor, not None. Where `cut_linear` returns no bias, the bias is None.
 ~ None if bias is None else torch.nn => torch.nn
+`F.linear` transposes the weight itself: a part stays [outputs, inputs].
+~ torch.nn.Parameter(weight, => torch.nn.Parameter(weight.T.contiguous(),
 A module's weight and bias must be Parameters: `torch.nn.Parameter(weight, requires_grad=False)`.
 ~ torch.nn.Parameter(weight, requires_grad=False) => weight
 Attention and the MLP each end with a sum over all processes, and the norm before the MLP needs the whole result of
@@ -230,6 +232,15 @@ returns.
 - linear.register_forward_hook
 + for module in (attention.o_proj, layer):
 +     module.register_forward_hook(lambda module, inputs, output: all_reduce(output))
+A matrix returns a tensor, so a hook on it returns a tensor, too, and no tuple.
+~ all_reduce(output) => (all_reduce(output),)
+A function looks up its variables when it is called, and by then the loop is over: both matrices use the last one's.
+Bind them: `lambda …, whole=whole: …`.
+- for linear in second:
+- linear.register_forward_hook
++ for linear in second:
++     whole = linear.forward
++     linear.forward = lambda hidden: all_reduce(whole(hidden))
 The sum is the output: return it as it is.
 ~ all_reduce(output) => all_reduce(output) / world_size
 or

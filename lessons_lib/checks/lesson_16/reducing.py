@@ -169,10 +169,14 @@ or
 + return tensor + worker.receive((rank - 1) % size)
 A ring of N workers takes N - 1 steps in each round. In yours, a part comes back to where it began.
 ~ range(size - 1) => range(size)
+Pass on the part that you have just added to. Yours sends the one that it had before.
+~ right, parts[(rank - step) % size]) => right, tensor.flatten().tensor_split(size)[(rank - step) % size])
+`a.add(b)` returns a new tensor, and `a` stays as it was: nothing was added.
+~ parts[own] = parts[own] + worker.receive(left) => parts[own].add(worker.receive(left))
 In the second round, a complete sum arrives. It takes the place of the part; yours was added a second time.
 ~ % size] = worker.receive(left) => % size] = parts[(rank - step) % size] + worker.receive(left)
 What arrives belongs to the part that the left worker has sent, and a part that is passed on must be complete. Yours
-sends or stores another one.
+sends or stores another one. (`a.add(b)` returns a new tensor, and must be stored.)
 ~ rank + 1 - step => rank - step
 or
 ~ rank + 1 - step => rank - step
@@ -199,9 +203,12 @@ or
 = return torch.cat([*parts, tensor.flatten()[tensor.numel() // size * size :]]).view(tensor.shape)
 N, here {N}, needn't divide n, here {n}, so no rows of equal length are possible. Parts may differ by one in length.
 = parts = list(tensor.reshape(size, -1))
-Your result has more elements than the tensor: it was filled up, to get equal parts. Cut it off after its first {n}.
+Your result has more elements than the tensor: it was filled up, to get equal parts. Cut the
+padding off: `[:n]`, here `[:{n}]`.
 = parts = list(torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % size)).tensor_split(size))
 = return torch.cat(parts)
+or
+= parts = list(torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % size)).tensor_split(size))
 Two rows can't be shared evenly by three workers, but six elements can: flatten the tensor first.
 ~ tensor.flatten().tensor_split => tensor.tensor_split
 = return torch.cat(parts)

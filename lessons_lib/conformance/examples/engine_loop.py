@@ -1,14 +1,14 @@
 """Lesson 12: an engine in one loop. If a step fails, all of it ends; `lessons_lib.engine.core` survives that."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from lessons_lib.scheduling.scheduler import SchedulerBase, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
 def engine_loop(
-    scheduler: SchedulerBase, compute: Callable[[SchedulerOutput], Iterable[int]], inbox: deque[Sequence]
+    scheduler: SchedulerBase, compute: Callable[[SchedulerOutput], list[int]], inbox: deque[Sequence]
 ) -> Iterator[tuple[str, int]]:
     """Serve requests together, and stream their tokens.
 
