@@ -85,7 +85,8 @@ Table(
 """
 - In the first row nearly the whole step is launching. The second row runs the same kernels, and now the CPU waits for
   the GPU. So the step is as long as the kernels: about a fifth of the first row's.
-- With overlap, the CPU works while the GPU computes. The last row is the whole engine; its extra CPU work is hidden.
+- With overlap, the CPU works while the GPU computes. The last row is the whole engine; its extra CPU work is
+  hidden here. Over the whole run, it costs 2 %.
 
 From the first bar to the last, the engine became 12 times as fast. (The CPU's times vary from run to run, so the third
 row's are larger.)
@@ -108,9 +109,7 @@ watch_launches()
 ## CUDA graphs
 
 A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). Its shapes are fixed, so the
-engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size. (For
-steps with prompts, vLLM cuts the model at its attention and captures the pieces between, so any attention kernel will
-do.)
+engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size.
 
 > **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and no
 > real sequence reads them.
@@ -177,10 +176,10 @@ given; write `has`, `key_of` and `run`. The docstrings say what they get and ret
 
 `run` captures if it has to, and then replays:
 
-- `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing. `replay()` does, and writes to
+- `self.capture(step)` returns the pair (`replay`, `output`). Don't rely on what a capture computes: `replay()` writes to
   `output`, so every output of `run` is that of a replay.
 - `keeps()` returns the tensors of the key. Call it at the capture, and hold on to them as long as to the graph: then
-  nothing else can get their memory, as in the third moment above, or their `id`.
+  nothing else can get their memory, as when the cache took the weight's place, or their `id`.
 - A new graph replaces the old one of its size, and no other.
 - An error in a capture goes on to the caller. The next call must not find a graph that was never captured.
 
@@ -325,7 +324,7 @@ processes those that were in flight. `loop` has:
 | `loop.launch(scheduler_output)` | starts the step, without waiting for it; each sequence that gets a token has one more placeholder. Returns the step, or None if there is nothing to compute |
 | `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and puts them in place of the placeholders |
 
-- The device must never wait while the CPU reads tokens, unless they must be known.
+- The device must never wait while the CPU reads tokens, except before a preempted sequence is recomputed.
 - Tokens that are processed after the next step was scheduled may end sequences in it. Then
   `scheduler_output.drop_finished()` leaves them out.
 

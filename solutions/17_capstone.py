@@ -25,7 +25,7 @@ from lessons_lib.checks import check, hint, points, predict, progress, quiz, res
 from lessons_lib.checks import solution
 from lessons_lib.conformance.break_in.grading import error_of
 from lessons_lib.conformance.capstone import engine_of, start_capstone
-from lessons_lib.conformance.contract import STREAM, Limits, Params
+from lessons_lib.conformance.contract import STREAM, Limits, NewTokens, Params
 from lessons_lib.conformance.examples.batching_engine import BatchingEngine
 from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
@@ -67,7 +67,7 @@ engine and the parameters of a request:
 """
 
 # %%
-for part in (Limits, Params):
+for part in (Limits, Params, NewTokens):
     print(inspect.getsource(part))
 
 # %% [markdown]
@@ -76,8 +76,8 @@ for part in (Limits, Params):
 > of the model, so it can judge any.
 
 Its tests, the *items*, come in levels. For greedy requests, the right answer is the tokens that Hugging Face `generate`
-gives the prompt alone, whatever else runs. An engine has reached a level if nothing up to it is broken, and at least
-half of its items were shown to hold.
+gives the prompt alone, whatever else runs. An engine has reached a level if no item up to it is broken. Items
+of what an engine doesn't offer are left out, but at least half of a level must have been tried.
 """
 
 # %%
@@ -122,7 +122,7 @@ item.)
 
 **Exercise 17.1: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
 `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first
-that doesn't hold.
+that doesn't hold. After a ✗, mend the file, then run the cell and its check again.
 """
 
 # %% exercise="17.1"
@@ -165,7 +165,8 @@ tell(make_engine)
 
 # %% [markdown]
 """
-That is an engine, and all of it is your code. E's reader had to wait for two whole stories first.
+That is an engine, and all of it is your code. If yours serves in order of arrival, E's reader had to wait for two whole
+stories first.
 
 ## Measure: the scoreboard
 
@@ -196,7 +197,8 @@ reveal("17.a", sum(again), "tokens", tolerance=0.3, how="Computed")
 
 # %% [markdown]
 """
-A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms.
+A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … = *a p* + *a* (*a* − 1) / 2 tokens. Long answers
+cost their square, so the typical request times 16 falls short.
 
 Now the race: your engine and the course's, in turns. Times compare only within one table.
 
@@ -237,20 +239,20 @@ predict("17.c", ...)  # steps
 A step of the new engine goes like this:
 
 1. **Admit.** While a slot is free (`max_num_seqs`), the request that has waited longest takes it.
-2. **Choose.** Each running request computes its uncomputed tokens: at first its prompt, later its newest token. All
-   together are at most `max_num_batched_tokens`, so a long prompt may take several steps.
+2. **Choose**, oldest first. Each running request computes its uncomputed tokens (at first its prompt, later its newest
+   token), as many as still fit into `max_num_batched_tokens`. So a long prompt may take several steps.
 3. **Compute.** One pass over one packed row.
 4. **Append.** A request whose tokens are all computed gets a token. One that ends leaves its slot.
 
 The row is lesson 05's, and you may import it from `lessons_lib.attention.packing`:
 
     packed = pack(new_tokens, cached_lens)   # a list of tokens, and a cached length, for each request
-    joined = concatenate_caches(caches)      # a request's first cache: DynamicCache() of transformers
+    joined = concatenate_caches(caches)      # first cache: DynamicCache(), from transformers
     logits = packed_forward(model, packed, joined)  # row i: after the last of new_tokens[i]
     caches = scatter_cache(joined, packed)   # each request's cache, with its new tokens
 
 **Exercise 17.2: `make_batching_engine(model, limits, tokenizer)`.** Write this engine in `engine.py`, and return it as
-in 17.1. Keep a copy of the first one: when the suite names a wrong token, compare with it. The check tries the items of
+in 17.1. Copy the first one to another folder, and point 17.1 there: when the suite names a wrong token, compare. The check tries the items of
 `answers` and of `batches`: no answer changes, slots and budget hold, requests start in order of arrival, passes are
 shared, and no token is computed twice. `judge_package("batches")` tells you where you are.
 """
@@ -332,7 +334,7 @@ whether the request was running or still waiting; an `assert` is enough. In it, 
 engine with these `Limits` and a small model, whose tokens are 0 to 96; you may make several. A request is
 `engine.add_request("a", [5, 7], Params(max_tokens=6, ignore_eos=True))`. Every engine that keeps the contract must
 pass, whatever it does otherwise: its next `step` may return `NewTokens` without tokens and with "abort", for example.
-The check tries your test on five right engines, and on wrong ones of two kinds.
+The check tries your test on five right engines and on several wrong ones.
 """
 
 # %% exercise="17.3"

@@ -131,6 +131,7 @@ class Run:
         self.requests: dict[str, Served] = {}
         self.steps = 0
         self.returned: list[tuple[NewTokens, list[int]]] = []
+        self.last_list: list[NewTokens] | None = None
 
     def another(self, family: str = "qwen2", /, **limits: int) -> "Run":
         """A further engine, which is closed with this one."""
@@ -208,10 +209,16 @@ class Run:
         self.steps += 1
         returned = self.engine.step()
         if not isinstance(returned, list):
-            raise Broken(f"step() returned {type(returned).__name__}; it must be a list of NewTokens, [] for none.")
+            raise BrokenRule(f"step() returned {type(returned).__name__}; it must be a list of NewTokens, [] for none.")
+        if self.returned and returned is self.last_list:
+            raise BrokenRule(
+                f"step {self.steps} returned the same list as step {self.steps - 1}, with other contents. A caller may "
+                "still read the first: return a new list in each step."
+            )
+        self.last_list = returned
         for event, tokens in self.returned:
             if list(event.token_ids) != tokens:
-                raise Broken(
+                raise BrokenRule(
                     f"request {event.request_id!r} ({self.requests[event.request_id]}): step {self.steps - 1} returned "
                     f"its tokens {tokens}, and step {self.steps} has changed that list: it is {event.token_ids} now. "
                     "What a step returned stays as it is: make a new list for each NewTokens."
@@ -240,12 +247,20 @@ class Run:
                 f"{served.finish_reason!r}. A request ends once."
             )
         if event.finish_reason not in (None, *REASONS):
-            raise Broken(f"{where}: finish_reason is {event.finish_reason!r}; it must be one of {REASONS}, or None.")
+            raise BrokenRule(
+                f"{where}: finish_reason is {event.finish_reason!r}; it must be one of {REASONS}, or None."
+            )
         if not isinstance(event.token_ids, list | tuple):
-            raise Broken(f"{where}: token_ids is {event.token_ids!r}; it must be a list of the step's new tokens.")
+            raise BrokenRule(f"{where}: token_ids is {event.token_ids!r}; it must be a list of the step's new tokens.")
         for token in event.token_ids:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < VOCAB_SIZE:
-                raise Broken(f"{where}: {token!r} is no token id; it must be an int from 0 to {VOCAB_SIZE - 1}.")
+                raise BrokenRule(f"{where}: {token!r} is no token id; it must be an int from 0 to {VOCAB_SIZE - 1}.")
+        is_empty = not (event.token_ids or event.finish_reason or event.text)
+        if is_empty and STEPS in self.features and not served.is_aborted:
+            raise BrokenRule(
+                f"{where}: a NewTokens came without tokens and without a reason. Return one only for requests that got "
+                "a token or that end; while part of a prompt is still to be computed, there is nothing to say."
+            )
         if event.token_ids:
             served.first_step = self.steps if served.first_step is None else served.first_step
             served.last_step = self.steps

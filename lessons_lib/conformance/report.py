@@ -105,6 +105,12 @@ def _try(item: Item, make_engine: MakeEngine, seconds: float) -> Verdict:
         return Verdict(item, NOT_OFFERED, str(error))
     if isinstance(error, Broken):
         return Verdict(item, BROKEN, str(error))
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
-    return Verdict(item, BROKEN, f"the engine raised {type(error).__name__}: {error} ({place}).")
+    return Verdict(item, BROKEN, f"the engine raised {type(error).__name__}: {error} ({place_of(error)}).")
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the engine's own code that an error has passed, else the line that raised it."""
+    calls = traceback.extract_tb(error.__traceback__)
+    own = [each for each in calls if not {"lessons_lib", "site-packages"} & {*Path(each.filename).parts}]
+    last = (own or calls)[-1]
+    return f"{'/'.join(Path(last.filename).parts[-2:])}, line {last.lineno}, in {last.name}: `{last.line}`"

@@ -85,12 +85,12 @@ def token_by_token(scheduler_output, previous_rows):
     ]
 
 
-def by_position_in_flight(scheduler_output, previous_rows):
-    in_flight, tokens = list(previous_rows), []
+def by_start(scheduler_output, previous_rows):
+    tokens = []
     for sequence, count in scheduler_output.num_scheduled_tokens.items():
         start = sequence.num_computed_tokens
         if start == len(sequence.prompt_ids) + len(sequence.output_ids):
-            tokens.append(-1 - in_flight.index(sequence))
+            tokens.append(-1 - previous_rows[sequence])
         else:
             tokens += sequence.token_ids[start : start + count]
     return tokens
@@ -226,7 +226,7 @@ WRONG = {
 }
 RIGHT = {
     "13.1": [WarmsUp, WithLayouts, DropsFirst],
-    "13.2": [counts_placeholders, token_by_token, by_position_in_flight],
+    "13.2": [counts_placeholders, token_by_token, by_start],
     "13.3": [with_counts, processes_before_it_appends, drops_always],
     "13.4": [by_softmax, on_a_line, for_each_row, in_one_argmin],
 }

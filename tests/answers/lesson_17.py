@@ -105,6 +105,12 @@ and step 3 has changed that list
 has_unfinished() of the second is True
 ~ self.model, self.limits = model, limits => self.model, self.limits, self.requests = model, limits, ALL
 - self.requests: deque
+told the end of the only request
+~ bool(self.requests) => bool(self.requests) or self.lag.pop() if getattr(self, "lag", []) else bool(self.requests)
+- if reason
++ if reason:
++     self.lag = [True]
++ ...
 every request has ended, but has_unfinished() is still True
 ~ bool(self.requests) => True
 it got 8 tokens and no finish_reason. These are all
@@ -229,6 +235,10 @@ The last 301 steps returned nothing
 + pass
 One more step() served it
 ~ bool(self.waiting or self.running) => bool(self.running)
+a NewTokens came without tokens and without a reason
+~ continue => events.append(NewTokens(sequence.request_id, [])); continue
+returned the same list as step
+~ events = [] => events = self.events = getattr(self, "events", []); events.clear()
 in step 3: token 9 came, and max_tokens is 8
 ~ NewTokens(sequence.request_id => NewTokens(self.running[0].request_id
 """
@@ -418,6 +428,14 @@ Does your test count steps or events?
 +     steps.append(engine.step())
 + assert not any(event.token_ids for events in steps for event in events if event.request_id == aborted)
 + assert len(steps) == (4 if aborted == "runs" else 3)
+whatever `finish_reason` says
+~ not event.token_ids, f => event.finish_reason or not event.token_ids, f
+A step without tokens isn't the end
+- while engine.has_unfinished() ... assert
++ for event in engine.step():
++     assert event.request_id == other or not event.token_ids
+read its `request_id` and `token_ids`
+~ for event in engine.step(): => for name, tokens, reason in engine.step():
 Abort in every state
 ~ (("runs", "waits"), ("waits", "runs")) => (("runs", "waits"),)
 Is a request running, with tokens still to come

@@ -132,6 +132,9 @@ CHANGES: dict[str, Callable[[Bench], object]] = {
     "`inputs[1]` is replaced by its transpose: the same address and shape": lambda bench: bench.put(
         bench.inputs, 1, bench.inputs[1].t()
     ),
+    "`inputs[1]` is replaced by `rows[::2]`: the same address and shape": lambda bench: bench.put(
+        bench.inputs, 1, bench.rows[::2]
+    ),
     "`inputs[1]`, which was `rows[:2]`, is now `rows[:, :1]`, [4, 1]: the same address and strides": lambda bench: (
         bench.put(bench.inputs, 1, bench.rows[:, :1])
     ),
@@ -141,4 +144,5 @@ CHANGES: dict[str, Callable[[Bench], object]] = {
     "the two inputs are swapped": lambda bench: bench.inputs.reverse(),
     "there is one more weight": lambda bench: bench.weights.append(torch.ones(2)),
 }
+STRIDED = [name for name in CHANGES if name.endswith("the same address and shape")]
 OFTEN = list(CHANGES)[:9]  # what may happen between two steps of the same shape

@@ -10,7 +10,7 @@ import torch
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_13.fake_capture import CHANGES, OFTEN, Bench, CaptureRefused, NoRoomForGraph
+from lessons_lib.checks.lesson_13.fake_capture import CHANGES, OFTEN, STRIDED, Bench, CaptureRefused, NoRoomForGraph
 
 FAILURES: dict[str, type[Exception]] = {each.__name__: each for each in (NoRoomForGraph, CaptureRefused)}
 EQUAL, OTHER, HELD, FREED = map(Shown, ("equal to the first", "another one", "alive", "freed"))
@@ -36,6 +36,7 @@ run 2 A 1; fail CaptureRefused; run 2 B 5; works; run 2 B 5
 def cases() -> Iterator[Case]:
     yield ["key", "key"]
     yield from (["key", change, "key"] for change in CHANGES)
+    yield [STRIDED[0], "key", STRIDED[1], "key"]
     yield from (line.split("; ") for line in SCRIPTS.strip().split("\n"))
     draw = Random(1)
     for _ in range(12):
@@ -154,6 +155,8 @@ or
 ~ list(map(id, inputs)) => [(each.numel(), each.stride(), each.dtype) for each in inputs]
 or
 ~ list(map(id, inputs)) => [(each.stride(), each.dtype) for each in inputs]
+or
+~ list(map(id, inputs)) => [(each.shape, each.is_contiguous(), each.dtype) for each in inputs]
 A view begins somewhere in its storage: its `data_ptr()` says where, not that of the storage.
 ~ torch.Tensor.data_ptr => (lambda each: each.untyped_storage().data_ptr())
 or
@@ -202,7 +205,7 @@ If a graph of this size has this key, a replay is all that's needed.
 ~ if not self.has(size, key) => if True
 The condition is the wrong way round: capture if there is *no* such graph.
 ~ if not self.has(size, key) => if self.has(size, key)
-A capture computes nothing: its output is valid after a replay, the first time too.
+Don't rely on what a capture computes: its output is valid after a replay, the first time too.
 - self.graphs[size].replay()
 or
 ~ self.graphs[size].replay() => is_new or self.graphs[size].replay()
@@ -322,6 +325,7 @@ TASK = Task(
         "the number of replays": "Every run replays one graph, once.",
         "the number of your own calls of `step`": "`self.capture(step)` records the step, and `replay()` runs it. "
         "Calling it yourself launches all its kernels.",
+        "raised KeyError": "There may be no graph of this size yet: `self.graphs.get(size)` returns None then.",
         "store.num_captured": "The number of captures that succeeded.",
     },
 )

@@ -82,7 +82,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     ]  # fmt: skip
     of_row = {part.row: sequence for sequence, part in zip(sequences, case) if part.row is not None}
     # The other sequences of the step in flight aren't scheduled again.
-    rows = {of_row.get(row) or Sequence("gone", [1], 20): row for row in range(max(of_row, default=-1) + 1)}
+    rows = {of_row.get(row) or Sequence("gone", [1], 20): row for row in reversed(range(max(of_row, default=-1) + 1))}
     output = SchedulerOutput({each: part.count for each, part in zip(sequences, case)})
 
     def look() -> dict[str, Any]:
@@ -129,6 +129,8 @@ Each placeholder says whose token it is: −1 − i, where i is the index of *th
 * known or [-1 - start]
 or
 * known or [-1 - sequence.num_placeholders]
+`previous_rows[sequence]` is the index. The order of a dict says nothing about it.
+* known or [-1 - list(previous_rows).index(sequence)]
 i is the index in the step in flight, which `previous_rows` has. In this step the sequence has another.
 * known or [-1 - list(scheduler_output.num_scheduled_tokens).index(sequence)]
 or
@@ -159,8 +161,10 @@ or
 * sequence.token_ids[max(0, start - 1) : max(0, start - 1) + count] or [-1 - previous_rows[sequence]]
 Only as many tokens as are scheduled: `count`, from `num_computed_tokens` on.
 * sequence.token_ids[start:] or [-1 - previous_rows[sequence]]
-A slice ends at an index: `start + count`.
+A slice or a range ends at an index: `start + count`.
 * sequence.token_ids[start:count] or [-1 - previous_rows[sequence]]
+or
+* [(sequence.token_ids + [-1 - previous_rows.get(sequence, 0)])[index] for index in range(start, count)]
 The next token needn't be the last one. `num_computed_tokens` says which one it is.
 * [sequence.token_ids[-1]] if count == 1 and known else known or [-1 - previous_rows[sequence]]
 or
@@ -237,8 +241,8 @@ TASK = Task(
         "returned": "Of each sequence, in the order of `num_scheduled_tokens`: its next `count` tokens, from "
         "`num_computed_tokens` on. The one that is in flight, if it is among them, is −1 − its index there.",
         "scheduler_output.num_scheduled_tokens": "Only read it: the step is still to be launched.",
-        "raised KeyError": "`previous_rows` has only the sequences of the step in flight. Look up those that "
-        "wait for a token.",
+        "raised KeyError": "`previous_rows` has only the sequences of the step in flight. This one isn't in it, so its "
+        "next tokens are known: they are in its prompt or its output.",
     },
 )
 

@@ -48,6 +48,9 @@ def cases() -> Iterator[Case]:
     yield Case([("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)], 9, 3)
     yield Case([("A", 4, 12, 8), ("B", 4, 12, -1)], 4, 3)
     yield Case([("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)], 9, 3, 0)
+    yield Case([("A", 3, 3, -1), ("B", 14, 1, -1)], 5, 3)  # B loses its blocks before its prompt is computed
+    # C and D lose their blocks in one step, and only C waits for a token.
+    yield Case([("A", 3, 3, -1), ("B", 4, 3, -1), ("C", 4, 4, -1), ("D", 4, 1, -1)], 5, 4)
     draw = Random(3)
     for _ in range(8):
         names = "ABCD"[: draw.randint(2, 4)]
@@ -235,9 +238,13 @@ or
 or
 ~ if any( => if scheduler_output.preempted and not all(
 or
+~ if any( => if scheduler_output.preempted and all(
+or
 - loop.process(0)
 + loop.process(loop.depth)
 Only a preempted sequence with a placeholder must wait. For any other the device would wait for nothing.
+~ any(victim.num_placeholders for victim in scheduler_output.preempted) => scheduler_output.preempted
+or
 ~ in scheduler_output.preempted => in scheduler_output.num_scheduled_tokens
 The tokens that you have just processed may have ended sequences of this step: `scheduler_output.drop_finished()`.
 - scheduler_output.drop_finished

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lessons_lib.checks.exercise import Mistake, current_case
+from lessons_lib.conformance.capstone import PACKAGE
 from lessons_lib.conformance.driver import Broken, BrokenRule, MakeEngine, NotOffered
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
+from lessons_lib.conformance.report import place_of
 
 
 def check_up_to(last: str) -> Callable[[MakeEngine], None]:
@@ -42,6 +44,13 @@ def _not_offered(item: Item, make_engine: MakeEngine) -> str:
         raise Mistake(f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=idea) from error
     except NotOffered as error:
         return f"{item.name}: {error}"
+    except (Mistake, NotImplementedError):
+        raise
+    except Exception as error:
+        if PACKAGE not in (place := place_of(error)):  # of a cell, `check` names the line
+            raise
+        what = f"your engine raised {type(error).__name__}: {error}"
+        raise Mistake(what, case=current_case.text, idea=f"It was in {place}.") from None
     return ""
 
 

@@ -1,6 +1,7 @@
-"""Engines for a test of `abort`: five that keep the contract, and two that give tokens afterwards."""
+"""Engines for a test of `abort`: five that keep the contract, and some that give tokens afterwards."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lessons_lib.conformance.break_in.engine import ChatEngine, TooManySteps, right_engine
 from lessons_lib.conformance.contract import Limits, NewTokens, Params
@@ -139,6 +140,27 @@ class OneTokenMore(WrongEngine):
         return events
 
 
+class WithAReason(OneTokenMore):
+    """Wrong: that token comes with "abort"."""
+
+    def step(self) -> list[NewTokens]:
+        aborted = self.aborted
+        return [replace(each, finish_reason="abort") if each.request_id in aborted else each for each in super().step()]
+
+
+class AfterAPause(OneTokenMore):
+    """Wrong: that token comes after a step that returns nothing."""
+
+    has_paused = False
+
+    def step(self) -> list[NewTokens]:
+        if self.late and not self.has_paused:
+            self.has_paused = True
+            return []
+        self.has_paused = False
+        return super().step()
+
+
 class DeafWhileItWaits(WrongEngine):
     """Wrong: the abort of a request that waits changes nothing."""
 
@@ -183,7 +205,15 @@ WRONG: dict[str, tuple[type[WrongEngine], str]] = {
     "a request gets tokens after its abort": (
         OneTokenMore,
         "Is a request running, with tokens still to come, when your test aborts it? Does it look at every step after "
-        "that, and at all tokens of this request, whatever `finish_reason` says?",
+        "that, and at all tokens of this request?",
+    ),
+    "a request gets one more token after its abort, with the reason “abort”": (
+        WithAReason,
+        "No token may follow, whatever `finish_reason` says: look at `token_ids` alone.",
+    ),
+    "after an abort one step returns [], and the next one a token of the aborted request": (
+        AfterAPause,
+        "A step without tokens isn't the end: look at every step until `has_unfinished()` is False.",
     ),
     "a request that was aborted is served in the end": (
         DeafWhileItWaits,

@@ -93,7 +93,11 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
             "that don't fit into the context together. Ask for something that can be served."
         )
     if isinstance(error, TypeError):
-        idea = "Is it your test's own error? Limits are given by name: `make_engine(max_num_seqs=2)`."
+        idea = "Is it your test's own error? "
+        if "positional argument" in what:
+            idea += "Limits are given by name: `make_engine(max_num_seqs=2)`."
+        elif "NewTokens" in what:
+            idea += "A NewTokens is an object: read its `request_id` and `token_ids`."
     return Mistake(
         f"the test fails on {name}: {type(error).__name__}: {what}.",
         case=f"{current_case.text}{outcome.place}{calls}",

@@ -121,6 +121,12 @@ def _beyond(run: Run, limit: int) -> None:
         )
 
 
+@LEVEL.item("Requests that wait together get the tokens that each gets alone", "Engine.step")
+def three_at_once(run: Run) -> None:
+    run.add_many(3, 5, 8)
+    run.finish()
+
+
 @LEVEL.item("A step makes one pass of the model at most, and `add_request` none", "Engine.step", MODEL, STEPS)
 def one_pass_a_step(run: Run) -> None:
     run.add_many(3, 5, 8)
@@ -130,7 +136,6 @@ def one_pass_a_step(run: Run) -> None:
             "request, and `step` computes."
         )
     run.run_out(lambda: _check_passes(run))
-    run.check_answers()
 
 
 def _check_passes(run: Run) -> None:
@@ -150,7 +155,8 @@ def id_again(run: Run) -> None:
 
 @LEVEL.item("Without requests, step() returns [], and the engine can be used again", "Engine.step")
 def idle(run: Run) -> None:
-    _alone(run, a_prompt(4), 3)
+    run.add(a_prompt(4), 3)
+    run.run_out(lambda: _check_left(run))
     for each in (run, run.another()):
         if each.engine.has_unfinished():
             raise Broken("has_unfinished() is True, and there is no request.")
@@ -161,6 +167,12 @@ def idle(run: Run) -> None:
         if returned != []:
             raise Broken(f"step() without a request returned {returned}; it must be [].")
         _alone(each, a_prompt(4), 3)
+
+
+def _check_left(run: Run) -> None:
+    has_ended = all(each.finish_reason for each in run.requests.values())
+    if STEPS in run.features and has_ended and run.engine.has_unfinished():
+        raise Broken(f"step {run.steps} told the end of the only request, and has_unfinished() is still True after it.")
 
 
 @LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "Engine.add_request")

@@ -78,6 +78,20 @@ def _check_slots(run: Run) -> None:
         )
 
 
+@LEVEL.item("A decode step computes one token of a request, not its whole sequence again", "00", MODEL)
+def the_cache_is_used(run: Run) -> None:
+    run.add_many(4, 10, 50)
+    run.finish()
+    computed, needed = sum(run.watch.passes), 4 * (10 + 49)
+    if not computed:
+        return  # the engine computes with weights of its own
+    if computed > 1.6 * needed:
+        raise Broken(
+            f"four prompts of 10 tokens and answers of 50 need {needed} tokens computed; the model computed "
+            f"{computed}. Keep the keys and values of what was computed, and compute the last token only."
+        )
+
+
 @LEVEL.item("Requests share the model's passes", "02", MODEL)
 def passes_are_shared(run: Run) -> None:
     for count in (4, 7):
@@ -164,20 +178,6 @@ def a_waiting_request_starts(run: Run) -> None:
             "steps it has no token. Short requests must not pass it for ever."
         )
     run.finish()
-
-
-@LEVEL.item("A decode step computes one token of a request, not its whole sequence again", "00", MODEL)
-def the_cache_is_used(run: Run) -> None:
-    run.add_many(4, 10, 50)
-    run.finish()
-    computed, needed = sum(run.watch.passes), 4 * (10 + 49)
-    if not computed:
-        return  # the engine computes with weights of its own
-    if computed > 1.6 * needed:
-        raise Broken(
-            f"four prompts of 10 tokens and answers of 50 need {needed} tokens computed; the model computed "
-            f"{computed}. Keep the keys and values of what was computed, and compute the last token only."
-        )
 
 
 @LEVEL.item("A step computes at most `max_num_batched_tokens` tokens; a longer prompt takes several steps", "05", MODEL)
