@@ -10,8 +10,10 @@ from lessons_lib.scheduling.stalling import Scheduler as ReferenceScheduler
 
 class Scheduler(ReferenceScheduler):
     def schedule_waiting(self, scheduler_output):
-        left = 0 if scheduler_output.stalled else self.max_num_batched_tokens - scheduler_output.num_tokens
+        left = self.max_num_batched_tokens - scheduler_output.num_tokens
         while left > 0 and len(self.waiting) > 0 and self.max_num_seqs > len(self.running):
+            if scheduler_output.stalled:
+                return
             candidate = self.waiting.next(self.running)
             if not self.admission(self, candidate):
                 return

@@ -163,7 +163,7 @@ def test_an_answer_written_anew_without_ids_goes_where_its_exercise_is():
         if text(each).startswith("def blocks_for"):
             each["source"] = "# My own way.\ndef blocks_for(tokens, size):\n    return -(-tokens // size)"
     merged = merge(LESSON, mine, NEWER)
-    assert "My own way" in text(keyed(merged.notebook)["ex-03-2"]) and merged.kept == ["ex-03-2"]
+    assert "My own way" in text(keyed(merged.notebook)["ex-03-6"]) and merged.kept == ["ex-03-6"]
 
 
 def test_a_notebook_that_was_doubled_heals():
