@@ -66,14 +66,10 @@ Table(columns=["readers", "1 token each, ms", "5 tokens each, ms", "times"],
       rows=[[n, f"{one:.1f}", f"{five:.1f}", f"{five / one:.1f}"] for n, one, five in times],
       caption="A step with one token for each reader, and with five")
 
-# %% tags=["measured"]
-for n, one, five in times:
-    print(f"On your machine, five tokens each take ×{five / one:.1f} as long, readers: {n}")
-
 # %% [markdown]
 """
 A small step has room: its weights are read anyway. The larger the step, the less is left. With the table of build 1,
-less than ×1.5 for one reader pays. The last row comes back at *Does it pay?*
+less than 1.5 times for one reader pays. The row of 64 comes back at *Does it pay?*
 
 > **speculative decoding**: guess the next tokens by something cheap, compute all guesses in one pass, and keep those
 > that the model itself would have drawn.
