@@ -156,7 +156,7 @@ def tell(make_engine):
         for event in events:
             texts[event.request_id] += story_tokenizer.decode(event.token_ids)
         steps.append("".join(event.request_id for event in events))
-    print(f"{len(steps)} steps, and who gets a token in each:", " ".join(steps))
+    print(f"{len(steps)} steps, and the requests that get a token in each:", " ".join(steps))
     for name, text in texts.items():
         print(f"{name}: {text}")
 
@@ -380,7 +380,7 @@ Table(
 # %% [markdown]
 """
 (In G, one pass of the model raises, once before its layers and once after them, and the suite goes on calling `step`.)
-For each of the eight, does your engine keep it? Write the letters of those that it breaks in the cell after next. Then
+For each of the eight, does your engine keep it? In the cell after next, write the letters of the promises it breaks. Then
 guess for the whole level:
 
 **17.e** `manners` has 15 items that need no stream. How many of them does your engine keep?

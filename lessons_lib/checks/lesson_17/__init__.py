@@ -41,7 +41,7 @@ EXERCISES = [
         test=check_up_to("batches"),
         hints=(
             "Which tokens of a request has no pass computed yet, before its first step and before each later one? And "
-            "who gets a token, if a prompt is computed only in part?",
+            "which requests get a token, if a prompt is computed only in part?",
             "A sequence has its tokens (prompt and answer), its parameters and a cache. A step admits sequences while "
             "slots are free. It goes through them, oldest first, and takes each one's uncomputed tokens, as far as the "
             "budget goes. One pass computes all that was taken. Each sequence gets its new cache; those whose tokens "
