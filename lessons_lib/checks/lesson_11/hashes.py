@@ -18,7 +18,7 @@ from lessons_lib.checks.exercise import Exercise, short
 PARENT, OTHER = hashlib.sha256(b"a parent").digest(), hashlib.sha256(b"another parent").digest()
 WORDS = {b"": "b''", PARENT: "<parent>", OTHER: "<other parent>"}
 Block = tuple[bytes, list[int]]  # parent, tokens
-Case = tuple[str, list[Any]]  # what must be: "differ" or "same", and `Block`s; or "ends differ", and two chains of them
+Case = tuple[str, list[Block]]  # what their hashes must be: "differ" or "same"
 OTHERS = {"hash": "Python's `hash`", "crc32": "a checksum", "adler32": "a checksum"}
 TOO_LARGE = 'Each id must fit into its bytes, up to 200,000. `array("q", token_ids)` uses eight bytes for each.'
 DIGESTS: set[bytes] = set()  # all that SHA-256 has returned; an answer may keep what it has computed
@@ -62,9 +62,6 @@ def cases() -> Iterator[Case]:
     for one, other in ((PARENT, OTHER), (b"", PARENT), (PARENT, PARENT[::-1]), *((PARENT, each) for each in flipped)):
         yield "differ", [(one, [1, 2, 3, 4]), (other, [1, 2, 3, 4])]
     yield "differ", [(PARENT, [1, 0]), *((PARENT, [0, base]) for base in (*range(2, 300), 1009, 65_536, 65_599))]
-    x, y, z = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
-    for chain, turned in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z])):
-        yield "ends differ", [(b"", chain), (b"", turned)]
     yield "differ", [(draw.choice((PARENT, b"")), draw.choices(range(200_000), k=16)) for _ in range(300)]
 
 
@@ -84,14 +81,6 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         watch("equal blocks", lambda: counted(hashes))
         differ = [hashes[0], hash_of(parent, kept)]
         watch("other tokens in the same list", lambda: counted(differ))
-    elif what == "ends differ":
-        ends: list[Any] = []
-        for _, chain in blocks:
-            parent = b""
-            for tokens in chain:
-                parent = hash_of(parent, list(tokens))
-            ends.append(parent)
-        watch("two different beginnings", lambda: counted(ends))
     else:
         hashes = [hash_of(parent, list(tokens)) for parent, tokens in blocks]
         watch("different blocks", lambda: counted(hashes))
@@ -148,9 +137,6 @@ def kind_of(got: Any, used: set[str]) -> Any:
 
 def tell(case: Case) -> str:
     what, blocks = case
-    if what == "ends differ":
-        chains = " and ".join(str(chain) for _, chain in blocks)
-        return f"blocks of 4, hashed one after the other: {chains}. The last hashes must differ."
     if len(blocks) > 2:
         return f"{len(blocks)} different blocks, the first {blocks[0][1]} and {blocks[1][1]}. All hashes must differ."
     if len(blocks[0][1]) > 16:
