@@ -103,12 +103,7 @@ def with_a_slice(pool, sequence, index):
 
 WRONG: dict[str, list] = {}
 RIGHT = {
-    "11.1": [
-        written_with_commas,
-        updated_step_by_step,
-        tokens_before_the_parent,
-        token_after_token,
-    ],
+    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, token_after_token],
     "11.2": [in_another_order, with_a_loop, frees_what_it_touched],
     "11.3": [with_a_new_table, frees_before_it_writes_the_table, asks_before_it_starts, with_a_slice],
 }
