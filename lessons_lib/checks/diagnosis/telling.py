@@ -118,7 +118,9 @@ def meaning(mine: Step, want: Step) -> str:
         return ""
     if got is None:
         return (
-            "Is a `return` missing?" if name == "returned" else "Does a method stand on the right that returns nothing?"
+            "Is a `return` missing?"
+            if name == "returned"
+            else "Did you store the result of a method that returns nothing?"
         )
     return other_kind(got, wanted)
 
@@ -128,6 +130,10 @@ def other_kind(got: Any, wanted: Any) -> str:
     if isinstance(got, Shown):
         return ""  # it says what differs
     if kind(got) != kind(wanted):
+        if isinstance(wanted, Other):
+            return f"The {wanted.kind} itself is expected, not {kind(got)}."
+        if isinstance(wanted, bool):
+            return "True or False is expected: the result of a comparison."
         if is_tensor(wanted):
             return _other_tensor(got, wanted)
         if is_tensor(got):
