@@ -33,7 +33,7 @@ class Task:
         tell: function (case) -> the case in words.
         known: the mistakes.
         about: what a difference means if no mistake is recognised: from what is seen, such as "table.blocks", or
-            "raised OutOfBlocks", to a sentence.
+            "raised OutOfBlocks", to a sentence, or to a function of what is seen and what should be, which makes one.
         smaller: function (case) -> smaller cases, in the order in which they are tried.
         facts: function (case) -> what sentences may mention in braces.
         refusals: names of the exceptions that the exercise asks for.
@@ -48,7 +48,7 @@ class Task:
     run: Callable[[Any, Any, Watch], None]
     tell: Callable[[Any], str]
     known: list[Known] = field(default_factory=list)
-    about: dict[str, str] = field(default_factory=dict)
+    about: dict[str, str | Callable[[dict, dict], str]] = field(default_factory=dict)
     smaller: Callable[[Any], Iterable[Any]] = lambda case: ()
     facts: Callable[[Any], dict[str, Any]] | None = None
     refusals: tuple[str, ...] = ()
@@ -205,7 +205,8 @@ class Task:
         name = first_of(mine, want)
         for key in (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}", name):
             if key in self.about:
-                return self.about[key]
+                about = self.about[key]
+                return about if isinstance(about, str) else about(mine.seen, want.seen)
         return ""
 
     def shrunk(self, attempt: Any, case: Any, mistaken: Any = None) -> Any:
