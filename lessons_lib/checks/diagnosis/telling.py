@@ -129,6 +129,10 @@ def other_kind(got: Any, wanted: Any) -> str:
     if isinstance(got, Shown):
         return ""  # it says what differs
     if kind(got) != kind(wanted):
+        if isinstance(wanted, Other):
+            return f"The {wanted.kind} itself is expected, not {kind(got)}."
+        if isinstance(wanted, bool):
+            return "True or False is expected: the result of a comparison."
         if is_tensor(wanted):
             return _other_tensor(got, wanted)
         if is_tensor(got):
