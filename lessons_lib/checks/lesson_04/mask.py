@@ -78,21 +78,16 @@ def smaller(case: Case) -> Iterator[Case]:
                 yield (fewer, case[1]) if other == 0 else (case[0], fewer)
 
 
-def rule_of_a_wrong_cell(case: Case, got: Any) -> str:
+def rule_of_a_wrong_cell(mine: dict, want: dict) -> str:
     """What the rules say about the first wrong cell."""
-    queries, keys = map(tags_of, case)
-    want = TASK.right(queries, keys)
-    if not isinstance(got, torch.Tensor):
-        return "The mask is a tensor: comparing two tensors gives one." if got is not None else ""
-    if got.shape != want.shape:
-        return (
-            f"A row for each query and a column for each key: [{len(queries)}, {len(keys)}]. Yours: {list(got.shape)}."
-        )
+    got, should = mine["returned"], want["returned"]
+    if got.shape != should.shape:
+        return f"A row for each query and a column for each key: {list(should.shape)}. Yours: {list(got.shape)}."
     if got.dtype != torch.bool:
         return "A mask is bool: True means allowed."
-    row, column = (got != want).nonzero()[0].tolist()
-    query, key = case[0].split()[row], case[1].split()[column]
-    if want[row, column]:
+    row, column = (got != should).nonzero()[0].tolist()
+    query, key = want["case"][0].split()[row], want["case"][1].split()[column]
+    if should[row, column]:
         why = "All three rules allow it: the same sequence, no later position, no padding"
     elif key[0] == "P":
         why = "The padding rule forbids it: the key is padding"

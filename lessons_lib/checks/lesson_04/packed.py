@@ -116,17 +116,18 @@ def kind_of(got: Any) -> Any:
     return got
 
 
-def whose_logits(index: int, case: Case, got: Any) -> str:
+def whose_logits(index: int, mine: dict, want: dict) -> str:
     """Which token the first wrong row of the logits of sequence `index` belongs to."""
-    want = right(*case)
-    if not isinstance(got, torch.Tensor) or got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != torch.float32:
+    got, of_all = mine[f"the logits of sequence {index}"], right(*want["case"])
+    own = of_all[index]
+    if got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != torch.float32:
         return ""
-    count = f"A row for each token of the sequence: {len(want[index])} here, and yours has {len(got)}. "
-    text = count if len(got) != len(want[index]) else ""
-    for row, mine in enumerate(got):
-        if row >= len(want[index]) or not (mine - want[index][row]).abs().max() < TOLERANCE:
-            for number, logits in enumerate(want):
-                token = ((logits - mine).abs().amax(dim=1) < TOLERANCE).nonzero().flatten().tolist()
+    text = f"A row for each token of the sequence: {len(own)} here, and yours has {len(got)}. "
+    text = text if len(got) != len(own) else ""
+    for row, logits in enumerate(got):
+        if row >= len(own) or not (logits - own[row]).abs().max() < TOLERANCE:
+            for number, others in enumerate(of_all):
+                token = ((others - logits).abs().amax(dim=1) < TOLERANCE).nonzero().flatten().tolist()
                 if token:
                     return f"{text}Your row {row} is that of token {token[0]} of sequence {number}."
             return f"{text}Your row {row} is that of no token here. Is it changed after the pass, or from another call?"

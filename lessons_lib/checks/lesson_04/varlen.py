@@ -85,19 +85,18 @@ def smaller(case: Case) -> Iterator[Case]:
             yield query_lens[:index] + query_lens[index + 1 :], seq_lens[:index] + seq_lens[index + 1 :], special
 
 
-def what_it_sees(case: Case, got: Any) -> str:
+def what_it_sees(mine: dict, want: dict) -> str:
     """Which query's scores, over which keys, the first wrong output comes from."""
-    query_lens, seq_lens, special = case
-    q, k, v = arguments(case)
-    if special in (LARGE, FAR, NEAR) and isinstance(got, torch.Tensor):
-        return "`torch.softmax` takes scores of any size, `exp` alone overflows, and only minus infinity hides a key."
-    if not isinstance(got, torch.Tensor) or got.dim() != 3 or got.dtype != q.dtype or k.shape[1] > 16:
-        return ""
+    (query_lens, seq_lens, special), got, right = want["case"], mine["returned"], want["returned"]
+    q, k, v = arguments(want["case"])
     if got.shape != q.shape:
         return f"Return a row for each query and no other, in each head: {list(q.shape)}; yours is {list(got.shape)}."
+    if special in (LARGE, FAR, NEAR):
+        return "`torch.softmax` takes scores of any size, `exp` alone overflows, and only minus infinity hides a key."
+    if got.dtype != q.dtype or k.shape[1] > 16:
+        return ""
     ends = [sum(seq_lens[: i + 1]) - back for i, m in enumerate(query_lens) for back in range(m)[::-1]]
     starts = [sum(seq_lens[:i]) for i, m in enumerate(query_lens) for _ in range(m)]
-    right = TASK.right(q, k, v, query_lens, seq_lens)
     wrong = int((got - right).abs().nan_to_num(1.0).amax(dim=(0, 2)).gt(1e-6).int().argmax())
     text = f"Query {wrong} of the row should see {span(starts[wrong], ends[wrong])}. "
     for query in (wrong, *range(len(ends))):
