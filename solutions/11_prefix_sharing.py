@@ -2,7 +2,7 @@
 """
 # 11 · Prefix sharing
 
-![A pool in which free blocks keep their contents for later requests](../lessons_lib/assets/openings/11.svg)
+![A pool whose first three blocks belong to four sequences; some free blocks are still cached](../lessons_lib/assets/openings/11.svg)
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
@@ -134,7 +134,7 @@ texts = (
     " One day it began to rain. It rained and rained all day.",
     " Soon",
 )
-tom, lily, rain, soon = (tokenizer(text).input_ids for text in texts)  # 16, 16, 16 and 1 tokens
+tom, lily, rain, soon = (tokenizer(text).input_ids for text in texts)  # 3 blocks, 1 token
 
 
 def careless_hash(parent, token_ids):
@@ -461,7 +461,7 @@ print(f"found in the cache: {hits}; when B's prompt comes again: {return_steps[0
 print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: "
       f"{saved / prompt_tokens:.0%} saved")
 all_steps = steps + return_steps
-Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), still=len(steps))
+Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), still=22)
 
 # %% [markdown]
 """
