@@ -137,10 +137,14 @@ def other_kind(got: Any, wanted: Any) -> str:
                 if isinstance(wanted, int | float)
                 else "No tensor is expected: `.tolist()` converts it."
             )
-        if isinstance(wanted, int) and isinstance(got, float):
-            return "It is a float. `/` gives floats, `//` integers; `int(...)` converts one."
         if isinstance(got, Other) and got.kind in ("method", "function"):
             return "That is the method itself. Is an `@property` missing above it, or a call's `()`?"
+        if isinstance(wanted, Other):
+            return f"The {wanted.kind} itself is expected, not {kind(got)}."
+        if isinstance(wanted, bool):
+            return "True or False is expected: the result of a comparison."
+        if isinstance(wanted, int) and isinstance(got, float):
+            return "It is a float. `/` gives floats, `//` integers; `int(...)` converts one."
         if isinstance(wanted, list):
             return f"A list is expected, and yours is {kind(got)}."
         return ""
