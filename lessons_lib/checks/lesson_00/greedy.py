@@ -36,7 +36,7 @@ def model_of(family: str, own_end: int | None) -> PreTrainedModel:
 PROMPT = [5, 17, 42]
 
 
-FED, CACHED = "what the passes fed", "the number of cached tokens before each pass"
+FED, CACHED = "the inputs of the passes", "the number of cached tokens before each pass"
 
 
 def cases() -> Iterator[Case]:
