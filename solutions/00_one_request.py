@@ -7,7 +7,7 @@
 **What does a model compute to write one token, and how much of that had it computed already?**
 
 75 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06,
-09–12, 14–17) · you need: Python and a little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to
+09–12, 14–18) · you need: Python and a little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to
 know anything about serving.
 
 You'll write a loop that makes a language model continue a story. It works, and it computes almost everything again for
@@ -15,7 +15,8 @@ every token. So you'll find out what can be kept, write the cache that keeps it,
 tokens with your cache. That cache is what the rest of this course is about.
 
 Cells that say `raise NotImplementedError()` are yours, and the cell after each one checks what you wrote. If you skip
-one, the check returns a working version. `hint("00.1")`, `solution("00.1")` and `reset("00.1")` help, or start afresh.
+one, the check returns a working version. `hint("00.1")` and `solution("00.1")` help when you're stuck, and
+`reset("00.1")` brings the empty exercise back.
 """
 
 # %% folded=true
@@ -85,8 +86,8 @@ print("top three after the last position:", [tokenizer.decode([token]) for token
 # %% [markdown]
 """
 The axis *rows* has one entry per request, here one. The logits of a position predict the token *after* it. We know the
-tokens inside the prompt, so only the last row tells us something new. To get a second new token, append the first to the prompt and
-call the model again.
+tokens inside the prompt, so only the last position tells us something new. To get a second new token, append the first
+to the prompt and call the model again.
 
 > **greedy decoding**: always taking the token with the highest logit. Nothing is random.
 
@@ -108,10 +109,11 @@ predict("00.a", ...)  # positions
 **Exercise 00.1.** Write that loop. `prompt_ids` is a list of ints. Return a list of ints too: only the new tokens,
 without the prompt.
 
-Each new token takes one pass over the whole text so far, a tensor of shape `[1, tokens]`. The answer ends when it has
-`max_new_tokens` tokens (at least 1), or with `eos_token_id`, which stays in the answer. `eos_token_id` may be `None`;
-then only the limit ends the answer. The caller's list stays as it is. Don't make a pass for a token that isn't
-returned, and don't call `model.generate`: that is this loop, and we'll compare yours with it.
+- Each new token takes one pass over the whole text so far, a tensor of shape `[1, tokens]`.
+- The answer ends after `max_new_tokens` tokens (at least 1), or with `eos_token_id`, which is part of the answer. If
+  `eos_token_id` is `None`, only the limit ends it.
+- The caller's list stays as it is, and no pass is made for a token that isn't returned.
+- Don't call `model.generate`: it *is* this loop, and we'll compare yours with it.
 
 For example, if the model continues 5, 17, 42 with 74, 91, 74, 4, 82, ..., then
 `greedy_without_cache(model, [5, 17, 42], 3)` returns `[74, 91, 74]`. With a limit of 6 and the end token 4, it returns
@@ -194,7 +196,7 @@ W_k = torch.tensor([[0.0, 1], [1, 0], [1, 0]])
 W_v = torch.tensor([[2.0, 0], [0, 1], [1, 3]])
 
 q, k, v = x @ W_q, x @ W_k, x @ W_v  # [4 tokens, head size 2] each
-# [4, 4]: each query with each key; the root makes up for the head size
+# [4, 4]: each query with each key, divided by the root of the head size
 scores = q @ k.T / k.shape[1] ** 0.5
 later = torch.ones(4, 4).triu(diagonal=1).bool()  # what a token must not see
 scores = scores.masked_fill(later, float("-inf"))
@@ -211,7 +213,7 @@ draw_attention([tokenizer.decode([token]) for token in prompt_ids[:4]], q, k, v,
 """
 Read the last row from left to right. The query of the fourth token, `time`, meets each of the four keys. The softmax
 turns these scores into shares, the *attention weights*: two thirds for itself, the rest for the tokens before it. The
-output is the four values, mixed in these shares. The empty cells are the causal rule.
+output is the four values, mixed in these shares. The empty cells are tokens that come later.
 
 The colors show what the output of `time` needs: one query, one row of attention weights, and *all* keys and values. Each
 key and value comes from its own token's vector alone. So keep those of the first three tokens, and compute only the
@@ -237,10 +239,10 @@ Does this hold for a whole stack of layers? A token's output in one layer depend
 same goes for its vector, key and value in the next layer. The next cell computes the prompt three times: by itself,
 followed by four more tokens, and with another first token.
 
-**Guess first:** in which of the two changed texts do the other tokens of the prompt get other keys in the last layer?
-
 > **KV head**: one head of keys and values in one layer. Our model has fewer KV heads than heads of queries; "What the
 > cache costs" says why.
+
+**Guess first:** which of the two changes alters the keys of the other prompt tokens, in the last layer?
 """
 
 # %%
@@ -268,8 +270,9 @@ text grows only at its end, compute keys and values once and keep them.
 
 ## Build 2: the cache
 
-The model does its part: give it an object as `past_key_values`, and in every pass, every layer gives it the keys
-and values of the new tokens, and attends to whatever comes back. What it keeps in between is up to you.
+The model does the rest. Give it an object as `past_key_values`: in every pass, each layer calls the object's `update`
+with the keys and values of the new tokens, and attends to whatever comes back. What the object keeps in between is up
+to you.
 
 ```
 pass over 5, 17, 42:   layer 0:  update(keys of 5 17 42, values, 0)  ─▶  keys of 5 17 42, values
@@ -278,10 +281,11 @@ pass over 74:          layer 0:  update(keys of 74, values, 0)       ─▶  key
                        layer 1:  update(keys of 74, values, 1)       ─▶  keys of 5 17 42 74, values
 ```
 
-**Exercise 00.2.** Write `KVCache`, from nothing: one sequence, any number of layers, any length. What you keep, from
+**Exercise 00.2.** Write `KVCache` from scratch: one sequence, any number of layers, any length. What you keep, from
 `__init__` on, is up to you. `update` returns the keys and values of all tokens so far in that layer. `num_tokens` says
 how many tokens the cache holds once a pass is over (0 at first), `num_bytes` how much memory their keys and values
-take, in all layers together. (`ModelCache` answers the model's other questions, from your `num_tokens`.)
+take, in all layers together. (`ModelCache` answers the model's other questions from your `num_tokens`, such as which
+position a new token has.)
 """
 
 # %% exercise="00.2"
@@ -348,10 +352,10 @@ print(f"{len(cached_passes)} passes, {with_cache} positions instead of {computed
 """
 ## Prove it
 
-Saving work is worth nothing if it changes the text. Would you notice? A model raises no error: it continues whatever it
-gets. The next cell feeds three wrong inputs in each decode step: the token *before* the newest one; the newest, but
-without the cache; and the whole text again, with the cache. **Guess first:** which can you tell from a good story?
-Words that differ from the right story are marked.
+A cache that changes the text is worthless. Would you notice? A model raises no error: it continues whatever it gets.
+The next cell decodes with three wrong inputs: the token *before* the newest one; the newest, but without the cache; and
+the whole text again, with the cache. **Guess first:** which can you tell from a good story? Words that differ from the
+right story are marked.
 """
 
 # %%
@@ -464,8 +468,8 @@ for name, config, weights in (("Llama-2-7B", llama_2, 6.74e9),
 
 # %% [markdown]
 """
-A quarter of the KV heads, a quarter of the cache. And still only a few dozen readers on a large GPU. From lesson 03 on,
-this memory is the main subject.
+A quarter of the KV heads, a quarter of the cache. And that is still only a few dozen conversations on a large GPU. From
+lesson 03 on, this memory is the main subject.
 
 ## The ledger
 
@@ -478,9 +482,9 @@ ledger(model, tokenizer, "00", columns=("tokens computed", "useful", "speed"))
 
 # %% [markdown]
 """
-The cache cuts the work to a fraction, and yet the speed differs by less. Both rows make 330 passes, and on texts this
-short each pass has a *fixed overhead*: running Python and launching hundreds of small operations. On a long text the
-work decides.
+The cache cuts the work to a fraction, and yet the speed differs by less. Both methods make 330 passes, and on texts
+this short each pass has a *fixed overhead*: running Python and launching hundreds of small operations. On a long text,
+the work decides.
 
 ## What production does here
 

@@ -98,7 +98,7 @@ for sequence in scheduler.running:
 # %% [markdown]
 """
 With conservative admission, more than half of the pool is unused. With optimistic admission, all six start. Then each
-fills its last block and waits for another one to free a block. None ever will.
+fills its last block and waits for another sequence to free one. None ever will.
 
 To break the deadlock, one sequence gives its blocks back. All it loses is its keys and values, and we can restore
 those.
@@ -128,28 +128,37 @@ that needs the block may be the victim itself: then it gives up its own blocks. 
 - **the oldest**: the candidate that was admitted first. It has had its share.
 
 We try them on sixty requests under *strict priority*, a policy that always serves tier 0, the customers who pay more,
-before tier 1. How often did a sequence give way to one that the policy serves *later*?
+before tier 1. A sequence *gives way* if it loses its blocks so that another one can continue. How often does one give
+way to a sequence that the policy serves *later*?
 """
 
 # %%
-rules = {
-    "newest": lambda candidates, policy: candidates[-1],
-    "largest": lambda candidates,
-    policy: max(candidates, key=lambda sequence: len(sequence.blocks)),
-    "oldest": lambda candidates, policy: candidates[0],
-}
-RULES_TABLE = dict(columns=["victim", "preemptions", "gave way to a later one", "steps"],
-                   caption="Sixty requests in 16 blocks, strict priority")
-Table(rows=[tried_rule(*rule) for rule in rules.items()], **RULES_TABLE)
+def newest(candidates, policy):
+    return candidates[-1]
+
+
+def largest(candidates, policy):
+    return max(candidates, key=lambda sequence: len(sequence.blocks))
+
+
+def oldest(candidates, policy):
+    return candidates[0]
+
+
+Table(
+    columns=["victim", "preemptions", "gave way to a later one", "steps"],
+    rows=[tried_rule(rule.__name__, rule) for rule in (newest, largest, oldest)],
+    caption="Sixty requests in 16 blocks, strict priority",
+)
 
 # %% [markdown]
 """
 Each of them acts against the policy. Even the newest does: a tier-0 request that arrives late is admitted last, and
 then gives way to a tier-1 request.
 
-**Exercise 10.1.** Write `last_in_rank(candidates, policy)`, a rule with which that never happens. `candidates` is a
-list of one or more sequences, in the order of admission. Return one of them, so that under any policy, and whichever
-candidate needs the block:
+**Exercise 10.1.** Write `last_in_rank(candidates, policy)`, a rule that never does. `candidates` is a list of one or
+more sequences, in the order of admission. Return one of them, so that under any policy, and whichever candidate needs
+the block:
 
 - no sequence gives way to one that the policy serves later. The policy serves the smallest `policy.rank(sequence)`
   first; a rank is a number or a tuple.
@@ -157,9 +166,9 @@ candidate needs the block:
 
 Don't change the list.
 
-Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted
-once, by another rule, and has been admitted again, so the candidates are [A, C, B]. The victim is C. With [A, B, C] it
-is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
+Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. The victim is C,
+for the candidates [A, B, C] and also for [A, C, B], where B was preempted before and has been admitted again. If B and
+C both arrived at 1, the victim is the one admitted last: C for [A, B, C] and B for [A, C, B].
 """
 
 # %% exercise="10.1"
@@ -172,13 +181,15 @@ print(f"the same requests with your rule: {preemptions} preemptions, "
 
 # %% [markdown]
 """
-Your rule never acts against the policy. It also guarantees progress: the running sequence that the policy serves first
-is never the victim while others run, so it finishes; then the next one is first.
+Your rule takes a few more steps than the newest, but it never acts against the policy. It also guarantees progress:
+the running sequence that the policy serves first is never the victim while others run, so it finishes. Then the next
+one is first.
 
 ## Build 2: preemption
 
 In the library's `PreemptiveScheduler`, a running sequence that can't get its blocks doesn't stall: `allocate_slots`
-preempts a victim and tries again.
+preempts a victim and tries again. `make_room` allocates the blocks for `count` more tokens, or returns False if too few
+are free.
 """
 
 # %%
@@ -262,8 +273,8 @@ that waits as if it had never run, except that its tokens stay. Afterwards
 
 Example: blocks of 4, none is free. A and B run, C and D wait. B has 5 prompt tokens and 4 answer tokens, 8 of these 9
 are computed, and the step has scheduled the ninth. B is the victim. Afterwards A runs, the queue is B, C, D, B's blocks
-are free, and the step computes nothing of B. When B is admitted again, all 9 tokens are computed. (If `B.swapped`
-weren't empty, it would be 1.)
+are free, and the step computes nothing of B. When B is admitted again, all 9 tokens are computed. (With a
+swapped B, only the ninth.)
 """
 
 # %% exercise="10.2"
@@ -419,11 +430,11 @@ From which length on does your function swap, on the GPU of the table?
 
 # %%
 should_swap = swap_if_cheaper(list(recording.rows))
-anywhere = SimpleNamespace(pool=BlockPool(1, BLOCK))
+any_scheduler = SimpleNamespace(pool=BlockPool(1, BLOCK))  # only its block size counts
 
 
 def choice(tokens, should_swap=should_swap):
-    return should_swap(anywhere,
+    return should_swap(any_scheduler,
                        Sequence("A", range(tokens + 1), 1, num_computed_tokens=tokens))
 
 
@@ -458,18 +469,18 @@ for same in zip(*(run.rows for run in runs)):  # one length in each run
 print(runs[0].provenance)
 Table(
     columns=["tokens", "swap out and in, ms", "prefill adds, ms", "cheaper", "your function"],
-    rows=rows[:9],
+    rows=rows,
     caption="Bringing a victim back, measured again: the least and the most of three runs",
 )
 
 # %% [markdown]
 """
-It's wrong for one: it swaps the victim of 96 tokens, although recomputing it adds less time in all three runs. The
-function still has the lines of the first GPU, through prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs
-overlap, so the table doesn't decide.
+It's wrong for one length: it swaps the victim of 96 tokens, although recomputing it adds less time in all three runs.
+From 128 to 192 tokens the runs overlap, so the table doesn't decide. But your function still has the lines of the first
+GPU, through prefills of 128 and 8,192 tokens.
 
-**Choose two other lengths** for the lines, now fitted to each of the runs, from the table or 2048 or 8192, so that your
-function makes no wrong choice, whichever run it gets.
+The next cell fits the lines to each of the three runs instead, through the measurements at two lengths. **Choose two
+other lengths** from the table, so that your function makes no wrong choice in any run.
 """
 
 # %%
@@ -485,7 +496,7 @@ for run in runs:
 # %% [markdown]
 """
 With 64 and 2,048, say, the function is right in each run. In a prefill of 8,192 tokens, attention to earlier tokens
-makes each token more expensive; and if the two lengths are close together, chance decides the slope. So measure near
+makes each token more expensive; and if the two lengths are close together, noise decides the slope. So measure near
 the lengths that you decide about, and more than once.
 
 ## Watermarks and thrashing
@@ -514,7 +525,7 @@ def in_96_blocks(cost, max_num_seqs=32, **options):
     return scheduler, simulate(scheduler, requests, cost, keep_steps=True)
 
 
-# its base includes attention to 32 × 1,024 tokens: more than fit here
+# the base: a step that decodes 32 sequences of 1,024 tokens, longer than those here
 GPU = StepCost(recording.step_s, per_token, 0)
 WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20),
         "6 at a time": dict(max_num_seqs=6)}
@@ -539,7 +550,7 @@ line_chart(
 
 # %% [markdown]
 """
-The steeper a line, the more is prefilled once more. With 32 at a time, a request is preempted more than three times on
+The steeper the line, the more is recomputed. With 32 at a time, a request is preempted more than three times on
 average, and almost half of all computed tokens are computed again. Both remedies prevent most of that. Their price:
 blocks sit idle, so there are more steps.
 
@@ -557,7 +568,7 @@ for name, (_, run) in ways.items():
 
 # %% [markdown]
 """
-The first: neither remedy pays. A step reads all weights whatever it computes, and costs as much as 258 tokens. The
+The first, so neither remedy pays. A step reads all weights whatever it computes, and costs as much as 258 tokens. The
 watermark saves 45 for each step that it adds, and running six at a time 19. A swap space helps little for the same
 reason ("Further" has the numbers). vLLM's current engine always recomputes.
 
@@ -591,7 +602,7 @@ quiz("10")
 """
 ## Further (optional)
 
-None of this is part of its 75 minutes.
+Nothing here counts toward the 75 minutes.
 """
 
 # %% [markdown]
@@ -680,8 +691,8 @@ is half a second shorter, and the swaps take more than half of that back.
 
 ### Was it right to ignore the base of a step?
 
-The first recording too has the time of a step that decodes 32 other sequences and computes the victim's tokens as
-well. Compare it with the same step without the victim:
+The first recording also has the time of a step that decodes 32 other sequences and computes the victim's tokens too.
+Compare it with the same step without the victim:
 """
 
 # %%

@@ -2,7 +2,7 @@
 """
 # 11 · Prefix sharing
 
-![A pool in which free blocks keep their contents for later requests](../lessons_lib/assets/openings/11.svg)
+![A pool whose first three blocks belong to four sequences; some free blocks are still cached](../lessons_lib/assets/openings/11.svg)
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
@@ -81,24 +81,32 @@ Sharing takes three things:
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
 Why not find a block by its 16 tokens alone? From the second layer on, a key depends on all tokens before it. So the
-hash has to cover everything up to the end of the block, and to stay cheap, it takes in the hash before:
+hash has to cover everything up to the end of the block. To stay cheap, it includes the previous hash instead of all
+those tokens:
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
 > equal tokens from the start of the sequence to the end of the block.
+
+```text
+block 0: hash(b"", tokens  0 to 15) = h0
+block 1: hash(h0,  tokens 16 to 31) = h1
+block 2: hash(h1,  tokens 32 to 47) = h2
+```
 
 Only full blocks have a hash. A block that is still being filled changes in the next step.
 
 ## Build 1: find
 
 If two beginnings had the same hash, one user would read another user's cache. So it must be impossible to *construct*
-such a pair. No one knows how to find two inputs with the same SHA-256; for MD5 or Python's `hash`, people do.
+such a pair. No one knows how to find two inputs with the same SHA-256; for MD5 and Python's `hash`, it's easy.
 
 **Exercise 11.1.** Write `block_hash(parent, token_ids)`. `parent` is the hash of the block before, or `b""` for the
-first block. `token_ids` is a list of ints, the tokens of a full block, of any size, with ids up to 200,000. Return 32
-`bytes`, by SHA-256 and no other hash. They depend on all of `parent`, on every token and its position, and on nothing
-else: `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` all differ.
+first block. `token_ids` is a list of ints, the tokens of a full block. Blocks have any size, and ids go up to 200,000.
+Use SHA-256 and no other hash, and return its 32 `bytes`. They depend on all of `parent`, on every token and its
+position, and on nothing else: `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` all have different hashes.
 
-`hashlib.sha256(data).digest()` hashes bytes. `hashlib` and `array` are imported in the cell.
+`hashlib.sha256(data).digest()` hashes bytes, and `array(code, ints).tobytes()` packs ints into bytes, with a
+[code](https://docs.python.org/3/library/array.html) for the size of each. Both are imported in the cell.
 """
 
 # %% exercise="11.1"
@@ -112,10 +120,11 @@ from lessons_lib.kv_cache.block_hashes import block_hash
 ### Break it: a careless hash
 
 Is `parent` really needed? Here's a hash that leaves it out. The story of Tom and the story of Lily differ in their
-first block, `tom` and `lily`, and go on with the same second one, `rain`.
+first block, `tom` and `lily`, and go on with the same second one, `rain`. `CopyOnWriteScheduler` is lesson 10's
+scheduler with a prefix cache. It calls your hash for every full block.
 
-Now attack. You may send any prompts before Lily's, made of the parts `tom`, `lily`, `rain` and `soon`. One thing is
-forbidden: `lily` followed by `rain`. Change `before` so that Lily gets a wrong answer.
+Now attack: send any prompts before Lily's, made of the parts `tom`, `lily`, `rain` and `soon`. Only `lily` followed by
+`rain` is forbidden. Change `before` so that Lily gets a wrong answer.
 """
 
 # %%
@@ -125,7 +134,7 @@ texts = (
     " One day it began to rain. It rained and rained all day.",
     " Soon",
 )
-tom, lily, rain, soon = (tokenizer(text).input_ids for text in texts)  # blocks, and a word
+tom, lily, rain, soon = (tokenizer(text).input_ids for text in texts)  # 3 blocks, 1 token
 
 
 def careless_hash(parent, token_ids):
@@ -154,8 +163,8 @@ print(f"Lily: {found} tokens found, the answer is {'right' if answer == right el
 
 # %% [markdown]
 """
-Tom's prompt alone does nothing: Lily's *first* block isn't found, so her second one isn't looked for. It takes a second
-prompt, one that puts her first block into the cache. Here are both, first with the careless hash, then with yours.
+Tom's prompt alone does nothing: Lily's *first* block isn't found, so the scheduler doesn't look for her second one. It
+takes another prompt, which puts her first block into the cache. Here are both, first with the careless hash, then with yours.
 Words between » and « differ from the right answer.
 """
 
@@ -179,7 +188,8 @@ before them, so Lily's story goes on as his did. On a server, another user's pro
 A free block keeps its contents until it is allocated for something else. If a sequence with the same beginning comes
 in time, the block leaves the free queue again, perhaps from the middle.
 
-X allocates three blocks; Y begins like X and also uses X's first two (`touch`); both end; and then Z begins like them:
+X allocates three blocks. Y begins like X, so it also uses X's first two (`touch`). Both end. Then Z arrives and begins
+like them:
 """
 
 # %%
@@ -203,8 +213,8 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 # %% [markdown]
 """
 Blocks are allocated from the front of the queue, and freed blocks join its end. So the block at the front has been
-unused for longest. Of one sequence's blocks, the last one goes first, since it is useless without the ones before it.
-This is all of `free` (`super().free` is lesson 03's):
+unused for longest. A sequence's last block joins first, since it is useless without the ones before it. This is all of
+`free`; the order comes from `super().free`, lesson 03's:
 """
 
 # %%
@@ -234,7 +244,7 @@ The library's `PrefixCache` is a pool that counts and finds:
 In a pool of six blocks, X computes three full ones, with the hashes a, b and c, and ends. Y begins with a and b, uses
 these two, and ends. Then Z arrives, finds nothing, and allocates five blocks.
 
-**11.a** After that, how many of X's three blocks does a sequence find that begins like X?
+**11.a** After that, how many of X's three blocks does a sequence that begins like X find?
 """
 
 # %%
@@ -263,7 +273,7 @@ pool.free(y_blocks)
 note("Y has ended")
 pool.allocate(5)
 note(f"Z allocates five; {pool.evicted} cached blocks are evicted")
-reveal("11.a", len(pool.match_prefix([a, b, c])), unit="block")
+reveal("11.a", len(pool.match_prefix([a, b, c])), unit="blocks")
 draw_free_queue(states)
 
 # %% [markdown]
@@ -297,7 +307,7 @@ for name, first in (("X", x_steps[0]), ("Y", y_steps[0])):
     copies = [f"{one.kind} {one.source} → {one.target}" for one in first.block_copies]
     print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, "
           f"{first.counts[name]} computed, block copies: {copies}")
-reveal("11.b", y_steps[0].counts["Y"], unit="token")
+reveal("11.b", y_steps[0].counts["Y"], unit="tokens")
 print("the same answer:", x.output_ids == y.output_ids)
 
 # %% [markdown]
@@ -307,14 +317,14 @@ have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed.
 
 And why the copy? The key of token 47 goes to the third block, which has a hash: others may find it and read it. (Would
-writing the same key do harm? In another batch its last digits may differ, so an answer could depend on requests that
-came later.) Y gets a copy of the block, and writes there.
+it do harm to write the same key again? Yes: in another batch its last digits may differ, so an answer could depend on
+requests that came later.) Y gets a copy of the block, and writes there.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
 > keep the original.
 
-The copy needs a free block. If there is none, the sequence does without its last found block, and computes those tokens
-again: slower, but it never gets stuck.
+The copy needs a free block. If there is none, the sequence leaves out its last found block and computes those tokens
+again. That's slower, but it never gets stuck.
 
 **Exercise 11.2.** Write `take_cached(pool, sequence, blocks)`. The sequence has no blocks yet, and
 `sequence.num_tokens` known tokens, those of its answer so far included. `blocks` is what `pool.match_prefix` returned
@@ -325,8 +335,8 @@ for it: one or more blocks, which hold its first `len(blocks) × pool.block_size
 - `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the known tokens minus one.
 - The pool has counted the sequence as a user of its blocks, and nothing else has changed. The copy comes later.
 
-Left for the copy are the free blocks that aren't among `blocks`. (A block that was found may be in `pool.free_queue`,
-too, but it's about to leave it.)
+The copy can take any free block that isn't among `blocks`. (A block that was found may be in `pool.free_queue`, too,
+but it's about to leave it.)
 
 | known tokens | `blocks` | other free blocks | `sequence.blocks` | computed |
 |---|---|---|---|---|
@@ -351,7 +361,7 @@ A fork copies nothing. But then the two go on with different tokens, and both wo
 **Exercise 11.3.** Write `copy_before_write(pool, sequence, index)`. The sequence is about to write to the block
 `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
 
-- It may write at this place of its table, and the rest of the table is as before.
+- Its table has a block at `index` that it may write to. The rest of the table is as before.
 - The old block is as before, for the sequences that read it now, and for those that find it later.
 - The pool counts each block exactly as often as tables contain it.
 
@@ -365,7 +375,7 @@ Example with four blocks. X and its fork Y have blocks 0 and 1, and Y is about t
 | before | 0, 1 | 0, 1 | 0: 2, 1: 2 | 2, 3 |
 | `copy_before_write(pool, y, 1)` returns `BlockCopy(COPY, 1, 2)` | 0, 1 | 0, 2 | 0: 2, 1: 1, 2: 1 | 3 |
 
-The copies are made before the forward pass writes any key. So it does no harm if a source is free by then.
+The copies are made before the forward pass writes any key, so it does no harm if a source is free by then.
 """
 
 # %% exercise="11.3"
@@ -382,8 +392,8 @@ YOURS.update(take_cached=take_cached, copy_before_write=copy_before_write)
 B's prompt has 62 tokens. We want four answers to it, so X, Y and Z are forks of B, and each begins with a different one
 of the four likeliest tokens. The prompt's last block has room for two more, and all four are about to write to it.
 
-**11.c** Some steps later, each has 70 tokens, 69 of them computed. Apart, they would use 4 × 5 = 20 blocks of 16. How
-many do the four use together, if everything that can be shared is stored only once?
+**11.c** Some steps later, each has 70 tokens, 69 of them computed. Without sharing, they would use 4 × 5 = 20 blocks of
+16. How many do the four use together, if everything that can be shared is stored only once?
 """
 
 # %%
@@ -399,7 +409,7 @@ scheduler.add(b)
 scheduler_output = scheduler.schedule()
 likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
 scheduler.update(scheduler_output, likeliest[:1])
-# only counts: three more users of each block
+# copies nothing: each block has three more users
 samples = [b, *(fork(scheduler, b, id) for id in "XYZ")]
 for sample, token in zip(samples[1:], likeliest[1:]):
     sample.output_ids[-1] = token  # chosen, but not computed yet
@@ -423,7 +433,8 @@ prompt are stored once. The fourth has room for the first tokens of the answer, 
 ## The six stories with a common beginning
 
 Now everything together: your hash, your `take_cached`, your copies. Four sequences at a time, at most 64 tokens per
-step, and plenty of blocks. All six wait from the start. After they have ended, B comes back for four more tokens.
+step, and plenty of blocks. All six wait from the start. After they have ended, B's prompt is sent again, for an answer
+of four tokens.
 """
 
 # %%
@@ -446,18 +457,18 @@ print("the same answers:",
 prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in steps for id, tokens in step.hits.items()}
 saved = sum(hits.values())
-print(f"found in the cache: {hits}; when B comes back: {return_steps[0].hits['B']}")
+print(f"found in the cache: {hits}; when B's prompt comes again: {return_steps[0].hits['B']}")
 print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: "
       f"{saved / prompt_tokens:.0%} saved")
 all_steps = steps + return_steps
-Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), still=len(steps))
+Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), still=22)
 
 # %% [markdown]
 """
 A was the first, and found nothing. All others start with A's three blocks. B does, too, although it was admitted in the
 same step as A, when nothing had been computed yet! A block gets its hash as soon as the tokens that fill it are
-scheduled, and each layer writes the keys of the whole batch before it computes attention. And when B comes back, no
-sequence uses its blocks anymore, but all six full ones are still there.
+scheduled, and each layer writes the keys of the whole batch before it computes attention. And when B's prompt comes
+again, no sequence uses its blocks anymore, but all six full ones are still there.
 
 ### You choose the order
 
@@ -472,7 +483,7 @@ def prompt_of(n, order):
         "instructions": SYSTEM.strip(),
         "reader": f" The reader is {name}, who is five years old. "
                   f"{name} likes dogs and boats, but not the dark, "
-        "and reads with Mom in the evening.",
+                  "and reads with Mom in the evening.",
         "time": f" It is {8 + n}:30.",
     }
     return [token for part in order for token in tokenizer(parts[part]).input_ids]
@@ -535,10 +546,10 @@ for row in recorded:
     assert first == row["computed"] and second == row["computed_after_hit"], "other tokens"
     before, after = 1000 * row["first_token_s"], 1000 * row["first_token_after_hit_s"]
     rows.append([f"{row['beginning']:,}", f"{first:,}", second, f"{before:,.0f}",
-                 f"{after:.0f}", f"{before / after:.0f}"])
+                 f"{after:.0f}", f"{before / after:.0f} ×"])
 Table(
     columns=["tokens of the document", "first question: computed", "second question: computed",
-             "first: ms", "second: ms", "ratio of ms"],
+             "first: ms", "second: ms", "speedup"],
     rows=rows,
     caption="A question about a document, then another one: "
             "tokens computed and time to the first token",
@@ -606,9 +617,9 @@ None of this is part of its 75 minutes.
 ### Stretch: what should be lost first?
 
 *Least recently used* is the usual order, but not the best possible one. One long document that never comes again can
-push out the beginning of all other requests. Find an order that finds more prompt tokens again. Your function gets a
+push out the beginning of all other requests. Find an order in which more prompt tokens are found. Your function gets a
 block that is free and cached, and returns a number or a tuple. Of all free blocks, the one with the largest value is
-lost first. A block has four attributes:
+lost (evicted) first. A block has four attributes:
 
 | attribute | meaning |
 |---|---|

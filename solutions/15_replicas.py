@@ -51,7 +51,7 @@ def new_engine(max_num_seqs=6):
 
 > **load balancer**: what clients talk to. It chooses a replica for each request and passes the answer on.
 
-An engine that runs four sequences at a time gets twelve requests, of 60 tokens, 10, 60, 10 and so on. A larger batch
+An engine that runs four sequences at a time gets twelve requests, for 60 tokens, 10, 60, 10 and so on. A larger batch
 helps until memory runs out. Then you need a second engine with a copy of the model. Here two replicas take turns:
 """
 
@@ -106,7 +106,7 @@ Three ways to choose:
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
 Where do six conversations of five turns end up, if their prompts arrive in mixed order? (Only the caches are simulated.
-The 4 is a limit, explained below.)
+1 is a seed, and 4 a limit, explained below.)
 """
 
 # %%
@@ -122,22 +122,21 @@ print(f"with prefix affinity: {with_affinity} of {sum(map(len, turns))} prompt t
 
 # %% [markdown]
 """
-With round robin, a prompt finds what the one two turns earlier left behind: 64 + 128 + 192 = 384. And every
-conversation takes up memory in both caches.
+With round robin, a prompt finds what the one two turns earlier left behind: 64 + 128 + 192 = 384.
 
 **Why not affinity alone?** If all prompts begin with the same instructions, the replica that gets the first one matches
 *every* prompt, and the others get nothing. So a replica that's much busier than the least loaded one isn't chosen for
 its prefix.
 
-The balancer can't see the caches. It remembers what it has sent, which is a good guess.
+The balancer can't see the caches, so it remembers what it has sent.
 
 ## Build 1: which replica
 
 **Exercise 15.1.** Write `choose_replica(block_hashes, replicas, imbalance_limit)`. `block_hashes` is a list: the hashes
 of the prompt's full blocks, in order. As in lesson 11, each covers everything up to the end of its block. `replicas` is
 a list of at least one. A replica has a `load` (how many requests it serves now), `num_sent` (how many it was ever
-sent), and `sent_blocks`, which you can ask whether `block_hash in replica.sent_blocks`. Return an index. Change
-nothing.
+sent), and `sent_blocks`, which answers one question: `block_hash in replica.sent_blocks`. Return an index in
+`replicas`. Change nothing.
 
 A replica *matches* the blocks from the start of the prompt up to the first one that it wasn't sent. The replica that
 matches most blocks gets the request, unless its load is more than `imbalance_limit` above the smallest load. Then the
@@ -154,9 +153,8 @@ from lessons_lib.serving.router import choose_replica
 # %% [markdown]
 """
 Now your function routes 150 conversations, each with one of four system prompts. There are always 16 requests running:
-when a prompt arrives, the oldest ends. Each cache has 400 blocks. "Found" is the share of prompt tokens in a cache:
-they needn't be computed, so the first token comes sooner (lesson 11 timed it). "Highest load" is the most requests that
-one replica served at a time.
+when a prompt arrives, the oldest ends. Each cache has 400 blocks. "Found" is the share of prompt tokens in a cache,
+which needn't be computed (lesson 11). "Highest load" is the most requests that one replica served at a time.
 
 **Decide first:** you have four replicas, and each has memory for six requests. Which limit do you set: 0, 1, 2, 4 or 8?
 (A pencil: 15 are running when one arrives. How many can the least loaded replica have at most?)
@@ -183,7 +181,8 @@ Table(
 # %% [markdown]
 """
 Round robin and two choices find *less* with more replicas, because they hit the right one less often. A small limit
-keeps the load even, a large one finds more. With memory for six requests, 2 is the best of these.
+keeps the load even, a large one finds more. The least loaded of four replicas has at most 3 of 15 requests. With a
+limit of 2, one that's chosen for its prefix has at most 5, and 6 with the new request: what fits.
 
 Limit 0 is no better than round robin: it always takes a least loaded replica, and there's nearly always just one.
 
@@ -192,8 +191,9 @@ Limit 0 is no better than round robin: it always takes a least loaded replica, a
 Affinity has a price: the load is uneven, and the balancer hashes every prompt. Take 900 questions, each about one of n
 texts of 512 tokens, and four replicas with 400 blocks of 16 tokens.
 
-**Decide first:** for which n would you pay? With a pencil, find an n with hardly any lead of affinity over round robin,
-one with 40 percentage points or more, and a large one with less than 20 again. (How many texts fit into one cache?)
+**Decide first:** for which n is affinity worth it? With a pencil, choose an n for which it leads round robin by hardly
+anything, one with a lead of 40 percentage points, and a large one with less than 20 again. (How many texts fit into one
+cache?)
 """
 
 # %%
@@ -250,6 +250,7 @@ predict("15.b", ...)  # requests
 # %%
 ids, CUT, LENGTH = tokenizer(PROMPTS[1]).input_ids, 10, 24
 whole = new_engine().generate([ids], SamplingParams(max_tokens=LENGTH, ignore_eos=True))[0]
+# half of this stop string is before the cut, half after it
 across = tokenizer.decode(whole.token_ids[CUT - 1 : CUT + 1]).strip()
 cases = {
     "greedy": dict(),
@@ -348,13 +349,13 @@ one of several replicas and, if that is lost, with the next. If A, B and C would
 - **Choice**: `choose(candidates)` gets a list of the replicas that haven't been lost, at least one, and returns an
   index in it. If `replicas` is empty, the reader gets an error.
 - **A loss**: ask the next for what `request_to_go_on` returns. Give it the first request and *all* tokens so far, or
-  the last request and the tokens since. Only `max_moves` more are asked, since it may be the request that kills them.
-- **Seed**: if it's missing or None, draw a random int, the same for all replicas.
+  the last request and the tokens since then. Ask at most `max_moves` more: it may be the request that kills them.
+- **Seed**: if it's missing or None, draw one, `random.getrandbits(31)`, the same for all replicas.
 - **The reader leaves**: it calls `close()` on your generator. Then `stream_once`'s must be closed, too.
 - Change neither `request` nor `replicas`.
 
-When you leave a `for` loop over a generator early, CPython closes the generator once nothing refers to it. Don't rely
-on that: `with closing(stream_once(...)) as chunks:` closes it in every case.
+If a `for` loop over a generator ends early, CPython closes the generator only once nothing refers to it. `with
+closing(stream_once(...)) as chunks:` closes it in every case.
 """
 
 # %% exercise="15.3"
@@ -393,10 +394,10 @@ print("the same tokens as a longer prompt:", *survive)
 # %% [markdown]
 """
 The next cell starts two servers (lesson 14), each a process with an engine of its own. In each round, each reader takes
-one chunk. After nine rounds, the process of replica 1 is killed, as it is when memory runs out.
+one chunk. After nine rounds, the process of replica 1 is killed.
 
-**Set the limit**: 0, 1 or 2. With which do the fewest streams lose their server? **Guess
-first:** which streams will replica 1 serve? (Requests arrive from A to F, and none ends before the kill.)
+**Set the limit**: 0, 1 or 2. With which do the fewest streams lose their server? **Guess first:** which streams will
+replica 1 serve? (Requests arrive from A to F, and none ends before the kill.)
 """
 
 # %% tags=["measured"]

@@ -80,8 +80,10 @@ def _points(guess: float, measured: float, tolerance: float) -> str:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """Percentages, which are compared in whole points, with one decimal."""
+    """Percentages, which are compared in whole points, with one decimal; of 1, the unit without its s."""
     number = _number(round(value, 1) if unit == "%" else value)
+    if number == "1" and unit.isalpha() and len(unit) > 3:
+        unit = f"{unit[:-3]}y" if unit.endswith("ies") else unit.removesuffix("s")
     return f"{number} {unit}" if unit else number
 
 

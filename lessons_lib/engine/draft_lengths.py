@@ -7,8 +7,9 @@ from typing import NamedTuple
 from lessons_lib.scheduling.sequence import Sequence
 
 DECAY = 0.98  # of what was measured, with each step
-FEW_STEPS, FEW_SEQUENCES = 4, 8  # with guesses, before any decision
+FEW_STEPS = 4  # with 1, 2, 4, 8 guesses, before any decision
 TRY_EVERY, LONGEST_PAUSE = 64, 1024  # steps; what never happens isn't measured
+SUREST = 0.95  # a proposer that says 1 could never be corrected
 MARGIN = 1.05  # times and chances are estimates, and a step without guesses is the safe choice
 
 
@@ -52,17 +53,36 @@ class StepTimes:
 
 @dataclass
 class Trust:
-    """The number of right guesses, compared with the sum of the chances that the proposer gave them."""
+    """Compares the chances that a proposer gave its guesses with what became of them. A guess behind a wrong one says
+    nothing.
+
+    Attributes:
+        right, expected: number of right guesses, and the sum of their chances.
+        wrong, doubted: number of wrong guesses, and the sum of what was missing from their chances.
+    """
 
     right: float = 0.0
     expected: float = 0.0
+    wrong: float = 0.0
+    doubted: float = 0.0
 
-    def factor(self, weight: float, before: float) -> float:
-        """Right guesses for each that was expected; `before` if there were none, which counts as `weight` guesses."""
-        return (self.right + weight * before) / (self.expected + weight)
+    def odds_factor(self, weight: float, before: float = 1.0) -> float:
+        """The odds of a right guess, divided by those that the proposer gives it; `before` if nothing was seen, which
+        counts as `weight` right guesses and as many wrong ones."""
+        of_right = (self.right + weight * before) / (self.expected + weight)
+        return of_right * (self.doubted + weight) / (self.wrong + weight)
 
-    def add(self, right: float, expected: float) -> None:
-        self.right, self.expected = DECAY * self.right + right, DECAY * self.expected + expected
+    def add(self, chances: list[float], num_right: int) -> None:
+        """Learn from the guesses that were looked at."""
+        self.right, self.wrong = DECAY * self.right + num_right, DECAY * self.wrong + len(chances) - num_right
+        self.expected = DECAY * self.expected + sum(chances)
+        self.doubted = DECAY * self.doubted + len(chances) - sum(chances)
+
+
+def corrected(chance: float, odds_factor: float) -> float:
+    """A proposer's chance with its odds scaled."""
+    right = min(chance, SUREST) * odds_factor
+    return right / (right + 1 - min(chance, SUREST))
 
 
 @dataclass
@@ -73,8 +93,7 @@ class DraftLengths:
         plain, guessing: times of steps without prompts: those without guesses and those with some, which take longer
             than their tokens alone say: their sequences have different numbers of them.
         trust: in the proposer's chances, for all sequences; trust_in: for each of those that are running.
-        expected: for each sequence with guesses in this step, how many of them should be right if the proposer's
-            chances were.
+        told: for each sequence with guesses in this step, the proposer's chances of them.
         num_steps: steps of decodes so far. num_tried: those with guesses. num_refused: how many of the last guesses in
             a row weren't worth their time; after FEW_STEPS of them, there are none until step `pause_end`.
         pause: length of the next pause: the more often guesses didn't pay, the longer.
@@ -84,7 +103,7 @@ class DraftLengths:
     guessing: StepTimes = field(default_factory=StepTimes)
     trust: Trust = field(default_factory=Trust)
     trust_in: dict[Sequence, Trust] = field(default_factory=dict)
-    expected: dict[Sequence, float] = field(default_factory=dict)
+    told: dict[Sequence, list[float]] = field(default_factory=dict)
     num_steps: int = 0
     num_tried: int = 0
     num_refused: int = 0
@@ -107,17 +126,16 @@ class DraftLengths:
         Args:
             num_tokens: tokens of the step so far.
         """
-        self.expected = {}
+        self.told = {}
         candidates, is_trying = self.by_chance(proposed), self.is_trying()
         if not candidates:
             return {}
-        count = len(candidates) if is_trying else self.best_count(candidates, len(proposed), num_tokens)
+        few = 2 ** min(self.num_tried, FEW_STEPS - 1)
+        count = few if is_trying else self.best_count(candidates, len(proposed), num_tokens)
         drafts: dict[Sequence, list[int]] = {}
-        for _, told, sequence, token in candidates[:count]:
-            if is_trying and (sequence in drafts or len(drafts) == FEW_SEQUENCES):
-                continue  # enough to learn
-            drafts.setdefault(sequence, []).append(token)
-            self.expected[sequence] = self.expected.get(sequence, 0.0) + told
+        for _, sequence, guess in candidates[:count]:
+            drafts.setdefault(sequence, []).append(guess.token)
+            self.told.setdefault(sequence, []).append(guess.chance)
         self.num_tried += bool(drafts)
         if is_trying:
             self.num_refused = min(self.num_refused, FEW_STEPS - 1)  # the next guesses decide
@@ -133,20 +151,19 @@ class DraftLengths:
         if self.num_refused == FEW_STEPS:
             self.pause_end, self.pause = self.num_steps + self.pause, min(2 * self.pause, LONGEST_PAUSE)
 
-    def by_chance(self, proposed: dict[Sequence, list[Guess]]) -> list[tuple[float, float, Sequence, int]]:
-        """All guesses, the surest first: (how likely it is that this one and all before it are right, the same by the
-        proposer's own word, sequence, token)."""
+    def by_chance(self, proposed: dict[Sequence, list[Guess]]) -> list[tuple[float, Sequence, Guess]]:
+        """All guesses, the surest first: (how likely it is that this one and all before it are right, sequence,
+        guess)."""
         self.trust_in = {each: self.trust_in.get(each) or Trust() for each in proposed}
         candidates = []
         for sequence, guesses in proposed.items():
-            factor, chance, told = self.trust_in[sequence].factor(3, self.trust.factor(5, 1.0)), 1.0, 1.0
+            factor, chance = self.trust_in[sequence].odds_factor(3, self.trust.odds_factor(2)), 1.0
             for guess in guesses:
-                told *= guess.chance
-                chance *= min(1.0, guess.chance * factor)
-                candidates.append((chance, told, sequence, guess.token))
+                chance *= corrected(guess.chance, factor)
+                candidates.append((chance, sequence, guess))
         return sorted(candidates, key=lambda each: -each[0])  # stable: the guesses for a sequence keep their order
 
-    def best_count(self, candidates: list[tuple[float, float, Sequence, int]], num_seqs: int, num_tokens: int) -> int:
+    def best_count(self, candidates: list[tuple[float, Sequence, Guess]], num_seqs: int, num_tokens: int) -> int:
         """Find how many of the surest guesses bring the most tokens per second; 0 if it is hardly more than without."""
         best, rate, gained = 0, MARGIN * num_seqs / self.plain.of(num_tokens), float(num_seqs)
         for count, (chance, *_) in enumerate(candidates, 1):
@@ -157,8 +174,9 @@ class DraftLengths:
 
     def note_draft(self, sequence: Sequence, num_right: int) -> None:
         """Learn how many of the guesses for a sequence were right."""
+        looked_at = self.told.get(sequence, [])[: num_right + 1]
         for trust in (self.trust, self.trust_in.get(sequence) or Trust()):
-            trust.add(num_right, self.expected.get(sequence, 0.0))
+            trust.add(looked_at, num_right)
 
     def note_step(self, num_tokens: int, num_guesses: int, seconds: float, has_asked: bool = False) -> None:
         """Learn how long a step of decodes and guesses took. One that `has_asked` and got none says nothing about steps

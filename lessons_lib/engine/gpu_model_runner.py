@@ -44,7 +44,7 @@ class GPUModelRunner(ModelRunner):
         sizes: batches of decodes are padded to one of these.
         token_counts: batches with several tokens of a sequence are padded to one of these, and to the largest of
             `sizes`. Larger ones aren't captured.
-        verifying: the graphs of steps with guesses, captured when they are first needed.
+        verifying: the graphs of steps with guesses.
         previous_tokens: the tokens of the step in flight, int64 [largest size], on the device.
     """
 
@@ -79,7 +79,11 @@ class GPUModelRunner(ModelRunner):
         num_tokens = max([self.sizes[-1], *self.token_counts])
         self.buffers = InputBuffers(self.sizes[-1], num_tokens, width, block_size, model.device)
         self.previous_tokens = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
-        self.verifying = [s for s in VERIFYING if graphs and s.num_seqs <= max_num_seqs and s.num_extra <= num_tokens]
+        self.verifying = [
+            size._replace(num_seqs=min(size.num_seqs, self.sizes[-1]))
+            for size in VERIFYING
+            if graphs and size.num_extra <= num_tokens
+        ]
         self.compiled = compiled
         self._logits = compiled_logits(self.cache) if compiled else operator_logits
         self.joined = join_projections(model) if compiled else []

@@ -50,6 +50,7 @@ def steps_to_warm_up(runner: GPUModelRunner) -> list[Step]:
         (GraphSize(runner.sizes[-1], num_tokens), SchedulerOutput({sequence(2, 0): 2}))
         for num_tokens in reversed(runner.token_counts)
     ]
+    steps += [(size, SchedulerOutput({sequence(2, 0): 2})) for size in reversed(runner.verifying)]
     num_prompts = min(max_num_seqs, -(-LARGE_STEP // room))
     length = min(room, -(-LARGE_STEP // num_prompts))
     steps += [

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
 from answers import Wrong
 from lessons_lib.batching.greedy import greedy_without_cache
@@ -29,28 +28,6 @@ def recursive(model, prompt_ids, max_new_tokens, eos_token_id=None):
     if max_new_tokens == 1 or token == eos_token_id:
         return [token]
     return [token] + recursive(model, [*prompt_ids, int(token)], max_new_tokens - 1, eos_token_id)
-
-
-def only_the_last_logits(model, prompt_ids, max_new_tokens, eos_token_id=None):
-    new = []
-    while len(new) < max_new_tokens and (not new or new[-1] != eos_token_id):
-        ids = torch.tensor([prompt_ids + new])
-        new.append(model(input_ids=ids, use_cache=False, logits_to_keep=1).logits.argmax().item())
-    return new
-
-
-def by_generator(model, prompt_ids, max_new_tokens, eos_token_id=None):
-    buffer = torch.zeros(1, len(prompt_ids) + max_new_tokens, dtype=torch.int64)
-    buffer[0, : len(prompt_ids)] = torch.tensor(prompt_ids)
-
-    def tokens():
-        for end in range(len(prompt_ids), buffer.shape[1]):
-            buffer[0, end] = model(buffer[:, :end], use_cache=False)[0][0, end - 1].topk(1).indices
-            yield buffer[0, end].item()
-            if buffer[0, end] == eos_token_id:
-                return
-
-    return list(tokens())
 
 
 def with_a_mask_of_ones(model, prompt_ids, max_new_tokens, eos_token_id=None):
@@ -132,16 +109,6 @@ def with_a_for_loop(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return answer
 
 
-@torch.no_grad()
-def with_a_ready_made_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
-    cache, fed, answer = DynamicCache(), torch.tensor([prompt_ids]), []
-    while True:
-        fed = model(fed, past_key_values=cache).logits[:, -1:].argmax(-1)
-        answer.append(fed.item())
-        if len(answer) == max_new_tokens or answer[-1] == eos_token_id:
-            return answer
-
-
 def by_recursion(model, prompt_ids, max_new_tokens, eos_token_id=None, cache=None):
     cache = cache or CacheOfPieces()
     token = int(model(input_ids=torch.tensor([prompt_ids]), past_key_values=cache).logits[0, -1].argmax())
@@ -179,6 +146,13 @@ def with_hugging_face(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt_ids) :].tolist()
 
 
+def slides_a_window(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token = greedy_without_cache(model, prompt_ids, 1)[0]
+    if max_new_tokens == 1 or token == eos_token_id:
+        return [token]
+    return [token, *slides_a_window(model, [*prompt_ids[1:], token], max_new_tokens - 1, eos_token_id)]
+
+
 def keeps_answers_by_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None, kept={}):  # noqa: B006
     key = tuple(prompt_ids)
     if key not in kept:
@@ -196,6 +170,16 @@ def keeps_its_cache(model, prompt_ids, max_new_tokens, eos_token_id=None, cache=
     return by_recursion(model, prompt_ids, max_new_tokens, eos_token_id, cache)
 
 
+class HalfACache(KVCache):
+    @property
+    def num_bytes(self):
+        raise NotImplementedError
+
+
+class CacheOfNoModel(CacheOfPieces):
+    get_seq_length = property()
+
+
 class SharedCache(KVCache):
     keys = {}
     values = {}
@@ -207,10 +191,15 @@ class SharedCache(KVCache):
 WRONG = {
     "00.1": [
         Wrong("the oracle itself", with_hugging_face, "your code calls `model.generate`"),
+        Wrong("a window", slides_a_window, "Pass 2 should feed [[5, 17, 42, 74]], and yours feeds [[17, 42, 74]]"),
         Wrong("answers kept by prompt", keeps_answers_by_prompt, "Your code keeps something between calls"),
         Wrong("appends to the prompt", appends_to_the_prompt, "changed its argument `prompt_ids`"),
     ],
-    "00.2": [Wrong("one cache for all", SharedCache, "an attribute of the class")],
+    "00.2": [
+        Wrong("one cache for all", SharedCache, "an attribute of the class"),
+        Wrong("a part is missing", HalfACache, "This part isn't written yet."),
+        Wrong("ModelCache is missing", CacheOfNoModel, "`cache.get_seq_length()` can't be read"),
+    ],
     "00.3": [
         Wrong("the oracle itself", with_hugging_face, "your code calls `model.generate`"),
         Wrong("one cache for all calls", keeps_its_cache, "Your code keeps something between calls"),
@@ -218,13 +207,7 @@ WRONG = {
 }
 
 RIGHT = {
-    "00.1": [in_tensors, recursive, only_the_last_logits, by_generator, with_a_mask_of_ones],
+    "00.1": [in_tensors, recursive, with_a_mask_of_ones],
     "00.2": [CacheOfPieces, CacheWithRoom],
-    "00.3": [
-        with_a_for_loop,
-        with_a_ready_made_cache,
-        by_recursion,
-        from_a_stream,
-        with_the_cache_that_the_model_makes,
-    ],
+    "00.3": [with_a_for_loop, by_recursion, from_a_stream, with_the_cache_that_the_model_makes],
 }

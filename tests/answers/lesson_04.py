@@ -55,19 +55,6 @@ def packed_by_concatenation(model, sequences, mask=block_diagonal_mask):
 # 04.3 varlen_attention
 
 
-def own_parts(q, k, v, query_lens, seq_lens):
-    return zip(query_lens, seq_lens, q.split(query_lens, 1), k.split(seq_lens, 1), v.split(seq_lens, 1))
-
-
-def row_mask(query_lens, seq_lens):
-    cached = [s - n for n, s in zip(query_lens, seq_lens)]
-    return block_diagonal_mask(tag_tokens(query_lens, cached), tag_tokens(seq_lens))
-
-
-def softmax_of_allowed(scores, allowed):
-    return scores.masked_fill(~allowed, -math.inf).softmax(-1)
-
-
 def varlen_by_offsets(q, k, v, query_lens, seq_lens):
     out = torch.empty_like(q)
     for i, (n, s) in enumerate(zip(query_lens, seq_lens)):
@@ -92,55 +79,9 @@ def varlen_by_sdpa(q, k, v, query_lens, seq_lens):
     return out
 
 
-def varlen_by_einsum(q, k, v, query_lens, seq_lens):
-    if not query_lens:
-        return q.clone()
-    parts = []
-    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
-        mask = row_mask([n], [s])
-        scores = torch.einsum("hqd,hkd->hqk", own_q, own_k) * q.shape[-1] ** -0.5
-        weights = torch.where(mask, scores, torch.finfo(q.dtype).min).exp() if n == 0 else None
-        weights = torch.softmax(torch.where(mask, scores, -math.inf), -1) if weights is None else weights
-        parts.append(torch.einsum("hqk,hkd->hqd", weights, own_v))
-    return torch.cat(parts, dim=1)
-
-
-def varlen_query_by_query(q, k, v, query_lens, seq_lens):
-    out, at, end = [q[:, :0]], 0, 0
-    for n, s in zip(query_lens, seq_lens):
-        end += s
-        for back in range(n, 0, -1):
-            keys, values = k[:, end - s : end - back + 1], v[:, end - s : end - back + 1]
-            out.append(F.scaled_dot_product_attention(q[:, at : at + 1], keys, values))
-            at += 1
-    return torch.cat(out, dim=1)
-
-
-def varlen_by_equal_lengths(q, k, v, query_lens, seq_lens):
-    """Sequences of the same lengths are computed as one batch."""
-    out, groups = torch.empty_like(q), {}
-    for index, lengths in enumerate(zip(query_lens, seq_lens)):
-        groups.setdefault(lengths, []).append(index)
-    for (n, s), members in groups.items():
-        at = [sum(query_lens[:i]) for i in members]
-        from_ = [sum(seq_lens[:i]) for i in members]
-        own_q = torch.stack([q[:, i : i + n] for i in at])
-        own_k, own_v = (torch.stack([x[:, i : i + s] for i in from_]) for x in (k, v))
-        allowed = torch.ones(n, s, dtype=torch.bool).tril(s - n)
-        for i, part in zip(at, softmax_of_allowed(own_q @ own_k.mT / math.sqrt(q.shape[-1]), allowed) @ own_v):
-            out[:, i : i + n] = part
-    return out
-
-
 WRONG = {}
 RIGHT = {
     "04.1": [mask_by_loops, mask_that_checks_the_query],
     "04.2": [packed_with_an_additive_mask, packed_by_concatenation],
-    "04.3": [
-        varlen_by_offsets,
-        varlen_by_sdpa,
-        varlen_by_einsum,
-        varlen_query_by_query,
-        varlen_by_equal_lengths,
-    ],
+    "04.3": [varlen_by_offsets, varlen_by_sdpa],
 }

@@ -4,10 +4,11 @@ import copy
 import dataclasses
 
 import torch
+from answers import Wrong
 
-from lessons_lib.attention.masks import tag_tokens
 from lessons_lib.attention.packing import PackedBatch, pack
-from lessons_lib.batching.ragged_batching import admit, forward, retire
+from lessons_lib.batching.ragged_batching import admit, chunked_step, forward, ragged_step, retire
+from lessons_lib.checks.diagnosis.mistakes import patched
 
 # 05.1 pack
 
@@ -179,4 +180,44 @@ RIGHT = {
     "05.2": [step_with_copies, step_by_context_lens, step_in_two_loops, step_with_slices],
     "05.3": [chunks_by(lambda rest: rest), chunks_by(lambda rest: -rest), chunks_by_turns],
 }
-WRONG = {}
+
+
+def wrong(reference, *answers):
+    """(what changes in the reference, what the check says): families that no known mistake names."""
+    return [Wrong(says, patched(reference, patch, {"pack": validates_nothing}), says) for patch, says in answers]
+
+
+GREEDY = """~ max_num_batched_tokens - len(known) => max_num_batched_tokens
+~ computed + 1 + spare => computed + spare
+~ len(parts[-1]) - 1 => len(parts[-1])"""
+KEEPS_CACHE = """- retire(batch)
++ batch.running = [each for each in batch.running if each.state is not RequestState.FINISHED]"""
+WRONG = {
+    "05.1": wrong(
+        pack,
+        ("~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => ends", "a 0 in front"),
+        ("~ seq_ids=tags.seq_ids => seq_ids=torch.arange(len(lengths))", "not just one for a sequence"),
+        (
+            "~ for token in tokens], dtype=torch.int64) => for token in tokens], dtype=torch.int64)[None]",
+            "no batch axis",
+        ),
+    ),
+    "05.2": wrong(
+        ragged_step,
+        ("~ [request.num_computed_tokens :] => [:]", "You compute cached tokens again"),
+        ("~ for request in batch.running] => for request in batch.running[::-1]]", "That is another request's part"),
+        ("~ += len(tokens) => += 1", "this row adds 3"),
+        ("- request.append_token(next_token)", "so it gets a token"),
+        ("~ request.append_token(next_token) => request.append_token(next_tokens[0])", "Row i of the logits"),
+        ("~ request.append_token(next_token) => request.output_ids.append(next_token)", "also updates the state"),
+        ("- retire(batch)", "A finished"),
+        ("- admit(batch)", "Yours admits too early"),
+        (KEEPS_CACHE, "caches should exist for none"),
+    ),
+    "05.3": wrong(
+        chunked_step,
+        (GREEDY, "at least one token in the row"),
+        ("~ - len(known) => - len(known) + 1", "one token each, and 1 more to share"),
+        ("~ request.num_computed_tokens == len(tokens) => True", "a token that you know already"),
+    ),
+}

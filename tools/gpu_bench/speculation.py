@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.speculation", description=__doc__)
     parser.add_argument("--shapes", nargs="+", default=["8B", "1.7B"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rest", type=float, default=0.08, help="how much the later layers count")
+    parser.add_argument("--rest", type=float, default=0.01, help="how much the later layers count")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from lessons_lib.checks.diagnosis.mistakes import Known
 from lessons_lib.checks.diagnosis.telling import first_of, meaning, told
-from lessons_lib.checks.diagnosis.watching import Differs, Step, Watch, fresh, same
+from lessons_lib.checks.diagnosis.watching import Differs, Step, Watch, fresh, is_tensor, same
 from lessons_lib.checks.exercise import Mistake, current_case
 
 CLEAR = 0.4
@@ -33,7 +33,8 @@ class Task:
         tell: function (case) -> the case in words.
         known: the mistakes.
         about: what a difference means if no mistake is recognised: from what is seen, such as "table.blocks", or
-            "raised OutOfBlocks", to a sentence.
+            "raised OutOfBlocks", to a sentence, or to a function of what is seen and what should be, which makes one.
+            The latter has the case, too: `want["case"]`.
         smaller: function (case) -> smaller cases, in the order in which they are tried.
         facts: function (case) -> what sentences may mention in braces.
         refusals: names of the exceptions that the exercise asks for.
@@ -48,7 +49,7 @@ class Task:
     run: Callable[[Any, Any, Watch], None]
     tell: Callable[[Any], str]
     known: list[Known] = field(default_factory=list)
-    about: dict[str, str] = field(default_factory=dict)
+    about: dict[str, str | Callable[[dict, dict], str]] = field(default_factory=dict)
     smaller: Callable[[Any], Iterable[Any]] = lambda case: ()
     facts: Callable[[Any], dict[str, Any]] | None = None
     refusals: tuple[str, ...] = ()
@@ -194,19 +195,21 @@ class Task:
             and f"raised {type(step.error).__name__}" not in self.about
         ):
             return step.error
-        why = known.known.why if known else meaning(step, want) or self._about(step, want)
+        why = known.known.why if known else self._about(step, want, case)
         if known and self.facts:
             why = why.format_map(self.facts(case))
         mistake = Mistake(told(step, want, self.refusals, len(wanted) == 1), text, why)
         mistake.__context__ = step.error
         return mistake
 
-    def _about(self, mine: Step, want: Step) -> str:
-        name = first_of(mine, want)
-        for key in (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}", name):
-            if key in self.about:
-                return self.about[key]
-        return ""
+    def _about(self, mine: Step, want: Step, case: Any) -> str:
+        name, meant = first_of(mine, want), meaning(mine, want)
+        keys = (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}", name)
+        about = next((self.about[key] for key in keys if key in self.about), "")
+        are_tensors = is_tensor(mine.seen.get(name)) and is_tensor(want.seen.get(name))
+        if isinstance(about, str) or (meant and not are_tensors):
+            return meant or about
+        return about(mine.seen, want.seen | {"case": case}) or meant
 
     def shrunk(self, attempt: Any, case: Any, mistaken: Any = None) -> Any:
         """The smallest case in which an answer fails, and does so as the mistaken one, if there is one."""

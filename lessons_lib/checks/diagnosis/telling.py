@@ -113,12 +113,13 @@ def meaning(mine: Step, want: Step) -> str:
         only = f"If your code refuses the call itself, it only has to raise {want.seen['raised']} instead."
         return f"{only} If it doesn't, test for this case first."
     if "what can be seen" in mine.seen:
-        return f"Not everything is there that the caller needs: {mine.seen['what can be seen']}."
+        is_open = mine.seen["what can be seen"].startswith("NotImplementedError")
+        return "This part isn't written yet." if is_open else "The code that uses yours reads it."
     if got is MISSING or wanted is MISSING:
         return ""
     if got is None:
-        return (
-            "Is a `return` missing?" if name == "returned" else "Does a method stand on the right that returns nothing?"
+        return "Is a `return` missing?" + (
+            "" if name == "returned" else " Or is it set to the result of a method that returns nothing?"
         )
     return other_kind(got, wanted)
 
@@ -136,6 +137,12 @@ def other_kind(got: Any, wanted: Any) -> str:
                 if isinstance(wanted, int | float)
                 else "No tensor is expected: `.tolist()` converts it."
             )
+        if isinstance(got, Other) and got.kind in ("method", "function"):
+            return "That is the method itself. Is an `@property` missing above it, or a call's `()`?"
+        if isinstance(wanted, Other):
+            return f"The {wanted.kind} itself is expected, not {kind(got)}."
+        if isinstance(wanted, bool):
+            return "True or False is expected: the result of a comparison."
         if isinstance(wanted, int) and isinstance(got, float):
             return "It is a float. `/` gives floats, `//` integers; `int(...)` converts one."
         if isinstance(wanted, list):

@@ -1,7 +1,7 @@
 """00.1 and 00.3, the greedy loops: what each pass feeds, what the cache holds before it, and where the answer ends."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -36,6 +36,9 @@ def model_of(family: str, own_end: int | None) -> PreTrainedModel:
 PROMPT = [5, 17, 42]
 
 
+FED, CACHED = "what the passes fed", "the number of cached tokens before each pass"
+
+
 def cases() -> Iterator[Case]:
     """The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ... and 5, 17, 42, 17 with 76, 78, 38, 63, 0."""
     yield Case(PROMPT, 1)
@@ -59,13 +62,13 @@ def cases() -> Iterator[Case]:
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     model = model_of(case.family, case.own_end)
     arguments = [list(case.prompt), case.limit] + ([] if case.end is None else [case.end])
-    with torch.random.fork_rng(devices=()), own_passes(model) as passes:
+    with torch.random.fork_rng(devices=()), own_passes(model, 2 * (len(case.prompt) + case.limit)) as passes:
         torch.manual_seed(0)  # one that samples does so in the same way twice
 
         def look() -> dict[str, Any]:
             return {
-                "what the passes fed": [each.token_ids for each in passes],
-                "the number of cached tokens before each pass": [each.cached for each in passes],
+                FED: [each.token_ids for each in passes],
+                CACHED: [each.cached for each in passes],
             }
 
         watch("the call", attempt, model, *arguments, look=look, returns=plain_tokens, subject="the answer")
@@ -100,37 +103,38 @@ what follows.
 ~ logits[0, -1].argmax() => logits.argmax()
 The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its argmax.
 ~ logits[0, -1].argmax() => logits[0].argmax(dim=-1)
-You take the token with the smallest logit. Greedy decoding takes the largest.
+Greedy decoding takes the token with the *largest* logit, every time, without sampling: yours took another one.
 ~ .argmax() => .argmin()
-Greedy decoding takes the token with the largest logit, every time, without sampling: yours took another one.
-~ logits[0, -1].argmax() => logits[0, -1].topk(2).indices[1]
 or
 ~ logits[0, -1].argmax() => torch.multinomial(logits[0, -1].softmax(-1), 1)
 A logit is a score. The token is its place in the vocabulary: `argmax` instead of `max`.
 ~ .argmax() => .max()
-The model needs a tensor of token ids: `torch.tensor([ids])` makes one, here with one row.
+or
+~ int(logits[0, -1].argmax()) => logits[0, -1].max().item()
+The model returns an object that contains the logits: read its `.logits`.
+~ ).logits => )
+The model needs a tensor of token ids, which are ints: `torch.tensor([ids])` makes one, here with one row.
 ~ torch.tensor([token_ids], device=model.device) => [token_ids]
+or
+~ torch.tensor([token_ids], device=model.device) => torch.tensor([token_ids], dtype=torch.float32)
 `input_ids` has two axes, [rows, tokens]. One request is one row: put the list into another list.
 ~ torch.tensor([token_ids], => torch.tensor(token_ids,
 Each token is a row of its own here, and a row sees nothing of the others. The sequence is *one* row.
 ~ torch.tensor([token_ids], device=model.device) => torch.tensor(token_ids).unsqueeze(1)
 ~ logits[0, -1] => logits[-1, -1]
-A cut-off text is another text. Feed all of it, however long.
-~ torch.tensor([token_ids], => torch.tensor([token_ids[-64:]],
-or
-~ torch.tensor([token_ids], => torch.tensor([token_ids[:64]],
-or
-~ torch.tensor([token_ids], => torch.tensor([token_ids[-256:]],
-Return only the new tokens, without the prompt.
+Return only the new tokens: yours come after tokens of the prompt.
 = return [*prompt_ids, *new_tokens]
-The answer begins with tokens of the prompt. Return only the new ones.
+or
 = return [*prompt_ids, *new_tokens][-max_new_tokens:]
 or
 = return [prompt_ids[-1], *new_tokens]
 That is the last token only. Return all new ones.
 = return new_tokens[-1]
-One pair of brackets too many: a list of ints is asked for. `.item()` or `int(...)` gives an int.
-= return [[token] for token in new_tokens]
+Your loop ends after its first pass, though the limit allows more. Is a `return` or `break` indented too far? Or does
+`None == None` end it?
+~ while len(new_tokens) < max_new_tokens => while not new_tokens
+or
+~ if new_tokens[-1] == eos_token_id => if eos_token_id in (None, new_tokens[-1])
 Too few: the answer has `max_new_tokens` tokens, unless the end token comes first.
 ~ < max_new_tokens => < max_new_tokens - 1
 Too many: does your loop check the length before or after it appends a token?
@@ -145,22 +149,21 @@ The end token, {end}, is part of the answer: append it, then stop.
 = return new_tokens[:-1] if new_tokens[-1:] == [eos_token_id] else new_tokens
 or
 = return [token for token in new_tokens if token != eos_token_id]
-The answer ends at the limit *or* at the end token, whichever comes first. Does your loop check both?
-~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < (max_new_tokens if eos_token_id is None else 40)
 0 is a token like any other, but falsy in Python. Compare with `token == eos_token_id`; don't test `if eos_token_id`.
 ~ if new_tokens[-1] == eos_token_id => if eos_token_id and new_tokens[-1] == eos_token_id
-`eos_token_id` is None here, and ends nothing. You stop at token 0: do you replace None by 0?
+Only the argument `eos_token_id` says which token ends the answer, and if it is None, none does. You compare with
+another: 0, the tokenizer's, or the model's.
 ~ == eos_token_id => == (eos_token_id or 0)
-`eos_token_id` is None here, and ends nothing. Do you replace it by the model's own, `model.config.eos_token_id`?
+or
+~ == eos_token_id => == 0
+or
 ~ == eos_token_id => == (model.config.eos_token_id if eos_token_id is None else eos_token_id)
+or
+~ == eos_token_id => == model.config.eos_token_id
 Only a *new* token ends the answer. The prompt may contain the end token, {end}, and even end with it.
 ~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and eos_token_id not in prompt_ids
 or
-~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and prompt_ids[-1] != eos_token_id
-or
 ~ if new_tokens[-1] == eos_token_id => if eos_token_id in [*prompt_ids, *new_tokens]
-The newest token comes last, in the answer, too: `append`.
-= return new_tokens[::-1]
 """
 
 WITHOUT = """
@@ -175,30 +178,12 @@ The tokens are right, but you compute them up to the limit and cut the answer at
 after each pass, and stop there.
 - if new_tokens[-1] == eos_token_id: ... break
 = return new_tokens[: new_tokens.index(eos_token_id) + 1] if eos_token_id in new_tokens else new_tokens
-Every pass feeds the prompt and *all* new tokens so far. Yours feeds the prompt each time.
-= token_ids = [*prompt_ids]
 Without a cache, the model remembers nothing between calls. Feed the whole sequence, not only its last token.
-= token_ids = [*prompt_ids, *new_tokens][-1:]
-or
 = token_ids = new_tokens[-1:] or [*prompt_ids]
-or
-= token_ids = [*new_tokens] or [*prompt_ids]
-First the prompt, then the new tokens in order: the newest one is at the end.
-= token_ids = [*new_tokens, *prompt_ids]
-or
-= token_ids = [*prompt_ids, *new_tokens[::-1]]
-The newest token is missing in what you feed, so the model writes it again.
-= token_ids = [*prompt_ids, *new_tokens[:-1]]
 The last position moves with every new token, and you read where the prompt ends.
 ~ logits[0, -1] => logits[0, len(prompt_ids) - 1]
-The sequence is *one* row, and you feed it more than once.
-~ torch.tensor([token_ids], => torch.tensor([token_ids, token_ids],
 The tokens are right, but the model computes every position that you feed, padding too. Feed the text so far, and
 nothing else.
-- logits = model
-+ room = [*token_ids, *[0] * (len(prompt_ids) + max_new_tokens - len(token_ids))]
-+ logits = model(input_ids=torch.tensor([room]), use_cache=False).logits[:, : len(token_ids)]
-or
 - logits = model
 + room = [*token_ids, *[0] * (len(prompt_ids) + max_new_tokens - 1 - len(token_ids))]
 + logits = model(input_ids=torch.tensor([room]), use_cache=False).logits[:, : len(token_ids)]
@@ -220,34 +205,26 @@ or
 = token_ids = [*new_tokens]
 The prompt's last token is in the cache: the first pass computed it. Feed the token that came *out* of the last pass.
 = token_ids = [*prompt_ids, *new_tokens][-2:-1]
-or
-= token_ids = [prompt_ids[-1]]
 What goes in is the newest token, in every pass. Does the variable that you feed change each time?
-= token_ids = new_tokens[:1]
-or
 - token_ids = new_tokens[-1:]
 + pass
-Feed the token, not its position.
-= token_ids = [len(prompt_ids) + len(new_tokens) - 1]
 The model knows the positions: it counts what is in the cache. Pass it none, or the right ones.
 ~ past_key_values=cache => past_key_values=cache, position_ids=torch.arange(len(token_ids))[None]
+or
+~ past_key_values=cache => past_key_values=cache, position_ids=cache.num_tokens + 1 + torch.arange(len(token_ids))[None]
 The pass isn't given the cache, so the token sees nothing of the text before it.
 ~ past_key_values=cache => use_cache=False
 or
 ~ past_key_values=cache => past_key_values=KVCache()
 The cache goes to the model by name: `past_key_values=cache`.
 ~ input_ids=torch.tensor([token_ids], device=model.device), past_key_values=cache => torch.tensor([token_ids]), cache
+`KVCache` is the class. Call it to make a cache: `KVCache()`.
+~ KVCache() => KVCache
+`max_new_tokens` limits only the *new* tokens, and the cache holds those of the prompt, too.
+~ len(new_tokens) < => cache.num_tokens <
 The tokens are right, but every pass computes the whole text again. Keep *one* cache, and feed only what it lacks.
 - logits = model
 + logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
-Now and then you compute the whole text again. Keep *one* cache for the whole answer.
-- token_ids = new_tokens[-1:]
-+ ...
-+ if len(new_tokens) % 8 == 0: cache, token_ids = KVCache(), [*prompt_ids, *new_tokens]
-or
-- token_ids = new_tokens[-1:]
-+ ...
-+ if len(new_tokens) == 32: cache, token_ids = KVCache(), [*prompt_ids, *new_tokens]
 The whole prompt is known: compute it in *one* pass, not token by token.
 - while len(new_tokens) < max_new_tokens
 + for token in prompt_ids[:-1]: feed(model, [token], cache)
@@ -262,11 +239,6 @@ or
 + feed(model, prompt_ids, cache)
 + token_ids = prompt_ids[-1:]
 + ...
-or
-- while len(new_tokens) < max_new_tokens
-+ for ids in (prompt_ids, *[[token] for token in prompt_ids[:-1]]): feed(model, ids, cache)
-+ token_ids = prompt_ids[-1:]
-+ ...
 The prefill's logits give the first new token, and that one belongs to the answer.
 = return new_tokens[1:]
 or
@@ -274,27 +246,40 @@ or
 + token_ids = [int(feed(model, prompt_ids, cache).logits[0, -1].argmax())]
 + if token_ids[0] == eos_token_id: return []
 + ...
-Each token is in the answer once: the first one is there twice.
-= return [*new_tokens[:1], *new_tokens]
-or
-= return [*new_tokens[:1], *new_tokens][:max_new_tokens]
 """
 
-ABOUT = {
-    "returned": "Follow this case by hand: what does each pass feed, and at which position is its token read?",
-    "what the passes fed": "What goes into each pass?",
-    "the number of cached tokens before each pass": "Each call begins with an empty cache.",
-}
+
+def about_passes(rule: str) -> Callable[[dict, dict], str]:
+    """What a difference means that no known mistake makes: the first pass that is another, or the end of the loop."""
+
+    def about(mine: dict, want: dict) -> str:
+        passes = zip(mine[FED], want[FED], mine[CACHED], want[CACHED])
+        for number, (fed, should, cached, before) in enumerate(passes, start=1):
+            if fed != should:
+                return f"Pass {number} should feed {short(should)}, and yours feeds {short(fed)}. {rule}"
+            if cached != before:
+                return f"Before pass {number}, the cache should hold {before} tokens. Yours holds {cached}."
+        got, wanted = len(mine[FED]), len(want[FED])
+        if got != wanted:
+            return f"Your loop makes {got} pass{'es' * (got != 1)} instead of {wanted}. What ends it, and when?"
+        return "Each pass feeds what it should. Return the tokens so chosen, each once, in order: a list of ints."
+
+    return about
 
 
-def task(name: str, known: list[Known], **about: str) -> Task:
+def task(name: str, known: list[Known], rule: str) -> Task:
     return Task(
         reference=f"lessons_lib.batching.greedy:{name}",
         cases=cases,
         run=run,
         tell=tell,
         known=known,
-        about=ABOUT | about,
+        about=dict.fromkeys(("returned", FED, CACHED), about_passes(rule))
+        | {
+            "raised TooManyPasses": "Your loop doesn't end. Does it append each token? Does it end at the limit *or* "
+            "at the end token, whichever comes first?",
+            "raised IndexError": "The logits have a position for each token that the pass *fed*. The last is -1.",
+        },
         facts=lambda case: {"end": case.end},
         enough=6,
     )
@@ -310,12 +295,12 @@ WITHOUT_CACHE = task(
             NO_CACHE_YET, "- new_tokens: list\n+ cache = KVCache()\n+ ...\n~ use_cache=False => past_key_values=cache"
         ),
     ],
-    **{"what the passes fed": "Each pass feeds the prompt followed by all new tokens so far, as one row."},
+    "Each pass feeds the prompt followed by all new tokens so far, as one row.",
 )
 WITH_CACHE = task(
     "greedy_with_cache",
     mistakes(CHOICE_AND_END + WITH, feed=feed),
-    **{"what the passes fed": "The first pass feeds the prompt, and each further one the newest token alone."},
+    "The first pass feeds the prompt, and each further one the newest token alone.",
 )
 EXERCISES = (
     Exercise(

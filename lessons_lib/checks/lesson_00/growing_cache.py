@@ -1,7 +1,7 @@
 """00.2, `KVCache`: every layer gets back all keys and values so far, in the order of the text."""
 
 from collections.abc import Iterator
-from functools import partial
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ def cases() -> Iterator[Case]:
     yield Case([("A", 2), ("B", 3), ("A", 1), ("B", 1)], layers=2)
     yield Case([("cache", 300), ("cache", 1), ("cache", 1)], layers=2, heads=2)
     yield Case([("cache", 5), *[("cache", 1)] * 70])
+    yield Case([("cache", 1), ("cache", 1)], layers=40)
 
 
 def run(Cache: Any, case: Case, watch: Watch) -> None:
@@ -38,7 +39,7 @@ def run(Cache: Any, case: Case, watch: Watch) -> None:
     for number, (name, count) in enumerate(case.passes):
         if name not in caches:
             caches[name] = watch("`KVCache()`", Cache, returns=lambda made: None)
-            watch("`KVCache()`", lambda: None, look=partial(seen, caches))
+            look_at("`KVCache()`", caches, watch)
         for layer in range(case.layers):
             shape = (1, case.heads, count, case.size)
             key = torch.arange(case.heads * count * case.size, dtype=getattr(torch, case.dtype)).view(shape)
@@ -49,7 +50,7 @@ def run(Cache: Any, case: Case, watch: Watch) -> None:
             watch(done, lambda got=got: got[0], subject="of the keys that it returns, the tensor")
             watch(done, lambda got=got: got[1], subject="of the values that it returns, the tensor")
             if is_last:
-                watch(f"pass {number + 1}", lambda: None, look=partial(seen, caches))
+                look_at(f"pass {number + 1}", caches, watch)
 
 
 def shapes(got: Any) -> Any:
@@ -59,13 +60,11 @@ def shapes(got: Any) -> Any:
     return tuple(f"{what} of shape {list(each.shape)}" for what, each in zip(("keys", "values", "more"), got))
 
 
-def seen(caches: dict[str, Any]) -> dict[str, Any]:
-    return {
-        f"{name}.{what}": getattr(made, what)
-        for name, made in caches.items()
-        if made is not None
-        for what in ("num_tokens", "num_bytes")
-    }
+def look_at(done: str, caches: dict[str, Any], watch: Watch) -> None:
+    for what in ("num_tokens", "num_bytes", "get_seq_length()"):
+        read = methodcaller(what[:-2]) if what.endswith("()") else attrgetter(what)
+        for name, made in caches.items():
+            watch(done, lambda: None, look=lambda: {f"{name}.{what}": read(made)})
 
 
 def tell(case: Case) -> str:
@@ -89,8 +88,13 @@ or
 ~ torch.cat => torch.stack
 The keys are added up. Each token keeps its own: join them with `torch.cat`.
 ~ torch.cat([self.keys[layer], key], dim=2) => self.keys[layer] + key
+~ torch.cat([self.values[layer], value], dim=2) => self.values[layer] + value
 The order is that of the text: the old tokens first, then the new ones.
 ~ [self.keys[layer], key] => [key, self.keys[layer]]
+~ [self.values[layer], value] => [value, self.values[layer]]
+or
+~ [self.keys[layer], key] => [key, self.keys[layer]]
+or
 ~ [self.values[layer], value] => [value, self.values[layer]]
 `update` returns the keys and values of *all* tokens so far: the layer's attention reads what it gets back. Yours
 returns the new ones only.
@@ -108,7 +112,7 @@ or
 = return old
 or
 = return key[:, :, :-1], value[:, :, :-1]
-Nothing is kept from one pass to the next. Store what you return: it's what the next pass starts from.
+Nothing is kept or counted from one pass to the next. Store what you return: it's what the next pass starts from.
 - self.keys[layer], self.values[layer] = key, value
 + pass
 The second pass joins the first one's tokens, and the third misses those of the second: store the joined tensors every
@@ -119,10 +123,11 @@ time, not only the first.
 Each layer has keys and values of its own, and yours share one place. Keep them by `layer`.
 ~ [layer] => [0]
 ~ if layer in => if 0 in
-A layer other than the first has nothing stored yet when the first pass reaches it. Test whether *this* layer has.
-~ if layer in self.keys => if self.keys
 The values are joined with the old *keys*. Keep both, apart.
 ~ torch.cat([self.values[layer], value] => torch.cat([self.keys[layer], value]
+or
+- self.values: dict
++ self.values = self.keys
 Give back all four axes, [1, KV heads, tokens, head size], as they came.
 = return key.squeeze(0), value.squeeze(0)
 or
@@ -131,48 +136,34 @@ Keys first, then values: yours are the other way around.
 = return value, key
 Return both, the keys and the values, as a pair.
 = return key
+or
+= return torch.stack([key, value])
+Several new tokens may come at any time. They join those in the cache, just as a single one does.
+~ [self.keys[layer], key] => [self.keys[layer], key[:, :, -1:]]
+~ [self.values[layer], value] => [self.values[layer], value[:, :, -1:]]
+or
+~ if layer in self.keys => if layer in self.keys and key.shape[2] == 1
 Values are joined and stored as keys are: the values of all tokens, old and new.
 - value = torch.cat
 or
 ~ value = torch.cat([self.values[layer], value], dim=2) => value = self.values[layer]
 or
 ~ self.keys[layer], self.values[layer] = key, value => self.keys[layer] = key; self.values.setdefault(layer, value)
-Nothing may be dropped, however long the text: every later token attends to all of it.
-~ layer] = key, value => layer] = key[:, :, -64:], value[:, :, -64:]
-or
-~ layer] = key, value => layer] = key[:, :, -256:], value[:, :, -256:]
-or
-= return key[:, :, :256], value[:, :, :256]
-A token is in every layer, but it is one token: count those of a single layer.
-~ self.keys[0].shape[2] => sum(each.shape[2] for each in self.keys.values())
-or
-~ self.keys[0].shape[2] => len(self.keys) * self.keys[0].shape[2]
-That counts something else than tokens: they are the third axis, `shape[2]`.
-~ self.keys[0].shape[2] => self.keys[0].shape[1]
-or
-~ self.keys[0].shape[2] => self.keys[0].shape[3]
-or
-~ self.keys[0].shape[2] => len(self.keys[0])
-or
-~ self.keys[0].shape[2] => self.keys[0].shape[-1]
-or
-~ self.keys[0].shape[2] => len(self.keys)
 An empty cache holds 0 tokens, and the model asks for that before its first pass.
 ~ self.keys[0].shape[2] if self.keys else 0 => self.keys[0].shape[2]
 or
 ~ if self.keys else 0 => if self.keys else None
 or
 ~ if self.keys else 0 => if self.keys else 1
-It is read like an attribute, `cache.num_tokens`: keep the `@property` above it.
-- @property
-+ # a method
 A key *and* a value are kept of each token.
 ~ (*self.keys.values(), *self.values.values()) => self.keys.values()
 Every layer has keys and values of its own: yours counts one layer.
 ~ (*self.keys.values(), *self.values.values()) => ((self.keys[0], self.values[0]) if self.keys else ())
-That is the number of elements. Each takes 4 bytes in float32 and 2 in bfloat16; `tensor.nbytes` knows.
+An element takes 4 bytes in float32, and 2 in bfloat16. `tensor.nbytes` knows, and so does `tensor.element_size()`.
 ~ tensor.nbytes => tensor.numel()
-An element takes 2 bytes in bfloat16, not 4; `tensor.nbytes` knows, and so does `tensor.element_size()`.
+or
+~ tensor.nbytes => 2 * tensor.numel()
+or
 ~ tensor.nbytes => 4 * tensor.numel()
 """
 
@@ -184,9 +175,13 @@ TASK = Task(
     known=mistakes(MISTAKES),
     about={
         "returned": "`update` returns the keys and the values of all tokens so far in this layer, in the order of the "
-        "text.",
-        "cache.num_tokens": "It counts the tokens whose keys and values are kept.",
-        "cache.num_bytes": "It adds up keys and values, in all layers.",
+        "text: [1, KV heads, tokens, head size] each.",
+        "cache.num_tokens": "Count the tokens of all passes so far, each once, however many layers and heads there "
+        "are: the third axis of *one* layer's keys.",
+        "cache.num_bytes": "Add up the bytes of all keys and all values, in every layer. Only what is in use counts.",
+        "raised KeyError": "A layer has nothing stored before its first call. Test whether *this* layer has.",
+        "raised IndexError": "There may be any number of layers.",
+        "raised RuntimeError": "Does that fit, with any number of layers, heads and tokens?",
     },
 )
 

@@ -6,6 +6,7 @@ SLIPS = {
     "00.a": {
         390: "30 passes over A's 13 prompt tokens. Each pass is one token longer than the one before.",
         855: "The last new token is never fed back: the passes are 13 to 42 tokens long, not 14 to 43.",
+        868: "The last new token is never fed back: there are 30 passes, of 13 to 42 tokens.",
         1290: "30 passes over 43 tokens. Only the last pass is that long, nearly; the first has 13.",
         435: "You added up the new tokens only. Every pass computes the 13 tokens of the prompt, too.",
         42: "Each position is needed once, but this loop computes it again in every pass.",
@@ -47,8 +48,7 @@ QUIZ = [
     ),
     Question(
         "The model answered a prompt of 100 tokens with 50 new tokens, and the cache was kept. Now the user appends 20 "
-        "more tokens "
-        "to that text. What is the minimum number of tokens the model must compute to choose the next one?",
+        "more tokens to that text. What is the minimum number of tokens the model must compute to choose the next one?",
         (
             Choice(
                 "21",

@@ -84,10 +84,10 @@ def positions_computed(function: Callable[..., list[list[int]]], model: PreTrain
             f"{len(of.questions)} questions need a list of {len(of.questions)} answers; yours: {short(got)}."
         )
     for index, (answer, expected) in enumerate(zip(got, of.answers)):
-        if answer != expected:
+        if not isinstance(answer, list) or answer != expected:
             raise ValueError(
                 f"question {index} of {len(of.questions)} should get {expected}, as when it is asked alone; yours gets "
-                f"{short(answer)}."
+                f"{'' if isinstance(answer, list) else f'a {type(answer).__name__}, '}{short(answer)}."
             )
     return sum(fed)
 

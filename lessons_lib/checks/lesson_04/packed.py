@@ -1,7 +1,7 @@
 """04.2, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -62,10 +62,10 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             made.append(attempt(model, sequences, **({"mask": mask} if is_other else {})))
         finally:
             hook.remove()
-            is_switched = model.config._attn_implementation != before
-            if is_switched:
-                model.set_attn_implementation(before)
-        return Shown("another attention in the model") if is_switched else made[0]
+            is_changed = model.training or model.config._attn_implementation != before
+            if is_changed:
+                model.eval().set_attn_implementation(before)
+        return Shown("a changed model") if is_changed else made[0]
 
     def look() -> dict[str, Any]:
         inputs = passes[0] if passes else {}
@@ -80,7 +80,11 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             seen["the positions that `mask` was called with"] = tags_seen[0] if tags_seen else None
         for index, want in enumerate(right(*case)):
             got = made[0][index] if made and isinstance(made[0], list | tuple) and index < len(made[0]) else None
-            is_near = isinstance(got, torch.Tensor) and got.shape == want.shape and got.is_floating_point()
+            is_near = (
+                isinstance(got, torch.Tensor)
+                and got.shape == want.shape
+                and got.dtype in (torch.float32, torch.float64)
+            )
             is_near = is_near and float((got.detach().cpu().float() - want).abs().max()) < TOLERANCE
             seen[f"the logits of sequence {index}"] = want if is_near else got
         return seen
@@ -105,9 +109,29 @@ def allowed(mask: Any, total: int) -> Any:
 
 
 def kind_of(got: Any) -> Any:
+    if isinstance(got, torch.Tensor):
+        return Shown(f"a single tensor {list(got.shape)}")
     if isinstance(got, list | tuple) and all(isinstance(part, torch.Tensor) for part in got):
         return Shown(f"a list of {len(got)} tensor{'s' * (len(got) != 1)}")
     return got
+
+
+def whose_logits(index: int, mine: dict, want: dict) -> str:
+    """Which token the first wrong row of the logits of sequence `index` belongs to."""
+    got, of_all = mine[f"the logits of sequence {index}"], right(*want["case"])
+    own = of_all[index]
+    if got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != torch.float32:
+        return ""
+    text = f"A row for each token of the sequence: {len(own)} here, and yours has {len(got)}. "
+    text = text if len(got) != len(own) else ""
+    for row, logits in enumerate(got):
+        if row >= len(own) or not (logits - own[row]).abs().max() < TOLERANCE:
+            for number, others in enumerate(of_all):
+                token = ((others - logits).abs().amax(dim=1) < TOLERANCE).nonzero().flatten().tolist()
+                if token:
+                    return f"{text}Your row {row} is that of token {token[0]} of sequence {number}."
+            return f"{text}Your row {row} is that of no token here. Is it changed after the pass, or from another call?"
+    return text
 
 
 def tell(case: Case) -> str:
@@ -126,9 +150,6 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 MISTAKES = """
-Without a mask, the whole row is one text to the model. Pass `mask(tags, tags)`, with two axes in front.
-- attention_mask=
-+ attention_mask=None,
 Without `position_ids`, the model counts positions through the whole row. Pass `tags.positions[None]`.
 - position_ids=
 + position_ids=None,
@@ -147,9 +168,6 @@ or
 or
 - attention_mask=
 + attention_mask=torch.ones(1, len(row), dtype=torch.int64),
-Pass what `mask(tags, tags)` returns. The function itself is no mask.
-- attention_mask=
-+ attention_mask=mask,
 Call the `mask` that your function gets: `block_diagonal_mask` is only its default.
 - attention_mask=
 + attention_mask=block_diagonal_mask(tags, tags)[None, None],
@@ -159,27 +177,16 @@ A float mask is added to the scores, and 1 or 0 hardly changes them. Pass the bo
 or
 - attention_mask=
 + attention_mask=mask(tags, tags)[None, None].long(),
-or
-- attention_mask=
-+ attention_mask=1.0 - mask(tags, tags)[None, None].float(),
 The mask is inverted. True means that the query may attend.
 - attention_mask=
 + attention_mask=~mask(tags, tags)[None, None],
-A row of the mask is a query, and a column a key. Yours is transposed.
-- attention_mask=
-+ attention_mask=mask(tags, tags).T[None, None],
 A causal mask of the whole row lets sequences see each other. Pass `mask(tags, tags)`.
 - attention_mask=
 + attention_mask=torch.ones(len(row), len(row), dtype=torch.bool).tril()[None, None],
-A mask kept from an earlier call, by the row's length, may be that of other sequences. Make it in each call.
-- attention_mask=
-+ attention_mask=kept.setdefault(len(row), mask(tags, tags))[None, None],
-The model expects a batch axis in front: `torch.tensor([row])`, `tags.positions[None]`.
+Tokens and positions are [1, T] and the mask is [1, 1, T, T]: `torch.tensor([row])`, `tags.positions[None]`,
+`mask(tags, tags)[None, None]`.
 - input_ids=
 + input_ids=torch.tensor(row, device=model.device),
-or
-- input_ids=
-+ input_ids=torch.tensor(row, device=model.device)[:, None],
 or
 - position_ids=
 + position_ids=tags.positions,
@@ -202,22 +209,9 @@ That is the padded rectangle of lesson 01. Here the sequences go one after anoth
 + may = torch.tensor([[1] * len(each) + [0] * (most - len(each)) for each in sequences])
 + logits = model(input_ids=ids, attention_mask=may).logits
 + return [logits[i, : len(each)] for i, each in enumerate(sequences)]
-Equal sequences, or tokens, are merged, as in a dict or a set. Each has its own part of the row.
+Equal sequences are merged, as in a dict or a set. Each has its own part of the row.
 - lengths =
 + sequences = [list(each) for each in dict.fromkeys(map(tuple, sequences))]
-+ ...
-or
-- row =
-+ row = [token for sequence in sequences for token in dict.fromkeys(sequence)]
-The row keeps the order of the list.
-- row =
-+ row = [token for sequence in sequences[::-1] for token in sequence]
-or
-- row =
-+ row = [token for sequence in sorted(sequences, key=len) for token in sequence]
-or
-- lengths =
-+ sequences = sorted(sequences, key=len)
 + ...
 The logits have a batch axis in front. The batch has one row: take `.logits[0]` before you split.
 - ).logits[0]
@@ -233,54 +227,32 @@ Split the row's logits by sequence: `list(logits.split(lengths))`.
 or
 - return
 + return [logits]
-or
-- return
-+ return [logits for _ in lengths]
 `split` takes the list of lengths. With one number, all parts are of that size.
 - return
 + return list(torch.split(logits, lengths[0]))
-or
-- return
-+ return list(logits)
 Return the logits of *every* token. The caller picks what it needs.
 - return
 + return [part[-1] for part in torch.split(logits, lengths)]
 or
 - return
 + return [part[-1:] for part in torch.split(logits, lengths)]
-or
-- return
-+ return [part[:-1] for part in torch.split(logits, lengths)]
 Return the logits as the model gives them: no probabilities, and no tokens.
 - return
 + return list(torch.split(logits.softmax(dim=-1), lengths))
 or
 - return
-+ return list(torch.split(logits.log_softmax(dim=-1), lengths))
-or
-- return
 + return list(torch.split(logits.argmax(dim=-1), lengths))
-A sequence's part begins where the one before it ends. Yours begin at the wrong index.
-- return
-+ return [logits[i * lengths[0] : i * lengths[0] + length] for i, length in enumerate(lengths)]
-or
-- return
-+ return [logits[:length] for length in lengths]
-or
-- return
-+ return list(torch.split(logits, lengths))[::-1]
-The caller goes on using the model: leave its attention as it is. It takes the bool mask.
+The caller goes on using the model: leave it as it is.
 - logits:
 + model.set_attn_implementation("eager")
++ ...
+or
+- logits:
++ model.train()
 + ...
 Return tensors: the caller takes their argmax.
 - return
 + return [part.tolist() for part in torch.split(logits, lengths)]
-The whole output isn't the logits: take `.logits`.
-- ).logits[0]
-+ )
-- return
-+ return logits
 """
 
 TASK = Task(
@@ -289,16 +261,16 @@ TASK = Task(
     run=run,
     tell=tell,
     smaller=smaller,
-    known=mistakes(MISTAKES, kept={}),
+    known=mistakes(MISTAKES),
     about={
         "returned": "Return a list with one tensor for each sequence, [tokens, vocabulary].",
         "the number of forward passes": "Call the model once, with the tokens of all sequences in one row.",
         "input_ids": "Put one whole sequence after another, in the order of the list, with a batch axis in front.",
-        **dict.fromkeys(
-            (f"the logits of sequence {index}" for index in range(6)),
-            "Tensor i has the logits after each token of sequence i. Its part of the row begins where the one before "
-            "it ends.",
-        ),
+        **{f"the logits of sequence {index}": partial(whose_logits, index) for index in range(6)},
+        "raised AttributeError": "`model(...)` takes tensors and returns an object with `.logits`. `mask` takes the "
+        "tags of the row twice, as queries and as keys: `mask(tags, tags)`.",
+        "raised RuntimeError": "With T tokens in the whole row, those of all sequences, `input_ids` and "
+        "`position_ids` are int64 [1, T], the mask is [1, 1, T, T], and `.logits[0]` is [T, vocabulary].",
         "position_ids": "Positions are counted in each sequence: `tags.positions`, with a batch axis in front.",
         "what `attention_mask` allows": "Pass what `mask(tags, tags)` returns, with two axes in front.",
         "the positions that `mask` was called with": "Call the `mask` that your function gets, once, with the "

@@ -3,7 +3,6 @@ made cell by cell; then the score cells that it computes are counted, its operat
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from random import Random
@@ -29,14 +28,6 @@ SMALL_CASES = (
     ([9, 1, 12], 4),
     ([], 3),
 )
-
-
-@dataclass
-class Mask:
-    """Which key each query sees, as a bool tensor [tokens, tokens], and the words for it."""
-
-    cells: torch.Tensor
-    words: str
 
 
 def visible_cells(lengths: list[int], window: int, causal: bool = True, separate: bool = True) -> torch.Tensor:
@@ -152,12 +143,15 @@ def why_wrong(attention: Attention) -> str | None:
         case = f"lengths {lengths}, window {window}: "
         try:
             with torch.inference_mode():
-                got = attention(q.clone(), k.clone(), v.clone(), list(lengths), window)
+                given = q.clone(), k.clone(), v.clone()
+                got = attention(*given, list(lengths), window)
         except Exception as error:
             return f"{case}it raised {type(error).__name__}: {error}"
         if not isinstance(got, torch.Tensor) or got.shape != q.shape:
             came = list(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
             return f"{case}it should return a tensor {list(q.shape)}; yours returned {came}."
+        if not all(map(torch.equal, given, (q, k, v))):
+            return f"{case}your code wrote into q, k or v."
         cells = visible_cells(lengths, window)
         want = scaled_dot_product_attention(q, k, v, attn_mask=cells)
         wrong = ~((got - want).abs() < 1e-3).all(dim=2).all(dim=0)  # NaN counts as wrong
@@ -172,20 +166,15 @@ def _first_wrong(got, row, lengths: list[int], window: int, token: int) -> str:
     words = f"token {token} of the row should see {seen}."
     if got.isnan().any():
         return f"{words} Your output has NaN."
-    for mask in _wrong_masks(lengths, window):
-        if torch.allclose(got, scaled_dot_product_attention(*row, attn_mask=mask.cells), atol=1e-3):
-            return f"{words} {mask.words}"
+    for why, mask in (
+        ("Yours sees everything before it in its sequence: no window.", visible_cells(lengths, sum(lengths) + 1)),
+        ("Yours sees one position too many: the query's own position counts.", visible_cells(lengths, window + 1)),
+        ("Yours also sees later tokens.", visible_cells(lengths, window, causal=False)),
+        ("Yours also sees other sequences.", visible_cells(lengths, window, separate=False)),
+    ):
+        if torch.allclose(got, scaled_dot_product_attention(*row, attn_mask=mask), atol=1e-3):
+            return f"{words} {why}"
     return f"{words} Your output for it is that of other keys or weights."
-
-
-def _wrong_masks(lengths: list[int], window: int) -> list[Mask]:
-    wider = visible_cells(lengths, window + 1)
-    return [
-        Mask(visible_cells(lengths, sum(lengths) + 1), "Yours sees everything before it in its sequence: no window."),
-        Mask(wider, "Yours sees one position too many: the query's own position counts."),
-        Mask(visible_cells(lengths, window, causal=False), "Yours also sees later tokens."),
-        Mask(visible_cells(lengths, window, separate=False), "Yours also sees other sequences."),
-    ]
 
 
 def window_scoreboard(attention: Attention) -> Table:

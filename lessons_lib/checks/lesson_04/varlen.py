@@ -1,6 +1,7 @@
 """04.3, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
 
 from collections.abc import Iterator
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -12,7 +13,8 @@ from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 
 HEADS, HEAD_DIM = 2, 16
 PLAIN, DOUBLE, HALF = "float32", "float64", "float16"
-LARGE, FAR, NEAR = "all scores are 1,024", "scores from -400 to 400", "scores of 300 and 301"
+LARGE, FAR, NEAR = "all scores are 1,024", "scores from -20,000 to 20,000", "scores of 300 and 301"
+NARROW = "head_dim 8"
 Case = tuple[list[int], list[int], str]  # query_lens, seq_lens, and what is special
 
 
@@ -28,17 +30,18 @@ def cases() -> Iterator[Case]:
         yield [draw.randint(0, length) for length in keys], keys, PLAIN
     yield from (([2, 1], [3, 4], dtype) for dtype in (DOUBLE, HALF))
     yield from (([2], [3], special) for special in (LARGE, FAR))
-    yield [1], [2], NEAR
+    yield from (([1], [2], NEAR), ([3], [3], NARROW))
 
 
 def arguments(case: Case) -> list[torch.Tensor]:
     query_lens, seq_lens, special = case
     draw = torch.Generator().manual_seed(len(seq_lens) + sum(seq_lens))
     lengths = (sum(query_lens), sum(seq_lens), sum(seq_lens))
-    q, k, v = (torch.randn(HEADS, length, HEAD_DIM, generator=draw, dtype=torch.float64) for length in lengths)
+    head_dim = 8 if special == NARROW else HEAD_DIM
+    q, k, v = (torch.randn(HEADS, length, head_dim, generator=draw, dtype=torch.float64) for length in lengths)
     if special in (LARGE, FAR, NEAR):
         q = torch.full_like(q, 16.0)
-        k = torch.full_like(k, {LARGE: 16.0, FAR: 6.25, NEAR: 300 / 64}[special])
+        k = torch.full_like(k, {LARGE: 16.0, FAR: 312.5, NEAR: 300 / 64}[special])
         k[:, -1] += 1 / 64 if special == NEAR else 0
         k[:, :-1] *= -1 if special == FAR else 1
     dtype = {DOUBLE: torch.float64, HALF: torch.float16}.get(special, torch.float32)
@@ -69,8 +72,10 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
 def tell(case: Case) -> str:
     query_lens, seq_lens, special = case
-    shapes = f"q [2, {sum(query_lens)}, 16], k and v [2, {sum(seq_lens)}, 16]"
-    return f"query_lens={query_lens}, seq_lens={seq_lens}; {shapes}{f'; {special}' if special != PLAIN else ''}."
+    q, k, _ = (list(each.shape) for each in arguments(case))
+    return (
+        f"query_lens={query_lens}, seq_lens={seq_lens}; q {q}, k and v {k}{f'; {special}' if special != PLAIN else ''}."
+    )
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -80,11 +85,36 @@ def smaller(case: Case) -> Iterator[Case]:
             yield query_lens[:index] + query_lens[index + 1 :], seq_lens[:index] + seq_lens[index + 1 :], special
 
 
+def what_it_sees(mine: dict, want: dict) -> str:
+    """Which query's scores, over which keys, the first wrong output comes from."""
+    (query_lens, seq_lens, special), got, right = want["case"], mine["returned"], want["returned"]
+    q, k, v = arguments(want["case"])
+    if got.shape != q.shape:
+        return f"Return a row for each query and no other, in each head: {list(q.shape)}; yours is {list(got.shape)}."
+    if special in (LARGE, FAR, NEAR):
+        return "`torch.softmax` takes scores of any size, `exp` alone overflows, and only minus infinity hides a key."
+    if got.dtype != q.dtype or k.shape[1] > 16:
+        return ""
+    ends = [sum(seq_lens[: i + 1]) - back for i, m in enumerate(query_lens) for back in range(m)[::-1]]
+    starts = [sum(seq_lens[:i]) for i, m in enumerate(query_lens) for _ in range(m)]
+    wrong = int((got - right).abs().nan_to_num(1.0).amax(dim=(0, 2)).gt(1e-6).int().argmax())
+    text = f"Query {wrong} of the row should see {span(starts[wrong], ends[wrong])}. "
+    for query in (wrong, *range(len(ends))):
+        for start, end in combinations(range(k.shape[1] + 1), 2):
+            output = TASK.right(q[:, [query]], k[:, start:end], v[:, start:end], [1], [end - start])
+            if (output[:, 0] - got[:, wrong]).abs().max() < 1e-4:
+                whose = "" if query == wrong else f", by query {query}"
+                return f"{text}Your output for it is that of {span(start, end)}{whose}."
+    return f"{text}Its weights are a softmax of q · k / √head_dim over these. Yours aren't, for any run of keys."
+
+
+def span(start: int, end: int) -> str:
+    return f"key {start}" if end - start == 1 else f"keys {start} to {end - 1}"
+
+
 MISTAKES = """
 A query attends to its own position and to earlier ones. Yours sees later tokens of its sequence, too.
 = is_later = torch.arange(seq_len, device=q.device) < 0
-or
-= is_later = torch.arange(seq_len, device=q.device) > position.max()
 The queries are those of the *last* tokens of a sequence: the first one is at position seq_len - query_len, not at 0.
 (`is_causal=True` counts from 0, too.)
 = position = torch.arange(query_len, device=q.device)[:, None]
@@ -103,17 +133,15 @@ or
 or
 ~ / q.shape[-1] ** 0.5 => / q.shape[0] ** 0.5
 or
-~ / q.shape[-1] ** 0.5 => / max(1, q.shape[1]) ** 0.5
+~ / q.shape[-1] ** 0.5 => / q.shape[1] ** 0.5
+or
+~ / q.shape[-1] ** 0.5 => / 4.0
 The softmax runs over the keys of a query, the last axis of its scores.
 ~ .softmax(dim=-1) => .softmax(dim=-2)
 or
 ~ .softmax(dim=-1) => .softmax(dim=0)
 The weights of a query sum to 1: take a softmax of the scores, not the exponentials alone.
-~ .softmax(dim=-1) => .exp()
-or
 ~ .softmax(dim=-1) => .sigmoid()
-or
-~ .softmax(dim=-1) => .relu()
 or
 - outputs.append
 + masked = scores.masked_fill(is_later, float("-inf"))
@@ -126,8 +154,6 @@ scores. `torch.softmax` does that.
 + weights = scores.masked_fill(is_later, float("-inf")).exp()
 - outputs.append
 + outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
-Large scores are cut off. `torch.softmax` takes them as they are.
-~ scores.masked_fill => scores.clamp(-100, 100).masked_fill
 All weights of a query are 0 here, and 0 / 0 is NaN. Hide keys before the softmax, and let each query have a largest
 score of its own: `softmax` over the keys does both.
 - scores =
@@ -144,7 +170,7 @@ A hidden key must be out before the softmax: minus infinity in place of its scor
 wins all the same.
 ~ float("-inf") => -100.0
 or
-~ float("-inf") => -10.0
+~ float("-inf") => -1e4
 or
 ~ float("-inf") => 0.0
 or
@@ -164,29 +190,16 @@ The score is q · k. You took the keys' place for the values', or the other way 
 ~ @ own_v) => @ own_k)
 or
 ~ own_k.mT => own_v.mT
-A sequence's keys begin where those of the sequences before it end, whether these have queries or not. You stepped as
-far in k and v as in q.
-- outputs = ... parts =
-+ outputs, at = [torch.empty_like(q[:, :0])], [sum(query_lens[:i]) for i in range(len(query_lens))]
-+ own_keys = [x[:, a : a + n] for x in (k, v) for a, n in zip(at, seq_lens)]
-+ parts = [torch.split(q, query_lens, dim=1), own_keys[: len(seq_lens)], own_keys[len(seq_lens) :]]
-A sequence without queries has keys all the same: step over them.
-- outputs =
-+ kept = [i for i, n in enumerate(query_lens) if n]
-+ seq_lens, query_lens = [seq_lens[i] for i in kept], [query_lens[i] for i in kept]
-+ k, v = k[:, : sum(seq_lens)], v[:, : sum(seq_lens)]
-+ ...
-Without sequences there are no parts to join, and `torch.cat` needs at least one: begin with the empty `q[:, :0]`.
+Join the outputs along the tokens, axis 1 of three. `torch.cat` needs at least one: begin with the empty `q[:, :0]`.
 = outputs = []
-Join the sequences' outputs along the tokens, the second axis of three.
-- return
-+ return outputs[1:]
 or
-- return
-+ return torch.cat([each.transpose(0, 1) for each in outputs])
+= return outputs[1:]
 or
-- return
-+ return torch.cat(outputs, dim=1).flatten(0, 1)
+= return torch.cat([each.transpose(0, 1) for each in outputs])
+or
+= return torch.cat(outputs[1:] or outputs)
+or
+= return torch.stack(outputs[1:] or outputs)
 The result has the dtype of q.
 - return
 + return torch.cat(outputs, dim=1).float()
@@ -194,15 +207,6 @@ or
 - outputs =
 + q, k, v = q.float(), k.float(), v.float()
 + ...
-You compute scores that no sequence needs. Cut a sequence's queries and keys out of the row before you multiply.
-- outputs = ... return
-+ ids_q = torch.repeat_interleave(torch.arange(len(query_lens)), torch.tensor(query_lens, dtype=torch.int64))
-+ ids_k = torch.repeat_interleave(torch.arange(len(seq_lens)), torch.tensor(seq_lens, dtype=torch.int64))
-+ pos_q = torch.tensor([p for n, s in zip(query_lens, seq_lens) for p in range(s - n, s)], dtype=torch.int64)
-+ pos_k = torch.tensor([p for s in seq_lens for p in range(s)], dtype=torch.int64)
-+ may = (ids_k == ids_q[:, None]) & (pos_k <= pos_q[:, None])
-+ scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~may, float("-inf"))
-+ return scores.softmax(dim=-1) @ v
 """
 
 TASK = Task(
@@ -213,9 +217,11 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES),
     about={
-        "returned": "A query sees the keys of its own sequence up to its own position, with scores q · k / √head_dim. "
-        "Where do a sequence's queries begin in q, and its keys in k?",
-        "the number of score cells in each head": "Multiply the queries of one sequence with its own keys only.",
+        "returned": what_it_sees,
+        "the number of score cells in each head": "For each sequence, multiply its own m queries with its own n keys, "
+        "once: m × n scores. Other keys, padding and queries that it doesn't have cost scores.",
+        "raised RuntimeError": "With m queries and n keys, a sequence's scores are [heads, m, n] (`q @ k.mT`), and so "
+        "is what hides keys. m may be 0.",
     },
 )
 

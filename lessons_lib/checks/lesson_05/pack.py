@@ -6,7 +6,9 @@ from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis.watching import is_tensor
+from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.lesson_03.books import counted
 
 Case = tuple[list[list[int]], list[int]]  # new tokens of each sequence, and how many each has in the cache
 FIELDS = ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "logits_index")
@@ -27,27 +29,48 @@ def cases() -> Iterator[Case]:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    made: list[Any] = []
-
-    def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> Any:
-        made.append(attempt(new_tokens, cached_lens))
-        return made[0]
-
-    watch(call(case), pack, *case, returns=kind_of, look=lambda: fields_of(made))
+    """One field after another: a mistake in one is told whatever the next ones are."""
+    packed = watch(call(case), attempt, *case, returns=kind_of)
+    for name in FIELDS:
+        watch(call(case), field_of, packed, name, case, returns=lambda field: None, look=lambda: seen(packed, name))
 
 
 def kind_of(got: Any) -> Any:
     return Shown("a PackedBatch") if all(hasattr(got, name) for name in FIELDS) else got
 
 
-def fields_of(made: list[Any]) -> dict[str, Any]:
+def field_of(packed: Any, name: str, case: Case) -> None:
+    """Look at a field's shape.
+
+    Raises:
+        Mistake: it isn't one-dimensional, or has another length.
+    """
+    field, tokens, sequences = getattr(packed, name), sum(map(len, case[0])), len(case[0])
+    if not is_tensor(field):
+        return
+    if field.dim() != 1:
+        what = f"after {call(case)}, `{name}` should be one-dimensional; yours has the shape {list(field.shape)}."
+        raise Mistake(what, idea="A PackedBatch is one row and has no batch axis. That is added right before the pass.")
+    length, idea = {
+        "cu_seqlens_q": (
+            sequences + 1,
+            "N sequences have N + 1 entries: a 0 in front, then where each ends.",
+        ),
+        "context_lens": (sequences, "It has one length for each sequence."),
+        "logits_index": (sequences, "It has one index for each sequence."),
+    }.get(
+        name,
+        (tokens, "It has one element for each *new* token: none for a cached one, and not just one for a sequence."),
+    )
+    if len(field) != length:
+        what = f"`{name}` should have {counted(length, 'element')}; yours has {len(field)}: {short(field)}."
+        raise Mistake(f"after {call(case)}, {what}", idea=idea)
+
+
+def seen(packed: Any, name: str) -> dict[str, Any]:
     """int32 is as good as int64."""
-    if not made or isinstance(kind_of(made[0]), Shown) is False:
-        return {}
-    fields = {name: getattr(made[0], name) for name in FIELDS}
-    return {
-        name: each.long() if str(getattr(each, "dtype", "")) == "torch.int32" else each for name, each in fields.items()
-    }
+    field = getattr(packed, name)
+    return {name: field.long() if str(getattr(field, "dtype", "")) == "torch.int32" else field}
 
 
 def call(case: Case) -> str:
@@ -76,15 +99,14 @@ You count through the row. Positions start again in every sequence, at its cache
 ~ positions=tags.positions => positions=torch.arange(sum(lengths))
 Off by one: positions count from 0, so after 2 cached tokens comes position 2.
 ~ positions=tags.positions => positions=tags.positions + 1
+or
+~ positions=tags.positions => positions=tags.positions - 1
 All new tokens of a sequence have the same position. Count up from its cached length.
 ~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)[tags.seq_ids]
-There is a position for each token, not for each sequence.
-~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)
 You added the token's index in the row. Add its index in the sequence's own part.
 ~ positions=tags.positions => positions=torch.tensor(cached_lens)[tags.seq_ids].long() + torch.arange(sum(lengths))
 Positions and sequence ids are swapped.
 ~ positions=tags.positions => positions=tags.seq_ids
-~ seq_ids=tags.seq_ids => seq_ids=tags.positions
 Do you look up a sequence by its tokens, with `index` or in a dict? Two sequences may have the same ones. `zip` and
 `enumerate` go by place.
 - tags =
@@ -94,36 +116,14 @@ or
 ~ seq_ids=tags.seq_ids => seq_ids=torch.tensor([new_tokens.index(t) for t in new_tokens for _ in t], dtype=torch.int64)
 A token may occur more than once in the row, so `index` may find another one. The running sum of the lengths says where
 each sequence ends.
-- return ... )
-+ row = [token for tokens in new_tokens for token in tokens]
-+ last = torch.tensor([row.index(tokens[-1]) for tokens in new_tokens], dtype=torch.int64)
-+ cu = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
-+ context = torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64)
-+ return PackedBatch(torch.tensor(row, dtype=torch.int64), tags.positions, tags.seq_ids, cu, context, last)
+- logits_index=
++ logits_index=torch.tensor([sum(new_tokens, []).index(tokens[-1]) for tokens in new_tokens], dtype=torch.int64),
 The row keeps the order of the sequences, and of their tokens: don't sort.
 ~ for token in tokens], => for token in sorted(tokens)],
 or
 ~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
-A sequence may contain the same token more than once. All of its new tokens go into the row.
-~ for token in tokens], => for token in dict.fromkeys(tokens)],
-or
-~ [token for tokens in new_tokens for token in tokens] => list(dict.fromkeys(sum(new_tokens, [])))
-Only the last token of each sequence is in your row. All new ones go in.
-~ for token in tokens], => for token in tokens[-1:]],
-Sequence ids count from 0.
-~ seq_ids=tags.seq_ids => seq_ids=tags.seq_ids + 1
-There is one id for each *token*: a sequence with 3 new tokens has its id 3 times.
-~ seq_ids=tags.seq_ids => seq_ids=torch.arange(len(lengths))
-Every token has the same id, so the mask couldn't keep the sequences apart.
-~ seq_ids=tags.seq_ids => seq_ids=tags.seq_ids * 0
-The 0 in front is missing. With it, sequence i is `row[cu[i]:cu[i + 1]]`, for i = 0, too.
-~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => ends
-The end of the row is missing. N sequences have N + 1 entries: where each begins, and finally T.
-~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => ends - torch.tensor(lengths)
 These are the lengths themselves. Take their running sum, with a 0 in front.
 ~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor([0, *lengths])
-or
-~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor(lengths, dtype=torch.int64)
 The row has only the new tokens. You added the cached ones, too.
 ~ dtype=torch.int64), ends]) => dtype=torch.int64), ends + torch.tensor(cached_lens).cumsum(0).long()])
 These are the cached tokens, before the pass. The pass adds the new ones.
@@ -141,9 +141,6 @@ A sequence may have more than one new token: add all of them.
 Each sequence has its own length. You took a running sum.
 - context_lens=
 + context_lens=torch.tensor(cached_lens).cumsum(0).long() + ends,
-The lengths of two lists are joined instead of added: `+` adds tensors, but appends lists.
-- context_lens=
-+ context_lens=torch.tensor(cached_lens + lengths, dtype=torch.int64),
 Sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins: its last token is one before that.
 ~ logits_index=ends - 1 => logits_index=ends
 Those are the first tokens. The next token comes from the logits of the *last* one.
@@ -154,38 +151,12 @@ Those are positions in the sequences. The row has no cached tokens, so its indic
 - logits_index=
 + logits_index=torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64) - 1,
 Every sequence has its own last token. That is the last one of the row.
-~ logits_index=ends - 1 => logits_index=ends[-1:] - 1
-or
 ~ logits_index=ends - 1 => logits_index=ends * 0 - 1
-`context_lens` and `logits_index` are swapped.
-- return ... )
-+ cu = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
-+ context = torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64)
-+ row = torch.tensor([token for tokens in new_tokens for token in tokens], dtype=torch.int64)
-+ return PackedBatch(row, tags.positions, tags.seq_ids, cu, ends - 1, context)
-A PackedBatch is one row and has no batch axis. That is added right before the pass.
-~ for token in tokens], dtype=torch.int64) => for token in tokens], dtype=torch.int64)[None]
-or
+Python lists may differ in length, tensors have no ragged rows: join the lists first.
 ~ [token for tokens in new_tokens for token in tokens] => new_tokens
-The model and the mask need all fields as tensors: `torch.tensor(...)`.
-~ torch.tensor([token for tokens in new_tokens for token in tokens], dtype=torch.int64) => sum(new_tokens, [])
-A tensor made from an empty list has a float dtype: pass `dtype=torch.int64`.
-~ for token in tokens], dtype=torch.int64) => for token in tokens])
-or
-~ torch.tensor(lengths, dtype=torch.int64) => torch.tensor(lengths)
-or
-~ torch.tensor(cached_lens, dtype=torch.int64) => torch.tensor(cached_lens)
 Without sequences there is nothing to join, and `torch.cat` needs at least one tensor. The row is empty then.
 - input_ids=
 + input_ids=torch.cat([torch.tensor(tokens) for tokens in new_tokens]),
-Without sequences, five fields are empty, and `cu_seqlens_q` is [0].
-- return ... )
-+ if not lengths: return PackedBatch(*[torch.empty(0, dtype=torch.int64)] * 6)
-+ ...
-A cached length of 0 is a prefill: nothing of this sequence is computed yet. It is valid.
-~ any(cached < 0 for => any(cached <= 0 for
-0 is a token id like any other. Ask for the number of tokens, `len(tokens)`.
-~ or 0 in lengths or => or not all(map(all, new_tokens)) or
 """
 
 TASK = Task(
@@ -200,10 +171,10 @@ TASK = Task(
         "raised ValueError": "These lists are valid. A cached length of 0 is a prefill, and 0 is a token id.",
         "input_ids": "All new tokens of the first sequence come first, then all of the second, and so on.",
         "positions": "A sequence with c cached and n new tokens has the positions c to c + n - 1 in the row.",
-        "seq_ids": "The id of a sequence is repeated for each of its new tokens.",
-        "cu_seqlens_q": "It starts with 0, followed by the running sum of the numbers of new tokens.",
+        "seq_ids": "Sequence ids count from 0, and each is repeated for all new tokens of its sequence.",
+        "cu_seqlens_q": "It starts with 0, and the running sum of the numbers of new tokens follows, up to T.",
         "context_lens": "For each sequence, add its cached and its new tokens.",
-        "logits_index": "For each sequence, it has the index of its last new token in the row.",
+        "logits_index": "For each sequence, it has the index of its last new token. Cached tokens aren't in the row.",
     },
 )
 

@@ -12,6 +12,7 @@ from lessons_lib.batching.ragged_batching import RaggedBatch
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.diagnosis import Watch
 from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.models.tiny_models import tiny_model
 
 VOCABULARY = 97
@@ -66,10 +67,11 @@ class Serving:
         if self.row is None:
             raise Mistake(
                 "your step never called the `forward` that it was given.",
-                idea="Pack the tokens of all running requests, and call the argument, `forward(batch, packed)`, once.",
+                idea="Call the argument, `forward(batch, packed)`, once, and not a function of the library: a caller "
+                "may pass another one.",
             )
-        for request in self.running:
-            self._check(request)
+        for request, part in zip(self.running, self.row):
+            self._check(request, part)
         self._check_lists()
         return sum(map(len, self.row))
 
@@ -78,7 +80,8 @@ class Serving:
         if self.row is not None:
             raise Mistake(
                 "a step should compute one row; yours started a second.",
-                idea="Prompts and single tokens go into the same row. What doesn't fit is for the next step.",
+                idea="A step calls `forward` once, with the prompts and the single tokens of all running requests. The "
+                "caller makes the next step.",
             )
         if not isinstance(packed, PackedBatch):
             what = f"`forward` takes the batch and a PackedBatch; you passed {type(packed).__name__}."
@@ -87,13 +90,14 @@ class Serving:
         if now != before:
             raise Mistake(
                 f"{told(before)} were running; when you called `forward`, `batch.running` was {told(now)}.",
-                idea="It is in the order of admission. Leave the list as it is until the row is computed.",
+                idea="Leave the list as it is until the row is computed: the logits and the caches follow its order. "
+                "To go over the requests in another order, sort a copy.",
             )
         if parts != len(before):
             raise Mistake(
-                f"{told(before)} are running; your row has parts for {parts}.",
-                idea="`forward` joins the caches of all running requests, so each needs a part of the row: a prompt "
-                "for one, a single token for another.",
+                f"{told(before)} should be in the row; yours has {counted(parts, 'part')}.",
+                idea="`forward` joins the caches of all running requests, so each needs a part of the row, at least "
+                "one token: prompts and single tokens together.",
             )
         self.row = [part.tolist() for part in unpack(packed, packed.input_ids)]
         rests = [self._rest(request) for request in self.running]
@@ -116,69 +120,86 @@ class Serving:
     def _check_part(self, request: Request, part: list[int], rest: list[int], cached: int) -> None:
         name, stored = request.id, len(self.computed[request.id])
         want = rest if self.limit is None else rest[: len(part)]
-        if part != want:
-            begins = "" if self.limit is None else "begin with "
-            raise Mistake(
-                f"{name}'s part of the row should {begins or 'be '}{short(rest)}; yours is {short(part)}.",
-                idea="The row takes known tokens, prompt and answer, that aren't in the cache yet, in their order: "
-                "`(prompt_ids + output_ids)[num_computed_tokens:]`.",
-            )
+        if part != want or not part:
+            others = [each for each in self.running if each is not request]
+            if part and any(part == self._rest(each)[: len(part)] for each in others):
+                idea = "That is another request's part. The logits and the caches follow `batch.running`, so the row "
+                idea += "must, too: don't sort it."
+            elif not part:
+                idea = "Each running request needs at least one token in the row: the next of its known tokens, prompt "
+                idea += "and answer, that isn't computed."
+            else:
+                idea = "You compute cached tokens again. " if part[-len(rest) :] == rest else ""
+                idea += (
+                    f"{name} has {counted(stored, 'token')} in its cache. Take its known tokens from there on, in a "
+                )
+                idea += "prompt or not: `(prompt_ids + output_ids)[num_computed_tokens:]`."
+            begins = "be" if self.limit is None else "begin with"
+            raise Mistake(f"{name}'s part of the row should {begins} {short(rest)}; yours is {short(part)}.", idea=idea)
         if cached != stored:
             changed = request.num_computed_tokens != stored
             raise Mistake(
-                f"{name} has {stored} tokens in its cache; you passed {cached} to `pack`"
+                f"{name} has {counted(stored, 'token')} in its cache; you passed {cached} to `pack`"
                 f"{', and have changed `num_computed_tokens`' if changed else ''}.",
-                idea="The number of cached tokens is `request.num_computed_tokens`, as it is before the pass.",
+                idea="Pass `request.num_computed_tokens`, as it is *before* the pass, in the middle of a prompt, too. "
+                "Increase it after `forward`.",
             )
 
     def _check_size(self, rests: list[int]) -> None:
-        size, limit = sum(map(len, self.row or [])), self.limit or sum(rests)
-        if size > limit:
+        size, limit, parts = sum(map(len, self.row or [])), self.limit or sum(rests), len(rests)
+        fits = min(limit, sum(rests))
+        if size != fits:
+            left = f"the limit is {limit}" if size > fits else f"{limit} fit, and {sum(rests)} are left to compute"
             raise Mistake(
-                f"the row has {size} tokens; the limit is {limit}.",
-                idea="Each running request has one token for sure. Only what is left of the limit can be given away.",
-            )
-        if size < min(limit, sum(rests)):
-            raise Mistake(
-                f"the row has {size} tokens, although the limit is {limit} and {sum(rests)} are left to compute.",
-                idea="After one token for each request, give the rest of the row to the prompts that have more.",
+                f"the row has {counted(size, 'token')}; {left}.",
+                idea=f"A limit of {limit} for {counted(parts, 'running request')}: one token each, and {limit - parts} "
+                "more to share. What one request takes is gone, and what it doesn't need is for the next.",
             )
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: Request, part: list[int]) -> None:
         name, answer, stored = request.id, self.answers[request.id], len(self.computed[request.id])
+        got = request.output_ids
         if request.prompt_ids != self.prompts[name]:
             raise Mistake(
                 f"{name}'s prompt had {len(self.prompts[name])} tokens before the step and has "
                 f"{len(request.prompt_ids)} after it.",
-                idea="`request.prompt_ids += ...` changes the request's own list; `prompt_ids + output_ids` makes a "
-                "new one.",
+                idea="Don't assign to `request.prompt_ids`, and don't use `+=` on it: `prompt_ids + output_ids` makes "
+                "a new list.",
             )
-        if any(type(token) is not int for token in request.output_ids):
-            kind = type(next(token for token in request.output_ids if type(token) is not int)).__name__
+        if request.num_computed_tokens != stored:
+            raise Mistake(
+                f"{name}'s num_computed_tokens should be {stored}; it is {request.num_computed_tokens}.",
+                idea=f"{name} had {counted(stored - len(part), 'token')} in its cache, and this row adds {len(part)}, "
+                "even if the request has finished. The new token isn't among them: its key and value are computed in "
+                "the next step.",
+            )
+        if any(type(token) is not int for token in got):
+            kind = type(next(token for token in got if type(token) is not int)).__name__
             raise Mistake(
                 f"{name}'s answer should be {answer}; yours contains a {kind}.",
                 idea="A token id is a plain int. `argmax(dim=-1)` gives a tensor with one token for each request, and "
                 "`.tolist()` converts it.",
             )
-        if request.output_ids != answer:
-            some = f" {stored} of the prompt's {len(self.prompts[name])} tokens are computed." if not answer else ""
-            raise Mistake(
-                f"{name}'s answer should be {short(answer)}; it is {short(request.output_ids)}.{some}",
-                idea="Row i of the logits belongs to request i of `batch.running`; its argmax is the next token, once "
-                "all known tokens are computed. `request.append_token(token)` appends it.",
-            )
-        if request.num_computed_tokens != stored:
-            raise Mistake(
-                f"{name}'s num_computed_tokens should be {stored}; it is {request.num_computed_tokens}.",
-                idea="It counts the tokens that are in the cache. Increase it by the number of tokens that this "
-                "request had in the row.",
-            )
+        if got != answer:
+            if not answer:
+                idea = f"Only {stored} of the prompt's {len(self.prompts[name])} tokens are computed, so the logits "
+                idea += "predict a token that you know already. Append one only once all known tokens are computed."
+            elif len(got) < len(answer):
+                idea = "All its known tokens are computed now, so it gets a token, `request.append_token(token)`, in "
+                idea += "this step: a prompt gives the first one. Ask what is computed *after* the pass."
+            elif len(got) > len(answer):
+                idea = "One token a step: `request.append_token(token)` appends it. Leave `output_ids` alone."
+            else:
+                idea = "Row i of the logits belongs to request i of `batch.running`, and the index of its largest "
+                idea += "logit is the next token."
+            raise Mistake(f"{name}'s answer should be {short(answer)}; it is {short(got)}.", idea=idea)
         is_done = len(answer) == request.max_new_tokens or request.eos_token_id in answer
         decoding = RequestState.DECODING if answer else RequestState.PREFILLING
         if request.state is not (want := RequestState.FINISHED if is_done else decoding):
             raise Mistake(
                 f"{name} should be {want.value} after the step; it is {request.state.value}.",
-                idea="`request.append_token(token)` also updates the request's state.",
+                idea="`request.append_token(token)` also updates the state, so call it once for each new token. "
+                "Changing `output_ids` doesn't.",
             )
 
     def _check_lists(self) -> None:
@@ -186,16 +207,22 @@ class Serving:
         stay = [request for request in self.running if request.state is not RequestState.FINISHED]
         new = self.waiting[: batch.max_num_seqs - len(stay)]
         if (got := ids(batch.running)) != (want := ids([*stay, *new])):
-            raise Mistake(
-                f"{told(want)} should be running after the step; yours: {told(got)}.",
-                idea="End with `retire(batch)`, which removes finished requests, and then `admit(batch)`, which fills "
-                "the room from the front of the queue.",
+            done = [request.id for request in self.running if request.id in got and request not in stay]
+            idea = (
+                f"{told(done)} finished, at the limit or with the end token: call `retire(batch)` once all tokens are "
+                "appended, in the same step."
+                if done
+                else "End with `retire(batch)` and then `admit(batch)`, so that the next row has the prompts of those "
+                "that wait. Yours admits too early, too late, or not at all."
             )
-        if sorted(batch.caches) != sorted(want) or any(each.state is not RequestState.PREFILLING for each in new):
+            raise Mistake(f"{told(want)} should be running after the step; yours: {told(got)}.", idea=idea)
+        caches = sorted(batch.caches)
+        if caches != sorted(want) or any(each.state is not RequestState.PREFILLING for each in new):
+            should = f"caches should exist for {told(want)} after the step; yours: {told(caches)}."
             raise Mistake(
-                f"{told(want)} should be running, each with a cache. Caches exist for {told(sorted(batch.caches))}, "
-                f"and the admitted ones are {told([each.state.value for each in new])}.",
-                idea="`retire(batch)` also removes caches, and `admit(batch)` makes new ones and updates the state.",
+                should if caches != sorted(want) else f"{told(ids(new))} should be prefilling after the step.",
+                idea="Let `retire(batch)` and `admit(batch)` change `batch.running`: they also remove and make the "
+                "caches, and update the states.",
             )
 
 
@@ -249,7 +276,7 @@ def tell(case: Case) -> str:
         marks += ["its first token is its end token"] if request.eos_token_id is not None else []
         marks += [f"comes after step {when}"] if when else []
         parts.append(f"{request.id} ({', '.join(marks)})")
-    row = "" if limit is None else f", a limit of {limit} tokens"
+    row = "" if limit is None else f", a limit of {counted(limit, 'token')}"
     return f"max_num_seqs={max_num_seqs}{row}: {', '.join(parts)}; up to step {steps}."
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Exercise, Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.sequence import Sequence
@@ -22,6 +22,7 @@ class Case(NamedTuple):
         computed, known, answered: the victim's tokens; `known` 0 is one more than `computed`.
         extra: blocks that it has for tokens that aren't computed yet.
         bends: microseconds that the measurements between the first and the last took longer: a copy out, a step.
+        again: whether the function is asked a second time, for blocks of 4.
     """
 
     out: float
@@ -35,6 +36,7 @@ class Case(NamedTuple):
     extra: int = 0
     bends: tuple[float, float] = (0, 0)
     lengths: tuple[int, ...] = LENGTHS
+    again: bool = False
 
     def recorded(self) -> list[dict[str, float]]:
         rows = []
@@ -82,6 +84,7 @@ def cases() -> Iterator[Case]:
     yield Case(5, 5, 15, 1600, bends=(20_000, 0))
     yield Case(5, 5, 10.5, 1600, bends=(0, 20_000))
     yield Case(5, 5, 10.2, 8192, bends=(20_000, 0))
+    yield Case(10, 10, 30, 17, again=True)
 
 
 class Asked:
@@ -97,10 +100,7 @@ class Asked:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    rows = case.recorded()
-    should_swap = watch(
-        "`swap_if_cheaper`", attempt, rows, returns=lambda got: Shown("a function") if callable(got) else got
-    )
+    should_swap = watch("`swap_if_cheaper`", attempt, case.recorded(), returns=function_of)
     known = case.known or case.computed + 1
     victim = Sequence(
         "A",
@@ -110,12 +110,21 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         num_computed_tokens=case.computed,
         blocks=list(range(blocks_for(case.computed, case.size) + case.extra)),
     )
-    done = "the function that it returned"
-    watch(done, should_swap, Asked(case.size), victim, returns=lambda got: bool(got) if is_decision(got) else got)
+    watch("the function that it returned", should_swap, Asked(case.size), victim, returns=decision_of)
+    if case.again:
+        done = "asked again, about the same victim, but in blocks of 4"
+        watch(done, should_swap, Asked(4), victim, returns=decision_of)
 
 
-def is_decision(got: Any) -> bool:
-    return type(got).__name__ in ("bool", "bool_")
+def function_of(got: Any) -> Any:
+    if callable(got):
+        return Shown("a function")
+    idea = "Define `should_swap(scheduler, victim)` inside `swap_if_cheaper`, and return it without calling it."
+    raise Mistake(f"the result should be a function; yours is {short(got)}.", idea=idea)
+
+
+def decision_of(got: Any) -> Any:
+    return bool(got) if type(got).__name__ in ("bool", "bool_") else got  # one of numpy, too
 
 
 def tell(case: Case) -> str:
@@ -124,92 +133,76 @@ def tell(case: Case) -> str:
     told += f"; each recomputed token takes {case.recompute:g} µs"
     told += f", and a step {case.on_top[2] / 1000:g} ms on top" if case.on_top[2] else ""
     told += "; the measurements between the first and the last took longer" if any(case.bends) else ""
+    told += f"; measured: {' and '.join(map(str, case.lengths))} tokens" if len(case.lengths) < 4 else ""
     told += f"; blocks of {case.size}; {case.computed:,} tokens of the victim are computed"
     told += f", of {case.known:,} known ones" if case.known else ""
     told += f", {case.answered:,} of them of its answer" if case.answered else ""
     told += f", and it has {counted(case.extra, 'block')} more" if case.extra else ""
-    return told + (f"; measured: {' and '.join(map(str, case.lengths))} tokens." if len(case.lengths) < 4 else ".")
+    swap = (sum(case.on_top[:2]) + (case.out + case.into) * copied_by(case)) / 1000
+    return f"{told}: swapping adds {swap:.3g} ms, and recomputing {case.recompute * case.computed / 1000:.3g} ms."
+
+
+def copied_by(case: Case) -> int:
+    return case.size * blocks_for(case.computed, case.size)
 
 
 def facts(case: Case) -> dict[str, Any]:
-    copied = case.size * blocks_for(case.computed, case.size)
-    swap = (sum(case.on_top[:2]) + (case.out + case.into) * copied) / 1000
-    blocks = f"{case.computed:,} computed tokens are in {counted(copied // case.size, 'block')} of {case.size}"
-    times = f"Here swapping adds {swap:.3g} ms, and recomputing {case.recompute * case.computed / 1000:.3g} ms."
-    return {"blocks": blocks, "times": times}
+    blocks = counted(copied_by(case) // case.size, "block")
+    return {"blocks": f"{case.computed:,} computed tokens are in {blocks} of {case.size}"}
 
 
 MISTAKES = """
-True means: swap, because it adds *less* time. {times}
+True means: swap, because it adds *less* time.
 ~ < recompute_per_token => > recompute_per_token
-A victim is copied twice: out of the pool now, and back in when it is admitted again. {times}
+A victim is copied twice: out of the pool now, and back in when it is admitted again.
 ~ row["swap_out_s"] + row["swap_in_s"] => row["swap_out_s"]
 or
 ~ row["swap_out_s"] + row["swap_in_s"] => row["swap_in_s"]
-Out and in may take different times: add both, each once. {times}
+Out and in may take different times: add both, each once.
 ~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_out_s"]
 or
 ~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_in_s"]
 or
-~ row["swap_out_s"] + row["swap_in_s"] => 2 * max(row["swap_out_s"], row["swap_in_s"])
-or
 ~ row["swap_out_s"] + row["swap_in_s"] => 2 * (row["swap_out_s"] + row["swap_in_s"])
 The step that brings the victim back runs anyway, for the other sequences. Count only how much longer its tokens make
-it. {times}
+it.
 ~ recompute_per_token * computed => recompute_per_token * (computed - first["tokens"]) + first["recompute_s"]
 or
 ~ recompute_per_token * computed => recompute_per_token * computed + first["recompute_s"]
-A recorded step contains what any step takes. A time over its tokens contains a share of that: compare two measurements.
-{times}
-= recompute_per_token = last["recompute_s"] / last["tokens"]
-or
-= recompute_per_token = first["recompute_s"] / first["tokens"]
-A swap takes time even if it copies next to nothing: what is left at 0 tokens, on the line. {times}
+A swap takes time even if it copies next to nothing: what is left at 0 tokens, on the line.
 = swap_base = 0
-If the seconds per token come from a single measurement, what every swap takes is spread over its tokens. {times}
-- swap_base
-+ swap_per_token, swap_base = swap_last / last["tokens"], 0
-What comes on top of a swap is paid once, not for every block. {times}
-~ swap_base + swap_per_token * copied => (swap_base * copied / size + swap_per_token * copied)
 You seem to add the whole time of the first measurement to every swap. At 0 tokens, the line is lower by slope × tokens.
-{times}
 = swap_base = swap_first
-You seem to count what a swap takes on top twice. The sum of the two times contains it for both directions. {times}
-~ swap_base + swap_per => 2 * swap_base + swap_per
-The line goes on at both ends, below the first measurement and beyond the last. {times}
+The line goes on at both ends, below the first measurement and beyond the last.
 ~ swap_per_token * copied => swap_per_token * max(first["tokens"], min(last["tokens"], copied))
-A block is copied whole, even if it isn't full: {blocks}. {times}
+A block is copied whole, even if it isn't full: {blocks}.
 = copied = computed
 or
 = copied = size * (computed // size)
-The blocks aren't always of 16: {blocks}. {times}
+The blocks aren't always of 16: {blocks}.
 = size, computed = 16, victim.num_computed_tokens
-Is one block too many copied? {blocks}. {times}
+Is one block too many copied? {blocks}, and tokens that aren't computed yet need none.
 = copied = size * (computed // size + 1)
-Only blocks with computed tokens are copied. `victim.blocks` may have more, for its next tokens. {times}
+or
+~ blocks_for(computed, size) => blocks_for(victim.num_tokens, size)
+Only blocks with computed tokens are copied. `victim.blocks` may have more, for its next tokens.
 = copied = size * len(victim.blocks)
-Your line counts tokens, but gets a number of blocks. A block copies `block_size` tokens. {times}
+Your line counts tokens, but gets a number of blocks. A block copies `block_size` tokens.
 = copied = blocks_for(computed, size)
-Only *computed* tokens have keys and values that can be copied or lost. The others are computed either way. {times}
+Only *computed* tokens have keys and values that can be copied or lost. The others are computed either way.
 = size, computed = scheduler.pool.block_size, victim.num_tokens
 or
 ~ recompute_per_token * computed => recompute_per_token * victim.num_tokens
-Whole blocks are copied, but only the computed tokens are recomputed. {times}
+Whole blocks are copied, but only the computed tokens are recomputed.
 ~ recompute_per_token * computed => recompute_per_token * copied
-All computed tokens are lost, the last one and those before the first measurement, too. {times}
-~ recompute_per_token * computed => recompute_per_token * (computed - 1)
-or
+All computed tokens are lost, those before the first measurement, too.
 ~ recompute_per_token * computed => recompute_per_token * (computed - first["tokens"])
-Keys and values are copied or lost for all computed tokens, of the prompt and of the answer. {times}
-= size, computed = scheduler.pool.block_size, min(victim.num_computed_tokens, len(victim.prompt_ids))
+Keys and values are copied or lost for all computed tokens, of the prompt and of the answer.
+= size, computed = scheduler.pool.block_size, len(victim.prompt_ids)
 or
 ~ recompute_per_token * computed => recompute_per_token * min(computed, len(victim.prompt_ids))
-or
-~ recompute_per_token * computed => recompute_per_token * len(victim.prompt_ids)
-or
-~ blocks_for(computed, size) => blocks_for(min(computed, len(victim.prompt_ids)), size)
 Take the first and the last measurement. The farther apart two points are, the less an error in one of them tilts the
-line. {times}
+line.
 = first, last = recorded[0], recorded[1]
 or
 = first, last = recorded[-2], recorded[-1]
@@ -221,30 +214,46 @@ or
 + at = [{"tokens": n, "swap_out_s": lines[0][1] + lines[0][0] * n, "swap_in_s": 0.0,
 +       "recompute_s": lines[1][1] + lines[1][0] * n} for n in (100, 9000)]
 + first, last = at
-Divide the difference of two times by the difference of their tokens: that gives seconds per token. {times}
+A time over its tokens contains a share of what any step or any swap takes. Divide the difference of two times by the
+difference of their tokens: that gives seconds per token.
+= recompute_per_token = last["recompute_s"] / last["tokens"]
+or
+= recompute_per_token = first["recompute_s"] / first["tokens"]
+or
+- swap_base
++ swap_per_token, swap_base = swap_last / last["tokens"], 0
+or
+- swap_base
++ swap_per_token, swap_base = swap_last / last["tokens"], 0
+= recompute_per_token = last["recompute_s"] / last["tokens"]
+or
 ~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
 or
-~ tokens = last["tokens"] - first["tokens"] => tokens = len(recorded) - 1
-Are both times in the same unit? {times}
-~ swap_base + swap_per_token * copied < => 1000 * (swap_base + swap_per_token * copied) <
+~ - first["recompute_s"]) / tokens => - first["recompute_s"]) / last["tokens"]
+Your function answers the same for every victim. Are both times in seconds?
+- return swap_base
++ return True
+or
+- return swap_base
++ return False
 A single break-even length doesn't do: if a token takes longer to swap than to recompute, there is none; and a swap
-copies whole blocks. {times}
+copies whole blocks.
 - return swap_base
 + return computed > swap_base / (recompute_per_token - swap_per_token)
-A victim's own times are on the lines, between two measurements. You compare those of the nearest one. {times}
+or
+- return swap_base
++ return computed >= 75
+A victim's own times are on the lines, between two measurements. You compare those of the nearest one.
 - return swap_base
 + row = min(recorded, key=lambda row: abs(row["tokens"] - computed))
 + return row["swap_out_s"] + row["swap_in_s"] < row["recompute_s"]
-or
+Ask the victim that your function gets, and its scheduler, each time.
+- def should_swap
++ kept = []
++ ...
 - return swap_base
-+ row = min(recorded, key=lambda row: abs(row["tokens"] - copied))
-+ return row["swap_out_s"] + row["swap_in_s"] < recompute_per_token * computed
-Define `should_swap(scheduler, victim)` inside, and return it without calling it.
-- return should_swap
-+ return swap_last < last["recompute_s"]
-Compare the two times with `<`, and return the result: True or False.
-- return swap_base
-+ return recompute_per_token * computed - (swap_base + swap_per_token * copied)
++ kept.append(swap_base + swap_per_token * copied < recompute_per_token * computed)
++ return kept[0]
 """
 
 TASK = Task(
@@ -256,7 +265,8 @@ TASK = Task(
     clear=0.7,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Compare what a swap takes, base and copied tokens, with what the computed tokens add to a step."
+        "returned": "True means: swap, because that adds less. A swap takes its base, and time for the whole blocks of "
+        "the computed tokens. Recomputing takes time for the computed tokens, without the base of a step."
     },
 )
 

@@ -1,11 +1,11 @@
 """10.2, `preempt_sequence`: the victim leaves the step and the batch, gives up its blocks, and waits again."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.made_up import names_of
 from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
@@ -17,6 +17,7 @@ from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.swapping import SwappingScheduler
 
 SIZE = 4  # of a block
+STAYS = "Only the victim's keys and values are lost. Each sequence keeps its tokens, prompt and answer, and its rank."
 KEPT = ("prompt_ids", "output_ids", "arrival_time", "tier", "queue_place", "max_new_tokens", "finish_reason")
 
 
@@ -85,11 +86,11 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     def look() -> dict[str, Any]:
         counts = {getattr(each, "id", each): count for each, count in output.num_scheduled_tokens.items()}
+        known = list(sequences.values())
         seen = {f"{name}.{key}": getattr(each, key) for name, each in sequences.items() for key in KEPT}
         return seen | {
-            "scheduler.running": names_of(scheduler.running),
-            "scheduler.waiting": names_of(scheduler.waiting),
-            "that B itself waits, and not a copy": any(each is victim for each in scheduler.waiting),
+            "scheduler.running": scheduler.running,
+            "scheduler.waiting": [each if each in known else Shown("a copy of B") for each in scheduler.waiting],
             "the scheduled tokens": dict(sorted(counts.items(), key=str)),
             "scheduler_output.preempted": output.preempted,
             "admitted and stalled": names_of([*output.admitted, *output.stalled]),
@@ -156,8 +157,6 @@ or
 ~ num_scheduled_tokens.pop(victim, None) => num_scheduled_tokens.pop(victim.id, None)
 A victim may or may not have been scheduled in this step. Take it out only if it's there.
 ~ .pop(victim, None) => .pop(victim)
-The other sequences still compute what was scheduled for them.
-~ .pop(victim, None) => .clear()
 With 0 tokens the victim would still be part of the batch. Take it out.
 ~ .num_scheduled_tokens.pop(victim, None) => .num_scheduled_tokens[victim] = 0
 or
@@ -167,51 +166,26 @@ A step may preempt several sequences. Keep those that are in the list already, a
 ~ preempted.append(victim) => preempted.insert(0, victim)
 or
 ~ scheduler_output.preempted.append(victim) => scheduler_output.preempted = [victim]
-or
-~ scheduler_output.preempted.append(victim) => scheduler_output.preempted = victim
-The scheduler admits no sequence in a step that preempts one, and `scheduler_output.preempted` is how it knows. It lists
-sequences, not ids.
-- scheduler_output.preempted.append
-or
-~ preempted.append(victim) => preempted.append(victim.id)
-The victim must give up its batch slot: it runs no longer.
-- scheduler.running.remove
 The last one admitted isn't always the victim.
 ~ scheduler.running.remove(victim) => scheduler.running.pop()
-It isn't finished: it has to wait for its next turn. `scheduler.waiting.add(sequence)` puts it where its rank belongs.
-- scheduler.waiting.add
 The waiting queue isn't a list: it keeps its sequences in the order of the policy. Call `scheduler.waiting.add(victim)`.
 ~ scheduler.waiting.add(victim) => scheduler.waiting.insert(0, victim)
 or
 ~ scheduler.waiting.add(victim) => scheduler.waiting.append(victim)
 or
 ~ scheduler.waiting.add(victim) => scheduler.waiting.appendleft(victim)
-Change nothing but the victim: the others still wait.
-~ scheduler.waiting.add(victim) => scheduler.waiting.clear(); scheduler.waiting.add(victim)
-Is it a copy that waits? The next steps would give its tokens to the copy. Add the victim itself.
-~ scheduler.waiting.add(victim) => scheduler.waiting.add(replace(victim))
 Its rank stays, and so does its place among equals: a victim goes where it was in the order.
 ~ scheduler.waiting.add => victim.arrival_time, victim.queue_place = 100.0, None; scheduler.waiting.add
 or
 ~ scheduler.waiting.add(victim) => victim.arrival_time = -1.0; scheduler.waiting.add(victim)
 or
 ~ scheduler.waiting.add(victim) => victim.queue_place = None; scheduler.waiting.add(victim)
-or
-~ scheduler.waiting.add(victim) => victim.tier = 0; scheduler.waiting.add(victim)
 Another sequence needs the blocks now. Return them, `scheduler.pool.free(victim.blocks)`, before the victim forgets
 them.
 - scheduler.pool.free
 or
 - scheduler.pool.free
-+ victim.blocks = []
-+ ...
-or
-- scheduler.pool.free
 - victim.blocks =
-All blocks of the victim become free, also those that aren't full.
-~ free(victim.blocks) => free(victim.blocks[: victim.num_computed_tokens // scheduler.pool.block_size])
-or
-~ free(victim.blocks) => free(victim.blocks[: -(-victim.num_computed_tokens // scheduler.pool.block_size)])
 Leave the pool's books to the pool: `scheduler.pool.free(victim.blocks)`. Another sequence may use a block, too.
 ~ pool.free(victim.blocks) => pool.free_queue.extend(victim.blocks)
 or
@@ -220,15 +194,6 @@ or
 +     scheduler.pool.used.discard(block)
 +     scheduler.pool.ref_count.pop(block, None)
 +     scheduler.pool.free_queue.append(block)
-Free the victim's blocks, and no others.
-~ scheduler.pool.free(victim.blocks) => scheduler.pool.reset()
-These blocks belong to the pool now, and soon to another sequence. The victim would read that sequence's keys, and free
-its blocks: `victim.blocks = []`.
-- victim.blocks =
-It stays a list: the scheduler adds blocks to it when the victim is admitted again.
-= victim.blocks = None
-or
-= victim.blocks = ()
 All its keys and values are lost, those of the prompt too. If tokens count as computed, attention reads whatever is in
 the new blocks.
 - if not victim.swapped ... victim.num_computed_tokens
@@ -254,31 +219,10 @@ or
 - if not victim.swapped
 + victim.swapped = []
 + ...
-The answer so far has been sent. Only the keys and values are lost; all tokens stay where they are.
-~ victim.num_computed_tokens = 0 => victim.num_computed_tokens, victim.output_ids = 0, []
-or
-- if not victim.swapped
-+ victim.output_ids = []
+A swapped victim waits as well: only its tokens still count as computed. Everything else is the same for both.
+- scheduler_output.num_scheduled_tokens.pop
++ if victim.swapped: return
 + ...
-or
-- if not victim.swapped
-+ victim.prompt_ids, victim.output_ids = victim.token_ids, []
-+ ...
-Preempting copies nothing, and what is swapped out has been listed before your function is called. The copies are made
-before the step computes anything. Leave `block_copies` as it is.
-~ .pop(victim, None) => .pop(victim, None); scheduler_output.block_copies.clear()
-or
-- scheduler_output.preempted.append
-+ ...
-+ scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(victim.blocks, victim.swapped)]
-The method that calls your function counts: the preemption would be counted twice.
-- scheduler_output.preempted.append
-+ ...
-+ scheduler.num_preempted += 1
-The victim wasn't admitted in this step, and it doesn't stall.
-- scheduler_output.preempted.append
-+ ...
-+ scheduler_output.admitted.append(victim)
 """
 
 TASK = Task(
@@ -286,14 +230,26 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES, replace=replace, BlockCopy=BlockCopy, SWAP_OUT=SWAP_OUT),
+    known=mistakes(MISTAKES),
     about={
-        "scheduler.running": "Only the victim stops running.",
-        "scheduler.waiting": "Only the victim joins the queue: `scheduler.waiting.add(victim)`.",
+        "the scheduled tokens": "This step computes nothing of the victim, and of the others what was scheduled.",
+        "scheduler_output.preempted": "The scheduler admits no sequence in a step that preempts one, and this list is "
+        "how it knows. The victim comes last in it, once. It lists sequences, not ids.",
+        "scheduler.running": "The victim gives up its batch slot: take it out of `scheduler.running`, and leave the "
+        "others in their order.",
+        "scheduler.waiting": "The victim isn't finished, so it waits, itself and once: "
+        "`scheduler.waiting.add(victim)` puts it where its rank belongs. The others still wait.",
+        "pool.ref_count": "All blocks of the victim become free, full or not, and no others: "
+        "`scheduler.pool.free(victim.blocks)`.",
+        "B.blocks": "These blocks belong to the pool now, and soon to another sequence. If the victim kept them, it "
+        "would read that sequence's keys, and free its blocks. Give it a new list: `victim.blocks = []`.",
         "B.swapped": "Leave it as it is: when B is admitted again, it says where its keys and values are.",
-        "pool.ref_count": "`scheduler.pool.free(victim.blocks)`, each block once, does all that the pool needs.",
-        "B.num_computed_tokens": "0 if its cache is lost, and as before if it is swapped.",
-    },
+        "B.num_computed_tokens": "It is 0 if the cache is lost, and as before if the victim is swapped.",
+        "scheduler_output.block_copies": "Your function copies nothing: swapped blocks are listed before it is called.",
+        "scheduler.num_preempted": "The method that calls your function counts: the preemption would be counted twice.",
+        "admitted and stalled": "The victim wasn't admitted in this step, and it doesn't stall.",
+    }
+    | {f"{name}.{key}": STAYS for name in "ABCDZ" for key in KEPT},
 )
 
 EXERCISE = Exercise(

@@ -62,11 +62,11 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     pool = PrefixCache(case.found + case.free + 1, case.size)
     tokens = list(range(case.known))
     hashes = hash_full_blocks(Sequence("X", tokens, 1), case.size)[: case.found]
-    cached = pool.allocate(case.found)
-    for block, one in zip(cached, hashes):
+    in_use = pool.allocate(pool.num_blocks)
+    cached, others = in_use[: case.found], in_use[case.found + 1 :]  # the one between is another sequence's
+    for block, one in zip([*cached, *others], [*hashes, *(bytes([other]) * 32 for other in others)]):
         pool.cache_full_block(block, one)
-    pool.allocate(1)  # another sequence's
-    pool.free(cached[case.used :])
+    pool.free([*cached[case.used :], *others[::-1]])
     y = Sequence("Y", tokens[: case.prompt], case.answer + 9, output_ids=tokens[case.prompt :])
     blocks = pool.match_prefix(hashes)
 
@@ -77,6 +77,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             "pool.ref_count": dict(sorted(pool.ref_count.items())),
             "pool.free_queue": list(pool.free_queue),
             "what `pool.match_prefix` finds": pool.match_prefix(hashes),
+            "the blocks with a hash": sorted(pool.block_to_hash),
         }
 
     watch(f"`take_cached(pool, sequence, {blocks})`", attempt, pool, y, blocks, look=look)
@@ -98,6 +99,8 @@ def facts(case: Case) -> dict[str, Any]:
     return {"known": case.known, "size": case.size, "covered": case.found * case.size}
 
 
+HASHES = "The found blocks keep their hashes: other sequences find them, too."
+
 MISTAKES = """
 Then nothing is left to compute. But the next token is chosen from the logits of the last one, and no cache holds
 logits. Count at most all known tokens minus one.
@@ -108,25 +111,8 @@ or
 ~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => sequence.num_tokens - 1
 or
 ~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => len(blocks) * pool.block_size - 1
-Tell the pool: `pool.touch(blocks)`. Otherwise it allocates these blocks to another sequence, which overwrites them.
-- pool.touch(blocks)
-or
-~ pool.touch(blocks) => pool.touch([block for block in blocks if block not in pool.ref_count])
-or
-~ pool.touch(blocks) => pool.touch([block for block in blocks if block in pool.ref_count])
-Touch the blocks once: only one more sequence uses them.
-- pool.touch(blocks)
-+ ...
-+ ...
-Touch exactly the blocks that the sequence takes. No sequence would ever free the others.
-~ pool.touch(blocks) => pass
-- if covers_all and not others_free:
-+ pool.touch(blocks)
-+ ...
 `sequence.blocks = blocks` stores the caller's own list, so both would grow together. Make a copy: `list(blocks)`.
 ~ list(blocks) => blocks
-The scheduler appends blocks as the sequence grows, so a list is expected.
-~ list(blocks) => tuple(blocks)
 All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those
 found* must be free. There is none: leave out the last block.
 ~ if covers_all and not others_free => if False
@@ -136,9 +122,6 @@ Blocks that another sequence uses aren't in the free queue: take off only those 
 = others_free = len(pool.free_queue) - len(blocks)
 or
 = others_free = max(0, len(pool.free_queue) - len(blocks))
-`num_computed_tokens` says where the step starts computing. With 0, everything is computed again, into blocks that
-other sequences may read.
-= sequence.num_computed_tokens = 0
 All of them hold tokens of this sequence. Leave out the last one only if all known tokens are found and no block is free
 for the copy.
 ~ if covers_all and not others_free => if True
@@ -158,14 +141,12 @@ or
 ~ == sequence.num_tokens => == len(sequence.prompt_ids)
 or
 ~ == sequence.num_tokens => >= len(sequence.prompt_ids)
-Leave out only the last block; what the others hold needn't be computed again.
+Leave out the last block and no other, even if it is the only one; what the others hold needn't be computed again.
 ~ blocks = blocks[:-1] => blocks = []
-Leave out the last block even if it is the only one: then the sequence starts with none.
+or
 ~ not others_free => not others_free and len(blocks) > 1
-That leaves out the first block. The sequence begins with the first ones, and does without the last.
+or
 ~ blocks[:-1] => blocks[1:]
-The sequence starts with the blocks that were found: `sequence.blocks = list(blocks)`.
-- sequence.blocks
 The sequence starts with blocks that were found, and no others. Allocate nothing here: the scheduler makes the copy,
 just before the sequence writes.
 - sequence.blocks
@@ -180,9 +161,7 @@ or
 Blocks aren't always of 16: `pool.block_size`.
 ~ pool.block_size => 16
 or
-~ min(len(blocks) * pool.block_size => min(len(blocks) * 16
-The number of *tokens* is asked for: blocks × `pool.block_size`.
-~ min(len(blocks) * pool.block_size => min(len(blocks)
+~ len(blocks) * pool.block_size == => len(blocks) * 16 ==
 If the last block is left out, its tokens aren't computed: count those of the blocks that are left.
 - sequence.num_computed_tokens
 + sequence.num_computed_tokens = sequence.num_tokens - 1 if covers_all else len(blocks) * pool.block_size
@@ -190,10 +169,6 @@ or
 - sequence.num_computed_tokens
 + lost = min(others_free, 1)
 + sequence.num_computed_tokens = sequence.num_tokens - lost if covers_all else len(blocks) * pool.block_size
-`append` puts the list itself into the table, as one element. `extend` adds its elements.
-~ sequence.blocks = list(blocks) => sequence.blocks.append(blocks)
-That is what is left to compute. `num_computed_tokens` counts the tokens in the blocks.
-~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => sequence.num_tokens - len(blocks) * pool.block_size
 `allocate` takes other blocks, from the front of the queue. `touch` uses the ones that were found.
 ~ pool.touch(blocks) => pool.allocate(len(blocks))
 """
@@ -206,12 +181,22 @@ TASK = Task(
     facts=facts,
     known=mistakes(MISTAKES),
     about={
-        "sequence.blocks": "The blocks that were found, in this order. The last one is missing only if they hold all "
-        "known tokens and no other block is free.",
-        "sequence.num_computed_tokens": "The tokens in its blocks count, but at most the known tokens minus one.",
-        "pool.ref_count": "One more sequence uses the blocks that it takes, and no others: `pool.touch`.",
-        "pool.free_queue": "The blocks that the sequence takes leave the queue. Nothing else moves.",
-        "raised OutOfBlocks": "Allocate nothing here: the scheduler makes the copy, just before the sequence writes.",
+        "sequence.blocks": "`sequence.blocks = list(blocks)`, in this order. The last one is missing only if they hold "
+        "all known tokens and no other block is free.",
+        "sequence.num_computed_tokens": "It is the number of tokens in its blocks, `pool.block_size` in each, but at "
+        "most all known tokens minus one. The next step starts there.",
+        "pool.ref_count": "`pool.touch` once, with exactly the blocks that the sequence takes, free or in use: a block "
+        "that isn't touched goes to another sequence, and one that is touched too often is never freed.",
+        "pool.free_queue": "`pool.touch` takes the sequence's blocks out of the queue. Nothing else moves.",
+        "what `pool.match_prefix` finds": HASHES,
+        "the blocks with a hash": HASHES,
+        "returned": "Change the sequence and the pool, and return nothing.",
+        "raised OutOfBlocks": "Allocate nothing here, and refuse nothing: if no block is left for the copy, leave out "
+        "the last one.",
+        "raised ValueError": "A block can be freed only after it was touched. If the last block is left out, don't "
+        "touch it.",
+        "raised TypeError": "`pool.touch` takes a list of blocks. For `-` between sets, both sides have to be sets.",
+        "raised KeyError": "`pool.ref_count` has no entry for a free block; `pool.touch` counts it.",
     },
 )
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -84,7 +83,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
 
 def copy_of(got: Any) -> Any:
-    return Shown(repr(got)) if isinstance(got, BlockCopy) else got
+    return Shown(text) if "BlockCopy" in (text := repr(got)) else got
 
 
 def tell(case: Case) -> str:
@@ -96,27 +95,18 @@ def tell(case: Case) -> str:
     return f"{tables}{hashed}; the free queue is {free}. About to write: {writes}."
 
 
+TABLE = "Only the writer's table changes, and only at `index`: the new block, a number, takes the place of the old one."
+HASHES = "The old block keeps its hash, and the new one has none: `pool.allocate(1)` removes what it had."
+
 MISTAKES = """
 `source` is the block that is read, and `target` the one that is written: the new block.
 ~ COPY, source, target => COPY, target, source
-This copy stays within the pool: its kind is `COPY`. The swap space is not involved.
-~ COPY, source => "swap out", source
-or
-~ COPY, source => "swap in", source
 It is copied from the block that was in the table. Read it before you put the new one there.
 ~ BlockCopy(COPY, source, target) => BlockCopy(COPY, sequence.blocks[index], target)
 `index` is a place in the table, not a block: the block is `sequence.blocks[index]`.
 ~ source = sequence.blocks[index] => source = index
-Return what to copy: a `BlockCopy`.
-- return
 or
-~ return BlockCopy(COPY, source, target) => return source, target
-or
-~ return BlockCopy(COPY, source, target) => return COPY, source, target
-or
-~ return BlockCopy(COPY, source, target) => return target
-or
-~ return BlockCopy(COPY, source, target) => return [BlockCopy(COPY, source, target)]
+~ COPY, source => COPY, index
 The sequence no longer uses the old block, so it has to be freed, once.
 - pool.free([source])
 Allocate the new block before you change anything else: if there is none, the sequence must still have its old one.
@@ -133,80 +123,33 @@ or
 ~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
 or
 ~ pool.free([source]) => pool.free([target])
-`pool.allocate` has counted the new block already.
-- pool.free([source])
-+ ...
-+ pool.touch([target])
-The new block takes the place of the old one; the rest of the table stays.
-~ sequence.blocks[index] = target => sequence.blocks.append(target)
-or
-~ sequence.blocks[index] = target => sequence.blocks.insert(index, target)
 Only the entry at `index` changes. It isn't always the last one.
 ~ sequence.blocks[index] => sequence.blocks[-1]
 The table still has the old block, to which the sequence may not write. Put the new block in its place.
 - sequence.blocks[index] = target
-Without its hash, no sequence that comes later finds the block. Don't take it over: it keeps its hash, and the sequence
-gets another one.
+A block with a hash is copied even if the sequence is its only user, and keeps its hash: a sequence that finds it later
+reads it.
 - source = sequence.blocks[index]
 + ...
-+ if pool.ref_count[source] == 1:
-+     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)
-+     return BlockCopy(COPY, source, source)
++ if pool.ref_count[source] == 1: return None
+or
+- source = sequence.blocks[index]
++ ...
++ if pool.ref_count[source] == 1: return BlockCopy(COPY, source, source)
 or
 - source = sequence.blocks[index]
 + ...
 + if pool.ref_count[source] == 1:
 +     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)
 +     return None
-A single user may not write to a block with a hash, either: a sequence that finds it later reads it.
-- source = sequence.blocks[index]
-+ ...
-+ if pool.ref_count[source] == 1: return None
-Leave the counting to the pool: `pool.free([block])` lowers the count, and frees the block if no other sequence uses it.
-~ pool.free([source]) => pool.ref_count[source] -= 1
-`pool.allocate(1)` takes a block from the queue, counts it, and removes its old hash. Taken by hand, it can still be
-found by what it held before.
-- (target,) = pool.allocate(1)
-+ if not pool.free_queue: pool.allocate(1)
-+ target = pool.free_queue.popleft()
-+ pool.used.add(target)
-+ pool.ref_count[target] = 1
-or
-~ (target,) = pool.allocate(1) => target = pool.free_queue.popleft()
-The queue has no `[0]`: its keys are the blocks. `pool.allocate(1)` takes the first one, and counts it.
-~ (target,) = pool.allocate(1) => target = pool.free_queue[0]
-`pool.allocate(1)` returns a list with one block.
-~ (target,) = pool.allocate(1) => target = pool.allocate(1)
-The old block keeps its contents and its hash. The copy gets none: the sequence is about to change it.
-- pool.free([source])
-+ ...
-+ if source in pool.block_to_hash:
-+     one = pool.block_to_hash.pop(source)
-+     pool.block_to_hash[target], pool.hash_to_block[one] = one, target
-or
-- pool.free([source])
-+ ...
-+ if source in pool.block_to_hash: del pool.hash_to_block[pool.block_to_hash.pop(source)]
-or
-- pool.free([source])
-+ ...
-+ pool.cache_full_block(target, pool.block_to_hash.get(source, bytes(32)))
-or
-- pool.free([source])
-+ ...
-+ pool.cache_full_block(target, bytes(32))
 The copy holds the same keys and values, so nothing has to be computed again.
 - return
 + sequence.num_computed_tokens = index * pool.block_size
 + ...
-If no block is free, `pool.allocate(1)` raises OutOfBlocks. Don't catch it, and raise no other error.
-- (target,) = pool.allocate(1)
-+ if not pool.free_queue: raise RuntimeError("no block is free")
+One free block is enough, even if it is the last one or is cached.
+- source = sequence.blocks[index]
 + ...
-or
-- (target,) = pool.allocate(1)
-+ if not pool.free_queue: return None
-+ ...
++ if len(pool.free_queue) < 2: pool.allocate(len(pool.free_queue) + 1)
 """
 
 TASK = Task(
@@ -217,13 +160,25 @@ TASK = Task(
     refusals=("OutOfBlocks",),
     known=mistakes(MISTAKES),
     about={
-        **{f"{name}.blocks": "Only the writer's table changes, and only at `index`: the new block." for name in "XYZ"},
-        "returned": "From the block that was in the table, to the new one that replaces it.",
-        "pool.ref_count": "Each block is counted as often as tables contain it: `allocate` has counted the new one, "
-        "and the old one has to be freed, once.",
-        "pool.free_queue": "The new block leaves the queue. The old one joins its end if no other sequence uses it.",
-        "the blocks with a hash": "The old block keeps its hash, and the new one has none.",
-        "should raise OutOfBlocks": "`pool.allocate(1)` raises it. Allocate before you change anything.",
+        **dict.fromkeys(("X.blocks", "Y.blocks", "Z.blocks"), TABLE),
+        "returned": "Return one `BlockCopy(COPY, source, target)`, with two blocks: from the one that was at `index` "
+        "to the one that `pool.allocate(1)` has allocated, the first of the free queue.",
+        "pool.ref_count": "Each block is counted as often as tables contain it. `pool.allocate(1)` counts the new "
+        "block, and `pool.free([source])` takes one off the old one and frees it at 0. Nothing else changes a count.",
+        "pool.free_queue": "`pool.allocate(1)` takes the new block out of the queue. The old one joins its end if no "
+        "other sequence uses it: `pool.free`.",
+        "the blocks with a hash": HASHES,
+        "the blocks found by a hash": HASHES,
+        "should raise OutOfBlocks": "`pool.allocate(1)` raises it. Don't catch it, and allocate before you change "
+        "anything.",
+        "raised OutOfBlocks": "One new block is enough: allocate it once, whatever else is free.",
+        "raised IndexError": "`index` is a place in `sequence.blocks`, and `pool.allocate(1)` returns a list with one "
+        "block.",
+        "raised TypeError": "`BlockCopy` takes the kind (`COPY`), the source and the target; `pool.allocate` takes a "
+        "number and returns a list of blocks, and `pool.free` takes a list of blocks.",
+        "raised KeyError": "The queue has no `[0]`: its keys are the blocks. `pool.allocate(1)` takes the first "
+        "one, and counts it.",
+        "raised ValueError": "Free the old block once, while it is in use. The new one goes to the place `index`.",
     },
 )
 

@@ -9,6 +9,8 @@ from functools import wraps
 from random import Random
 from typing import Any
 
+import numpy
+
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown, kind
 from lessons_lib.checks.exercise import Exercise, short
@@ -18,6 +20,7 @@ WORDS = {b"": "b''", PARENT: "<parent>", OTHER: "<other parent>"}
 Block = tuple[bytes, list[int]]  # parent, tokens
 Case = tuple[str, list[Any]]  # what must be: "differ" or "same", and `Block`s; or "ends differ", and two chains of them
 OTHERS = {"hash": "Python's `hash`", "crc32": "a checksum", "adler32": "a checksum"}
+TOO_LARGE = 'Each id must fit into its bytes, up to 200,000. `array("q", token_ids)` uses eight bytes for each.'
 DIGESTS: set[bytes] = set()  # all that SHA-256 has returned; an answer may keep what it has computed
 
 
@@ -136,7 +139,8 @@ def kind_of(got: Any, used: set[str]) -> Any:
     if got is None:
         return None
     if not isinstance(got, bytes):
-        return Shown(f"a str of {len(got)} characters" if isinstance(got, str) else kind(got))
+        size = f" of {len(got)} characters" if isinstance(got, str) else ""
+        return Shown(f"{kind(got)}{size} by {others}" if others else f"{kind(got)}{size}")
     if got in DIGESTS:
         return Shown(f"32 bytes by SHA-256, of what {others} returned" if others else "32 bytes by SHA-256")
     return Shown(f"{len(got)} bytes by {others}" if others else f"{len(got)} bytes that SHA-256 hasn't returned")
@@ -164,17 +168,6 @@ hash `parent` together with the tokens.
 = return hashlib.sha256(array("q", token_ids).tobytes()).digest()
 Is `token_ids` part of what you hash?
 = return hashlib.sha256(parent).digest()
-`.hexdigest()` returns the 32 bytes as text. `.digest()` returns the bytes, which the next block can use as its
-`parent`. Encoding the text doesn't undo that.
-~ digest() => hexdigest()
-or
-~ digest() => hexdigest().encode()
-`hashlib.sha256(data)` is an object; its `.digest()` returns the bytes.
-= return hashlib.sha256(parent + array("q", token_ids).tobytes())
-A bytearray can change, so it can't be a key of a table. `bytes` can.
-= return bytearray(hashlib.sha256(parent + array("q", token_ids).tobytes()).digest())
-A hash that contains its parent grows from block to block. Hash the parent together with the tokens.
-= return parent + hashlib.sha256(array("q", token_ids).tobytes()).digest()
 Only SHA-256 will do, for all of it. For MD5 and SHA-1, pairs with the same hash have been constructed. Other hashes are
 as good, but engines that share a cache must use the same one.
 ~ sha256 => md5
@@ -186,16 +179,14 @@ or
 ~ sha256 => sha3_256
 or
 = return hashlib.sha256(hashlib.md5(parent + array("q", token_ids).tobytes()).digest()).digest()
-Python's `hash` has 64 bits. Two blocks may share one by chance, and such a pair can be constructed. For bytes it also
-differs from process to process. Pass the bytes themselves to `hashlib.sha256`.
+Python's `hash` has 64 bits, and a checksum 32. Two blocks may share one by chance, and such a pair can be constructed,
+even if it is padded or hashed again. Pass the tokens themselves to `hashlib.sha256`.
 = return hash((parent, tuple(token_ids)))
 or
 = return hash((parent, tuple(token_ids))).to_bytes(8, "little", signed=True)
 or
-= return hash((parent, tuple(token_ids))).to_bytes(32, "little", signed=True)
-or
 = return hashlib.sha256(str(hash((parent, tuple(token_ids)))).encode()).digest()
-A checksum of 32 bits is short, also if it is padded to 32 bytes or hashed again. Pass the tokens to `hashlib.sha256`.
+or
 = return zlib.crc32(parent + array("q", token_ids).tobytes()).to_bytes(32, "big")
 or
 = return hashlib.sha256(str(zlib.crc32(parent + array("q", token_ids).tobytes())).encode()).digest()
@@ -205,38 +196,30 @@ Combining two hashes with ^ or + loses their order, and with ^ equal ones cancel
 + own = hashlib.sha256(array("q", token_ids).tobytes()).digest()
 + return bytes(a ^ b for a, b in zip(parent.ljust(32, bytes(1)), own))
 The hash must depend only on the parent and the tokens: not on which list object it gets, the time, a counter or a
-random number. Otherwise no block is ever found again. (A hasher that is made outside of the function remembers, too:
-`update` adds to all that it has got before.)
+random number, and not in place of an empty parent either. Otherwise no block is ever found again. (A hasher that is
+made outside of the function remembers, too: `update` adds to all that it has got before.)
 = return hashlib.sha256(parent + str(id(token_ids)).encode() + repr(token_ids).encode()).digest()
 or
 = return hashlib.sha256(parent + os.urandom(8) + array("q", token_ids).tobytes()).digest()
-Is a random number, or the time, put in place of an empty parent? `b''` is a parent like any other.
+or
 = return hashlib.sha256((parent or os.urandom(32)) + array("q", token_ids).tobytes()).digest()
-Is the hash remembered by `id(token_ids)`? An object may get other tokens, and another list may get its address.
-- return
-+ known = block_hash.__dict__.setdefault("known", {})
-+ if id(token_ids) not in known or known[id(token_ids)][0] is not token_ids or known[id(token_ids)][2] != parent:
-+     value = hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-+     known[id(token_ids)] = (token_ids, value, parent)
-+ return known[id(token_ids)][1]
-The order counts: "dog bites man" is not "man bites dog". A sum, a set or a sorted list loses it.
+The order counts ("dog bites man" is not "man bites dog"), and so does how often a token occurs. A sum, a set or a
+sorted list loses that.
 = return hashlib.sha256(parent + str(sum(token_ids)).encode()).digest()
 or
 = return hashlib.sha256(parent + array("q", sorted(token_ids)).tobytes()).digest()
 or
 = return hashlib.sha256(parent + array("q", sorted(set(token_ids))).tobytes()).digest()
-It matters how often a token occurs.
+or
 = return hashlib.sha256(parent + array("q", dict.fromkeys(token_ids)).tobytes()).digest()
-Without a separator, 1 and 12 look like 11 and 2. Use the same number of bytes for each token, or put a separator
-between them.
+Nothing says where one token ends and the next begins: without a separator, 1 and 12 look like 11 and 2. Use the same
+number of bytes or digits for each, enough for ids up to 200,000, or put a separator between them.
 = return hashlib.sha256(parent + "".join(map(str, token_ids)).encode()).digest()
-With as many bytes for each token as it needs, nothing says where one token ends and the next begins. Use the same
-number of bytes for each.
+or
 - return
 + data = b"".join(token.to_bytes((token.bit_length() + 7) // 8, "big") for token in token_ids)
 + return hashlib.sha256(parent + data).digest()
-Are tokens written with at least so many digits each? Ids go up to 200,000, and a longer one runs into the next. Use
-`array("q", token_ids).tobytes()`.
+or
 = return hashlib.sha256(parent + "".join(f"{token:05d}" for token in token_ids).encode()).digest()
 or
 = return hashlib.sha256(parent + "".join(f"{token:04x}" for token in token_ids).encode()).digest()
@@ -248,15 +231,7 @@ uses eight bytes for each.
 or
 = return hashlib.sha256(parent + bytes(token % 256 for token in token_ids)).digest()
 or
-~ array("q", token_ids) => array("H", token_ids)
-or
 = return hashlib.sha256(parent + array("H", (token % 65536 for token in token_ids)).tobytes()).digest()
-Tokens as characters: 55,296 to 57,343 stand for no character that can be encoded. A token id is a number.
-= return hashlib.sha256(parent + "".join(map(chr, token_ids)).encode()).digest()
-or
-= return hashlib.sha256(parent + "".join(map(chr, token_ids)).encode(errors="ignore")).digest()
-A hash is 32 bytes of any value, not an encoded text. Hash the bytes of `parent` as they are.
-= return hashlib.sha256((parent.decode() + str(token_ids)).encode()).digest()
 All 32 bytes of the parent count, and their order.
 = return hashlib.sha256(parent[:8] + array("q", token_ids).tobytes()).digest()
 or
@@ -267,20 +242,25 @@ or
 = return hashlib.sha256(bytes(sorted(parent)) + array("q", token_ids).tobytes()).digest()
 or
 = return hashlib.sha256((parent.decode(errors="ignore") + str(token_ids)).encode()).digest()
-Every token counts, including the first and the last.
+Every token counts: the first, the last, and those between. If you hash token by token, each hash must contain the one
+before it.
 = return hashlib.sha256(parent + array("q", token_ids[:-1]).tobytes()).digest()
 or
 = return hashlib.sha256(parent + array("q", token_ids[1:]).tobytes()).digest()
-Every token counts, including those between the first and the last.
+or
 = return hashlib.sha256(parent + array("q", [token_ids[0], token_ids[-1]]).tobytes()).digest()
+or
+= return hashlib.sha256(parent + array("q", token_ids[-1:]).tobytes()).digest()
+or
+= return hashlib.sha256(array("q", token_ids[-1:]).tobytes()).digest()
 A block may have any size: hash all of its tokens, however many there are.
 = return hashlib.sha256(parent + array("q", token_ids[:16]).tobytes()).digest()
 The text of a long array or tensor has `...` instead of the numbers in the middle. Hash the numbers.
-- return
-+ import numpy
-+ return hashlib.sha256(parent + str(numpy.array(token_ids)).encode()).digest()
+= return hashlib.sha256(parent + str(numpy.array(token_ids)).encode()).digest()
 Are the ids made into floats? They round large ones.
 = return hashlib.sha256(parent + b"".join(b"%.3g " % token for token in token_ids)).digest()
+or
+= return hashlib.sha256(parent + numpy.minimum(token_ids, 65504).astype("float16").tobytes()).digest()
 Are the tokens made into one number first, as in `number * 31 + token`, or a sum of token × position? Then many lists
 give the same number. Hash the tokens themselves.
 - return
@@ -289,8 +269,6 @@ give the same number. Hash the tokens themselves.
 + return hashlib.sha256(parent + str(number % 2**61).encode()).digest()
 or
 = return hashlib.sha256(parent + str(sum(i * token for i, token in enumerate(token_ids, 1))).encode()).digest()
-or
-= return hashlib.sha256(parent + str([a * b for a, b in zip(token_ids, token_ids[1:])]).encode()).digest()
 """
 
 TASK = Task(
@@ -298,14 +276,18 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES, zlib=zlib, os=os),
+    known=mistakes(MISTAKES, zlib=zlib, os=os, numpy=numpy),
     about={
-        "returned": "Return what SHA-256 returns for all bytes of the parent and all tokens, and for nothing else.",
-        "raised OverflowError": 'A number doesn\'t fit into its bytes; ids go up to 200,000. `array("q", token_ids)` '
-        "uses eight bytes for each.",
-        "raised error": 'A number doesn\'t fit into its bytes; ids go up to 200,000. `array("q", token_ids)` uses '
-        "eight bytes for each.",
-        "raised UnicodeEncodeError": "Are tokens made into characters? A token id is a number.",
+        "returned": "Return `hashlib.sha256(...).digest()` as it is: 32 `bytes`, which the next block uses as its "
+        "`parent`. Not the hasher itself, not as text (`.hexdigest()`) or a number, no part of it, and nothing added.",
+        "raised OverflowError": TOO_LARGE,
+        "raised error": f"`struct.pack` needs a format with as many numbers as the block has. {TOO_LARGE}",
+        "raised TypeError": 'SHA-256 hashes bytes, and only bytes can be added to bytes. `array("q", '
+        "token_ids).tobytes()` turns ints into bytes, and `.encode()` turns a str into them.",
+        "raised AttributeError": "`update` changes the hasher and returns None: call `digest` on the hasher. And "
+        '`tobytes` belongs to `array("q", token_ids)`; a list has none.',
+        "raised UnicodeEncodeError": "Tokens as characters: 55,296 to 57,343 stand for no character that can be "
+        "encoded. A token id is a number.",
         "raised UnicodeDecodeError": "A hash is 32 bytes of any value, not an encoded text. Hash the bytes as they "
         "are.",
     },

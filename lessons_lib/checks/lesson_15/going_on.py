@@ -19,8 +19,7 @@ def cases() -> Iterator[Case]:
     for fields, token_ids in (
         (ten, [8, 9]), (ten, []), (ten, [8]), (rich, [8, 9]), (rich, []),
         (ten | {OLD: [8, 9]}, [3, 2]), (ten | {OLD: [8, 9]}, []), (ten | {OLD: [7, 8]}, [7, 8]),
-        (ten | {OLD: None}, [8, 9]),
-        (ten | {OLD: None}, []), (ten | {OLD: []}, [8]),
+        (ten | {OLD: None}, [8, 9]), (ten | {OLD: None}, []), (ten | {OLD: []}, [8]),
         ({"max_tokens": 3}, [8, 9, 8]), ({"max_tokens": 1}, [8]), ({"max_tokens": 5, OLD: [1, 2, 3]}, [8, 9]),
         ({"max_tokens": 3, OLD: [1, 2, 3]}, []), ({"max_tokens": 3}, [8, 9]), ({"max_tokens": 4}, [8]),
         ({"max_tokens": 5, OLD: [1, 2]}, [8, 9]), ({"max_tokens": 5, OLD: [1, 2, 3]}, [8]), ({"max_tokens": 2}, [0, 0]),
@@ -77,9 +76,10 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
 def value_of(result: dict[str, Any], name: str) -> Any:
     """An empty list of tokens may be missing or None, and a tuple counts as a list."""
-    if name == OLD and not isinstance(result.get(name), (str, bool)):
-        return frozen(list(result.get(name) or []))
-    return result.get(name, Shown("missing"))
+    value = result.get(name)
+    if name != OLD:
+        return result.get(name, Shown("missing"))
+    return frozen(list(value or [])) if isinstance(value, list | tuple | None) else Shown(f"a {type(value).__name__}")
 
 
 def tell(case: Case) -> str:
@@ -100,31 +100,21 @@ or
 - return {
 + return {**request, "prompt": [*request["prompt"], *token_ids], "max_tokens": request["max_tokens"] - len(token_ids)}
 or
-- output_token_ids = ... return {
-+ return {**request, "prompt": request["prompt"] + token_ids}
-or
-- output_token_ids = ... return {
-+ return {**request, "prompt": request["prompt"] + token_ids, "max_tokens": request["max_tokens"] - len(token_ids)}
-or
 ~ {**request, => {**request, "prompt": request["prompt"] + output_token_ids,
 `max_tokens` limits the whole completion, and tokens in `output_token_ids` count. Leave it as it is.
 ~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(token_ids),
-or
-~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(output_token_ids),
-Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice.
+Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice. (`extend` returns
+None.)
 - return {
 + return dict(request)
+or
+- return {
++ return {**request, "output_token_ids": None}
 All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one.
 ~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"],
 or
 ~ {**request, => {**{name: request[name] for name in ("prompt", "max_tokens", "seed", "stop") if name in request},
 or
-~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"], "seed": request.get("seed"),
-or
-~ {**request, => {**{name: value for name, value in request.items() if name != "stop"},
-or
-~ {**request, => {**{name: value for name, value in request.items() if name != "seed"},
-Fields whose value is 0, False, None or empty count, too.
 ~ {**request, => {**{name: value for name, value in request.items() if value},
 `{earlier}` came before this request, and these tokens belong to the completion, too. The completion so far is `{all}`.
 = output_token_ids = list(token_ids)
@@ -136,26 +126,16 @@ Tokens stay in the order in which they were generated: first `{earlier}`, then `
 = output_token_ids = [*request["prompt"], *(request.get("output_token_ids") or ()), *token_ids]
 `append` adds a list as a single element. `extend`, `+` or `[*a, *b]` add its tokens one by one.
 = output_token_ids = [*(request.get("output_token_ids") or ()), token_ids]
-or
-= output_token_ids = [request.get("output_token_ids") or [], *token_ids]
 A model may generate the same token twice in a row. All of `{new}` are new: drop nothing.
-- output_token_ids =
-+ old = request.get("output_token_ids") or []
-+ output_token_ids = token_ids[:] if old and token_ids[: len(old)] == old else [*old, *token_ids]
-or
 = output_token_ids = list(dict.fromkeys([*(request.get("output_token_ids") or ()), *token_ids]))
 The field may be missing: `request["output_token_ids"]` raises KeyError then, and `request.get(...)` returns None.
 = output_token_ids = [*request["output_token_ids"], *token_ids]
-or
-= output_token_ids = [*request.get("output_token_ids"), *token_ids]
 or
 = output_token_ids = request.get("output_token_ids") + token_ids
 `"output_token_ids": None` means the same as a missing field. `get(name, default)` returns None then, not the default.
 = output_token_ids = [*request.get("output_token_ids", ()), *token_ids]
 or
 = output_token_ids = request.get("output_token_ids", []) + token_ids
-or
-= output_token_ids = list(request.get("output_token_ids", [])) + token_ids
 The completion has all of its {limit} tokens, so nothing is left to generate: return None.
 - if len(output_token_ids)
 - return None
@@ -165,33 +145,21 @@ The completion has fewer than {limit} tokens. The prompt doesn't count.
 ~ len(output_token_ids) >= => len(request["prompt"]) + len(output_token_ids) >=
 The completion has `{all}`, fewer than {limit} tokens, so the rest is still asked for.
 ~ >= request["max_tokens"] => + 1 >= request["max_tokens"]
-or
-~ if len(output_token_ids) => if len(output_token_ids) + len(request.get("output_token_ids") or ())
 `max_tokens` limits the whole completion: `{earlier}` from before this request and `{new}` make all {limit}.
 ~ len(output_token_ids) >= => len(token_ids) >=
 or
 ~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
-At its end your function returns nothing. Is a `return` missing?
+Your function returns None although tokens are missing. Is a `return` missing? (`update` and `append` return None, too.)
 - return {
 + pass
 A replica may be lost before its first token. The next one then gets the request as it was, in a new dict.
 ~ if len(output_token_ids) => if not token_ids or len(output_token_ids)
-or
-~ if len(output_token_ids) => if not output_token_ids or len(output_token_ids)
 A new dict is expected, also if no token came: a change of one would change the other.
-- output_token_ids =
-+ if not token_ids: return request
-+ ...
-or
 ~ return {**request, => return request if not output_token_ids else {**request,
 This changes the request that the caller passed in. `{{**request, "name": value}}` makes a new dict.
 - return {
 + request["output_token_ids"] = output_token_ids
 + return request
-or
-- return {
-+ request["output_token_ids"] = output_token_ids
-+ return dict(request)
 The list in `request["output_token_ids"]` is the caller's, and a copied dict shares it: `+=`, `extend` and `append`
 change it. Make a new list, `[*old, *token_ids]`.
 - output_token_ids =
@@ -200,21 +168,19 @@ change it. Make a new list, `[*old, *token_ids]`.
 Your request contains one of the caller's own lists, so both grow together. It needs a list of its own.
 = output_token_ids = request["output_token_ids"] + token_ids if request.get("output_token_ids") else token_ids
 or
-- if len(output_token_ids)
-+ if not token_ids and request.get("output_token_ids"): output_token_ids = request["output_token_ids"]
+- output_token_ids =
++ if not token_ids: return dict(request)
 + ...
 A random number depends on the seed and on how many tokens the completion has. So the seed stays as it is.
 ~ {**request, => {**request, "seed": request.get("seed", 0) + len(token_ids),
-or
-~ {**request, => {**request, **({"seed": request["seed"] + 1} if "seed" in request else {}),
 `output_token_ids` is the only new field. A server refuses fields that it doesn't know.
 ~ {**request, => {**request, "attempt": 2,
 or
 ~ "output_token_ids": output_token_ids => "output_ids": output_token_ids
 If no token is missing, return None and nothing else.
-~ return None => return False
-or
 ~ return None => return {}
+or
+~ return None => return request
 """
 
 TASK = Task(
@@ -229,12 +195,13 @@ TASK = Task(
         "returned": "A new dict, from the request and the new tokens; None if all `max_tokens` tokens are there.",
         "prompt": "The prompt stays as it is. In it, tokens wouldn't count as generated.",
         "max_tokens": "`max_tokens` limits the whole completion, and `output_token_ids` count. It stays as it is.",
-        OLD: "All tokens of the completion so far, and only these: first those that `request` has, then the new ones.",
+        OLD: "A list of the tokens of the completion so far: first those that `request` has, then the new ones.",
         "seed": "The same seed: the next random number depends on it and on how many tokens the completion has.",
         "the list of fields that `request` doesn't have": "The only new field is `output_token_ids`.",
         "raised ValueError": "If no token is missing, return None.",
         "raised KeyError": "`request` need not have this field. It always has `prompt` and `max_tokens`.",
-        "raised TypeError": "Is a field missing, or None? `request.get(name) or []` is a list in both cases.",
+        "raised TypeError": "Is something None? `request.get(name) or []` is a list if a field is missing or None. "
+        "`extend` and `update` return None.",
     },
 )
 

@@ -28,7 +28,6 @@ class Case(NamedTuple):
         max_moves: None to leave it out.
         order: the order in which `choose` prefers the replicas.
         load: how many other streams each replica serves.
-        joins: whether another stream begins on A after the first chunk.
         leaves: after how many chunks the reader leaves; None to read to the end.
     """
 
@@ -40,7 +39,6 @@ class Case(NamedTuple):
     max_moves: int | None = None
     order: str = NAMES
     load: int = 0
-    joins: bool = False
     leaves: int | None = None
 
 
@@ -52,8 +50,7 @@ def cases() -> Iterator[Case]:
     yield Case([""])
     yield Case([""], last="stop", request={"seed": 7, "max_tokens": 9})
     yield Case([""], five, size=2, last="length+")
-    for joins in (False, True):
-        yield Case([""], load=3, joins=joins)
+    yield Case([""], load=3)
     yield Case(["", "", ""], order="CBA")
     for leaves in (1, 2):
         yield Case([""], five, leaves=leaves, load=leaves - 1)
@@ -117,7 +114,7 @@ def cases() -> Iterator[Case]:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    notes, got = Notes(), [None]
+    notes, got, had = Notes(), [None], []
     request = {"prompt": [5, 6], "max_tokens": len(case.answer)} | case.request
     made = [
         Scripted(name, fault, case.answer, case.size, case.last, dict(request), notes, case.load)
@@ -137,6 +134,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     def take() -> None:
         got[0] = next(reader, Told("nothing: the stream has ended"))
+        had.append((got[0], told_chunk(got[0])))
 
     def look() -> dict[str, Any]:
         return {
@@ -146,6 +144,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             "what the reader gets": told_chunk(got[0]),
             "the caller's `request`": Told(*(["as it was"] if request == given else ["changed", str(request)])),
             "the caller's list `replicas`": [Shown(each.name) for each in replicas],
+            "the list of chunks that have changed since the reader got them": [
+                told_chunk(chunk) for chunk, told in had if told_chunk(chunk) != told
+            ],
         }
 
     def look_between() -> dict[str, Any]:
@@ -166,8 +167,6 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         if is_last(got[0]):
             break
         watch(f"chunk {number}", take, look=look_between, **quiet)
-        if number == 1 and case.joins:
-            made[0].load += 1
     watch("the last chunk", take, look=look_behind, **quiet)
     if request.get("seed") is None and len(made) == 1:
 
@@ -177,9 +176,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             return notes.seed
 
         watch(
-            "what is drawn for each of four streams",
-            lambda: {seed() for _ in range(4)},
-            returns=lambda seeds: Shown("a seed" if len(seeds) == 1 else "a seed of its own"),
+            "what is drawn for each of nine streams",
+            lambda: len({seed() for _ in range(9)}),
+            returns=lambda count: Shown("a seed of its own" if count > 7 else "a seed that others get, too"),
             subject="it",
         )
 
@@ -210,7 +209,6 @@ def tell(case: Case) -> str:
     told += [f"max_moves is {case.max_moves}"] if case.max_moves is not None else []
     told += [f"`choose` prefers {', '.join(case.order[: len(case.faults)])}"] if case.order != NAMES else []
     told += [f"each serves {case.load} other streams"] if case.load else []
-    told += ["another stream begins on A after the first chunk"] if case.joins else []
     told += [f"the reader leaves after {counted(case.leaves, 'chunk')}"] if case.leaves is not None else []
     return "; ".join(told if case.faults else ["`replicas` is empty", *told[1:]]) + "."
 
@@ -230,7 +228,7 @@ def smaller(case: Case) -> Iterator[Case]:
         if len(case.faults) > 1:
             yield case._replace(faults=case.faults[:place] + case.faults[place + 1 :])
     usual = Case([])
-    for name in ("size", "last", "max_moves", "order", "load", "joins", "request"):
+    for name in ("size", "last", "max_moves", "order", "load", "request"):
         if getattr(case, name) != getattr(usual, name) and "max_tokens" not in case.request:
             yield case._replace(**{name: getattr(usual, name)})
     if len(case.answer) > 2 and "output_token_ids" not in case.request and case.leaves is None:
@@ -245,18 +243,24 @@ TASK = Task(
     known=KNOWN,
     smaller=smaller,
     about={
-        "what `choose` got": "`choose` is called before each replica is asked, with those that haven't been lost.",
+        "what `choose` got": "`choose` is called once before a replica is asked, with those that haven't been lost. "
+        "After a chunk with a `finish_reason` no replica is asked.",
         "what was asked": "One replica serves the stream. After a loss, the next is asked for what is missing, with "
         "the same seed; at most `max_moves` after the first.",
-        "the loads when a replica was asked": "Raise a replica's load before you ask it, and lower it before the next.",
+        "the loads when a replica was asked": "`stream_once` raises the load before it asks, and lowers it at the end.",
         "what the reader gets": "Each chunk as it comes, and one reason at the end: that of the replica, 'length' if "
         "no token is missing, or 'error' with a message.",
         "the number of chunks that your code has read": "Pass each chunk on before you read the next one.",
-        "the load of each replica": "However a stream ends, and if the reader leaves, lower its replica's load once.",
+        "the load of each replica": "`stream_once` lowers the load when it is closed. `with closing(stream_once(...))` "
+        "closes it however the stream ends, and if the reader leaves.",
         "the list of streams that aren't closed": "However it ends, and if the reader leaves, close the stream.",
         "the caller's list `replicas`": "The balancer needs its list for other requests. Change a copy.",
         "raised ReplicaLost": "Catch it: another replica can go on. If none is left, the reader gets a chunk.",
-        "raised ValueError": "The reader gets a refusal as a chunk. `replica.stream(...)` and its chunks may raise.",
+        "raised AttributeError": "`choose` returns an index in the list that it gets. `stream_once` takes the replica "
+        "at that index, and then the request.",
+        "raised TypeError": "The `token_ids` of a chunk are a list: `[]` if there are none.",
+        "raised ValueError": "A refusal reaches the reader as a chunk, which `stream_once` yields. And `remove` raises "
+        "ValueError if the list doesn't have the replica: `choose` must get the list that you remove it from.",
         "raised IndexError": "`choose` returns an index in the list that it gets, which must not be empty.",
         "raised RuntimeError": "`close()` raises GeneratorExit at your `yield`. Yield nothing after it.",
     },

@@ -123,52 +123,48 @@ The replica with the longest beginning gets the request, as long as it isn't too
 = best = by_load[0]
 A cached prefix isn't worth any wait: above the limit, the least loaded replica gets the request.
 ~ if replicas[best].load <= limit => if True
-or
-~ by_load[0] => by_load[-1]
 A part of the prompt helps, too: count the matched blocks up to the first missing one, even if the rest isn't there.
 ~ return count => return 0
 or
 ~ num_matched(replicas[index])) => (bool(block_hashes) and block_hashes[-1] in replicas[index].sent_blocks))
 The replica that matches *most* blocks is the best one.
 = best = min(by_load, key=lambda index: num_matched(replicas[index]))
+Load and matched blocks aren't added up. Most blocks first; the load only decides ties, and whether it's too busy.
+= best = max(range(len(replicas)), key=lambda index: num_matched(replicas[index]) - replicas[index].load)
+The count starts at 0 for each replica. Yours goes on from that of the one before.
+= best = max(by_load, key=lambda index: sum(map(num_matched, replicas[: index + 1])))
 Blocks of other prompts don't help this one. Count only the blocks of *this* prompt.
 ~ num_matched(replicas[index]) => len(replicas[index].sent_blocks)
+or
+~ num_matched(replicas[index]) => min(len(block_hashes), len(replicas[index].sent_blocks))
 Two matched blocks save more than one: compare how many match, not whether some do.
 ~ num_matched(replicas[index]) => num_matched(replicas[index]) > 0
 Exactly at the limit isn't *more than* the limit, so the replica may still be chosen.
 ~ <= limit => < limit
-The limit is how far the load may be *above the smallest load*, not the load itself.
+One more than the limit *is* more than the limit, so the least loaded replica gets the request.
+~ <= limit => <= limit + 1
+The limit is how far the load may be *above the smallest load*: a difference, not the load itself, and not a factor.
 = limit = imbalance_limit
+or
+= limit = replicas[by_load[0]].load * imbalance_limit
 The caller sets `imbalance_limit`. Yours has a number in its place.
 = limit = replicas[by_load[0]].load + 2
-or
-= limit = replicas[by_load[0]].load + 4
-It's the load of the best match that the limit is about, not the largest of all.
+The limit compares the best match's load with the *smallest* load. The largest doesn't matter.
 ~ if replicas[best].load <= => if max(each.load for each in replicas) <=
-The limit counts from the least loaded replica, not from the mean.
-= limit = sum(each.load for each in replicas) / len(replicas) + imbalance_limit
+or
+~ if replicas[best].load <= limit => if max(each.load for each in replicas) - replicas[best].load <= imbalance_limit
 The limit is about the load. `num_sent` counts requests that have ended, too.
-~ replicas[best].load <= limit => replicas[best].num_sent <= limit
-or
 ~ replicas[best].load <= limit => replicas[best].num_sent - replicas[by_load[0]].num_sent <= imbalance_limit
-The limit counts from the smallest load of all, not from that of the first replica, or of the second best.
-= limit = replicas[0].load + imbalance_limit
+The limit counts from the smallest load of all, not from the mean, and not from the first replica's.
+= limit = sum(each.load for each in replicas) / len(replicas) + imbalance_limit
 or
-- limit =
-+ ranked = sorted(by_load, key=lambda index: -num_matched(replicas[index]))
-+ limit = replicas[ranked[min(1, len(ranked) - 1)]].load + imbalance_limit
+= limit = replicas[0].load + imbalance_limit
 If the best match is too busy, the *least loaded* replica gets the request, even if another one matches something.
 - best =
 + allowed = [index for index in by_load if replicas[index].load <= limit]
 + best = max(allowed, key=lambda index: num_matched(replicas[index]))
-or
-- best =
-+ ranked = sorted(by_load, key=lambda index: -num_matched(replicas[index]))
-+ best = ranked[0] if replicas[ranked[0]].load <= limit else ranked[min(1, len(ranked) - 1)]
 Once the best match is too busy, only load, `num_sent` and position count, not what a replica matches.
 ~ else by_load[0] => else min(by_load, key=lambda i: (replicas[i].load, -num_matched(replicas[i])))
-or
-~ else by_load[0] => else ([index for index in by_load if not num_matched(replicas[index])] or by_load)[0]
 The best match may itself be the least loaded replica, or the only one. Don't leave it out when you look for the
 smallest load.
 - by_load = ... best =
@@ -179,8 +175,6 @@ Of two replicas that match the same number of blocks, the less loaded one is cho
 ~ max(by_load => max(range(len(replicas))
 or
 ~ num_matched(replicas[index])) => (num_matched(replicas[index]), replicas[index].load))
-or
-~ num_matched(replicas[index])) => (num_matched(replicas[index]), *order(replicas)(index)))
 or
 ~ max(by_load => max(by_load[::-1]
 If they match the same and have the same load, `num_sent` decides. Otherwise an idle system would send everything to
@@ -194,14 +188,13 @@ The load comes before `num_sent`, which only decides between equal loads.
 ~ (replicas[index].load, replicas[index].num_sent) => (replicas[index].num_sent, replicas[index].load)
 or
 ~ (replicas[index].load, replicas[index].num_sent) => replicas[index].num_sent
-or
-~ else by_load[0] => else min(range(len(replicas)), key=lambda index: replicas[index].num_sent)
-or
-~ num_matched(replicas[index])) => (num_matched(replicas[index]), -replicas[index].num_sent))
 Replicas that are equal in everything: the first of them.
 ~ sorted(range(len(replicas)) => sorted(reversed(range(len(replicas)))
 or
 ~ else by_load[0] => else min(reversed(by_load), key=order(replicas))
+Is a `return` missing?
+- return best if
++ pass
 The caller needs the index: it looks the replica up itself.
 ~ return best if => return replicas[best] if
 ~ else by_load[0] => else replicas[by_load[0]]
@@ -211,28 +204,35 @@ A replica is always chosen. If none matches anything, it is the least loaded one
 + ...
 or
 - return best if
-+ if not num_matched(replicas[best]): return -1
-+ ...
-or
-- return best if
 + if not num_matched(replicas[best]): return 0
 + ...
-A position in a sorted list isn't a position in the caller's `replicas`. Sort indices.
+A position in a sorted or filtered list isn't a position in the caller's `replicas`. Sort or filter *indices*.
 - by_load =
 + given, replicas = replicas, sorted(replicas, key=lambda each: (each.load, each.num_sent))
 + by_load = range(len(replicas))
+or
+- return best if
++ return 0
+or
+- return best if
++ most = [each for each in replicas if num_matched(each) == num_matched(replicas[best])]
++ return most.index(replicas[best]) if replicas[best].load <= limit else by_load[0]
 The caller goes on with its list, and the index is a position in it. Sort a list of indices, or a copy.
 - by_load =
 + replicas.sort(key=lambda replica: (replica.load, replica.num_sent))
 + by_load = range(len(replicas))
+or
+- return best if
++ replicas.sort(key=lambda each: (-num_matched(each), each.load, each.num_sent))
++ return 0
 Only choose. The balancer itself counts the request, in `Replica.begin`.
 - by_load =
 + ...
 + replicas[by_load[0]].begin(block_hashes)
 or
-- return best if
-+ replicas[best].load += 1
-+ return best if replicas[best].load - 1 <= limit else by_load[0]
+- by_load =
++ ...
++ replicas[by_load[0]].load += 1
 The caller still uses `block_hashes`. Read it without taking anything out.
 - limit =
 + ...
@@ -246,17 +246,19 @@ or
 If no block is missing, the loop ends without finding a gap, and your count is None. All blocks match then.
 - return len(block_hashes)
 + return None
-or
-- return len(block_hashes)
-+ return None
-- best =
-+ best = sorted(by_load, key=lambda index: -num_matched(replicas[index]))[0]
 If no block is missing, `next` and `index` find nothing: `next(..., len(block_hashes))` has a default.
 - for count, block ... return len
 + return next(count for count, block in enumerate(block_hashes) if block not in replica.sent_blocks)
 or
 - for count, block ... return len
 + return [block in replica.sent_blocks for block in block_hashes].index(False)
+Your count is the same for one matched block as for none. It's how many match, not the index of the last that does.
+- for count, block ... return len
++ count = 0
++ for index, block in enumerate(block_hashes):
++     if block not in replica.sent_blocks: break
++     count = index
++ return count
 Your count is the same whether all blocks match or all but the last. If all do, it is the length of the prompt; a block
 at which a loop stops doesn't count.
 - return len(block_hashes)
@@ -273,17 +275,10 @@ The prompt may have no full block, and a replica all of them: don't read beyond 
 + while block_hashes[count] in replica.sent_blocks:
 +     count += 1
 + return count
-or
-- by_load =
-+ if block_hashes[0]: pass
-+ ...
 `sent_blocks` only answers `block in replica.sent_blocks`. And a set would forget the order of the prompt's blocks: ask
 for one after the other.
 - for count, block ... return len
 + return len(set(block_hashes) & set(replica.sent_blocks))
-or
-- for count, block ... return len
-+ return len(set(block_hashes) & replica.sent_blocks)
 """
 
 TASK = Task(
@@ -294,8 +289,10 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES, order=order),
     about={
-        "returned": "The replica that matches most blocks (ties: smaller load, smaller `num_sent`, the first), unless "
-        "its load is more than `imbalance_limit` above the smallest load: then the least loaded one, with these ties.",
+        "returned": "The index, from 0, of the replica that matches most blocks (ties: smaller load, smaller "
+        "`num_sent`, the first). If its load is more than `imbalance_limit` above the smallest: the least loaded one.",
+        "raised AttributeError": "A replica has a `load`, a `num_sent` and `sent_blocks`, which answers `block in "
+        "replica.sent_blocks` and nothing else. Only choose: the balancer itself notes what it sends.",
         "raised TypeError": "Is something None where a number is needed? What does your count return if none, or all, "
         "of the blocks match?",
         "raised ValueError": "There may be a single replica, or none that matches anything.",

@@ -151,8 +151,12 @@ def told_chunk(got: Any) -> Any:
     if not isinstance(got, Chunk):
         return got
     text = f"Chunk({list(got.token_ids)}, {got.finish_reason!r}"
+    if got.finish_reason not in (None, "length", "stop", "error"):
+        return Told("another reason", f"{text}, ...)")
     if got.error is None or got.error == "":
         return Told(f"{text})" if got.error is None else f"{text}, '')")
+    if not isinstance(got.error, str):
+        return Told(f"{text}, no str)", f"{text}, a {type(got.error).__name__} as the error)")
     message = next((each for each in (REASON, "out of memory") if each in str(got.error)), "a message")
     if str(got.error).startswith("every replica that was asked"):  # the reference's
         return Told(f"{text}, {message!r})", f"{text}, a message of yours)")

@@ -54,7 +54,7 @@ def _bay(
     if head:
         d.text(x + 4, y + head / 2, str(block), 10.5, fill=INK if owners else SOFT_INK, mono=True)
     if owners and width >= _FILL_WIDTH:
-        times = f"{len(owners)} × " if len(owners) > 1 else ""
+        times = f"{len(owners)}×" if len(owners) > 1 else ""
         words = f"{times}{step.filled.get(block, 0)}/{step.block_size}"
         d.text(x + width - 4, y + head / 2, words, 10.5, "end", fill=SOFT_INK)
     inside = (x + 2, y + max(head, 2), width - 4, height - max(head, 2) - 2)
