@@ -353,17 +353,17 @@ reveal("10.a", back - 1, unit="tokens")
 The last of these 33 tokens is computed for the first time: it was chosen right before the preemption and hadn't been
 fed to the model yet.
 
-And if every victim is swapped?
+And if every victim is swapped? The picture shows the step that preempts F once more: look at the swap space.
 """
 
 # %%
 swapped, scheduler, swap_steps = under_pressure(should_swap=always_swap)
-block_copies = [block_copy for step in swap_steps for block_copy in step.block_copies]
+num_copies = sum(len(step.block_copies) for step in swap_steps)
 print(f"the same answers: {same_answers(swapped)}; {len(swap_steps)} steps")
 print(f"{scheduler.num_preempted} preemptions, {scheduler.num_swapped} of them swapped")
 print(f"{computed_twice(swapped, swap_steps)} tokens computed twice; "
-      f"{len(block_copies)} block copies")
-print("the first of them:", block_copies[0])
+      f"{num_copies} block copies")
+draw_pressure(swap_steps[first])
 
 # %% [markdown]
 """
