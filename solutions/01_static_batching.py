@@ -10,7 +10,7 @@
 lesson 00 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle, and write the loop that continues all of them at once. It
-serves eight requests several times as fast as one after the other, until one long answer spoils it.
+serves eight requests several times as fast as a loop that takes them one by one, until one long answer spoils it.
 """
 
 # %% folded=true
@@ -95,6 +95,7 @@ one = next(each for each in recorded.workloads
            if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
 print(recorded.provenance)
 print(f"each new token takes {1e3 / one['best']:.1f} ms")
+# a step reads all weights but the embedding table, of which it needs one row for each token
 print(f"reading {one['weight_bytes'] / 1e9:.1f} GB of weights, and the cache, "
       f"at {recorded.bytes_per_s:.2g} bytes/s: {1e3 / one['limit']:.1f} ms")
 # two operations for each weight, and each weight has two bytes
@@ -137,8 +138,8 @@ Table(
 
 # %% [markdown]
 """
-One after the other, eight rows would take 8 times as long as one. So we want many rows in every step. Two things stand
-in the way: the prompts differ in length, and so do the answers.
+A step over eight rows takes far less than 8 times as long as one over a single row. So we want many rows in every step.
+Two things stand in the way: the prompts differ in length, and so do the answers.
 
 ## Prompts of unequal length: padding
 
@@ -175,7 +176,8 @@ print(f"{attention_mask.numel()} cells computed in the prefill of A, C, D and E,
 
 # %% [markdown]
 """
-Padding goes through every layer of the model just like the tokens. The mask hides the results but saves no work.
+Padding goes through every layer of the model just like the tokens. The mask keeps the tokens from attending to it, but
+saves no work.
 
 Padding also shifts a short prompt to the right. Served alone, C's first token has position 0. In the rectangle it's in
 a later *column*, and by default the model takes the column as the position. So our loop passes the right positions;
@@ -220,7 +222,9 @@ draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 token
 # %% [markdown]
 """
 The frames in step 1 are the prefill. G gets its last token in step 20. From then on its row is hatched: the model still
-computes it in every pass, but the result is thrown away. G's answer is returned after step 60, together with J's.
+computes it in every pass, but the result is thrown away. G's answer is returned after step 60, together with J's. The
+line below the picture counts cells: 60 for each row, and 12 more in the prefill, for a prompt of 13 tokens. The 90 that
+are hatched are wasted.
 
 > **head-of-line blocking**: requests that could be served have to wait because the ones ahead of them haven't finished.
 
@@ -273,8 +277,8 @@ steps, though C, the longest answer, needs only 100.
 maximum number of new tokens of each row (at least 1), the padding token and the end token. It returns the new tokens of
 each row, as one list of ints per row.
 
-It's the loop of lesson 00 with several rows, and as there, `model.generate` isn't yours to call. The output's `.logits`
-have shape `[rows, tokens, vocabulary]`, and each pass has four inputs:
+It's the loop of lesson 00 with several rows, after `pad_left` and `positions_from_mask`. Don't call `model.generate`.
+The output's `.logits` have shape `[rows, tokens, vocabulary]`, and each pass has four inputs:
 
 | input | shape | in the prefill |
 |---|---|---|
@@ -285,9 +289,9 @@ have shape `[rows, tokens, vocabulary]`, and each pass has four inputs:
 
 What the first three are in a decode step is for you to work out: what is new in it, and what has the cache got already?
 
-A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
-on its answer doesn't change. But the row stays in the batch, so the rectangle needs a token for it in every pass; any
-token will do. No pass is made once every row has finished. Don't change the lists that you get.
+An answer ends with the end token, which belongs to it, or with the token that reaches the row's limit. The row stays in
+the batch, so every later pass still needs a token for it; any token will do. Make no pass once every row has finished,
+and don't change the lists that you get.
 
 For example, if a model continues the first prompt with 4, 8, 15, 16 and the second with 23, 42 and the end token 7,
 then `generate_wave(model, prompts, [3, 10], pad_token_id=0, eos_token_id=7)` returns `[[4, 8, 15], [23, 42, 7]]` after
@@ -335,7 +339,7 @@ print(f"useful: {useful} of {computed} cells, {useful / computed:.0%}; padding: 
 
 # %% [markdown]
 """
-144 + 330 - 6 = 468.
+The prompts' 144 tokens and the answers' 330, less the last one of each answer: 144 + 330 - 6 = 468.
 
 ## Prove: batching changes nothing
 
@@ -408,7 +412,7 @@ read well but are wrong, which makes this mistake easy to miss.
 
 **No positions.** Nothing changed, although five rows had wrong positions. With rotary positions, attention depends only
 on *differences* between positions, and counting columns shifts all tokens of a row alike. Models with absolute
-positions need the right ones, and from lesson 02 on they also say where a row's keys are.
+positions need the right ones. From lesson 02 on, every model does: there, positions also say where a row's keys are.
 
 ## Measure: eight stories at once
 
@@ -493,9 +497,9 @@ ledger(model, tokenizer, "01", with_cache_only=True,
 
 # %% [markdown]
 """
-180 forward calls instead of 330, but 1.9 times as many tokens computed, and 5.8 times the cache reserved: it holds the
-padding and the finished rows too. So expect a speedup below 330 / 180 = 1.8. That is static batching: fewer passes,
-paid for with 414 cells that no request needs.
+180 forward calls instead of 330, but 1.9 times as many tokens computed, and 5.8 times the cache reserved: four rows at
+once, their padding, and rows that have finished. So expect a speedup below 330 / 180 = 1.8. That is static batching:
+fewer passes, paid for with 414 cells that no request needs.
 
 ## What production does
 
