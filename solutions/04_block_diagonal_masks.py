@@ -82,10 +82,10 @@ show_text("C after F:", "C", after_f, alone)
 
 # %% [markdown]
 """
-Anna, her grandma and the old dog belong to two different users. The model sees a single text of 43 tokens, though,
-and in causal attention a token attends to every token before it. So C attends to F: cross-talk, as in lesson 02. (F
-comes first, so it isn't affected.) And C's first token should be at position 0; here it's at position 40. You'll see
-when that matters.
+Anna and her grandma belong to one user, the old dog to another. But the model sees a single text of 43 tokens, and in
+causal attention a token attends to every token before it. So C attends to F: cross-talk, as in lesson 02. (F comes
+first, so it isn't affected.) And C's first token should be at position 0; here it's at position 40. You'll see when
+that matters.
 
 ## Predict
 
@@ -109,8 +109,8 @@ predict("04.a", ...)  # percentage of the mask's cells that are True
 
 > **sequence id**: an integer, attached to each token of a packed row, that says which sequence the token belongs to.
 
-Every token carries its sequence id and its position in its own sequence. These two integers decide about every cell of
-the mask. That's the whole idea.
+Every token carries its sequence id and its position in its own sequence. These two integers decide every cell of the
+mask. That's the whole idea.
 
 ## The tags
 
@@ -139,8 +139,9 @@ and a column is a key. Three rules have to allow a cell:
 **Exercise 04.1.** Write `block_diagonal_mask(queries, keys)`. Both arguments are `Tags`. Return a bool tensor
 `[queries, keys]`, True where all three rules allow it. The row of a padding query is all False.
 
-Three examples, with `#` for True. On the left, queries and keys are both `tag_tokens([3, 2])`. But they don't have to
-be the same tokens, and the keys can come in any order: a key's index tells you nothing.
+Three examples, with `#` for True; C 3 is C's token at position 3. On the left, queries and keys are both
+`tag_tokens([3, 2])`. But they don't have to be the same tokens, and the keys can come in any order: a key's index tells
+you nothing.
 
     #....       query C 3, and keys C 0, C 1, C 2, C 3, E 0:     ####.
     ##...
@@ -158,7 +159,7 @@ from lessons_lib.attention.masks import block_diagonal_mask
 six = tag_tokens([len(ids) for ids in prompt_ids.values()])
 allowed = block_diagonal_mask(six, six)
 print(f"{int(allowed.sum()):,} of {allowed.numel():,} cells are True")
-# 3 percentage points
+# tolerance: 22% of the measured value, about 3 percentage points
 reveal("04.a", 100 * allowed.sum().item() / allowed.numel(), "%", tolerance=0.22)
 
 # %% [markdown]
@@ -221,10 +222,10 @@ from lessons_lib.batching.packed_logits import packed_logits
 """
 ## The rules, one at a time
 
-What goes wrong without the rules? (A row without padding needs only two of them.) A cross marks a cell that a missing
-rule would forbid. On the right, your `packed_logits` continues both stories. In one of the steps it rains in C's story,
-too: in which? And with the causal rule alone ("not in the future"), C attends to E, although C comes first in the row.
-Why?
+What goes wrong without the rules? Step through four masks: with no rule, with either of two rules, and with both. (A
+row without padding doesn't need the padding rule.) A cross marks a cell that a missing rule would forbid. On the right,
+your `packed_logits` continues both stories. With one of the masks, it rains in C's story, too: with which? And with the
+causal rule alone ("not in the future"), C attends to E, although C comes first in the row. Why?
 """
 
 # %%
@@ -244,7 +245,7 @@ watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], an
 # %% [markdown]
 """
 Positions restart in every sequence. To the causal rule, E's position 0 isn't later than C's, so positions can't tell
-the stories apart. That is the step in which it rains in C's story.
+the stories apart. With this mask, it rains in C's story.
 
 ## Prove it
 
@@ -252,7 +253,7 @@ The claim: in a packed row, every story gets the same tokens as when Hugging Fac
 `packed_generate` calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the
 whole row; a story that ends leaves the row.
 
-The cell takes some seconds. **Meanwhile, guess:** the answers have 330 tokens in all, and the longest has 100. How many
+The cell may take a minute. **Meanwhile, guess:** the answers have 330 tokens in all, and the longest has 100. How many
 forward calls does the single row need? (The ledger has the answer.)
 """
 
@@ -302,6 +303,7 @@ def in_one_row(names, packed_logits, max_tokens=30):
 
 
 def positions_run_on(model, sequences):
+    """Like your `packed_logits`, but at the positions 0, 1, 2, ... of the whole row."""
     return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
 
 
@@ -402,8 +404,9 @@ from lessons_lib.attention.varlen import varlen_attention
 
 # %% [markdown]
 """
-What does it save? Two steps are compared: the prefill of the six prompts, and a decode step of 64 sequences with 500
-tokens each. **Guess first:** how many scores does the mask version compute in the second, for each one of yours?
+What does it save? Let's compare it with the mask in two steps: the prefill of the six prompts, and a decode step of 64
+sequences with 500 tokens each. **Guess first:** in the decode step, how many times as many scores are computed with the
+mask?
 """
 
 # %%
@@ -487,8 +490,8 @@ instead of a mask.
 
 ## The ledger
 
-This lesson has no cache, so the ledger also includes the first row of lesson 00. It times every row again, which may
-take a minute.
+This lesson has no cache, so the ledger also includes the first row of lesson 00. It times every row again, which takes
+a minute or two.
 """
 
 # %% tags=["measured"]
@@ -663,8 +666,8 @@ you.)
 
 How large? Three values come to mind: -10, the -1e9 of much published code, and minus infinity. A query has the scores
 2, 1 and 9. First it may attend to the first two keys, and then to none, as a padding token in a packed row. **Guess
-first:** which of the three give a forbidden key weight 0 and leave no weight undefined, in float32 and in float16,
-whose numbers end at 65,504?
+first:** which of the three give the third key weight 0 in the first case, and leave no weight undefined in the second?
+And which in float16, whose largest number is 65,504?
 """
 
 # %%

@@ -213,7 +213,7 @@ Equal sequences are merged, as in a dict or a set. Each has its own part of the 
 - lengths =
 + sequences = [list(each) for each in dict.fromkeys(map(tuple, sequences))]
 + ...
-The logits have a batch axis in front. The batch has one row: take `.logits[0]` before you split.
+The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
 - ).logits[0]
 + ).logits
 or
@@ -267,8 +267,11 @@ TASK = Task(
         "the number of forward passes": "Call the model once, with the tokens of all sequences in one row.",
         "input_ids": "Put one whole sequence after another, in the order of the list, with a batch axis in front.",
         **{f"the logits of sequence {index}": partial(whose_logits, index) for index in range(6)},
-        "raised AttributeError": "`model(...)` takes tensors and returns an object with `.logits`. `mask` takes the "
-        "tags of the row twice, as queries and as keys: `mask(tags, tags)`.",
+        **dict.fromkeys(
+            ("raised AttributeError", "raised TypeError"),
+            "`model(...)` takes tensors and returns an object with `.logits`. `mask` takes the tags of the row twice, "
+            "as queries and as keys: `mask(tags, tags)`.",
+        ),
         "raised RuntimeError": "With T tokens in the whole row, those of all sequences, `input_ids` and "
         "`position_ids` are int64 [1, T], the mask is [1, 1, T, T], and `.logits[0]` is [T, vocabulary].",
         "position_ids": "Positions are counted in each sequence: `tags.positions`, with a batch axis in front.",

@@ -100,8 +100,10 @@ class CountScores(TorchDispatchMode):
             self.multiplications += prod(result.shape) * args[0].shape[-1]
         elif name in ("addmm", "baddbmm"):
             self.multiplications += prod(result.shape) * args[1].shape[-1]
-        elif name in ("mul", "mul_") and all(isinstance(x, torch.Tensor) and x.dim() > 3 for x in args[:2]):
-            self.multiplications += prod(result.shape)  # a product with a sum after it, written by hand
+        elif name in ("mul", "mul_") and all(isinstance(x, torch.Tensor) for x in args[:2]):
+            one, other = (x.shape for x in args[:2])
+            if min(len(one), len(other)) > 3 or (one[-1:] == other[-1:] == (HEAD_DIM,) and one != other):
+                self.multiplications += prod(result.shape)  # a product with a sum after it, written by hand
         return result
 
 

@@ -13,7 +13,7 @@ from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 
 HEADS, HEAD_DIM = 2, 16
 PLAIN, DOUBLE, HALF = "float32", "float64", "float16"
-LARGE, FAR, NEAR = "all scores are 1,024", "scores from -20,000 to 20,000", "scores of 300 and 301"
+LARGE, FAR, NEAR = "all scores are 1,024", "scores from -200,000 to 200,000", "scores of 300 and 301"
 NARROW = "head_dim 8"
 Case = tuple[list[int], list[int], str]  # query_lens, seq_lens, and what is special
 
@@ -41,7 +41,7 @@ def arguments(case: Case) -> list[torch.Tensor]:
     q, k, v = (torch.randn(HEADS, length, head_dim, generator=draw, dtype=torch.float64) for length in lengths)
     if special in (LARGE, FAR, NEAR):
         q = torch.full_like(q, 16.0)
-        k = torch.full_like(k, {LARGE: 16.0, FAR: 312.5, NEAR: 300 / 64}[special])
+        k = torch.full_like(k, {LARGE: 16.0, FAR: 3125.0, NEAR: 300 / 64}[special])
         k[:, -1] += 1 / 64 if special == NEAR else 0
         k[:, :-1] *= -1 if special == FAR else 1
     dtype = {DOUBLE: torch.float64, HALF: torch.float16}.get(special, torch.float32)
@@ -190,6 +190,8 @@ The score is q · k. You took the keys' place for the values', or the other way 
 ~ @ own_v) => @ own_k)
 or
 ~ own_k.mT => own_v.mT
+or
+~ own_k, own_v in => own_v, own_k in
 Join the outputs along the tokens, axis 1 of three. `torch.cat` needs at least one: begin with the empty `q[:, :0]`.
 = outputs = []
 or
