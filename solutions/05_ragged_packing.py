@@ -61,8 +61,8 @@ print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed
 
 # %% [markdown]
 """
-A decode pass is a rectangle: one token in each of the four slots, and only A needs it. B's prompt of 62 tokens doesn't
-fit into it, so a second pass computes the prompt and reads all weights again.
+The decode pass is a rectangle: one token in each of the four slots. Only A's is needed; the other three are dummies.
+B's prompt of 62 tokens doesn't fit into it, so a second pass computes the prompt and reads all weights again.
 
 Here are sixteen short requests, cut from the stories, in sixteen slots:
 """
@@ -144,9 +144,10 @@ from lessons_lib.attention.packing import pack
 """
 ## Build 2: the pass
 
-Each request keeps its own cache, so that it can leave at any time. But a pass takes only one. So `concatenate_caches`
-first joins those of the row's requests, and the model appends the new keys and values at the end. Say the row is C3 E5
-E6: one token of C, which has 3 in the cache, and two of E, which has 5. Then the keys are in this order:
+Each request keeps its own cache, so that it can leave at any time. But a pass takes a single cache. So
+`concatenate_caches` first joins the caches of the row's requests, and the model appends the new keys and values at the
+end. Say the row is C3 E5 E6: one token of C, which has 3 in the cache, and two of E, which has 5. Then the keys are in
+this order:
 
 ```
 C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
@@ -213,12 +214,12 @@ Afterwards, `scatter_cache` splits the joined cache again: C gets C0 to C3, and 
 
 Three functions are given:
 
-- `forward(batch, packed)` joins the caches of `batch.running`, computes the row, splits them again, and returns the
-  logits;
+- `forward(batch, packed)` joins the caches of `batch.running`, computes the row, splits the joined cache again, and
+  returns the logits, `[requests, vocabulary]`;
 - `retire(batch)` removes the finished requests from `batch.running`, and their caches;
 - `admit(batch)` moves requests from the queue to `batch.running` while there's room.
 
-In lesson 02, a prompt and a decode were two functions. Here they're the same. Every request has known tokens:
+In lesson 02, prompts and decodes took separate passes. Here they're the same. Every request has known tokens:
 `request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. The first `num_computed_tokens`
 of these are in its cache. **The row takes the rest.**
 
@@ -228,8 +229,7 @@ with a single call of `forward(batch, packed)`. Row *i* of the logits belongs to
 - each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends an int
   and updates the request's state;
 - `request.num_computed_tokens` again equals the number of tokens in its cache, even if the request has finished;
-- finished requests have left, and waiting ones have taken their places: no request waits while there's room. (In lesson
-  02, a request left one step later. The next one starts in the same step either way.)
+- finished requests have left, and waiting ones have taken their places: no request waits while there's room.
 
 At least one request is running. A prompt may be partly in the cache already. The check passes another `forward`, so call
 the one that you get.
@@ -292,7 +292,7 @@ print(f"keys and values of {copied:,} tokens copied, {copied / answered:.0f} for
 # %% [markdown]
 """
 The last line is the price. Each step copies all cached keys and values three times: joining the caches, growing by the
-new tokens, splitting. Not one number in them changes. In lesson 06, your own attention copies none.
+new tokens, splitting. None of the values changes. In lesson 06, your own attention copies none.
 
 ## Break it
 
@@ -338,8 +338,8 @@ change an answer, but here they change each of the six.)
 
 ## Which loads suit the row?
 
-Your row computes no token in vain. But it pays in each step: for the copies, the mask, and the operators that pack the
-row, join the caches and split them.
+Your row computes no token in vain. But each step has costs that the slots don't have: the copies, the mask, and the
+operators that pack the row, join the caches and split them.
 
 > **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
 > forward pass is a chain of a few hundred of them.
@@ -350,7 +350,7 @@ With the second, the slots should be faster.
 """
 
 # %% tags=["measured"]
-def race(load, max_tokens_each, at_a_time, rounds=5):
+def race(load, max_tokens_each, at_a_time, rounds=3):
     """Slots and row serve the load in turn, so a temporary slowdown affects both. Speeds are
     from the medians."""
     served = partial(record_run, model=model, tokenizer=tokenizer,
@@ -383,9 +383,9 @@ race("long answers", [100] * 2, at_a_time=2)
 
 # %% [markdown]
 """
-The slots need a pass for every prompt. The row computes all prompts of a step together: sixteen short answers take it
-two passes. Think of requests whose whole answer is a yes or no. With long answers, both make about one pass per step.
-Then the row has nothing to save, and still copies all caches.
+The slots need a pass for every prompt. The row computes all prompts of a step together: sixteen short answers take two
+passes. (A load like that: requests whose whole answer is yes or no.) With long answers, both make about one pass per
+step. Then the row has nothing to save, and still copies all caches.
 
 ## Build 4: a limit for the row
 
@@ -399,8 +399,8 @@ the answers go on. `pack` takes any number of new tokens after any number of cac
 does, and every request still gets the tokens that it gets alone, but:
 
 - The row never has more than `max_num_batched_tokens` tokens. It has that many, unless fewer are left to compute.
-- `forward` joins the caches of all of `batch.running`, so each of these requests needs at least one token in the row,
-  in this order. The limit is never below their number.
+- `forward` joins the caches of all of `batch.running`, so the row has at least one token of each of these requests, in
+  the same order. The limit is never below their number.
 - A prompt that is computed in part has no next token yet. Its logits predict a token that you know already.
 
 Which prompt gets how much of the row is up to you.
@@ -427,8 +427,8 @@ chunk_scoreboard(chunked_step)
 """
 With whole prompts, a reader waits for the long prompts of others. A limit caps the gap at one row. The price is more
 steps, and a longer wait: in order of admission, a short prompt waits behind the chunks of a long one. **Can you do
-better?** Change which prompt gets the rest of the row, run the check again, and watch the last column. (Lesson 09 calls
-such a decision a *policy*.)
+better?** Change which prompt gets the rest of the row, and run the last three code cells again. One policy brings the
+mean wait from 181 down to 154. (Lesson 09 calls such a decision a *policy*.)
 
 ## The ledger
 
@@ -494,19 +494,6 @@ quiz("05")
 
 Nothing here is needed for the lesson, and its 75 minutes don't include it.
 
-### Three prompts, one row
-
-Here are the prompts of C, E and A on their way into one row:
-"""
-
-# %%
-from lessons_lib.viz.batches import watch_packing
-
-watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids]
-                      for prompt in CEA])
-
-# %% [markdown]
-"""
 ### Random requests on three families
 
 Forty random requests arrive in shuffled order and at random moments. The small random models write nonsense, but a bug
@@ -577,5 +564,5 @@ print("other answers:",
 Without a cache, lesson 04 found that this changes no answer, because all distances stay the same. Now the keys in the
 cache keep the shift that they were computed with, while a new token gets the shift of its own pass. A is always first,
 so its shift is always 0. The others move when a request before them leaves, and after a step that computes the whole
-prompt of one before them. (F was lucky: its place changes once, by one.)
+prompt of one before them. (F's place changes only once, by one, and its answer stays.)
 """

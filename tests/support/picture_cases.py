@@ -36,7 +36,7 @@ from lessons_lib.recording.server_turns import ServerMoment
 from lessons_lib.recording.softmax_steps import record_blocks
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.serving.all_reduce import all_reduce
-from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows, watch_packing
+from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows
 from lessons_lib.viz.batches.verified_pass import VerifiedRow, draw_verified_pass
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
 from lessons_lib.viz.charts import (
@@ -306,7 +306,6 @@ PICTURES = {
         2,
         lambda token: "<&\n\"'",
     ),
-    "packing": of_stepper(lambda: watch_packing("AB", [["Once"], ["The", " old"]])),
     **{
         f"packed row {name}": lambda row=row: draw_packed_step(row, lambda token: "<&\n\"'")
         for name, row in {

@@ -161,7 +161,7 @@ def _other_tensor(got: Any, wanted: Any) -> str:
     if got.dtype != wanted.dtype:
         text = f"The dtype should be {str(wanted.dtype).removeprefix('torch.')}."
         if got.is_floating_point() and not wanted.is_floating_point():
-            text += " `/` gives floats, `//` integers. A tensor made from an empty list has a float dtype, too."
+            text += " `/`, `torch.zeros(n)` and a tensor made from an empty list are floats, if no dtype is given."
         return text
     if got.shape != wanted.shape:
         return f"The shape should be {list(wanted.shape)}; yours is {list(got.shape)}."

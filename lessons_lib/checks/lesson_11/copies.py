@@ -172,8 +172,7 @@ TASK = Task(
         "should raise OutOfBlocks": "`pool.allocate(1)` raises it. Don't catch it, and allocate before you change "
         "anything.",
         "raised OutOfBlocks": "One new block is enough: allocate it once, whatever else is free.",
-        "raised IndexError": "`index` is a place in `sequence.blocks`, and `pool.allocate(1)` returns a list with one "
-        "block.",
+        "raised IndexError": "`index` is a place in `sequence.blocks`; `pool.allocate(1)` returns a list of one block.",
         "raised TypeError": "`BlockCopy` takes the kind (`COPY`), the source and the target; `pool.allocate` takes a "
         "number and returns a list of blocks, and `pool.free` takes a list of blocks.",
         "raised KeyError": "The queue has no `[0]`: its keys are the blocks. `pool.allocate(1)` takes the first "

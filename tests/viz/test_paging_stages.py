@@ -1,9 +1,7 @@
-"""The stages from a rectangle to a packed row, and from rows of cache slots to blocks of a pool."""
+"""The stages from rows of cache slots to blocks of a pool."""
 
-from svg_reading import SVG, elements, texts
+from svg_reading import SVG, elements
 
-from lessons_lib.viz.batches import watch_packing
-from lessons_lib.viz.batches.packing import STAGES
 from lessons_lib.viz.pool import paging, watch_paging
 
 
@@ -14,23 +12,6 @@ def boxes(picture):
         for rect in elements(picture, "rect")
         if len((rect.get("data-moves") or "").split()) == 2 and rect.find(f"{SVG}title") is not None
     }
-
-
-def test_the_padding_falls_away_and_one_row_holds_the_sequences_one_after_another():
-    pictures = watch_packing("AB", [["Once", " upon"], ["The", " old", " dog", " sat"]]).pictures
-    wanted = ["A 0", "A 1", "B 0", "B 1", "B 2", "B 3"]
-    assert len(pictures) == len(STAGES) and all(sorted(boxes(picture)) == wanted for picture in pictures)
-    assert [picture.svg.count("request A: padding") for picture in pictures] == [2, 0, 0, 0, 0]
-    assert "8 token positions, 2 of them padding (25 %)" in texts(pictures[0])[0]
-    first, second = (boxes(pictures[0])[name] for name in ("A 0", "B 2"))
-    assert first[0] == second[0] and first[1] < second[1], "aligned at the right"
-    for picture in pictures[2:]:
-        found = boxes(picture)
-        assert len({y for _, y in found.values()}) == 1 and sorted(found, key=found.get) == wanted
-    assert "cu_seqlens_q" not in texts(pictures[2])
-    shown = texts(pictures[3])
-    assert shown[shown.index("cu_seqlens_q") :][1:4] == ["0", "2", "6"]
-    assert "Cumulative lengths 0, 2, 6." in pictures[3].alt
 
 
 PROMPTS, TOKENS = {"A": 5, "B": 1}, {"A": 9, "B": 2}
