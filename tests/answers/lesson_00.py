@@ -117,17 +117,6 @@ def by_recursion(model, prompt_ids, max_new_tokens, eos_token_id=None, cache=Non
     return [token, *by_recursion(model, [token], max_new_tokens - 1, eos_token_id, cache)]
 
 
-def from_a_stream(model, prompt_ids, max_new_tokens, eos_token_id=None):
-    def stream():
-        cache, token, fed = CacheWithRoom(), None, prompt_ids
-        while token is None or token != eos_token_id:
-            token = np.int64(model(torch.tensor([fed]), past_key_values=cache).logits[0, -1].argmax())
-            fed = [int(token)]
-            yield token
-
-    return list(itertools.islice(stream(), max_new_tokens))
-
-
 def with_the_cache_that_the_model_makes(model, prompt_ids, max_new_tokens, eos_token_id=None):
     output = model(input_ids=torch.tensor([prompt_ids]))
     new = [int(output.logits[0, -1].argmax())]
@@ -209,5 +198,5 @@ WRONG = {
 RIGHT = {
     "00.1": [in_tensors, recursive, with_a_mask_of_ones],
     "00.2": [CacheOfPieces, CacheWithRoom],
-    "00.3": [with_a_for_loop, by_recursion, from_a_stream, with_the_cache_that_the_model_makes],
+    "00.3": [with_a_for_loop, by_recursion, with_the_cache_that_the_model_makes],
 }

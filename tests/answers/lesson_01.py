@@ -1,7 +1,5 @@
 """Answers to the exercises of lesson 01: other ways to be right. What is wrong stands in the exercises."""
 
-import itertools
-
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
@@ -9,6 +7,7 @@ from transformers import DynamicCache
 from answers import Wrong
 from lessons_lib.batching import static_batching
 from lessons_lib.batching.static_batching import pad_left, positions_from_mask
+from lessons_lib.checks.diagnosis.mistakes import patched
 
 # 01.1
 
@@ -27,15 +26,6 @@ def pads_into_tensors(prompt_ids, pad_token_id):
         input_ids[row, longest - len(ids) :] = torch.tensor(ids)
         attention_mask[row, longest - len(ids) :] = 1
     return input_ids, attention_mask
-
-
-def pads_from_reversed(prompt_ids, pad_token_id):
-    columns = list(itertools.zip_longest(*(ids[::-1] for ids in prompt_ids)))
-    cells = [list(row)[::-1] for row in zip(*columns)]
-    return (
-        torch.tensor([[pad_token_id if cell is None else cell for cell in row] for row in cells]),
-        torch.tensor([[int(cell is not None) for cell in row] for row in cells]),
-    )
 
 
 def pads_through_the_mask(prompt_ids, pad_token_id):
@@ -74,23 +64,6 @@ def wave_like_generate(model, prompt_ids, max_tokens_each, pad_token_id, eos_tok
 
 
 @torch.inference_mode()
-def wave_by_recursion(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    cache = DynamicCache(config=model.config)
-
-    def go_on(ids, mask, positions, answers):
-        inputs = dict(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
-        best = model(**inputs).logits[:, -1].argmax(-1, keepdim=True)
-        over = [len(a) == limit or a[-1:] == [eos_token_id] for a, limit in zip(answers, max_tokens_each)]
-        answers = [a if done else [*a, token] for a, done, (token,) in zip(answers, over, best.tolist())]
-        if all(len(a) == limit or a[-1] == eos_token_id for a, limit in zip(answers, max_tokens_each)):
-            return answers
-        return go_on(best, torch.cat([mask, mask.new_ones(len(mask), 1)], 1), positions[:, -1:] + 1, answers)
-
-    ids, mask = pad_left(prompt_ids, pad_token_id)
-    return go_on(ids, mask, positions_from_mask(mask), [[] for _ in prompt_ids])
-
-
-@torch.inference_mode()
 def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """Runs for a fixed number of steps, and recomputes masks and positions in each of them."""
     lengths, cache, answers = (
@@ -118,30 +91,6 @@ def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token
     return answers
 
 
-def _complete(answer, max_tokens, eos_token_id):
-    return answer[-1] == eos_token_id or len(answer) == max_tokens
-
-
-@torch.inference_mode()
-def wave_that_feeds_padding(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Feeds the padding token for a finished row, and counts the positions in the mask."""
-    input_ids, mask = pad_left(prompt_ids, pad_token_id)
-    positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
-    answers, finished = [[] for _ in prompt_ids], [False] * len(prompt_ids)
-    while True:
-        inputs = dict(input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
-        tokens = model(**inputs).logits[:, -1].argmax(-1).tolist()
-        for row, token in enumerate(tokens):
-            if not finished[row]:
-                answers[row].append(token)
-                finished[row] = _complete(answers[row], max_tokens_each[row], eos_token_id)
-        if all(finished):
-            return answers
-        input_ids = torch.tensor([[pad_token_id if over else token] for token, over in zip(tokens, finished)])
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        positions = mask.sum(1, keepdim=True) - 1
-
-
 class _Row:
     def __init__(self, limit):
         self.left, self.tokens = limit, []
@@ -154,7 +103,7 @@ class _Row:
 
 @torch.inference_mode()
 def wave_that_hides_finished_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """An object for each row; the new columns of a finished row are hidden."""
+    """An object for each row; a finished row is fed padding, and its new columns are hidden."""
     rows, cache = [_Row(limit) for limit in max_tokens_each], DynamicCache(config=model.config)
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     positions = positions_from_mask(mask)
@@ -165,8 +114,9 @@ def wave_that_hides_finished_rows(model, prompt_ids, max_tokens_each, pad_token_
             row.take(token, eos_token_id)
         if not any(row.left for row in rows):
             return [row.tokens for row in rows]
-        mask = torch.cat([mask, torch.tensor([[int(row.left > 0)] for row in rows])], 1)
-        input_ids, positions = tokens[:, None], positions[:, -1:] + 1
+        left = torch.tensor([[int(row.left > 0)] for row in rows])
+        mask = torch.cat([mask, left], 1)
+        input_ids, positions = torch.where(left > 0, tokens[:, None], pad_token_id), mask.sum(1, keepdim=True) - 1
 
 
 def with_hugging_face(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
@@ -176,28 +126,45 @@ def with_hugging_face(model, prompt_ids, max_tokens_each, pad_token_id, eos_toke
     return [row[:limit] for row, limit in zip(output[:, input_ids.shape[1] :].tolist(), max_tokens_each)]
 
 
-def changes_the_limits(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    answers = static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
-    for row, answer in enumerate(answers):
-        max_tokens_each[row] -= len(answer)
-    return answers
+def of_the_reference(patch):
+    return patched(static_batching.generate_wave, patch, {})
 
 
+NEXT = "~ position_ids[:, -1:] + 1 => "
+# what a pass was fed, or took from its logits: the message says which, whatever the mistake is
+ODD = {
+    "row 0 of `attention_mask` in pass 2 should be [1, 1, 1, 1]; yours is [1, 1, 1].": "- attention_mask = torch.cat",
+    "of `attention_mask` in the prefill should be [0, 0, 1, 1, 1]; yours has none": "~ attention_mask=attention_mask, => ",
+    "of `attention_mask` in the prefill should be [1, 1, 1]; yours is [0, 0, 0]":
+        "~ attention_mask=attention_mask, => attention_mask=1 - attention_mask,",
+    "of `position_ids` in the prefill should be [0, 0, 0, 1, 2]; yours has none": "~ position_ids=position_ids, => ",
+    "of `position_ids` in pass 2 should be [3]; yours is [2]": NEXT + "position_ids[:, -1:]",
+    "of `position_ids` in pass 2 should be [3]; yours is [0, 1, 2, 3]": NEXT + "positions_from_mask(attention_mask)",
+    "of `position_ids` in pass 2 should be [3]; yours is [5]":
+        NEXT + "torch.full_like(input_ids, attention_mask.shape[1] - 1)",
+    "before pass 2, the cache should hold 3 columns; yours holds 0": "~ =cache, => =DynamicCache(),",
+    "`input_ids` of pass 2 should have the shape [1, 1]; yours has [1]": (
+        "~ input_ids = next_tokens[:, None] => input_ids = next_tokens\n"
+        "~ torch.ones_like(input_ids) => torch.ones_like(next_tokens[:, None])"
+    ),
+    "row 0 of `input_ids` in pass 2 should be [66]; yours is [11]": "~ next_tokens[:, None] => input_ids[:, -1:]",
+    "the token of row 1 from the prefill should be 77; yours is 66":
+        "~ .argmax(dim=-1) => [:1].argmax(dim=-1).expand(len(prompt_ids))",
+    "Row 0 ends with 2, the token that reaches its limit: not before": "~ token != eos_token_id => token != 25",
+}  # fmt: skip
 WRONG = {
     "01.1": [],
     "01.2": [
         Wrong("the oracle itself", with_hugging_face, "your code calls `model.generate`"),
-        Wrong("changes the limits", changes_the_limits, "changed its argument `max_tokens_each`"),
+        *(Wrong(patch, of_the_reference(patch), says) for says, patch in ODD.items()),
     ],
 }
 
 RIGHT = {
-    "01.1": [pads_with_pytorch, pads_into_tensors, pads_from_reversed, pads_through_the_mask],
+    "01.1": [pads_with_pytorch, pads_into_tensors, pads_through_the_mask],
     "01.2": [
         wave_like_generate,
-        wave_by_recursion,
         wave_by_counting,
-        wave_that_feeds_padding,
         wave_that_hides_finished_rows,
     ],
 }

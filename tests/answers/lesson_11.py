@@ -3,16 +3,12 @@ lists."""
 
 import hashlib
 import struct
-from functools import cache, reduce
+from functools import reduce
 
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 
 # 11.1 block_hash
-
-
-def six_digits(parent, token_ids):
-    return hashlib.sha256(parent + "".join(f"{token:06d}" for token in token_ids).encode()).digest()
 
 
 def written_with_commas(parent, token_ids):
@@ -32,15 +28,6 @@ def tokens_before_the_parent(parent, token_ids):
 
 def token_after_token(parent, token_ids):
     return reduce(lambda one, token: hashlib.sha256(one + token.to_bytes(8, "big")).digest(), token_ids, parent)
-
-
-@cache
-def hash_of_text(text):
-    return hashlib.sha256(text.encode()).digest()
-
-
-def remembered_by_text(parent, token_ids):
-    return hash_of_text(f"{parent} {token_ids}")
 
 
 # 11.2 take_cached
@@ -66,25 +53,6 @@ def with_a_loop(pool, sequence, blocks):
         pool.touch([block])
         sequence.blocks.append(block)
     sequence.num_computed_tokens = max(0, min(keep * pool.block_size, sequence.num_tokens - 1))
-
-
-def without_min(pool, sequence, blocks):
-    size, known = pool.block_size, sequence.num_tokens
-    if known == size * len(blocks) and all(block in blocks for block in pool.free_queue):
-        blocks = blocks[:-1]
-    pool.touch(blocks)
-    sequence.blocks = [block for block in blocks]
-    sequence.num_computed_tokens = size * len(blocks) - (1 if known == size * len(blocks) else 0)
-
-
-def with_sets(pool, sequence, blocks):
-    needs_copy = len(blocks) == sequence.num_tokens / pool.block_size
-    keep = blocks[:-1] if needs_copy and set(pool.free_queue) <= set(blocks) else blocks[:]
-    if keep:
-        pool.touch(keep)
-    sequence.blocks, sequence.num_computed_tokens = keep, len(keep) * pool.block_size
-    if needs_copy and len(keep) == len(blocks):
-        sequence.num_computed_tokens -= 1
 
 
 def frees_what_it_touched(pool, sequence, blocks):
@@ -135,14 +103,7 @@ def with_a_slice(pool, sequence, index):
 
 WRONG: dict[str, list] = {}
 RIGHT = {
-    "11.1": [
-        six_digits,
-        written_with_commas,
-        updated_step_by_step,
-        tokens_before_the_parent,
-        token_after_token,
-        remembered_by_text,
-    ],
-    "11.2": [in_another_order, with_a_loop, without_min, with_sets, frees_what_it_touched],
+    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, token_after_token],
+    "11.2": [in_another_order, with_a_loop, frees_what_it_touched],
     "11.3": [with_a_new_table, frees_before_it_writes_the_table, asks_before_it_starts, with_a_slice],
 }

@@ -109,7 +109,7 @@ def meaning(mine: Step, want: Step) -> str:
         argument = name.removeprefix("argument ")
         how = how_to_copy(argument, mine.before[argument])
         return f"The caller still uses what it passed in. Make a copy first: {how}."
-    if "raised" in want.seen and "raised" in mine.seen:
+    if name == "raised" and "raised" in mine.seen:
         only = f"If your code refuses the call itself, it only has to raise {want.seen['raised']} instead."
         return f"{only} If it doesn't, test for this case first."
     if "what can be seen" in mine.seen:
@@ -161,7 +161,7 @@ def _other_tensor(got: Any, wanted: Any) -> str:
     if got.dtype != wanted.dtype:
         text = f"The dtype should be {str(wanted.dtype).removeprefix('torch.')}."
         if got.is_floating_point() and not wanted.is_floating_point():
-            text += " `/` gives floats, `//` integers. A tensor made from an empty list has a float dtype, too."
+            text += " `/`, `torch.zeros(n)` and a tensor made from an empty list are floats, if no dtype is given."
         return text
     if got.shape != wanted.shape:
         return f"The shape should be {list(wanted.shape)}; yours is {list(got.shape)}."

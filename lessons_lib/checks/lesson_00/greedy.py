@@ -36,7 +36,7 @@ def model_of(family: str, own_end: int | None) -> PreTrainedModel:
 PROMPT = [5, 17, 42]
 
 
-FED, CACHED = "what the passes fed", "the number of cached tokens before each pass"
+FED, CACHED = "the inputs of the passes", "the number of cached tokens before each pass"
 
 
 def cases() -> Iterator[Case]:
@@ -109,11 +109,12 @@ or
 ~ logits[0, -1].argmax() => torch.multinomial(logits[0, -1].softmax(-1), 1)
 A logit is a score. The token is its place in the vocabulary: `argmax` instead of `max`.
 ~ .argmax() => .max()
-or
-~ int(logits[0, -1].argmax()) => logits[0, -1].max().item()
 The model returns an object that contains the logits: read its `.logits`.
 ~ ).logits => )
-The model needs a tensor of token ids, which are ints: `torch.tensor([ids])` makes one, here with one row.
+The model needs token ids, which are ints, in a tensor with one row: `torch.tensor([ids])`. A logit is no id, and an
+empty list makes a tensor of floats.
+~ int(logits[0, -1].argmax()) => logits[0, -1].max().item()
+or
 ~ torch.tensor([token_ids], device=model.device) => [token_ids]
 or
 ~ torch.tensor([token_ids], device=model.device) => torch.tensor([token_ids], dtype=torch.float32)
@@ -169,46 +170,21 @@ or
 WITHOUT = """
 The model numbers the tokens from 0, by itself. Pass it no positions, or the right ones.
 ~ use_cache=False => use_cache=False, position_ids=torch.arange(1, len(token_ids) + 1)[None]
-The tokens are right, but one more pass was made, for a token that is thrown away. Stop right after you append the last
-one.
-= return feed(model, [*prompt_ids, *new_tokens]) and new_tokens
-or
-~ if new_tokens[-1] == eos_token_id => if new_tokens[-1] == eos_token_id and feed(model, [*prompt_ids, *new_tokens])
-The tokens are right, but you compute them up to the limit and cut the answer at the end token afterwards. Look for it
-after each pass, and stop there.
-- if new_tokens[-1] == eos_token_id: ... break
-= return new_tokens[: new_tokens.index(eos_token_id) + 1] if eos_token_id in new_tokens else new_tokens
 Without a cache, the model remembers nothing between calls. Feed the whole sequence, not only its last token.
 = token_ids = new_tokens[-1:] or [*prompt_ids]
 The last position moves with every new token, and you read where the prompt ends.
 ~ logits[0, -1] => logits[0, len(prompt_ids) - 1]
-The tokens are right, but the model computes every position that you feed, padding too. Feed the text so far, and
-nothing else.
-- logits = model
-+ room = [*token_ids, *[0] * (len(prompt_ids) + max_new_tokens - 1 - len(token_ids))]
-+ logits = model(input_ids=torch.tensor([room]), use_cache=False).logits[:, : len(token_ids)]
 """
 
 WITH = """
-The tokens are right, but one more pass was made, for a token that is thrown away. Stop right after you append the last
-one.
-= return feed(model, new_tokens[-1:], cache) and new_tokens
-or
-~ if new_tokens[-1] == eos_token_id => if new_tokens[-1] == eos_token_id and feed(model, new_tokens[-1:], cache)
-The tokens are right, but you compute them up to the limit and cut the answer at the end token afterwards. Look for it
-after each pass, and stop there.
-- if new_tokens[-1] == eos_token_id: ... break
-= return new_tokens[: new_tokens.index(eos_token_id) + 1] if eos_token_id in new_tokens else new_tokens
 The cache holds the earlier tokens already. Tokens that are fed again are stored, and attended to, twice.
 = token_ids = [*prompt_ids, *new_tokens]
 or
 = token_ids = [*new_tokens]
-The prompt's last token is in the cache: the first pass computed it. Feed the token that came *out* of the last pass.
-= token_ids = [*prompt_ids, *new_tokens][-2:-1]
-What goes in is the newest token, in every pass. Does the variable that you feed change each time?
-- token_ids = new_tokens[-1:]
-+ pass
-The model knows the positions: it counts what is in the cache. Pass it none, or the right ones.
+The model knows which tokens are in the cache, and their positions. Pass it no `position_ids` or `attention_mask`, or
+the right ones.
+~ past_key_values=cache => past_key_values=cache, attention_mask=torch.ones(1, len(token_ids))
+or
 ~ past_key_values=cache => past_key_values=cache, position_ids=torch.arange(len(token_ids))[None]
 or
 ~ past_key_values=cache => past_key_values=cache, position_ids=cache.num_tokens + 1 + torch.arange(len(token_ids))[None]
@@ -225,20 +201,6 @@ The cache goes to the model by name: `past_key_values=cache`.
 The tokens are right, but every pass computes the whole text again. Keep *one* cache, and feed only what it lacks.
 - logits = model
 + logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
-The whole prompt is known: compute it in *one* pass, not token by token.
-- while len(new_tokens) < max_new_tokens
-+ for token in prompt_ids[:-1]: feed(model, [token], cache)
-+ token_ids = prompt_ids[-1:]
-+ ...
-The first pass has computed the prompt. Only new tokens are fed after it.
-- while len(new_tokens) < max_new_tokens
-+ feed(model, prompt_ids, cache)
-+ ...
-or
-- while len(new_tokens) < max_new_tokens
-+ feed(model, prompt_ids, cache)
-+ token_ids = prompt_ids[-1:]
-+ ...
 The prefill's logits give the first new token, and that one belongs to the answer.
 = return new_tokens[1:]
 or
@@ -247,6 +209,12 @@ or
 + if token_ids[0] == eos_token_id: return []
 + ...
 """
+
+
+CHOICE = (
+    "Each pass feeds what it should. Choose the largest logit of the last position, `logits[0, -1]`, and return the "
+    "tokens chosen, each once, in order: a list of ints."
+)
 
 
 def about_passes(rule: str) -> Callable[[dict, dict], str]:
@@ -260,9 +228,12 @@ def about_passes(rule: str) -> Callable[[dict, dict], str]:
             if cached != before:
                 return f"Before pass {number}, the cache should hold {before} tokens. Yours holds {cached}."
         got, wanted = len(mine[FED]), len(want[FED])
-        if got != wanted:
-            return f"Your loop makes {got} pass{'es' * (got != 1)} instead of {wanted}. What ends it, and when?"
-        return "Each pass feeds what it should. Return the tokens so chosen, each once, in order: a list of ints."
+        passes = "1 pass" if wanted == 1 else f"{wanted} passes"
+        if got > wanted:
+            return f"{passes} would be enough. Then yours feeds {short(mine[FED][wanted])}: stop before that."
+        if got < wanted:
+            return f"This takes {passes}, and yours makes {got}. What ends your loop, and when?"
+        return CHOICE
 
     return about
 
@@ -278,7 +249,7 @@ def task(name: str, known: list[Known], rule: str) -> Task:
         | {
             "raised TooManyPasses": "Your loop doesn't end. Does it append each token? Does it end at the limit *or* "
             "at the end token, whichever comes first?",
-            "raised IndexError": "The logits have a position for each token that the pass *fed*. The last is -1.",
+            "raised IndexError": "`input_ids` is [1, tokens], and the logits have a position for each token *fed*.",
         },
         facts=lambda case: {"end": case.end},
         enough=6,
@@ -309,8 +280,8 @@ EXERCISES = (
         reference=WITHOUT_CACHE.reference,
         test=WITHOUT_CACHE,
         hints=(
-            "After the first pass, what does the input of the second one consist of? And which row of the logits do "
-            "you need, however long the sequence is?",
+            "After the first pass, what does the input of the second one consist of? And which position of the "
+            "logits do you need, however long the sequence is?",
             "Start with an empty list of new tokens. In a loop, make a tensor of shape [1, tokens] from the prompt and "
             "these, call the model, take the argmax at the last position, and append it. Stop when there are "
             "max_new_tokens of them, or when the one you just appended is eos_token_id.",

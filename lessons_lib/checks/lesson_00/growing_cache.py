@@ -57,7 +57,10 @@ def shapes(got: Any) -> Any:
     """Of a pair of tensors, the shapes."""
     if not isinstance(got, tuple | list):
         return got
-    return tuple(f"{what} of shape {list(each.shape)}" for what, each in zip(("keys", "values", "more"), got))
+    return tuple(
+        f"{what} of shape {list(each.shape)}" if hasattr(each, "shape") else type(each).__name__
+        for what, each in zip(("keys", "values", "more"), got)
+    )
 
 
 def look_at(done: str, caches: dict[str, Any], watch: Watch) -> None:
@@ -110,8 +113,6 @@ or
 + old = self.keys.get(layer, key), self.values.get(layer, value)
 + ...
 = return old
-or
-= return key[:, :, :-1], value[:, :, :-1]
 Nothing is kept or counted from one pass to the next. Store what you return: it's what the next pass starts from.
 - self.keys[layer], self.values[layer] = key, value
 + pass
@@ -123,14 +124,14 @@ time, not only the first.
 Each layer has keys and values of its own, and yours share one place. Keep them by `layer`.
 ~ [layer] => [0]
 ~ if layer in => if 0 in
+or
+= return self.keys[0], self.values[0]
 The values are joined with the old *keys*. Keep both, apart.
 ~ torch.cat([self.values[layer], value] => torch.cat([self.keys[layer], value]
 or
 - self.values: dict
 + self.values = self.keys
 Give back all four axes, [1, KV heads, tokens, head size], as they came.
-= return key.squeeze(0), value.squeeze(0)
-or
 = return key[0], value[0]
 Keys first, then values: yours are the other way around.
 = return value, key
@@ -153,8 +154,6 @@ An empty cache holds 0 tokens, and the model asks for that before its first pass
 ~ self.keys[0].shape[2] if self.keys else 0 => self.keys[0].shape[2]
 or
 ~ if self.keys else 0 => if self.keys else None
-or
-~ if self.keys else 0 => if self.keys else 1
 A key *and* a value are kept of each token.
 ~ (*self.keys.values(), *self.values.values()) => self.keys.values()
 Every layer has keys and values of its own: yours counts one layer.
@@ -174,8 +173,8 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "returned": "`update` returns the keys and the values of all tokens so far in this layer, in the order of the "
-        "text: [1, KV heads, tokens, head size] each.",
+        "returned": "`update` returns two tensors, the keys and the values of all tokens so far in this layer, in the "
+        "order of the text: [1, KV heads, tokens, head size] each.",
         "cache.num_tokens": "Count the tokens of all passes so far, each once, however many layers and heads there "
         "are: the third axis of *one* layer's keys.",
         "cache.num_bytes": "Add up the bytes of all keys and all values, in every layer. Only what is in use counts.",

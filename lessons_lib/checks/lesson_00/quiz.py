@@ -26,24 +26,15 @@ QUIZ = [
         "With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does "
         "the model compute?",
         (
-            Choice(
-                "110",
-                "That is 20 + 21 + 22 + 23 + 24, the count without a cache.",
-            ),
-            Choice(
-                "25",
-                "The fifth new token is chosen, but no pass reads it.",
-            ),
+            Choice("110", "That is 20 + 21 + 22 + 23 + 24, the count without a cache."),
+            Choice("25", "The fifth new token is chosen, but no pass reads it."),
             Choice(
                 "24",
                 "The prefill computes 20 and gives the first new token. Each of the other four takes a decode step, "
                 "which computes one.",
                 right=True,
             ),
-            Choice(
-                "5",
-                "That is the number of passes. The prefill is one of them, and it computes the whole prompt.",
-            ),
+            Choice("5", "That is the number of passes. The prefill is one of them, and it computes the whole prompt."),
         ),
     ),
     Question(
@@ -61,8 +52,7 @@ QUIZ = [
                 "The cache holds 149 tokens, not 150. The last token of an answer is chosen, but no pass reads it.",
             ),
             Choice(
-                "1",
-                "That would be a decode step. But the user added 20 tokens, and the model has read none of them.",
+                "1", "That would be a decode step. But the user added 20 tokens, and the model has read none of them."
             ),
             Choice(
                 "170",
@@ -85,10 +75,7 @@ QUIZ = [
                 "A token sees only itself and earlier tokens. The tokens before the 40th have never seen it.",
                 right=True,
             ),
-            Choice(
-                "None",
-                "The first 39 tokens see only each other. Nothing that they depend on has changed.",
-            ),
+            Choice("None", "The first 39 tokens see only each other. Nothing that they depend on has changed."),
         ),
     ),
 ]

@@ -2,16 +2,17 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.own_passes import own_passes
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.own_passes import Pass, TooManyPasses, own_passes
+from lessons_lib.checks.diagnosis.watching import Differs, is_tensor
+from lessons_lib.checks.exercise import Exercise, Mistake, short
 from lessons_lib.models.tiny_models import tiny_model
 
 # Families with absolute positions, in which a shifted row gives another answer, come first.
@@ -72,9 +73,91 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             return {
                 "the shapes that the passes fed": [shape_of(each.token_ids) for each in passes],
                 "the number of cached columns before each pass": [each.cached for each in passes],
+                "the columns of each mask": [len(rows_of(each, "attention_mask")[0]) for each in passes],
             }
 
-        watch("the call", attempt, model, *arguments, look=look, returns=plain_answers, subject="the list of answers")
+        try:
+            watch(
+                "the call", attempt, model, *arguments, look=look, returns=plain_answers, subject="the list of answers"
+            )
+        except Differs:
+            step = watch.steps[-1]
+            if watch.wanted and not isinstance(step.error, Mistake | TooManyPasses) and not step.before:
+                with suppress(TypeError, ValueError, IndexError):  # what was fed is no rectangle
+                    step.error = first_odd(case, passes, watch.wanted[0].seen["returned"], step.seen) or step.error
+                    step.seen |= {"odd": step.error.what} if isinstance(step.error, Mistake) else {}
+            raise
+
+
+def rows_of(each: Pass, name: str) -> list[list[int]]:
+    """One of the inputs of a pass; what the model takes if it isn't given."""
+    value = each.named.get(name)
+    num_rows, new = shape_of(each.token_ids)
+    if value is not None and value.dim() <= 2:
+        rows = value.int().tolist() if value.dim() == 2 else [value.int().tolist()]
+        return rows * num_rows if len(rows) == 1 else rows
+    columns = range(each.cached, each.cached + new)
+    return [[1] * columns.stop if name == "attention_mask" else list(columns)] * num_rows
+
+
+PREFILL = "The prefill feeds all prompts in one pass, in their order, with the padding on the left."
+FED = {
+    "input_ids": "A decode step feeds all rows, each the token that it got from the pass before: a column, [rows, 1]. "
+    "The rest is in the cache.",
+    "the cache": "The wave has one cache, empty at first and the same in all passes.",
+    "attention_mask": "The mask has a number for each column that the pass can attend to, in the cache and new: 0 on "
+    "padding, 1 on tokens. So each pass adds a column of ones at the end.",
+    "position_ids": "A position counts the tokens of its own row from 0, without the padding. A new token has one "
+    "position, [rows, 1], one more than the row's last.",
+}
+TAKEN = "A row's next token is the largest of its logits in the last column: `.logits[:, -1].argmax(dim=-1)`."
+
+
+def first_odd(case: Case, passes: list[Pass], answers: list[list[int]], seen: dict[str, Any]) -> Mistake | None:
+    """What goes wrong first: in what a pass is fed, in what is taken from its logits, or in when a row finishes."""
+    width, mine = max(map(len, case.prompts)), seen.get("returned")
+    mine = mine if isinstance(mine, list) and all(type(each) is list for each in mine) else []
+    mine = mine if all(type(token) is int for each in mine for token in each) and len(mine) == len(answers) else []
+    for number, each in enumerate(passes[: max(map(len, answers))]):
+        this, before = (f"pass {index}" if index > 1 else "the prefill" for index in (number + 1, number))
+        shape, cached = [len(case.prompts), 1 if number else width], width + number - 1 if number else 0
+        if (got := shape_of(each.token_ids)) != shape:
+            what = f"`input_ids` of {this} should have the shape {shape}; yours has {got}."
+            return Mistake(what, idea=FED["input_ids"] if number else PREFILL)
+        if each.cached != cached:
+            what = f"before {this}, the cache should hold {cached} columns; yours holds {each.cached}."
+            return Mistake(what, idea=FED["the cache"])
+        for row, (ids, answer) in enumerate(zip(case.prompts, answers)):
+            if number >= len(answer):
+                continue  # what a finished row is fed is free
+            padding = width - len(ids)
+            wanted = {
+                "input_ids": answer[number - 1 : number] if number else [case.pad] * padding + ids,
+                "attention_mask": [0] * padding + [1] * (len(ids) + number),
+                "position_ids": [len(ids) + number - 1] if number else [0] * padding + list(range(len(ids))),
+            }
+            for name, want in wanted.items():
+                fed = each.token_ids[row] if name == "input_ids" else rows_of(each, name)[row]
+                free = 0 if number or name == "attention_mask" else padding
+                if fed[free:] == want[free:] and len(fed) == len(want):
+                    continue
+                if name == "input_ids" and number and not (mine and mine[row][:number] == answer[:number]):
+                    what = f"the token of row {row} from {before} should be {want[0]}; yours is {fed[0]}."
+                    return Mistake(what, idea=f"What {before} was fed is right. {TAKEN}")
+                given = name == "input_ids" or each.named.get(name) is not None
+                yours = f"yours is {short(fed)}" if given else "yours has none"
+                idea = PREFILL if name == "input_ids" and not number else FED[name]
+                return Mistake(f"row {row} of `{name}` in {this} should be {short(want)}; {yours}.", idea=idea)
+    for row, (answer, got) in enumerate(zip(answers, mine)):
+        if got != answer:
+            what = f"the list of answers should be {short(answers)}; yours is {short(mine)}."
+            if got[: len(answer)] != answer[: len(got)]:
+                return Mistake(what, idea=TAKEN)
+            why = "the end token" if answer[-1] == case.end else "the token that reaches its limit"
+            return Mistake(
+                what, idea=f"Row {row} ends with {answer[-1]}, {why}: not before, and nothing comes after it."
+            )
+    return None
 
 
 def shape_of(rows: Any) -> Any:
@@ -102,38 +185,22 @@ MISTAKES = """
 The wave goes on until its *last* row has finished. Yours stops with the first.
 ~ while any(running) => while all(running)
 Only the row that writes the end token has finished. The others go on.
-- input_ids = next_tokens
-+ if eos_token_id in next_tokens.tolist(): break
-+ ...
-or
 - running[row] = token
 + ...
 + if token == eos_token_id: running = [False] * len(running)
 The end token belongs to the answer: append it, then stop the row.
 ~ answers[row].append(token) => answers[row] += [token] * (token != eos_token_id)
-or
-= return [[token for token in answer if token != eos_token_id] for answer in answers]
 A finished row is still computed, but its answer doesn't change any more. Yours goes on growing.
 ~ if running[row]: => if True:
-or
-- if running[row]:
-- answers[row].append(token)
-+ answers[row].append(token)
-+ if running[row]:
-or
-- if running[row]:
-- answers[row].append(token)
-+ answers[row].append(token if running[row] else pad_token_id)
-+ if running[row]:
+The new tokens are a column, [rows, 1]: `next_tokens[:, None]`.
+~ input_ids = next_tokens[:, None] => input_ids = next_tokens
 Each row has a limit of its own, in `max_tokens_each`.
 ~ max_tokens_each[row] => max(max_tokens_each)
 or
-~ max_tokens_each[row] => min(max_tokens_each)
-or
 ~ max_tokens_each[row] => max_tokens_each[0]
 or
-~ max_tokens_each[row] => max_tokens_each[-1]
-The limit counts *new* tokens only, not those of the prompt.
+~ max_tokens_each[row] => min(max_tokens_each)
+An answer is too short: is a loop missing, or does your limit count the prompt's tokens, too?
 ~ len(answers[row]) < => len(answers[row]) + len(prompt_ids[row]) <
 One token too many: look at the length after you append a token.
 ~ < max_tokens_each[row] => <= max_tokens_each[row]
@@ -147,110 +214,27 @@ or
 = return [answer[1:] for answer in answers]
 ~ < max_tokens_each[row] => < max_tokens_each[row] + 1
 The answers come in the order of the prompts.
-- input_ids, attention_mask =
-+ prompt_ids, max_tokens_each = zip(*sorted(zip(prompt_ids, max_tokens_each), key=lambda request: request[1]))
-+ ...
-or
-- input_ids, attention_mask =
-+ prompt_ids, max_tokens_each = zip(*sorted(zip(prompt_ids, max_tokens_each), key=lambda request: len(request[0])))
-+ ...
-The mask covers all that the pass can attend to, the cache and the new token: append a column of *ones* in every pass. A
-0 hides the new token from itself.
-- attention_mask = torch.cat
-or
-= attention_mask = torch.ones_like(input_ids)
-or
-~ torch.ones_like(input_ids) => torch.zeros_like(input_ids)
-The new column of the mask comes at the end, like the new token.
-~ [attention_mask, torch.ones_like(input_ids)] => [torch.ones_like(input_ids), attention_mask]
-A mask of ones hides nothing: without it, or full of ones, a row reads its padding as text.
-~ attention_mask=attention_mask, => attention_mask=torch.ones_like(attention_mask),
-or
-~ attention_mask=attention_mask, => attention_mask=None,
-or
-= attention_mask = torch.ones(len(prompt_ids), attention_mask.shape[1] + 1, dtype=torch.int64)
-The mask is inverted: 1 on tokens, 0 on padding.
-~ attention_mask=attention_mask, => attention_mask=1 - attention_mask,
+= return sorted(answers, key=len)
 A prompt may contain the padding token, and there it is real. Take the mask that `pad_left` returns.
 - position_ids = positions_from_mask
 + attention_mask = (input_ids != pad_token_id).long()
 + ...
-or
-~ torch.ones_like(input_ids) => (input_ids != pad_token_id).long()
-A row with padding is shifted to the right. Without `position_ids`, the model takes the column as the position.
-~ position_ids=position_ids, => position_ids=None,
-or
-= position_ids = torch.arange(attention_mask.shape[1]).expand(attention_mask.shape)
 Padding needs a valid position, too, and -1 isn't. `positions_from_mask` gives it 0.
 = position_ids = attention_mask.cumsum(dim=1) - 1
-The position of a row's new token is one more than its last, in every pass.
-- position_ids = position_ids[:, -1:] + 1
-+ position_ids = position_ids[:, -1:]
-or
-- position_ids = position_ids[:, -1:] + 1
-+ position_ids = position_ids[:, -1:] + 2
-or
-~ position_ids[:, -1:] + 1 => attention_mask.sum(dim=1, keepdim=True)
-Each row counts its own tokens: the position of its new token isn't the column, and not that of the longest row either.
-~ position_ids[:, -1:] + 1 => torch.full_like(input_ids, attention_mask.shape[1] - 1)
-or
-~ position_ids[:, -1:] + 1 => position_ids[:, -1:].max().expand(input_ids.shape) + 1
-or
-~ position_ids[:, -1:] + 1 => torch.full_like(input_ids, attention_mask.shape[1])
-One new token has one position: [rows, 1].
-~ position_ids[:, -1:] + 1 => positions_from_mask(attention_mask)
-or
-~ position_ids[:, -1:] + 1 => position_ids + 1
-The tokens are right, but every pass computes the whole sequence again. Pass one cache, and feed only the new tokens.
-~ past_key_values=cache => use_cache=False
-= input_ids = torch.cat([input_ids, next_tokens[:, None]], dim=1)
-~ torch.ones_like(input_ids) => torch.ones_like(next_tokens[:, None])
-~ position_ids[:, -1:] + 1 => positions_from_mask(attention_mask)
-There is *one* cache for the wave, the same in all passes. Yours begins with an empty one, or with none, each time.
-~ past_key_values=cache => past_key_values=DynamicCache()
-or
-~ past_key_values=cache => use_cache=False
-The prompt's last token is in the cache. Feed the tokens that came *out* of the last pass.
-~ input_ids = next_tokens[:, None] => input_ids = input_ids[:, -1:]
-What is in the cache is stored, and attended to, a second time if it is fed again. Feed only the new tokens.
-= input_ids = torch.cat([input_ids, next_tokens[:, None]], dim=1)
-~ torch.ones_like(input_ids) => torch.ones_like(next_tokens[:, None])
-or
-= input_ids = torch.cat([input_ids, next_tokens[:, None]], dim=1)
-~ torch.ones_like(input_ids) => torch.ones_like(next_tokens[:, None])
-~ position_ids[:, -1:] + 1 => positions_from_mask(attention_mask)
-The new tokens are a column, [rows, 1]: `next_tokens[:, None]`.
-~ input_ids = next_tokens[:, None] => input_ids = next_tokens
-or
-~ input_ids = next_tokens[:, None] => input_ids = next_tokens
-~ torch.ones_like(input_ids) => torch.ones_like(next_tokens[:, None])
-or
-~ input_ids = next_tokens[:, None] => input_ids = next_tokens[None]
-Every row has logits of its own. Yours takes the token of row 0 for all.
-~ .argmax(dim=-1) => [:1].argmax(dim=-1).expand(len(prompt_ids))
-The padding is on the left, so the newest token of every row is in the *last* column: read the logits there.
-~ logits_to_keep=1 => logits_to_keep=0
-~ .logits[:, -1] => .logits[:, 0]
-or
-- input_ids, attention_mask =
-+ width = max(map(len, prompt_ids))
-+ input_ids = torch.tensor([list(ids) + [pad_token_id] * (width - len(ids)) for ids in prompt_ids])
-+ attention_mask = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in prompt_ids])
-That is the best token of every *column*. Only the last column says what comes next.
+A pass gives each row one token, the best of its last column: `.logits[:, -1].argmax(dim=-1)`.
 ~ logits_to_keep=1 => logits_to_keep=0
 ~ .logits[:, -1] => .logits
-`.argmax()` without `dim` gives one number, an index into all logits of all rows.
-~ .argmax(dim=-1) => .argmax()
 or
-~ .argmax(dim=-1) => .argmax().expand(len(prompt_ids))
-You take the token with the smallest logit.
-~ .argmax(dim=-1) => .argmin(dim=-1)
+~ logits_to_keep=1 => logits_to_keep=0
+~ .logits[:, -1] => .logits[-1]
+or
+~ .argmax(dim=-1) => .argmax(dim=0)
+or
+~ .argmax(dim=-1) => .argmax()
+The model returns several things. The logits are its `.logits`.
+~ .logits[:, -1] => [:, -1]
 Return only the new tokens, without the prompts.
 = return [[*ids, *answer] for ids, answer in zip(prompt_ids, answers)]
-A list with one answer per row, also if there is only one row.
-= return answers[0] if len(answers) == 1 else answers
-or
-= return [token for answer in answers for token in answer]
 The answers are right, but passes are made after the last row has finished. Look at all rows, and stop.
 ~ while any(running): => for _ in range(max(max_tokens_each)):
 or
@@ -273,15 +257,7 @@ The end token, {end}, ends a row.
 ~ token != eos_token_id and => True and
 Only a *new* token ends a row. The prompt may contain the end token.
 ~ running = [True] * len(prompt_ids) => running = [eos_token_id not in ids for ids in prompt_ids]
-A cut-off prompt is another prompt. Pad all of it, however long.
-~ pad_left(prompt_ids, => pad_left([ids[-64:] for ids in prompt_ids],
-or
-~ pad_left(prompt_ids, => pad_left([ids[-128:] for ids in prompt_ids],
 """
-
-
-def one_after_the_other(model: Any, prompts: Any, limits: Any, pad: int, end: int | None = None) -> list[list[int]]:
-    return [greedy_with_cache(model, ids, limit, end) for ids, limit in zip(prompts, limits)]
 
 
 TASK = Task(
@@ -289,18 +265,15 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=[
-        *mistakes(MISTAKES),
-        Known("Your rows go through the model one after the other. One pass computes all.", answer=one_after_the_other),
-    ],
+    known=mistakes(MISTAKES),
     facts=lambda case: {"end": case.end},
     enough=6,
     about={
-        "returned": "A row's answer is the one that its prompt gets alone. Which tokens, mask and positions went in?",
+        "returned": "The inputs of your passes are right. Return a list of ints for each row, in their order.",
         "the shapes that the passes fed": "The prefill feeds [rows, longest prompt], and each further pass [rows, 1], "
         "all rows, until the last one has finished.",
-        "the number of cached columns before each pass": "One cache, empty at first; each pass adds what it feeds.",
-        "raised TooManyPasses": "Which condition ends your loop, and does it ever become true?",
+        "raised TooManyPasses": "A row finishes with the end token or at its limit, whichever comes first, and the "
+        "loop ends when all rows have. Does its condition ever become true?",
     },
 )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise, short
 
 PAD = 9  # not 0, so that a hard-coded 0 shows
@@ -24,13 +25,16 @@ def cases() -> Iterator[Case]:
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     prompts, pad = case
-    got = watch(tell(case), attempt, prompts, pad, returns=number_of, subject="the number of tensors")
+    got = watch(tell(case), attempt, prompts, pad, returns=pair, subject="the result")
     watch(tell(case), lambda: got[0], subject="`input_ids`")
     watch(tell(case), lambda: got[1], subject="the mask")
 
 
-def number_of(got: Any) -> Any:
-    return len(got) if isinstance(got, tuple | list) else got
+def pair(got: Any) -> Any:
+    if got is None:
+        return None
+    size = f"a {type(got).__name__}" + (f" of {len(got)}" if isinstance(got, tuple | list) else "")
+    return Shown("two tensors" if size in ("a tuple of 2", "a list of 2") else size)
 
 
 def tell(case: Case) -> str:
@@ -56,6 +60,10 @@ The mask is 0 everywhere. It is 1 where a prompt's token is.
 ~ [0] * pad + [1] * len(ids) => [0] * longest
 A prompt may contain the padding token, and there it is a real token. Build the mask from the lengths, not by comparing.
 ~ torch.tensor(attention_mask) => (torch.tensor(input_ids) != pad_token_id).long()
+The mask has only 0s and 1s: it says where tokens are, not which or how many.
+~ torch.tensor(attention_mask) => torch.tensor(attention_mask).cumsum(dim=1)
+or
+~ torch.tensor(attention_mask) => torch.tensor(attention_mask) * torch.tensor(input_ids)
 The ones of the mask begin one column too late.
 ~ [0] * pad + [1] * len(ids) => [0] * (pad + 1) + [1] * (len(ids) - 1)
 The ones of the mask begin one column too early.
@@ -64,15 +72,8 @@ The rectangle is as wide as the longest prompt. Is there a `+ 1`, or a fixed wid
 ~ longest = max( => longest = 1 + max(
 or
 ~ longest = max(len(ids) for ids in prompt_ids) => longest = 64
-or
-~ longest = max(len(ids) for ids in prompt_ids) => longest = 512
 `max(prompt_ids)` compares lists element by element. The longest one is `max(prompt_ids, key=len)`.
 ~ max(len(ids) for ids in prompt_ids) => len(max(prompt_ids))
-or
-- padding = [
-+ prompt_ids = [ids[-len(max(prompt_ids)) :] for ids in prompt_ids]
-+ longest = max(map(len, prompt_ids))
-+ ...
 The width is that of the longest prompt, wherever it stands in the list.
 ~ max(len(ids) for ids in prompt_ids) => len(prompt_ids[0])
 or
@@ -81,28 +82,18 @@ No token may be lost: the rectangle is as wide as the *longest* prompt.
 - longest = max
 + longest = min(map(len, prompt_ids))
 + prompt_ids = [ids[-longest:] for ids in prompt_ids]
-or
-- longest = max
-+ longest = min(map(len, prompt_ids))
-+ prompt_ids = [ids[:longest] for ids in prompt_ids]
-or
-- longest = max
-+ longest = min(64, max(map(len, prompt_ids)))
-+ prompt_ids = [ids[-longest:] for ids in prompt_ids]
 The padding token is `pad_token_id`. It isn't always the same.
 ~ [pad_token_id] * pad => [0] * pad
+or
+~ [pad_token_id] * pad => [9] * pad
 A tensor is a rectangle: pad every row to the longest prompt first.
 ~ torch.tensor(input_ids) => torch.tensor([list(ids) for ids in prompt_ids])
 The mask has the shape of `input_ids`: a row for each prompt.
 ~ torch.tensor(attention_mask) => torch.tensor(attention_mask[0])
-or
-~ torch.tensor(attention_mask) => torch.tensor(attention_mask[-1])
-All rows of the mask are equal, and the prompts aren't equally long. Is one list repeated, as in `[[0] * n] * rows`?
-~ torch.tensor(attention_mask) => torch.tensor([attention_mask[-1]] * len(prompt_ids))
-or
-~ torch.tensor(attention_mask) => torch.tensor([attention_mask[0]] * len(prompt_ids))
 All rows are equal to the last one. Is one list repeated, as in `[[0] * n] * rows`? What is written to one is in all.
 ~ torch.tensor(input_ids) => torch.tensor([input_ids[-1]] * len(prompt_ids))
+or
+~ torch.tensor(attention_mask) => torch.tensor([attention_mask[-1]] * len(prompt_ids))
 int64 is asked for, as `torch.tensor` makes it of ints: the mask is a number for each cell, which is added up later.
 ~ torch.tensor(attention_mask) => torch.tensor(attention_mask).bool()
 or
@@ -111,23 +102,19 @@ or
 ~ torch.tensor(attention_mask) => torch.tensor(attention_mask).int()
 The tokens first, then the mask: yours are the other way around.
 = return torch.tensor(attention_mask), torch.tensor(input_ids)
-Return two things: the tokens and the mask.
+Return two things, with a comma between them: the tokens and the mask.
 = return torch.tensor(input_ids)
+or
+= return {"input_ids": torch.tensor(input_ids), "attention_mask": torch.tensor(attention_mask)}
+or
+= return torch.tensor([input_ids, attention_mask])
 Tensors are asked for: `torch.tensor(...)` makes one of a list of rows.
 = return input_ids, attention_mask
 A request is a row, not a column.
 = return torch.tensor(input_ids).T, torch.tensor(attention_mask).T
-The order of the requests is that of the prompts. Do you sort them, or merge equal ones?
+The rows are in the order of the prompts. Do you sort them?
 - longest = max
 + prompt_ids = sorted(prompt_ids, key=len)
-+ ...
-or
-- longest = max
-+ prompt_ids = sorted(prompt_ids, key=len, reverse=True)
-+ ...
-or
-- longest = max
-+ prompt_ids = [list(ids) for ids in {tuple(ids): 0 for ids in prompt_ids}]
 + ...
 A prompt's tokens keep their order.
 ~ + list(ids) => + list(ids)[::-1]
@@ -139,7 +126,10 @@ TASK = Task(
     run=run,
     tell=tell,
     known=mistakes(MISTAKES),
-    about={"returned": "Every row: padding up to the longest prompt's length, then the prompt. The mask: 0s, then 1s."},
+    about={
+        "returned": "A row is padding up to the longest prompt's length, then the whole prompt. Its mask is a 0 for "
+        "each token of padding, then a 1 for each of the prompt."
+    },
 )
 
 EXERCISE = Exercise(

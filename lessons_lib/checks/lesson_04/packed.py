@@ -227,9 +227,6 @@ Split the row's logits by sequence: `list(logits.split(lengths))`.
 or
 - return
 + return [logits]
-`split` takes the list of lengths. With one number, all parts are of that size.
-- return
-+ return list(torch.split(logits, lengths[0]))
 Return the logits of *every* token. The caller picks what it needs.
 - return
 + return [part[-1] for part in torch.split(logits, lengths)]
@@ -250,9 +247,6 @@ or
 - logits:
 + model.train()
 + ...
-Return tensors: the caller takes their argmax.
-- return
-+ return [part.tolist() for part in torch.split(logits, lengths)]
 """
 
 TASK = Task(

@@ -120,10 +120,6 @@ The queries are those of the *last* tokens of a sequence: the first one is at po
 = position = torch.arange(query_len, device=q.device)[:, None]
 A query sees its own position, too.
 ~ > position => >= position
-Yours sees one key too many, that of the next token. Is a diagonal one too far?
-~ > position => > position + 1
-The causal rule is backwards: a key that is *later* is hidden.
-~ > position => < position
 Scores are divided by √head_dim, and head_dim is the last axis.
 ~ own_k.mT / q.shape[-1] ** 0.5 => own_k.mT
 or
@@ -162,10 +158,6 @@ score of its own: `softmax` over the keys does both.
 + weights = (masked - masked.max()).exp() if masked.numel() else masked
 - outputs.append
 + outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
-or
-- outputs.append
-+ weights = scores.softmax(dim=-1).masked_fill(is_later, 0.0)
-+ outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
 A hidden key must be out before the softmax: minus infinity in place of its score. Yours is finite, and a large score
 wins all the same.
 ~ float("-inf") => -100.0
@@ -173,9 +165,6 @@ or
 ~ float("-inf") => -1e4
 or
 ~ float("-inf") => 0.0
-or
-- outputs.append
-+ outputs.append((scores + is_later * -100.0).softmax(dim=-1) @ own_v)
 Hide keys before the softmax. If their weights are cut out afterwards, the others no longer sum to 1.
 - outputs.append
 + outputs.append(scores.softmax(dim=-1).masked_fill(is_later, 0.0) @ own_v)

@@ -123,10 +123,9 @@ or
 ~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
 or
 ~ pool.free([source]) => pool.free([target])
-Only the entry at `index` changes. It isn't always the last one.
-~ sequence.blocks[index] => sequence.blocks[-1]
-The table still has the old block, to which the sequence may not write. Put the new block in its place.
-- sequence.blocks[index] = target
+`pool.is_writable` has said that it may not write to this block: copy it, and return a `BlockCopy`, in any case.
+- source = sequence.blocks[index]
++ return None
 A block with a hash is copied even if the sequence is its only user, and keeps its hash: a sequence that finds it later
 reads it.
 - source = sequence.blocks[index]
@@ -146,6 +145,10 @@ The copy holds the same keys and values, so nothing has to be computed again.
 - return
 + sequence.num_computed_tokens = index * pool.block_size
 + ...
+If no block is free, `pool.allocate(1)` raises OutOfBlocks. Let it through.
+- source = sequence.blocks[index]
++ ...
++ if not pool.free_queue: return None
 One free block is enough, even if it is the last one or is cached.
 - source = sequence.blocks[index]
 + ...
@@ -172,8 +175,7 @@ TASK = Task(
         "should raise OutOfBlocks": "`pool.allocate(1)` raises it. Don't catch it, and allocate before you change "
         "anything.",
         "raised OutOfBlocks": "One new block is enough: allocate it once, whatever else is free.",
-        "raised IndexError": "`index` is a place in `sequence.blocks`, and `pool.allocate(1)` returns a list with one "
-        "block.",
+        "raised IndexError": "`index` is a place in `sequence.blocks`; `pool.allocate(1)` returns a list of one block.",
         "raised TypeError": "`BlockCopy` takes the kind (`COPY`), the source and the target; `pool.allocate` takes a "
         "number and returns a list of blocks, and `pool.free` takes a list of blocks.",
         "raised KeyError": "The queue has no `[0]`: its keys are the blocks. `pool.allocate(1)` takes the first "

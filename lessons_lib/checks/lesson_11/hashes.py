@@ -6,6 +6,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from lessons_lib.checks.exercise import Exercise, short
 PARENT, OTHER = hashlib.sha256(b"a parent").digest(), hashlib.sha256(b"another parent").digest()
 WORDS = {b"": "b''", PARENT: "<parent>", OTHER: "<other parent>"}
 Block = tuple[bytes, list[int]]  # parent, tokens
-Case = tuple[str, list[Any]]  # what must be: "differ" or "same", and `Block`s; or "ends differ", and two chains of them
+Case = tuple[str, list[Block]]  # what their hashes must be: "differ" or "same"
 OTHERS = {"hash": "Python's `hash`", "crc32": "a checksum", "adler32": "a checksum"}
 TOO_LARGE = 'Each id must fit into its bytes, up to 200,000. `array("q", token_ids)` uses eight bytes for each.'
 DIGESTS: set[bytes] = set()  # all that SHA-256 has returned; an answer may keep what it has computed
@@ -61,10 +62,8 @@ def cases() -> Iterator[Case]:
     flipped = [PARENT[:index] + bytes([PARENT[index] ^ 1]) + PARENT[index + 1 :] for index in (0, 8, 16, 31)]
     for one, other in ((PARENT, OTHER), (b"", PARENT), (PARENT, PARENT[::-1]), *((PARENT, each) for each in flipped)):
         yield "differ", [(one, [1, 2, 3, 4]), (other, [1, 2, 3, 4])]
+    yield "differ", [(PARENT, list(tokens)) for tokens in product((1, 2), repeat=4)]
     yield "differ", [(PARENT, [1, 0]), *((PARENT, [0, base]) for base in (*range(2, 300), 1009, 65_536, 65_599))]
-    x, y, z = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
-    for chain, turned in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z])):
-        yield "ends differ", [(b"", chain), (b"", turned)]
     yield "differ", [(draw.choice((PARENT, b"")), draw.choices(range(200_000), k=16)) for _ in range(300)]
 
 
@@ -76,25 +75,18 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         words = f"block_hash({WORDS.get(parent, '<parent>')}, {short(tokens, 60)})"
         return watch(f"`{words}`", profiled(attempt, used), parent, tokens, returns=lambda got: kind_of(got, used))
 
+    def compare(blocks: str, hashes: list[bytes]) -> None:
+        watch(f"hashing {blocks}", lambda: None, look=lambda: {"the results": counted(hashes)})
+
     if what == "same":
         (parent, tokens), others = blocks[0], [9, 8, 7, 5]
         kept = [*tokens]  # the same list object three times, and then with other tokens
         hashes = [hash_of(parent, each) for each in (tokens, kept, kept)]
         kept[:] = others
-        watch("equal blocks", lambda: counted(hashes))
-        differ = [hashes[0], hash_of(parent, kept)]
-        watch("other tokens in the same list", lambda: counted(differ))
-    elif what == "ends differ":
-        ends: list[Any] = []
-        for _, chain in blocks:
-            parent = b""
-            for tokens in chain:
-                parent = hash_of(parent, list(tokens))
-            ends.append(parent)
-        watch("two different beginnings", lambda: counted(ends))
+        compare("equal blocks", hashes)
+        compare("other tokens in the same list", [hashes[0], hash_of(parent, kept)])
     else:
-        hashes = [hash_of(parent, list(tokens)) for parent, tokens in blocks]
-        watch("different blocks", lambda: counted(hashes))
+        compare("different blocks", [hash_of(parent, list(tokens)) for parent, tokens in blocks])
 
 
 def counted(hashes: list[bytes]) -> Shown:
@@ -148,9 +140,6 @@ def kind_of(got: Any, used: set[str]) -> Any:
 
 def tell(case: Case) -> str:
     what, blocks = case
-    if what == "ends differ":
-        chains = " and ".join(str(chain) for _, chain in blocks)
-        return f"blocks of 4, hashed one after the other: {chains}. The last hashes must differ."
     if len(blocks) > 2:
         return f"{len(blocks)} different blocks, the first {blocks[0][1]} and {blocks[1][1]}. All hashes must differ."
     if len(blocks[0][1]) > 16:
@@ -166,8 +155,6 @@ MISTAKES = """
 The keys of a token depend on all tokens before it. After a different beginning, the same tokens have different keys:
 hash `parent` together with the tokens.
 = return hashlib.sha256(array("q", token_ids).tobytes()).digest()
-Is `token_ids` part of what you hash?
-= return hashlib.sha256(parent).digest()
 Only SHA-256 will do, for all of it. For MD5 and SHA-1, pairs with the same hash have been constructed. Other hashes are
 as good, but engines that share a cache must use the same one.
 ~ sha256 => md5
@@ -203,8 +190,8 @@ or
 = return hashlib.sha256(parent + os.urandom(8) + array("q", token_ids).tobytes()).digest()
 or
 = return hashlib.sha256((parent or os.urandom(32)) + array("q", token_ids).tobytes()).digest()
-The order counts ("dog bites man" is not "man bites dog"), and so does how often a token occurs. A sum, a set or a
-sorted list loses that.
+The order counts ("dog bites man" is not "man bites dog"), and so does how often a token occurs. A sum, a set, a dict
+with the tokens as keys or a sorted list loses that.
 = return hashlib.sha256(parent + str(sum(token_ids)).encode()).digest()
 or
 = return hashlib.sha256(parent + array("q", sorted(token_ids)).tobytes()).digest()
@@ -212,6 +199,10 @@ or
 = return hashlib.sha256(parent + array("q", sorted(set(token_ids))).tobytes()).digest()
 or
 = return hashlib.sha256(parent + array("q", dict.fromkeys(token_ids)).tobytes()).digest()
+or
+= return hashlib.sha256(parent + str({token: place for place, token in enumerate(token_ids)}).encode()).digest()
+or
+= return hashlib.sha256(parent + str({token: token_ids.count(token) for token in token_ids}).encode()).digest()
 Nothing says where one token ends and the next begins: without a separator, 1 and 12 look like 11 and 2. Use the same
 number of bytes or digits for each, enough for ids up to 200,000, or put a separator between them.
 = return hashlib.sha256(parent + "".join(map(str, token_ids)).encode()).digest()
@@ -280,16 +271,18 @@ TASK = Task(
     about={
         "returned": "Return `hashlib.sha256(...).digest()` as it is: 32 `bytes`, which the next block uses as its "
         "`parent`. Not the hasher itself, not as text (`.hexdigest()`) or a number, no part of it, and nothing added.",
+        "the results": "Hash all bytes of `parent`, every token of `token_ids` in its place and as often as it occurs, "
+        "and nothing else.",
         "raised OverflowError": TOO_LARGE,
+        "raised RuntimeError": TOO_LARGE,
         "raised error": f"`struct.pack` needs a format with as many numbers as the block has. {TOO_LARGE}",
-        "raised TypeError": 'SHA-256 hashes bytes, and only bytes can be added to bytes. `array("q", '
+        "raised TypeError": 'SHA-256 hashes bytes, and only bytes can be added to bytes, such as `parent`. `array("q", '
         "token_ids).tobytes()` turns ints into bytes, and `.encode()` turns a str into them.",
         "raised AttributeError": "`update` changes the hasher and returns None: call `digest` on the hasher. And "
         '`tobytes` belongs to `array("q", token_ids)`; a list has none.',
         "raised UnicodeEncodeError": "Tokens as characters: 55,296 to 57,343 stand for no character that can be "
         "encoded. A token id is a number.",
-        "raised UnicodeDecodeError": "A hash is 32 bytes of any value, not an encoded text. Hash the bytes as they "
-        "are.",
+        "raised UnicodeDecodeError": "A hash is any 32 bytes, not encoded text: hash the bytes as they are.",
     },
 )
 

@@ -1,7 +1,5 @@
 """What learners get wrong in 15.3: in `relay`, and in a loop of their own in place of `stream_once`."""
 
-from typing import Any
-
 from lessons_lib.checks.diagnosis import Known, mistakes
 from lessons_lib.serving.failover import relay, stream_once
 
@@ -50,8 +48,7 @@ or
 
 MISTAKES = """
 Pass each chunk on before you read the next one. Otherwise it isn't a stream.
-- for chunk in chunks
-+ for chunk in list(chunks):
+~ for chunk in chunks => for chunk in list(chunks)
 The reader gets a replica's chunks as they came: `yield chunk`, with all its tokens, its reason and its error.
 ~ yield chunk => yield from chunk.token_ids
 or
@@ -84,11 +81,6 @@ list the next time.
 = replica = remaining[choose(remaining)]
 or
 ~ choose(remaining) => choose(replicas)
-or
-= replica = remaining[choose(remaining)]
-- max_moves -= 1
-+ remaining.pop(0)
-+ ...
 The lost replica is asked again. Take it out of the list, and let `choose` take the next from the rest.
 ~ remaining.pop(choose(remaining)) => remaining[choose(remaining) if asked is request else 0]
 The balancer needs its list for other requests. Take replicas out of a copy, `list(replicas)`.
@@ -123,10 +115,6 @@ and all tokens, or the last request and the tokens that came since.
 or
 = asked = request_to_go_on(request, [*(request.get("output_token_ids") or []), *token_ids])
 The request may already have `output_token_ids`. They stay: they're part of the completion.
-- token_ids: list[int] = []
-+ ...
-+ request = {name: value for name, value in request.items() if name != "output_token_ids"}
-or
 = asked = request_to_go_on({**request, "output_token_ids": None}, token_ids)
 `request_to_go_on` returns None if no token is missing. Then ask no replica.
 ~ while asked is not None and => while
@@ -189,17 +177,10 @@ or
 No replica is left, or no move. The reader gets that as a chunk, not as an exception: `yield Chunk([], "error", "...")`.
 - yield Chunk([], "error"
 + raise ReplicaLost("all")
-or
-- max_moves -= 1
-+ if max_moves == 0 or not remaining:
-+     raise
-+ ...
 No replica is left to choose from. Test that before you call `choose`, and tell the reader.
 ~ and remaining and => and
 The last replica that is left can be asked, too.
 ~ and remaining and => and len(remaining) > 1 and
-or
-~ list(replicas) => list(replicas)[:-1]
 Without a seed, each replica would draw other random numbers. Draw a seed before the first one is asked, and send all
 the same: `random.getrandbits(31)`.
 ~ if request.get("seed") is None => if False
@@ -226,10 +207,6 @@ or
 ~ random.getrandbits(31) => str(random.getrandbits(31))
 Everyone who sends this prompt would get the same answer. Draw the seed at random, for each call anew.
 ~ random.getrandbits(31) => 5
-or
-- if request.get("seed") is None
-+ random.seed(0)
-+ ...
 `request` is the caller's. Make a new dict: `{**request, "seed": ...}`.
 - request =
 + request["seed"] = random.getrandbits(31)
@@ -247,8 +224,6 @@ After a chunk with a reason nothing follows.
 - return
 + yield Chunk([], chunk.finish_reason)
 + return
-or
-~ yield chunk => yield from [chunk, Chunk([], chunk.finish_reason)] if chunk.finish_reason else [chunk]
 Catch ReplicaLost around the loop over the chunks: another replica can go on.
 ~ except ReplicaLost => except ConnectionError
 `close()` raises GeneratorExit at the `yield`. Don't catch it (`except:` and `except BaseException` do), and yield
@@ -257,19 +232,7 @@ nothing after it.
 One loss isn't the end: while moves and replicas are left, the next one goes on.
 - max_moves -= 1
 + max_moves = -1
-or
-- asked = request_to_go_on
-+ ...
-+ break
 """
-
-
-def gives_a_list(request: Any, replicas: Any, choose: Any, max_moves: int = 2) -> Any:
-    return list(relay(request, replicas, choose, max_moves))
-
-
-def gives_nothing(request: Any, replicas: Any, choose: Any, max_moves: int = 2) -> Any:
-    gives_a_list(request, replicas, choose, max_moves)
 
 
 KNOWN = [
@@ -278,6 +241,9 @@ KNOWN = [
         Known(each.why, "~ stream_once( => of_one(", names={"of_one": each.attempt(stream_once)})
         for each in mistakes(OF_ONE)
     ),
-    Known("The reader should get each chunk as soon as it is there. Yield them, one by one.", answer=gives_a_list),
-    Known("Without a `yield` it isn't a generator. Pass each chunk on: `yield chunk`.", answer=gives_nothing),
+    Known(
+        "The reader should get each chunk as soon as it is there. Yield them, one by one.",
+        answer=lambda *given, **more: list(relay(*given, **more)),
+    ),
+    Known("Without a `yield` it isn't a generator. Pass each chunk on: `yield chunk`.", answer=lambda *a, **m: None),
 ]

@@ -52,11 +52,10 @@ def cases() -> Iterator[Case]:
     yield Case([""], five, size=2, last="length+")
     yield Case([""], load=3)
     yield Case(["", "", ""], order="CBA")
-    for leaves in (1, 2):
-        yield Case([""], five, leaves=leaves, load=leaves - 1)
-    for count in range(3):
-        for kind in ("lost", "cut"):
-            yield Case([f"{count} {kind}", ""])
+    yield Case([""], five, leaves=1)
+    yield Case([""], five, leaves=2, load=1)
+    for fault in ("0 lost", "0 cut", "1 lost", "1 cut", "2 lost", "2 cut"):
+        yield Case([fault, ""])
     yield Case(["1 lost", "", ""], order="ACB")
     yield Case(["", "2 lost", ""], five, order="BCA", load=1)
     yield Case(["2 lost", "", ""], order="ACB", leaves=3, answer=five)
@@ -66,9 +65,8 @@ def cases() -> Iterator[Case]:
     yield Case(["1 lost", ""], five, size=2)
     yield Case(["1 lost", "1 lost", ""], [5, 5, 0, 5, 0])
     for seed in ({}, {"seed": None}, {"seed": 0}):
-        yield Case([""], request=seed)
-        yield Case(["1 lost", "1 lost", ""], request=seed)
-        yield Case(["0 lost", ""], request=seed)
+        for faults in ([""], ["1 lost", "1 lost", ""], ["0 lost", ""]):
+            yield Case(faults, request=seed)
     for faults in (["1 lost", ""], ["0 lost", ""], ["1 lost", "1 lost", ""]):
         yield Case(faults, five, {"seed": 7, "output_token_ids": five[:2]})
     for faults in (["3 lost"], ["3 lost", ""], ["3 cut", ""], ["1 lost", "2 lost", ""]):
@@ -94,18 +92,9 @@ def cases() -> Iterator[Case]:
             f"{draw.randrange(3)} {draw.choice(('lost', 'lost', 'cut', 'refused'))}" for _ in range(draw.randint(1, 4))
         ]
         answer = [draw.randrange(20) for _ in range(draw.randint(3, 6))]
-        request = {"seed": draw.randrange(3), **({"temperature": 0.5} if draw.random() < 0.5 else {})}
-        order = "".join(draw.sample("ABCDE", 5))
-        yield Case(
-            [*faults, ""],
-            answer,
-            request,
-            draw.randint(1, 2),
-            draw.choice(("length", "length+")),
-            draw.choice((None, 1, 3)),
-            order,
-            draw.randrange(3),
-        )
+        request, order = {"seed": draw.randrange(3), "temperature": 0.5}, "".join(draw.sample("ABCDE", 5))
+        size, last, moves = draw.randint(1, 2), draw.choice(("length", "length+")), draw.choice((None, 1, 3))
+        yield Case([*faults, ""], answer, request, size, last, moves, order, draw.randrange(3))
     # Last: to call `stream` outside of the `try` is common, and should hide no other mistake.
     for kind in ("lost", *REFUSALS):
         yield Case([f"call {kind}", ""])
@@ -243,13 +232,13 @@ TASK = Task(
     known=KNOWN,
     smaller=smaller,
     about={
-        "what `choose` got": "`choose` is called once before a replica is asked, with those that haven't been lost. "
-        "After a chunk with a `finish_reason` no replica is asked.",
+        "what `choose` got": "`choose` is called once before a replica is asked, with those that haven't been lost: "
+        "take the chosen one out of that list. After a chunk with a `finish_reason` no replica is asked.",
         "what was asked": "One replica serves the stream. After a loss, the next is asked for what is missing, with "
         "the same seed; at most `max_moves` after the first.",
         "the loads when a replica was asked": "`stream_once` raises the load before it asks, and lowers it at the end.",
-        "what the reader gets": "Each chunk as it comes, and one reason at the end: that of the replica, 'length' if "
-        "no token is missing, or 'error' with a message.",
+        "what the reader gets": "Each chunk as it comes, and one with a reason as the last: that of the replica, "
+        "'length' if no token is missing, or 'error' with a message.",
         "the number of chunks that your code has read": "Pass each chunk on before you read the next one.",
         "the load of each replica": "`stream_once` lowers the load when it is closed. `with closing(stream_once(...))` "
         "closes it however the stream ends, and if the reader leaves.",
