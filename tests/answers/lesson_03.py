@@ -64,10 +64,6 @@ class PoolWithAList:
             raise ValueError(blocks)
         self.free_queue += [self.used.pop(block) and block for block in reversed(blocks)]
 
-    @property
-    def utilization(self):
-        return 1 - len(self.free_queue) / self.num_blocks
-
 
 # 03.6 blocks_for
 
