@@ -55,7 +55,7 @@ The four rows below are lesson 02's, after 25 steps of the six stories: 256 slot
 
 > **internal fragmentation**: memory that belongs to a request and that it never uses, such as the end of its row.
 
-A second loss shows up as requests come and go: one that finishes leaves a gap, and the next one may be larger.
+A request that finishes leaves a gap, and the next one may be larger.
 
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
 
@@ -79,13 +79,11 @@ watch_paging({name: prompt_tokens[name] for name in now}, now, row=256, block_si
 > **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
 > is. Operating systems manage the memory of programs this way; they call a block a page.
 
-A request takes a block when a token needs it, and any free block will do.
-
 > **block pool**: all blocks of the cache, with a record of which are free and which are allocated.
 
 > **free queue**: the free blocks, in the order in which they will be allocated.
 
-Here is a small pool. Append tokens, free A, and watch where the next blocks come from. Ask for more than it has.
+Append tokens to a small pool, free A, and watch where the next blocks come from. Ask for more than there is.
 """
 
 # %%
@@ -112,9 +110,9 @@ Blocks know nothing in advance and waste far less: about half of C's last block.
 
 ## Build 1: the block table
 
-The pool is given (exercise 03.5 is to write it). It works only with block ids, and puts freed blocks at the end of its
-queue, last block first. Why? They aren't erased. If a later request starts with the same text, it can use the keys in
-them (lesson 11), up to the first block that has been overwritten. So a request's beginning should survive longest.
+The pool is given (exercise 03.5 is to write it). It puts freed blocks at the end of its queue, last block first, and
+doesn't erase them: a later request that starts with the same text can use their keys (lesson 11), up to the first block
+that has been overwritten. So a request's beginning should survive longest.
 
 **Exercise 03.1.** A block table belongs to one request. It has
 
@@ -128,7 +126,7 @@ returns a list of block ids. With blocks of 16 and an empty table, `append(62)` 
 last of them; `append()` takes a fifth, for the 65th token; and `append(0)` changes nothing.
 
 If too few blocks are free, `allocate` raises `OutOfBlocks` and takes none. Don't catch it: the caller decides what to
-do. Neither the table nor the pool may have changed.
+do. A negative `count` is the caller's mistake: raise `ValueError`. In both cases nothing has changed.
 """
 
 # %% exercise="03.1" given="__init__ release"
@@ -147,18 +145,15 @@ draw_one_slot("A", [0, 1, 5], block_size=4, position=9, num_blocks=6)
 
 # %% [markdown]
 """
-The answer is the index of a cache slot, counted over the whole pool.
-
-> **slot mapping**: for each token, the index of the cache slot for its key and value.
-
-A prefill can need hundreds of positions in one step, so don't loop over them.
+> **slot mapping**: for each token, the index of the cache slot for its key and value, counted over the whole pool.
 
 **Exercise 03.2.** Write `slot_mapping(blocks, block_size, start, end)`. It returns the slots of positions `start`,
 `start + 1`, ..., `end - 1`, as an int64 tensor of shape `[end - start]`. `blocks` is a list of ints. Example:
-`slot_mapping([5, 2], 4, 2, 6)` is `tensor([22, 23, 8, 9])`.
+`slot_mapping([5, 2], 4, 2, 6)` is `tensor([22, 23, 8, 9])`. A prefill can need hundreds of positions in one step, so
+don't loop over them.
 
-All positions of the range have slots. An empty range, `start == end`, gives an empty tensor, also at the very end of
-the table and for an empty table.
+Raise `IndexError` unless 0 ≤ `start` ≤ `end` ≤ the number of slots in the table. PyTorch wouldn't: it reads index -1
+as the last entry. An empty range, `start == end`, gives an empty tensor.
 """
 
 # %% exercise="03.2"
@@ -166,7 +161,7 @@ from lessons_lib.kv_cache.cache_slots import slot_mapping
 
 # %% [markdown]
 """
-Now each slot holds a number, in place of a key. A stores 1000, 1001, …, and B 2000, 2001, …, through their tables.
+In place of keys, A stores 1000, 1001, …, and B 2000, 2001, …, through their tables.
 """
 
 # %%
@@ -187,10 +182,10 @@ print("A's positions 14 to 18 are in slots", read.tolist(), "and read", keys[rea
 
 # %% [markdown]
 """
-Position 16 starts a new block, which comes after B's in memory. A doesn't notice.
+Position 16 starts a new block, which comes after B's in memory.
 
 Then A leaves, and C comes with 20 tokens and stores 3000, 3001, … Suppose that a bug makes A read positions 14 to 18
-once more, through its *old* table.
+through its *old* table.
 
 **03.a** How many of these five numbers are still A's own?
 """
@@ -211,12 +206,11 @@ reveal("03.a", sum(1000 <= number < 2000 for number in stale), how="Counted")
 # %% [markdown]
 """
 A's last block went into the free queue first, so C's first tokens are in it. Positions 14 and 15 still read A's own
-numbers: nothing has overwritten them yet. Only the tables say whose a number is.
+numbers: nothing has overwritten them yet. Only a table says which request a number belongs to.
 
 ## Build 3: serve requests from the blocks
 
-A server runs in steps, as in lesson 02. In each, finished requests leave, the running ones grow by one token, and new
-ones are admitted. What is new: a running request may need a block when none is free.
+A server runs in steps, as in lesson 02. What is new: a running request may need a block when none is free.
 
 **Exercise 03.3.** Write `step_in_blocks(waiting, running, pool)`. `waiting` is a deque, and `running` a list in order of
 admission. Change both in place; nothing reads what you return. A request has `prompt_tokens` and its own block `table`,
@@ -257,9 +251,10 @@ finished. It serves rows, too: **a row of 256 slots is a block of 256**.
 
 # %%
 load = skewed_workload(32)
-names = [str(index) for index in range(32)]
-many = record_run(batch_generate, model, tokenizer, load.prompts, names=names,
-                  max_new_tokens=load.max_new_tokens, batch_size=8, max_seq_len=256)
+many = record_run(
+    batch_generate, model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens,
+    names=[str(index) for index in range(32)], batch_size=8, max_seq_len=256
+)
 lengths = [(len(tokenizer(prompt).input_ids), len(output))
            for prompt, output in zip(load.prompts, many.outputs)]
 BUDGET = 4 * 2**20
@@ -278,14 +273,12 @@ print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {slots} slots: 
       f"{slots // 256} rows of 256, or {slots // 16} blocks of 16")
 queued = [step for step in blocks if step.waiting]
 tokens = mean(step.tokens / step.running for step in queued)
-print(f"in rows, {max(step.running for step in rows)} requests run at once")
 print(f"in blocks of 16, a running request holds {tokens:.0f} tokens on average, "
       "while others wait")
 
 # %% [markdown]
 """
 **03.b** In blocks of 16, how many requests run at once, on average, while others wait? Compute it from these numbers.
-Within 20% is a hit.
 """
 
 # %%
@@ -295,22 +288,20 @@ predict("03.b", ...)  # requests
 reveal("03.b", mean(step.running for step in queued), unit="requests", tolerance=0.2,
        how="Counted")
 
-served = {"rows of 256": rows, "oracle": serve(1, step_with_oracle)}
-served |= {"blocks of 64": serve(64), "blocks of 16": blocks, "blocks of 1": serve(1)}
+served = {"rows of 256": rows, "oracle": serve(1, step_with_oracle),
+          "blocks of 64": serve(64), "blocks of 16": blocks, "blocks of 1": serve(1)}
 results = []
 for name, steps in served.items():
     full = mean(step.tokens for step in steps if step.waiting) / slots
-    restarts = sum(step.restarted for step in steps)
-    results.append([name, max(step.running for step in steps), f"{full:.0%}", restarts,
-                  sum(step.waiting > 0 for step in steps), len(steps)])
-Table(["cache", "most at once", "slots with a token, while others wait", "restarts",
-       "steps until none waits", "steps until all are done"], results,
+    results.append([name, max(step.running for step in steps), f"{full:.0%}",
+                    sum(step.restarted for step in steps), len(steps)])
+Table(["cache", "most at once", "slots with a token, while others wait", "restarts", "steps"], results,
       "The same 32 requests in 4 MiB. A restarted request loses all its blocks and tokens")
 
 # %% [markdown]
 """
 A request in blocks holds 24 tokens and leaves about half a block empty, so about 512 / (24 + 7.5) = 16 run at once. In
-rows, only two do. (All are done long after none waits: the requests admitted last still have to grow.) Each step reads the weights once, however many requests run, so fewer steps mean a faster server.
+rows, only two do. Each step reads the weights once, however many requests run, so fewer steps mean a faster server.
 
 The oracle leaves half of its cache empty, and loses to blocks of 16, which know nothing in advance. Blocks of 1 need the
 fewest steps, but a GPU reads many small pieces slowly: Kwon et al., section 7.2, found 16 large enough.
@@ -324,8 +315,6 @@ request names, the most tokens that its answer may have (`max_new_tokens`). It a
 and the new one have room up to their limits. Nothing ever starts over, but most answers end early, and the room kept
 for them stays empty.
 
-Let a restart cost as much as ten steps. Your rule serves 300 requests that you can't see.
-
 **Exercise 03.4.** Write `may_admit(request, running, num_free, block_size)`. It returns whether the first request of
 the queue is admitted now. After each admission, it is asked about the next one.
 
@@ -334,10 +323,10 @@ the queue is admitted now. After each admission, it is asked about the next one.
 - `num_free` is the number of free blocks, and a block has `block_size` slots.
 
 Two things are fixed. A prompt that doesn't fit in the free blocks is never admitted. If nothing runs, a prompt that
-fits always is. The rest is your decision. **The 300 requests must cost less than 4,500.** The bold rule costs 9,607
-(3,387 steps and 622 restarts), the safe one 6,072, all of it steps. (The requests come in three runs of 100, and each
-run has 32 blocks of 16. Prompts have 2 to 60 tokens, limits are 40, 80 or 160, and about one answer in five reaches its
-limit.)
+fits always is. The rest is your decision. Your rule serves 300 requests that you can't see, and a restart costs as much
+as ten steps. **The 300 requests must cost less than 4,500 steps.** The bold rule costs 3,387 steps and 622 restarts,
+together 9,607; the safe one costs 6,072 steps. (The requests come in three runs of 100, and each run has 32 blocks of
+16. Prompts have 2 to 60 tokens, limits are 40, 80 or 160, and about one answer in five reaches its limit.)
 
 Example: three requests run, 4 blocks of 16 are free, and the next prompt has 40 tokens. It fits in three blocks, so the
 bold rule admits it, and one free block is left for four requests that grow. Would you?
@@ -357,26 +346,22 @@ draw_free_blocks(may_admit)
 Try other rules: run the cell of `may_admit`, then these two. Skip the check, which replaces a rule that costs too much.
 
 Under the safe rule, requests wait next to free blocks. The bold one gives the last free blocks to a new request, just
-before the running ones need them. The library's rule keeps two free blocks for each running request, and costs 4,022.
-Other rules come close.
+before the running ones need them. The library's rule, two free blocks for each running request, costs 4,022.
 
-The price is a decision, too. If a restart cost one step, the bold rule would cost 3,387 + 622 = 4,009, and win.
+The price decides, too: if a restart cost one step, the bold rule would cost 3,387 + 622 = 4,009, and win.
 
 ## What production does
 
-**vLLM** has this pool under the same name, `BlockPool`. Its free queue is a doubly linked list instead of a `deque`: a
-block that a request can reuse is removed from the *middle* without a search. `compute_slot_mapping` does what your
-`slot_mapping` does. **Hugging Face transformers** has blocks, too: `CachePool`.
+**vLLM** has this pool under the same name, `BlockPool`. Its free queue is a doubly linked list: a block that a request
+can reuse leaves the *middle* without a search. Its `compute_slot_mapping` is your `slot_mapping`.
 
 ## What is still wrong
 
-**The model knows nothing about blocks.** Its attention expects the keys of a request in one piece. Lesson 06 writes
-and reads them through the block table.
+**The model knows nothing about blocks.** Lesson 06 writes and reads keys through the block table.
 
-**The pool can still run out in the middle of an answer.** Lesson 10 finds cheaper ways to give up blocks.
+**The pool can still run out mid-answer.** Lesson 10 finds cheaper ways to give up blocks.
 
-**Identical beginnings are stored twice.** Two requests that start with the same text have the same keys for it. Lesson
-11 lets them share.
+**Identical beginnings are stored twice.** Lesson 11 lets requests share them.
 
 ## Quiz
 """

@@ -22,7 +22,10 @@ class BlockTable:
 
         Raises:
             OutOfBlocks: the pool has too few free blocks; nothing changes.
+            ValueError: `count` is negative; nothing changes.
         """
+        if count < 0:
+            raise ValueError(f"can't append {count} tokens; `count` must be at least 0. `release()` frees the blocks.")
         needed = blocks_for(self.num_tokens + count, self.pool.block_size)
         self.blocks += self.pool.allocate(needed - len(self.blocks))
         self.num_tokens += count
@@ -32,25 +35,3 @@ class BlockTable:
         self.pool.free(self.blocks)
         self.blocks = []
         self.num_tokens = 0
-
-
-def slot_of(blocks: list[int], block_size: int, position: int) -> int:
-    """The cache slot of the token at `position`: the first slot of its block, plus the offset in the block.
-
-    Args:
-        blocks: ids of the request's blocks, in the order of its tokens.
-        block_size: tokens per block.
-        position: index of the token in its sequence, from 0.
-
-    Returns:
-        int: the slot's index, counted over the whole pool.
-
-    Raises:
-        IndexError: the position is negative or beyond the last block.
-    """
-    if not 0 <= position < len(blocks) * block_size:
-        raise IndexError(
-            f"position {position} has no slot; {len(blocks)} blocks of {block_size} "
-            f"have positions 0 to {len(blocks) * block_size - 1}."
-        )
-    return blocks[position // block_size] * block_size + position % block_size

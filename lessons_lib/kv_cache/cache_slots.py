@@ -13,7 +13,12 @@ def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> to
 
     Returns:
         int64 tensor of shape [end - start].
+
+    Raises:
+        IndexError: a position has no slot, or `end` is less than `start`.
     """
+    if not 0 <= start <= end <= len(blocks) * block_size:
+        raise IndexError(f"need 0 <= start <= end <= {len(blocks) * block_size}, got {start}, {end}; `append` first.")
     positions = torch.arange(start, end)
     table = torch.tensor(blocks, dtype=torch.int64)
     return table[positions // block_size] * block_size + positions % block_size

@@ -159,6 +159,12 @@ def keeps_its_cache(model, prompt_ids, max_new_tokens, eos_token_id=None, cache=
     return by_recursion(model, prompt_ids, max_new_tokens, eos_token_id, cache)
 
 
+class CacheThatCountsItsRoom(CacheWithRoom):
+    @property
+    def num_bytes(self):
+        return sum(room.nbytes for room in self.room.values())
+
+
 class HalfACache(KVCache):
     @property
     def num_bytes(self):
@@ -186,6 +192,9 @@ WRONG = {
     ],
     "00.2": [
         Wrong("one cache for all", SharedCache, "an attribute of the class"),
+        Wrong(
+            "room that isn't used counts", CacheThatCountsItsRoom, "in every layer, each once. Yours is 2 times that."
+        ),
         Wrong("a part is missing", HalfACache, "This part isn't written yet."),
         Wrong("ModelCache is missing", CacheOfNoModel, "`cache.get_seq_length()` can't be read"),
     ],

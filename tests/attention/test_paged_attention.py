@@ -6,10 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_cases import error, make_case
+from paged_cases import error, make_case, slot_of
 
 from lessons_lib.attention.paged_attention import plan_torch
-from lessons_lib.kv_cache.block_table import slot_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import END, TINY_TOKENIZER, answered_requests, generate_alone, ragged_requests
+from paged_cases import slot_of
 
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching.paged_batching import PagedBatch, blocks_at_most, paged_generate, paged_step
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
-from lessons_lib.kv_cache.block_table import slot_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.models.validate import BadRequest

@@ -3,17 +3,20 @@ found again, and a refused call changes nothing."""
 
 import copy
 from collections import Counter
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from paged_cases import slot_of
 
 from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks
 from lessons_lib.kv_cache.block_memory import block_bytes, blocks_in_budget
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
 from lessons_lib.kv_cache.block_serving import serve_in_blocks, step_in_blocks, step_with_oracle
-from lessons_lib.kv_cache.block_table import BlockTable, slot_of
+from lessons_lib.kv_cache.block_table import BlockTable
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
@@ -159,12 +162,15 @@ class TablesAgainstModel(RuleBasedStateMachine):
         """One for each token that finds the last block full."""
         return sum(token % self.pool.block_size == 0 for token in range(tokens))
 
-    @rule(data=st.data(), count=st.integers(0, 12))
+    @rule(data=st.data(), count=st.integers(-3, 12))
     def append(self, data, count):
         index = data.draw(st.integers(0, len(self.tables) - 1))
         table, tokens = self.tables[index], self.tokens[index] + count
         needed = self.blocks_of(tokens)
-        if needed - len(table.blocks) > len(self.pool.free_queue):
+        if count < 0:
+            message = refused(ValueError, lambda: table.append(count), self.pool, table)
+            assert f"can't append {count} tokens; `count` must be at least 0" in message
+        elif needed - len(table.blocks) > len(self.pool.free_queue):
             refused(OutOfBlocks, lambda: table.append(count), self.pool, table)
         else:
             before = list(table.blocks)
@@ -197,6 +203,18 @@ TestPoolAgainstModel, TestCacheAgainstModel, TestTablesAgainstModel = (
     machine.TestCase for machine in (PoolAgainstModel, CacheAgainstModel, TablesAgainstModel)
 )
 TestPoolAgainstModel.settings = TestCacheAgainstModel.settings = TestTablesAgainstModel.settings = LONG
+
+
+def test_every_position_of_a_slot_mapping_has_a_slot():
+    for size, blocks in ((4, [5, 2]), (1, [3]), (4, [])):
+        most = size * len(blocks)
+        for start, end in product(range(-3, most + 3), repeat=2):
+            if 0 <= start <= end <= most:
+                slots = [slot_of(blocks, size, position) for position in range(start, end)]
+                assert slot_mapping(blocks, size, start, end).tolist() == slots
+                continue
+            with pytest.raises(IndexError, match=f"<= {most}, got {start}, {end}; `append` first"):
+                slot_mapping(blocks, size, start, end)
 
 
 @pytest.mark.parametrize("num_blocks, block_size", [(4, 0), (4, -1), (-1, 16)])

@@ -8,6 +8,12 @@ import torch
 from lessons_lib.attention.score_terms import ScoreTerms
 
 
+def slot_of(blocks, block_size, position):
+    """The cache slot of one token: the first slot of its block, plus the offset in the block."""
+    assert position >= 0
+    return blocks[position // block_size] * block_size + position % block_size
+
+
 @dataclass
 class Case:
     """A packed batch over a paged cache. Cache slots without a token are NaN."""

@@ -204,7 +204,8 @@ class Task:
 
     def _about(self, mine: Step, want: Step, case: Any) -> str:
         name, meant = first_of(mine, want), meaning(mine, want)
-        keys = (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}", name)
+        raised = (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}")
+        keys = (*raised, name) if name in ("returned", "raised") else (name, raised[1])
         about = next((self.about[key] for key in keys if key in self.about), "")
         are_tensors = is_tensor(mine.seen.get(name)) and is_tensor(want.seen.get(name))
         if isinstance(about, str) or (meant and not are_tensors):

@@ -109,7 +109,7 @@ def meaning(mine: Step, want: Step) -> str:
         argument = name.removeprefix("argument ")
         how = how_to_copy(argument, mine.before[argument])
         return f"The caller still uses what it passed in. Make a copy first: {how}."
-    if "raised" in want.seen and "raised" in mine.seen:
+    if name == "raised" and "raised" in mine.seen:
         only = f"If your code refuses the call itself, it only has to raise {want.seen['raised']} instead."
         return f"{only} If it doesn't, test for this case first."
     if "what can be seen" in mine.seen:

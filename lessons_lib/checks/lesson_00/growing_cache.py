@@ -166,6 +166,13 @@ or
 ~ tensor.nbytes => 4 * tensor.numel()
 """
 
+
+def about_bytes(mine: dict, want: dict) -> str:
+    name = "cache.num_bytes"
+    text = "Add up `tensor.nbytes` of all keys and all values that are in use, in every layer, each once."
+    return f"{text} Yours is {mine[name] / want[name]:.3g} times that." if want[name] else text
+
+
 TASK = Task(
     reference="lessons_lib.batching.growing_cache:KVCache",
     cases=cases,
@@ -177,7 +184,7 @@ TASK = Task(
         "order of the text: [1, KV heads, tokens, head size] each.",
         "cache.num_tokens": "Count the tokens of all passes so far, each once, however many layers and heads there "
         "are: the third axis of *one* layer's keys.",
-        "cache.num_bytes": "Add up the bytes of all keys and all values, in every layer. Only what is in use counts.",
+        "cache.num_bytes": about_bytes,
         "raised KeyError": "A layer has nothing stored before its first call. Test whether *this* layer has.",
         "raised IndexError": "There may be any number of layers.",
         "raised RuntimeError": "Does that fit, with any number of layers, heads and tokens?",

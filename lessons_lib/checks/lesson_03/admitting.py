@@ -39,7 +39,15 @@ def cases() -> Iterator[Case]:
 
 def run(rule: Any, case: Case, watch: Watch) -> None:
     request, running, num_free, size = scene(case)
-    watch("the rule", rule, request, running, num_free, size, returns=lambda got: got if got is None else bool(got))
+    watch(
+        "the rule",
+        rule,
+        request,
+        running,
+        num_free,
+        size,
+        returns=lambda got: got if got is None or type(got) is str else bool(got),
+    )
 
 
 def scene(case: Case) -> tuple[AdmissionView, list[AdmissionView], int, int]:
@@ -62,7 +70,11 @@ def facts(case: Case) -> dict[str, Any]:
 
 
 MISTAKES = """
-Every way through the function needs a `return`, with True or False.
+Every way through the function needs a `return`, with True or False, and no text.
+= return str(blocks_for(request.prompt_tokens, block_size) + soon <= num_free)
+or
+= return "yes" if blocks_for(request.prompt_tokens, block_size) + soon <= num_free else "no"
+or
 - return
 + if blocks_for(request.prompt_tokens, block_size) + soon <= num_free: return True
 or
@@ -124,7 +136,12 @@ TASK = Task(
     clear=0.8,
     known=mistakes(MISTAKES),
     facts=facts,
-    about={"returned": "The prompt must fit in the free blocks; and if nothing runs, that is enough."},
+    about={
+        "raised AttributeError": "A request has `prompt_tokens` and `max_new_tokens`, and one that runs also "
+        "`num_tokens` and `num_blocks`.",
+        "raised NameError": "Use the four arguments, and `blocks_for`: the rule sees nothing else.",
+        "returned": "The prompt must fit in the free blocks; and if nothing runs, that is enough.",
+    },
     probes=(lambda attempt: check_cost(attempt),),
 )
 

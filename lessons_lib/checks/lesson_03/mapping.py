@@ -9,7 +9,6 @@ from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.probes import instructions
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_03.books import is_tensor
 
 Case = tuple[list[int], int, int, int]  # blocks, block size, start, end
 
@@ -32,20 +31,16 @@ def cases() -> Iterator[Case]:
         size, blocks = draw.choice((1, 3, 8, 16)), draw.sample(range(50), draw.randint(1, 9))
         start = draw.randint(0, len(blocks) * size)
         yield blocks, size, start, draw.randint(start, len(blocks) * size)
+    yield from (([5, 2], 4, start, end) for start, end in ((0, 9), (8, 9), (-1, 3), (3, 2)))
     yield list(range(8)), 160, 0, 1280
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     blocks, size, start, end = case
     call = f"`slot_mapping({blocks}, {size}, {start}, {end})`"
-    watch(call, attempt, blocks, size, start, end, returns=slots)
+    watch(call, attempt, blocks, size, start, end)
     if size == 160:
         watch(call, partial(growth, attempt, blocks), subject="what 10 times as many positions cost", returns=Shown)
-
-
-def slots(got: Any) -> Any:
-    """int32 is as good as int64."""
-    return got.long() if is_tensor(got) and str(got.dtype) == "torch.int32" else got
 
 
 class Counting(list):
@@ -93,6 +88,33 @@ def from_the_start_of_the_block(blocks: list[int], block_size: int, start: int, 
 
 
 MISTAKES = """
+Raise IndexError unless 0 ≤ `start` ≤ `end` ≤ {slots}, before you compute anything: a negative index silently counts
+from the end of the table, and a slice drops what isn't there.
+~ if not 0 <= start => if False and not 0 <= start
+or
+- if not 0 <= ... raise IndexError
+or
+~ 0 <= start <= end => start <= end
+or
+- if not 0 <= ... raise IndexError
++ return (torch.tensor(blocks, dtype=torch.int64)[:, None] * block_size + torch.arange(block_size)).flatten()[start:end]
+or
+- if not 0 <= ... raise IndexError
++ end = min(end, len(blocks) * block_size)
+An `end` below `start` is refused, too: raise IndexError.
+~ start <= end <= => start and end <=
+or
+- if not 0 <= ... raise IndexError
++ if start < 0 or end > len(blocks) * block_size: raise IndexError
++ end = max(start, end)
+An empty range needs no slot, so `start` may be `end`: don't refuse it.
+~ start <= end => start < end
+`end` is excluded, so it may be {slots}, the number of slots.
+~ end <= len => end < len
+or
+~ start <= end <= len(blocks) * block_size => start <= end < max(1, len(blocks) * block_size)
+`end` counts positions, and `len(blocks)` blocks: compare it with `len(blocks) * block_size`.
+~ <= len(blocks) * block_size => <= len(blocks)
 Those are the positions. Look up each block in the table: position // block size is the *index in the table*.
 = return positions
 A block id is not a slot: each block before it has `block_size` slots. Multiply.
@@ -110,6 +132,12 @@ You start at the table's first block. Position {start} may be in a later one.
 or
 - positions = torch.arange
 + positions = torch.arange(end - start)
+`end` is a position, not how many there are.
+= positions = torch.arange(start, start + end)
+A list can't be indexed with a tensor: make a tensor of `blocks` first.
+~ table[positions // block_size] => blocks[positions // block_size]
+You take the block of `start` for all positions: look up the block of each.
+= return blocks[start // block_size] * block_size + positions % block_size
 Yours are neighbors, one after the other. The next block of the table may be anywhere: look up the block of every
 position.
 = return (table[start // block_size] * block_size - start + start % block_size if start < end else 0) + positions
@@ -119,21 +147,20 @@ That is right for blocks of 16. Use `block_size`.
 = return table[positions // block_size] * 16 + positions % 16
 or
 = return table[positions // 16] * 16 + positions % 16
-You reversed the blocks. Their order in the table is the order of the request's tokens.
+Yours are in another order. The order in the table is the order of the request's tokens: don't sort or reverse it.
 = table = torch.tensor(blocks[::-1], dtype=torch.int64)
-You take one block after the other, position by position. A block holds `block_size` positions: divide by it.
-= return table[positions % max(1, len(blocks))] * block_size + positions % block_size
-Each block before it has `block_size` slots: multiply by the block size, don't add it.
-= return table[positions // block_size] + block_size + positions % block_size
-You sorted the blocks. Their order in the table is the order of the request's tokens.
+or
 = return table.sort().values[positions // block_size] * block_size + positions % block_size
+You take one block after the other, position by position. A block holds `block_size` positions in a row.
+= return (table[None] * block_size + torch.arange(block_size)[:, None]).flatten()[start:end]
+or
+= return table[positions % max(1, len(blocks))] * block_size + positions % block_size
 Is there a list or a loop over the positions? Make one tensor of the positions, and index the table with it: one look-up
 for all positions.
 - return
 + slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
 + return torch.tensor(slots, dtype=torch.int64)
-Your code works position by position, or over all slots. Make one tensor of the positions, and compute with it as a
-whole.
+or
 - return
 + slots = [block * block_size + offset for block in list(blocks) for offset in range(block_size)]
 + return torch.tensor(slots[start:end], dtype=torch.int64)
@@ -146,29 +173,27 @@ Slots are integers, int64. `/` gives floats, `//` integers; a tensor made from a
 = return (table[positions // block_size] * block_size + positions % block_size).float()
 or
 = return table[positions // block_size] * block_size + positions.float() % block_size
-An index must be an integer: `/` gives floats, `//` integers. Or is it one of fewer bits? `torch.arange(start, end)` is
-int64.
+An index must be an integer: `/` gives floats, `//` integers.
 = return table[positions / block_size] * block_size + positions % block_size
-or
-= return table[(positions // block_size).short()] * block_size + positions % block_size
 A tensor made from an empty list has a float dtype, unless you pass `dtype=torch.int64`.
 ~ torch.tensor(blocks, dtype=torch.int64) => torch.tensor(blocks)
-Slots are int64 (or int32): 16 bits can represent 65,536 different values, and a large pool has more slots than that.
+Slots are int64, and so is all that they are computed from: smaller integers overflow, and floats round.
 = return (table[positions // block_size] * block_size + positions % block_size).short()
-Does an intermediate result overflow? Use int64 for the table.
-~ dtype=torch.int64 => dtype=torch.int16
 or
-= return table.short()[positions // block_size] * block_size + positions % block_size
-Do positions as high as these overflow? Use int64 for them.
+= return (table[positions // block_size] * block_size + positions % block_size).int()
+or
+- positions = torch.arange
+- table =
++ positions = torch.arange(start, end).int()
++ table = torch.tensor(blocks).int()
+or
 - return
 + positions = positions.short()
 + return table[(positions // block_size).long()] * block_size + positions % block_size
-Is an intermediate result a float32? It can't represent every int of this size. Use int64 throughout.
+or
 = return (table.float()[positions // block_size] * block_size + positions % block_size).long()
 The shape is [end - start], one slot per position.
 = return (table[positions // block_size] * block_size + positions % block_size)[:, None]
-or
-= return (table[positions // block_size] * block_size + positions % block_size)[None]
 The slots are used to index the cache, so they must be a tensor.
 = return (table[positions // block_size] * block_size + positions % block_size).tolist()
 `end` is excluded, as in `range(start, end)`.
@@ -176,19 +201,20 @@ The slots are used to index the cache, so they must be a tensor.
 + positions, blocks = torch.arange(start, end + 1), [*blocks, 0]
 or
 = positions = torch.arange(start, end + 1)
-`start` is included, as in `range(start, end)`.
-= positions = torch.arange(start + 1, max(start + 1, end))
-Those are all slots of the table. Return only the slots of positions `start` to `end - 1`.
+Return only the slots of positions `start` to `end - 1`.
 = positions = torch.arange(len(blocks) * block_size)
-Yours start at position 0. Return only the slots of positions `start` to `end - 1`.
+or
+= positions = torch.arange(start, len(blocks) * block_size)
+or
 = positions = torch.arange(end)
-The range is empty, and it may be: the result is an empty tensor. `min` and `max` need at least one element.
+The range may be empty, and the result is an empty tensor. There may be no block at `start`, and `min` and `max` need
+at least one element.
+- return
++ blocks[start // block_size]
++ ...
+or
 - return
 + torch.arange(start, end).min()
-+ ...
-The caller still uses its table: `sorted(...)` and `.tolist()` make new lists, `blocks.sort()` changes it.
-- return
-+ blocks.sort()
 + ...
 """
 
@@ -210,9 +236,11 @@ TASK = Task(
         ),
     ],
     facts=facts,
+    refusals=("IndexError",),
     about={
         "raised IndexError": "These positions have slots. `//` gives the index of the block in the table, `%` the "
         "offset in the block.",
+        "should raise IndexError": "Test `start` and `end` before you compute anything.",
         "returned": "position // block size is the index in the table, position % block size the offset in the block.",
     },
 )
@@ -225,7 +253,7 @@ EXERCISE = Exercise(
     hints=(
         "What would you write for one position, a plain int? Each operation of that formula also works on a whole "
         "tensor of positions, elementwise. The last one to think of: you can index one tensor with another.",
-        "Make two tensors: the positions, "
+        "Refuse an impossible range. Make two tensors: the positions, "
         "with `torch.arange`, and the table, from `blocks`. Index the table with position // block size, multiply "
         "by the block size, add the offsets.",
         "`table = torch.tensor(blocks, dtype=torch.int64)` and `positions = torch.arange(start, end)`; "

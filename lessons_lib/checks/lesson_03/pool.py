@@ -115,15 +115,10 @@ The blocks are right, but a block table joins such lists with `+`, which takes o
 ~ return blocks => return tuple(blocks)
 or
 ~ return blocks => return deque(blocks)
-These are the right blocks in another order: return them as they leave the queue. Do you sort them, or do they come from
-a set?
-~ return blocks => return sorted(blocks)
 These are the right blocks in another order: return them as they leave the queue, the first one first.
-~ return blocks => return blocks[::-1]
-You return another number of blocks than `count`: check the range of the loop or the slice.
-~ range(count) => range(count + 1)
+~ return blocks => return sorted(blocks)
 or
-~ range(count) => range(max(0, count - 1))
+~ return blocks => return blocks[::-1]
 `add` puts the list itself into the set, as one element; `update` adds its elements.
 ~ used.update(blocks) => used.add(blocks)
 `used` contains exactly the blocks that are allocated now: `allocate` adds them.
@@ -131,15 +126,10 @@ or
 or
 - self.used.update(blocks)
 + self.used = set(blocks)
-or
-- self.used.update(blocks)
-+ self.used.clear()
 A block is either in `free_queue` or in `used`, never in both: take it out of the queue.
 ~ [self.free_queue.popleft() for _ in range(count)] => list(self.free_queue)[:count]
 The last free block can be allocated, too: refuse only if *more* blocks are asked for than are free.
 ~ if count > len(self.free_queue) => if count >= len(self.free_queue)
-or
-~ if count > len(self.free_queue) => if count >= len(self.free_queue) > 0
 All or none: a request can do nothing with only some of its blocks. Refuse if there are too few.
 - if count > len(self.free_queue)
 + count = min(count, len(self.free_queue))
@@ -155,14 +145,6 @@ All or none: you take blocks before you refuse. Compare `count` with `len(self.f
 + if count > len(self.free_queue):
 +     while self.free_queue: self.used.add(self.free_queue.popleft())
 + ...
-or
-- if count > len(self.free_queue)
-+ if count > len(self.free_queue): self.free_queue.clear()
-+ ...
-A refused call changes nothing, not even the order of the queue: compare `count` with the number of free blocks first.
-- if count > len(self.free_queue)
-+ if count > len(self.free_queue): self.free_queue = deque(sorted(self.free_queue))
-+ ...
 Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with
 ValueError.
 ~ if count < 0 => if False
@@ -172,10 +154,6 @@ or
 - if count < 0
 + count = max(count, 0)
 + ...
-or
-- if count < 0
-+ if count < 0: count = len(self.free_queue) + count
-+ if False:
 `allocate(0)` is allowed, and returns an empty list: refuse only negative counts.
 ~ if count < 0 => if count <= 0
 A negative count is a mistake of the caller: raise ValueError, not OutOfBlocks.
@@ -185,10 +163,6 @@ slice.
 - blocks = [
 + blocks = list(self.free_queue)[:count]
 + self.free_queue = deque(list(self.free_queue)[count:])
-or
-- blocks = [
-+ blocks = list(self.free_queue)[:count]
-+ for block in blocks: self.free_queue.remove(block)
 `len(self.free_queue)` is the number of free blocks: don't go over the ids of all blocks to count them.
 - if count > len(self.free_queue)
 + if count > sum(block not in self.used for block in range(self.num_blocks)):
@@ -197,20 +171,12 @@ request's tail is reallocated before its beginning.
 ~ reversed(blocks) => blocks
 You put them at the front of the queue. They go to the end, behind blocks that have been free longer.
 ~ self.free_queue.extend(reversed(blocks)) => self.free_queue.extendleft(blocks)
-or
-~ self.free_queue.extend(reversed(blocks)) => self.free_queue.extendleft(reversed(blocks))
 Don't sort the queue: freed blocks go to the end, and of these the last one listed goes first.
 - self.free_queue.extend
 + self.free_queue = deque(sorted([*self.free_queue, *blocks]))
 `blocks` is in the order of the request's tokens, whatever the ids: reverse that order, `reversed(blocks)`, and don't
 sort.
 ~ reversed(blocks) => sorted(blocks, reverse=True)
-or
-~ reversed(blocks) => sorted(blocks)
-Does their order come from a set? It has none. The last block listed goes first.
-~ reversed(blocks) => set(blocks)
-or
-~ reversed(blocks) => reversed(list(set(blocks)))
 The caller still uses the list that it passed in. `reversed(blocks)` leaves it as it is; `blocks.reverse()` doesn't.
 - self.free_queue.extend
 + if isinstance(blocks, list): blocks.reverse()
@@ -227,14 +193,6 @@ other's keys. Refuse a block that isn't in `used`.
 A block that is listed twice would be in the queue twice. Both times it is still in `used`, so also check that the
 blocks differ: `len(set(blocks)) == len(blocks)`.
 ~ if len(set(blocks)) < len(blocks) => if False
-Neighbors differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) ==
-len(blocks)`.
-~ if len(set(blocks)) < len(blocks) => if any(one == other for one, other in zip(blocks, blocks[1:]))
-The ends differ, and yet a block is listed twice. Compare every block with all others: `len(set(blocks)) ==
-len(blocks)`.
-~ if len(set(blocks)) < len(blocks) => if len(blocks) > 1 and blocks[0] == blocks[-1]
-or
-~ if len(set(blocks)) < len(blocks) => if any(block == blocks[0] for block in blocks[1:])
 `free` refuses with ValueError, whatever a container raises: test before you remove anything.
 - for block in blocks
 + if not set(blocks) <= self.used: raise KeyError
@@ -255,25 +213,12 @@ You free some blocks before you refuse one: check all of them first, and change 
 + self.free_queue.extend(reversed(blocks))
 + return
 + ...
-or
-- for block in blocks
-+ if len(set(blocks)) < len(blocks): raise ValueError
-+ for block in reversed(blocks):
-+     if block not in self.used: raise ValueError
-+     self.used.remove(block)
-+     self.free_queue.append(block)
-+ return
-+ ...
 A block of another pool, or of none, isn't in this pool's queue either. Check whether it is in `used`.
 ~ if block not in self.used => if block in set(self.free_queue)
 To see whether a block is allocated, look in `used`: a set finds it without a search, and a search goes over the whole
 queue.
 - for block in blocks
 + if any(block in self.free_queue for block in blocks): raise ValueError
-+ ...
-`range(self.num_blocks)` goes over all ids. `used` knows which blocks are allocated.
-- for block in blocks
-+ if not set(blocks) <= set(range(self.num_blocks)): raise ValueError
 + ...
 Don't build another queue: `extend` adds at the end of the existing one.
 - self.free_queue.extend
@@ -282,16 +227,8 @@ Don't make a list, a copy, or another set of `used`: `in` finds a block without 
 `difference_update` change the set that is there.
 ~ if block not in self.used => if block not in list(self.used)
 or
-~ if block not in self.used => if block not in sorted(self.used)
-or
 - self.used.difference_update(blocks)
 + self.used = self.used - set(blocks)
-or
-- self.used.update(blocks)
-+ self.used = self.used | set(blocks)
-or
-- self.used.update(blocks)
-+ self.used = set(sorted([*self.used, *blocks]))
 Keep the two containers from the given `__init__`: `free_queue` and `used`.
 - self.free_queue = deque(range(self.num_blocks))
 + self.free = deque(range(self.num_blocks))

@@ -15,26 +15,6 @@ SLIPS = {
 }
 QUIZ = [
     Question(
-        text="A request's table is [7, 2, 5], and the block size is 8. Where do the key and value of position 13 go?",
-        choices=(
-            Choice(
-                "To slot 21.",
-                "13 // 8 = 1 is the second entry of the table, block 2. 2 × 8 + 13 % 8 = 21.",
-                right=True,
-            ),
-            Choice(
-                "To slot 13.",
-                "That is the position in the sequence. The table says where the request's second block is in the pool.",
-            ),
-            Choice(
-                "To slot 7.",
-                "That is 2 + 5, the block id plus the offset. Two blocks of 8 slots come before block 2: multiply by "
-                "the block size.",
-            ),
-            Choice("To slot 45.", "That takes block 5, the third. Positions 8 to 15 are in the second."),
-        ),
-    ),
-    Question(
         text="By mistake, `free` puts a request's blocks into the queue first block first. What gets worse?",
         choices=(
             Choice(

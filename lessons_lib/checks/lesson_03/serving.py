@@ -114,22 +114,29 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 MISTAKES = """
-Removing requests from `running` while a loop goes over it makes the loop skip the one after each. Go over a copy.
+Every finished request leaves, wherever it is in `running`. Does your loop stop early? Or does it remove requests from
+the list that it goes over, and so skip the one after each? Go over a copy.
 - for request in [ ... running.remove(request)
 + for request in running:
 +     if request.finished:
 +         request.table.release()
 +         running.remove(request)
+or
+- for request in [ ... running.remove(request)
++ while running and running[0].finished: running.pop(0).table.release()
+or
+~ if request.finished] => if request.finished][:1]
 A finished request returns its blocks: call `release()` of its table.
 - for request in [ ... running.remove(request)
 + running[:] = [request for request in running if not request.finished]
-Its blocks are freed, but it is still in `running`. Did you ask `request.finished` after the release? It counts the
-tokens in the table, so it is False then. Or did you write `running = [...]`? The caller's list stays as it was: change
-it in place.
+Change the two lists in place. `running = [...]` makes another list, and the caller's stays as it was: so does what you
+return.
 - for request in [ ... running.remove(request)
 + done, running = [each for each in running if each.finished], [each for each in running if not each.finished]
 + for request in done: request.table.release()
 or
+- for request in [ ... running.append(request)
+Did you ask `request.finished` after the release? It counts the tokens in the table, so it is False then.
 - for request in [ ... running.remove(request)
 + for request in running:
 +     if request.finished: request.table.release()
@@ -169,19 +176,30 @@ In the step that admits it, a request stores only its prompt. Let the running re
 + ...
 In the step that admits it, a request stores its prompt, and not one token more. It grows from the next step on.
 ~ append(request.prompt_tokens) => append(request.prompt_tokens + 1)
-Each request that is still running appends one token to its table: `request.table.append()`.
+Each request that is still running appends one token to its table, and no more: `request.table.append()`.
 - running[grown].table.append()
 + pass
+or
+~ running[grown].table.append() => running[grown].table.append(2)
 Your step lets OutOfBlocks through. If a running request finds no free block, the one that was admitted last returns its
 blocks; then try again.
 - try: ... waiting.appendleft(last)
 + running[grown].table.append()
 + grown += 1
-The request admitted *last*, `running[-1]`, returns its blocks. Yours takes those of the first.
+Another request returned its blocks. The one admitted *last* does, `running[-1]`, whichever needs one or has the most.
 - last = running.pop()
 + last, grown = running.pop(0), max(grown - 1, 0)
-The request that needs a block returned its own. The one that was admitted *last* returns them, `running[-1]`.
+or
+~ running.pop() => running.pop(0)
+or
 ~ running.pop() => running.pop(grown)
+or
+- last = running.pop()
++ last = running.pop(max(range(len(running)), key=lambda place: running[place].table.num_tokens))
+The request admitted last may be the one that needs a block. Then it gives up its own: no other request does.
+- last = running.pop()
++ last = running.pop(-2 if grown == len(running) - 1 > 0 else -1)
++ grown = min(grown, len(running) - 1)
 No block is free, but a running request needs one: the request admitted last returns its blocks. Yours just stalls.
 - last = running.pop() ... waiting.appendleft(last)
 + grown += 1
@@ -216,34 +234,17 @@ The request that gave up its blocks is in neither `running` nor `waiting`: put i
 The others grow in the same step: don't stop once a request has given up its blocks.
 ~ waiting.appendleft(last) => waiting.appendleft(last); grown < len(running) and running[grown].table.append(); break
 `pool.free` alone leaves the table as it was: `release()` empties it, its tokens too.
+~ request.table.release() => pool.free(request.table.blocks)
+or
+~ last.table.release() => pool.free(last.table.blocks)
+or
 ~ last.table.release() => pool.free(last.table.blocks); last.table.blocks = []
-The blocks of the last request are enough. Only one gives up its own at a time; then try again.
-- last = running.pop() ... waiting.appendleft(last)
-+ for _ in range(max(len(running) - grown - 1, 1)):
-+     last = running.pop()
-+     last.table.release()
-+     waiting.appendleft(last)
 Of several that give up their blocks, the one admitted last gives up first, and the one admitted first is at the very
 front of the queue: put each there as it gives up.
-- grown = 0
-+ grown, queued = 0, list(waiting)
-- while waiting and
-+ back = [request for request in waiting if request not in queued]
-+ waiting.clear()
-+ waiting.extend([*back[::-1], *queued])
-+ ...
+~ grown = 0 => grown, back = 0, 0
+~ waiting.appendleft(last) => waiting.insert(back, last); back += 1
 Running requests grow in order of admission: the first one takes its block first.
 ~ running[grown].table => running[len(running) - 1 - grown].table
-or
-- grown = 0 ... waiting.appendleft(last)
-+ for request in running[::-1]:
-+     while request in running:
-+         try: request.table.append()
-+         except OutOfBlocks:
-+             last = running.pop()
-+             last.table.release()
-+             waiting.appendleft(last)
-+         else: break
 A request with room in its last block needs no free one and keeps its blocks. It gives them up only after an `append`
 has raised OutOfBlocks.
 - running[grown].table.append()
@@ -252,14 +253,23 @@ has raised OutOfBlocks.
 While the prompt of the first waiting request fits in the free blocks, admit that request: yours stops too early, or
 admits none.
 ~ while waiting and => while False and
-To admit a request, append its whole prompt to its table.
-~ append(request.prompt_tokens) => append()
+A request that has just lost its blocks has no special rule: if its prompt fits, it is admitted again in the same step.
+~ grown = 0 => grown, before = 0, len(waiting)
+~ while waiting and => while len(waiting) <= before and waiting and
 or
-- while waiting and
-+ free = len(pool.free_queue)
-+ while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) <= free:
-+     free -= blocks_for(waiting[0].prompt_tokens, pool.block_size)
+~ grown = 0 => grown, back = 0, []
+~ waiting.appendleft(last) => back.insert(0, last)
+- while waiting and ... running.append(request)
++ ...
++ waiting.extendleft(back[::-1])
+The queue may be empty: ask `waiting` first, before you look at `waiting[0]`.
+~ while waiting and => while
+`finished` is a property: read it without parentheses.
+~ if request.finished] => if request.finished()]
+To admit a request, append its whole prompt to its table.
 - request.table.append(request.prompt_tokens)
+or
+~ append(request.prompt_tokens) => append()
 Admit as many as fit, not only one per step.
 ~ while waiting and => if waiting and
 Admit in the order of the queue, and put each new request at the end of `running`.
@@ -271,9 +281,6 @@ A prompt that needs exactly the free blocks fits: `<=`.
 Before you append a prompt, compare the blocks that it needs, `blocks_for(...)`, with the free ones,
 `len(pool.free_queue)`.
 ~ <= len(pool.free_queue) => <= pool.num_blocks
-or
-- while waiting and
-+ while waiting and pool.free_queue:
 Compare blocks with blocks: `blocks_for(...)` with the free ones. A prompt's length counts tokens.
 ~ blocks_for(waiting[0].prompt_tokens, pool.block_size) <= => waiting[0].prompt_tokens <=
 or
@@ -285,27 +292,18 @@ A later one would fit. But requests are admitted first come, first served: stop 
 +         waiting.remove(request)
 +         request.table.append(request.prompt_tokens)
 +         running.append(request)
-Your code changes `waiting` while a loop goes over it, and Python stops that. Look at `waiting[0]` in a `while` loop.
-- while waiting and
-- request = waiting.popleft()
-+ for request in waiting:
-+     if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): break
-+     waiting.popleft()
-- request.table.append
-- running.append(request)
-+     request.table.append(request.prompt_tokens)
-+     running.append(request)
-Only the prompt has to fit. The length of the answer isn't known yet, so keep no blocks free for it.
+Only the prompt has to fit. The length of the answer isn't known yet, so keep no room for it, nor for running requests.
 ~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].tokens_in_the_end,
 or
 ~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].prompt_tokens + waiting[0].answer_tokens,
+or
+~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].prompt_tokens + 1,
+or
+~ <= len(pool.free_queue) => <= len(pool.free_queue) - len(running)
 Its table holds its prompt, but it isn't in the caller's list: append an admitted request to `running`.
 - running.append(request)
 An admitted request is listed twice: take it out of the queue, with `popleft()`.
-- while waiting and
-- request = waiting.popleft()
-+ for request in list(waiting):
-+     if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): break
+~ waiting.popleft() => waiting[0]
 Take a request out of the queue only when you admit it: one that doesn't fit stays at the front.
 - while waiting and
 + while waiting:
@@ -346,5 +344,5 @@ EXERCISE = Exercise(
         "blocks_for(waiting[0].prompt_tokens, pool.block_size) <= len(pool.free_queue):`. The first goes over a "
         "copy: `for request in [each for each in running if each.finished]`.",
     ),
-    time_limit=10.0,
+    time_limit=2.0,
 )

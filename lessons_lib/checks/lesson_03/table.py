@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from functools import partial
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import block_ids, counted
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
-from lessons_lib.kv_cache.block_table import BlockTable
 
 Op = tuple[str, int | str | None]  # a table, and how many tokens it appends; "": no argument; None: it is released
 Case = tuple[int, int, list[Op]]  # blocks, their size, what is done
@@ -61,20 +60,13 @@ def cases() -> Iterator[Case]:
     yield 20, 4, [("table", 1)] * 13
     for blocks, stored, count in ((1, 0, 17), (8, 0, 129), (2, 20, 20), (4, 20, 45), (2, 32, 1)):
         yield blocks, 16, [("table", stored), ("table", count), ("table", 1)]
+    for stored, count in ((5, -2), (5, -6), (20, -10), (0, -1)):
+        yield 5, 16, [("table", stored), ("table", count)]
     yield 5, 16, [("table", 40), ("table", None), ("table", 17), ("table", None), ("table", None)]
     draw = Random(7)
     for _ in range(40):
         ops = [(draw.choice("AAB"), draw.choice((1, 1, 1, 3, 4, 9, 0, None))) for _ in range(draw.randint(2, 9))]
         yield draw.choice((3, 10)), 4, ops
-
-
-class SharesItsList(BlockTable):
-    common: ClassVar[list[int]] = []
-
-    def __init__(self, pool: BlockPool):
-        super().__init__(pool)
-        self.common.clear()
-        self.blocks = self.common
 
 
 MISTAKES = """
@@ -90,12 +82,37 @@ All blocks are exactly full, and every token has a slot. Grow when the next toke
 or
 - needed = blocks_for
 + needed = (self.num_tokens + count) // self.pool.block_size + 1 if self.num_tokens + count else 0
-0 tokens need no block, even if the last block is full. The next one is due when a token comes.
-- needed = blocks_for
-+ needed = blocks_for(self.num_tokens + count + (1 if self.blocks and not count else 0), self.pool.block_size)
+Your `append` changes nothing: allocate the missing blocks, and add `count` to `num_tokens`.
+- if count < 0 ... self.num_tokens += count
+A table only grows, until it is released: refuse a negative `count` with ValueError, before anything changes.
+~ if count < 0 => if False
+or
+- if count < 0 ... raise ValueError
++ if count < 0: return
+or
+- if count < 0 ... raise ValueError
++ count = max(count, 0)
+or
+- if count < 0 ... raise ValueError
++ if count < 0: self.num_tokens += count; return
+or
+~ if count < 0 => if False
+- self.num_tokens += count
++ ...
++ if count < 0: raise ValueError
+`append(0)` is allowed, and changes nothing: refuse only a negative `count`.
+~ if count < 0 => if count <= 0
 Without tokens there is nothing to store, so no block is needed: an empty table has none.
 - needed = blocks_for
 + needed = max(1, blocks_for(self.num_tokens + count, self.pool.block_size))
+A request holds whole blocks, and `/` gives a fraction: `blocks_for` rounds up.
+= needed = (self.num_tokens + count) / self.pool.block_size
+The two arguments of `blocks_for` are swapped: first the tokens, then the block size.
+- needed = blocks_for
++ needed = blocks_for(self.pool.block_size, self.num_tokens + count)
+`count` tokens can fill the last block and need more: don't allocate only when the last one is full.
+- self.blocks += self.pool
++ if self.num_tokens % self.pool.block_size == 0: self.blocks += self.pool.allocate(needed - len(self.blocks))
 The last block has room left. Fill it first: allocate only what all tokens need, minus the blocks that are there.
 ~ needed - len(self.blocks) => blocks_for(count, self.pool.block_size)
 Do you count on room in a last block that is exactly full, or that isn't there yet?
@@ -107,13 +124,12 @@ Only the *missing* blocks are allocated: those that all tokens need, minus those
 You grow by one block at most. A long prompt needs several at once.
 ~ needed - len(self.blocks) => min(1, needed - len(self.blocks))
 You allocate one block too many, whenever one is due.
-- self.blocks += self.pool
-+ if needed > len(self.blocks): self.blocks += self.pool.allocate(needed - len(self.blocks) + 1)
-or
 - needed = blocks_for
 + needed = blocks_for(self.num_tokens + count, self.pool.block_size) + 1
-That is right for blocks of 16. The block size is in `self.pool.block_size`.
+The block size is in `self.pool.block_size`: it isn't always 16, and the table has none of its own.
 ~ self.pool.block_size) => 16)
+or
+~ self.pool.block_size) => self.block_size)
 `allocate` returns a list. `self.blocks.append(...)` would nest that list; `+=` or `extend` adds its elements.
 - self.blocks += self.pool
 + if needed > len(self.blocks): self.blocks.append(self.pool.allocate(needed - len(self.blocks)))
@@ -122,6 +138,10 @@ Keep the existing blocks, and add the new ones after them: yours replace them.
 or
 - self.blocks += self.pool
 + if needed > len(self.blocks): self.blocks = self.pool.allocate(needed - len(self.blocks))
+or
+- self.blocks += self.pool
++ self.pool.free(self.blocks)
++ self.blocks = self.pool.allocate(needed)
 The new blocks come after the existing ones, not before them: the order is that of the tokens.
 - self.blocks += self.pool
 + self.blocks = self.pool.allocate(needed - len(self.blocks)) + self.blocks
@@ -141,23 +161,11 @@ All or nothing, in one call. Token by token, the first ones are stored already w
 +     except OutOfBlocks:
 +         self.num_tokens -= 1
 +         raise
-All or nothing: blocks that are taken and freed again come back in another order. Allocate in one call.
-- self.blocks += self.pool
-+ new = []
-+ try:
-+     while len(self.blocks) + len(new) < needed: new += self.pool.allocate(1)
-+ except OutOfBlocks:
-+     self.pool.free(new)
-+     raise
-+ self.blocks += new
-`pool.allocate` did raise OutOfBlocks, but your code caught it. Don't: the caller decides what to do without a block.
+- self.num_tokens += count
+OutOfBlocks must reach the caller, which decides what to do then: let `allocate` raise it, and don't catch it.
 - self.blocks += self.pool
 + try: self.blocks += self.pool.allocate(needed - len(self.blocks))
 + except OutOfBlocks: return
-or
-- self.blocks += self.pool
-+ try: self.blocks += self.pool.allocate(needed - len(self.blocks))
-+ except OutOfBlocks: return False
 or
 - self.blocks += self.pool
 + try: self.blocks += self.pool.allocate(needed - len(self.blocks))
@@ -197,16 +205,12 @@ TASK = Task(
     run=run,
     tell=tell,
     smaller=smaller,
-    refusals=("OutOfBlocks",),
-    known=[
-        *mistakes(MISTAKES, OutOfBlocks=OutOfBlocks),
-        Known(
-            "Do the tables share an object, such as the list of blocks? Each table needs its own.", answer=SharesItsList
-        ),
-    ],
+    refusals=("OutOfBlocks", "ValueError"),
+    known=mistakes(MISTAKES, OutOfBlocks=OutOfBlocks),
     about={
         "raised OutOfBlocks": "Only the missing blocks have to be free: those that all tokens need, minus those that "
         "the table has.",
+        "raised ValueError": "Refuse a negative `count`, nothing else.",
         "should raise OutOfBlocks": "Allocate all missing blocks in one call, before anything else changes.",
         "pool.free_queue": "All or nothing: allocate all missing blocks in one call of `pool.allocate`.",
         "pool.used": "Change the pool only through `pool.allocate` and `pool.free`.",
@@ -221,9 +225,10 @@ EXERCISE = Exercise(
     hints=(
         "Don't think about when a block gets full. How many blocks do *all* the tokens need, the stored ones and the "
         "new ones?",
-        "Compute the blocks needed with `blocks_for`. Allocate the missing ones from the pool in one call; only then "
-        "change `num_tokens`: `allocate` raises `OutOfBlocks` itself, before anything has changed.",
+        "Refuse a negative count. Compute the blocks needed with `blocks_for`. Allocate the missing ones in one call; "
+        "only then change `num_tokens`: `allocate` raises `OutOfBlocks` itself, before anything has changed.",
         "`needed = blocks_for(self.num_tokens + count, self.pool.block_size)`; `self.blocks += "
         "self.pool.allocate(needed - len(self.blocks))`; `self.num_tokens += count`.",
     ),
+    time_limit=2.0,
 )

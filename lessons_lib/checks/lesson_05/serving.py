@@ -216,6 +216,11 @@ class Serving:
                 "that wait. Yours admits too early, too late, or not at all."
             )
             raise Mistake(f"{told(want)} should be running after the step; yours: {told(got)}.", idea=idea)
+        if (got := ids(batch.waiting)) != (left := ids(self.waiting[len(new) :])):
+            raise Mistake(
+                f"{told(left)} should still be waiting after the step; yours: {told(got)}.",
+                idea="Only `admit(batch)` takes requests from the queue, and only as many as there is room for.",
+            )
         caches = sorted(batch.caches)
         if caches != sorted(want) or any(each.state is not RequestState.PREFILLING for each in new):
             should = f"caches should exist for {told(want)} after the step; yours: {told(caches)}."

@@ -36,7 +36,8 @@ or
 ~ packed).argmax => packed)[packed.logits_index].argmax
 The end token is part of the answer: append it. `append_token` sees that the request has finished.
 ~ request.append_token(next_token) => next_token != request.eos_token_id and request.append_token(next_token)
-`batch.running` changes while your loop goes over it. Append all tokens first; then retire and admit, once.
+Your loop leaves out a request: `batch.running` changes while the loop goes over it, or the loop ends early. Append all
+tokens first; then retire and admit, once.
 - request.append_token(next_token)
 + request.append_token(next_token)
 + retire(batch)

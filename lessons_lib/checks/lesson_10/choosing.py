@@ -152,7 +152,8 @@ def facts(case: Case) -> dict[str, Any]:
 
 
 MISTAKES = """
-True means: swap, because it adds *less* time.
+True means: swap, because that adds *less*. A swap takes its base, and time for the whole blocks of the computed tokens.
+Recomputing takes time for the computed tokens, without the base of a step.
 ~ < recompute_per_token => > recompute_per_token
 A victim is copied twice: out of the pool now, and back in when it is admitted again.
 ~ row["swap_out_s"] + row["swap_in_s"] => row["swap_out_s"]
@@ -192,6 +193,9 @@ Your line counts tokens, but gets a number of blocks. A block copies `block_size
 Only *computed* tokens have keys and values that can be copied or lost. The others are computed either way.
 = size, computed = scheduler.pool.block_size, victim.num_tokens
 or
+= size, computed = scheduler.pool.block_size, victim.num_tokens
+= copied = computed
+or
 ~ recompute_per_token * computed => recompute_per_token * victim.num_tokens
 Whole blocks are copied, but only the computed tokens are recomputed.
 ~ recompute_per_token * computed => recompute_per_token * copied
@@ -230,7 +234,7 @@ or
 ~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
 or
 ~ - first["recompute_s"]) / tokens => - first["recompute_s"]) / last["tokens"]
-Your function answers the same for every victim. Are both times in seconds?
+Your function answers the same for every victim. Does it ask for the computed tokens? Are both times in seconds?
 - return swap_base
 + return True
 or
@@ -256,6 +260,7 @@ Ask the victim that your function gets, and its scheduler, each time.
 + return kept[0]
 """
 
+KNOWN = mistakes(MISTAKES)
 TASK = Task(
     reference="lessons_lib.scheduling.swap_cost:swap_if_cheaper",
     cases=cases,
@@ -263,11 +268,8 @@ TASK = Task(
     tell=tell,
     facts=facts,
     clear=0.7,
-    known=mistakes(MISTAKES),
-    about={
-        "returned": "True means: swap, because that adds less. A swap takes its base, and time for the whole blocks of "
-        "the computed tokens. Recomputing takes time for the computed tokens, without the base of a step."
-    },
+    known=KNOWN,
+    about={"returned": KNOWN[0].why},
 )
 
 EXERCISE = Exercise(

@@ -80,6 +80,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     if "before" in case.extras:
         sequences["Z"] = begin(scheduler, output, "Z", 9, {"+": "7+2"})
         output.preempted.append(sequences["Z"])
+    scheduler.swap_space.allocate(1)  # of another sequence
     if "swap" in case.extras:
         victim.swapped = scheduler.swap_space.allocate(blocks_for(victim.num_computed_tokens, SIZE))
         output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(victim.blocks, victim.swapped)]

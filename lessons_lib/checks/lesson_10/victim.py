@@ -113,13 +113,24 @@ or
 = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.num_tokens))
 or
 = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.arrival_time))
-Not every policy looks at the tier or the arrival. Ask `policy.rank` alone.
+Only `policy.rank` decides, whatever the policy is: not the order of admission, the arrival, the tier, the length, or
+how far a candidate has come.
+= return candidates[-1]
+or
+= return candidates[0]
+or
+= return max(candidates, key=lambda one: (one.tier, one.arrival_time))
+or
 = return max(reversed(candidates), key=lambda one: (one.tier, policy.rank(one)))
 or
-= return max(reversed(candidates), key=lambda one: (one.tier, one.arrival_time))
+= return max(reversed(candidates), key=lambda one: one.tier)
 or
 = return max(reversed(candidates), key=lambda one: one.arrival_time)
-How far a candidate has come makes no difference: its tokens are kept. The rank alone decides.
+or
+= return max(candidates, key=lambda one: len(one.blocks))
+or
+= return min(candidates, key=lambda one: len(one.blocks))
+or
 = return max(reversed([one for one in candidates if not one.output_ids] or candidates), key=policy.rank)
 or
 = return max(reversed([one for one in candidates if one.output_ids] or candidates), key=policy.rank)
@@ -129,14 +140,6 @@ You compare neighbors. Compare each candidate with the best victim so far.
 + for before, after in zip(candidates, candidates[1:]):
 +     if policy.rank(after) >= policy.rank(before): victim = after
 + return victim
-The last one admitted may be one that was preempted, and that the policy serves early. Ask `policy.rank`.
-= return candidates[-1]
-The first one admitted is often the one that the policy serves first. Ask `policy.rank`.
-= return candidates[0]
-How many tokens or blocks a sequence has makes no difference, unless the policy ranks by it. Ask `policy.rank`.
-= return max(reversed(candidates), key=lambda one: len(one.blocks))
-or
-= return min(reversed(candidates), key=lambda one: len(one.blocks))
 Each candidate may be the victim, the first and the last one, too, also if it is alone.
 ~ reversed(candidates) => reversed(candidates[1:] or candidates)
 or
