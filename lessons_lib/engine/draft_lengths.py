@@ -7,7 +7,8 @@ from typing import NamedTuple
 from lessons_lib.scheduling.sequence import Sequence
 
 DECAY = 0.98  # of what was measured, with each step
-FEW_STEPS = 4  # with 1, 2, 4, 8 guesses, before any decision
+FIRST = 8, 1, 2, 4  # guesses of the first steps, before any decision; the time of the very first doesn't count
+FEW_STEPS = len(FIRST)
 TRY_EVERY, LONGEST_PAUSE = 64, 1024  # steps; what never happens isn't measured
 SUREST = 0.95  # a proposer that says 1 could never be corrected
 MARGIN = 1.05  # times and chances are estimates, and a step without guesses is the safe choice
@@ -130,7 +131,7 @@ class DraftLengths:
         candidates, is_trying = self.by_chance(proposed), self.is_trying()
         if not candidates:
             return {}
-        few = 2 ** min(self.num_tried, FEW_STEPS - 1)
+        few = FIRST[min(self.num_tried, FEW_STEPS - 1)]
         count = few if is_trying else self.best_count(candidates, len(proposed), num_tokens)
         drafts: dict[Sequence, list[int]] = {}
         for _, sequence, guess in candidates[:count]:
@@ -182,5 +183,7 @@ class DraftLengths:
         """Learn how long a step of decodes and guesses took. One that `has_asked` and got none says nothing about steps
         that don't ask."""
         self.num_steps += 1
+        if num_guesses and self.num_tried == 1:
+            return  # a draft has computed the prompts in this one, too
         if num_guesses or not has_asked:
             (self.guessing if num_guesses else self.plain).add(num_tokens, seconds)

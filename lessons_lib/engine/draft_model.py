@@ -65,7 +65,8 @@ class DraftModel:
         """Draw the next token of each mirror, and give the mirror a placeholder.
 
         Returns:
-            [2, N]: the tokens, and the probability of each, on their way to the host.
+            [2, N]: the tokens, and how likely each is to be right, on their way to the host. That is more than its
+            probability p, since both models draw with the same noise: (1 + p) / 2, which `Trust` corrects.
         """
         output = SchedulerOutput(
             {mirror: mirror.num_tokens - mirror.num_computed_tokens for mirror in mirrors.values()}
@@ -76,11 +77,11 @@ class DraftModel:
         drawn = choose_tokens(logits, params, seeds, positions)
         self.runner.keep_tokens(output, drawn)
         temperatures = torch.tensor([each.temperature or 1.0 for each in params]).to(logits.device, non_blocking=True)
-        chances = (logits / temperatures[:, None]).softmax(-1).gather(1, drawn.clamp(min=0)[:, None])[:, 0]
+        probabilities = (logits / temperatures[:, None]).softmax(-1).gather(1, drawn.clamp(min=0)[:, None])[:, 0]
         for mirror in mirrors.values():
             mirror.num_computed_tokens = mirror.num_tokens
             mirror.num_placeholders += 1
-        return InFlight.of(torch.stack([drawn.double(), chances.double()]))
+        return InFlight.of(torch.stack([drawn.double(), (1 + probabilities.double()) / 2]))
 
     def read(self, guesses: dict[Sequence, list[Guess]], in_flight: deque[Any], depth: int) -> None:
         """Add the tokens of all passes but the last `depth` to the mirrors, and to the guesses."""
