@@ -125,9 +125,9 @@ reader before the whole pass has succeeded.
 - Then `yield` a pair (id, token) for each sequence that got a new token, in the same order.
 - The loop ends when the inbox is empty and `scheduler.has_unfinished()` is False.
 - It may also end early. If the reader leaves, Python raises `GeneratorExit` at your `yield`. If `compute` raises an
-  error, the caller must get it. Either way, remove every sequence that the scheduler still has:
-  `scheduler.remove(sequence)` frees its blocks. They are in `scheduler.running` and `scheduler.waiting`.
-  What is still in the inbox stays there.
+  error, or is interrupted by Ctrl-C, the caller must get that error. In all these cases, remove every sequence that the
+  scheduler still has: `scheduler.remove(sequence)` frees its blocks. They are in `scheduler.running` and
+  `scheduler.waiting`. What is still in the inbox stays there.
 """
 
 # %% exercise="12.1"

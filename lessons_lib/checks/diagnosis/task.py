@@ -208,6 +208,8 @@ class Task:
         keys = (*raised, name) if name in ("returned", "raised") else (name, raised[1])
         about = next((self.about[key] for key in keys if key in self.about), "")
         are_tensors = is_tensor(mine.seen.get(name)) and is_tensor(want.seen.get(name))
+        if about and raised[1] in self.about and name == "raised":
+            return self.about[raised[1]]
         if isinstance(about, str) or (meant and not are_tensors):
             return meant or about
         return about(mine.seen, want.seen | {"case": case}) or meant

@@ -34,6 +34,7 @@ class Case(NamedTuple):
     blocks: int = 32
     leaves: int = 0  # the reader leaves after so many tokens
     fails: int = 0  # the step whose pass raises an error
+    ctrl_c: bool = False  # that error is Ctrl-C
     nothing: int = 0  # the step in which nothing is scheduled
     backward: bool = False  # the scheduler lists the sequences in the reverse order
 
@@ -60,8 +61,10 @@ def cases() -> Iterator[Case]:
     yield Case((a,), leaves=1)
     yield Case((Asked("A", 3, 6), Asked("B", 3, 6), Asked("C", 3, 6), Asked("D", 3, 6)), leaves=5)
     yield Case((a, b, c), slots=1, leaves=2)
+    yield Case((a, Asked("B", 5, 4, after=1)), leaves=1)  # B is still in the inbox
     yield Case((a,), fails=1)
     yield Case((a, b), fails=2)
+    yield Case((a, b), fails=2, ctrl_c=True)
     yield Case((a, b, c, Asked("D", 3, 3)), slots=2, fails=3)
     yield Case((Asked("A", 7, 9), Asked("B", 9, 3), Asked("C", 1, 5, after=2)), slots=2, budget=5, blocks=6)
 
@@ -100,7 +103,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     def compute(output: SchedulerOutput) -> list[int]:
         steps.append(", ".join(f"{each.id}: {n}" for each, n in output.num_scheduled_tokens.items()) or "nothing")
         if len(steps) == case.fails:
-            raise Broken("out of memory")
+            raise KeyboardInterrupt("of the check") if case.ctrl_c else Broken("out of memory")
         if len(steps) > MOST_STEPS:
             raise TooManySteps(f"stopped after {MOST_STEPS} steps, which is more than these requests need.")
         return [token_of(sequence, n) for sequence, n in output.num_scheduled_tokens.items()]
@@ -127,16 +130,27 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         if getattr(loop, "gi_frame", None) is None:  # it has ended
             left = {"running": names_of(scheduler.running), "waiting": names_of(scheduler.waiting)}
             seen |= {"the scheduler's sequences": left, "the number of blocks in use": len(pool.used)}
+            if case.leaves:
+                seen["the inbox"] = names_of([each for each in inbox if not each.output_ids])
         return seen
 
+    def call(function: Any, *given: Any) -> Any:
+        try:
+            return function(*given)
+        except KeyboardInterrupt as error:
+            if not error.args:
+                raise  # the learner's own
+            raise Broken("Ctrl-C").with_traceback(error.__traceback__) from None
+
     arrive(0)
-    loop = watch("`engine_loop(scheduler, compute, inbox)`", attempt, scheduler, compute, inbox, returns=what)
+    called = "`engine_loop(scheduler, compute, inbox)`"
+    loop = watch(called, lambda: call(attempt, scheduler, compute, inbox), returns=what)
     for streamed in count():
         if case.leaves and streamed == case.leaves:
-            watch("the reader left (`close()`)", loop.close, look=look)
+            watch("the reader left (`close()`)", lambda: call(loop.close), look=look)
             return
         done = f"`next` number {streamed + 1}"
-        if watch(done, next, loop, None, returns=pair, look=look, subject="what it yields") is None:
+        if watch(done, lambda: call(next, loop, None), returns=pair, look=look, subject="what it yields") is None:
             return
         arrive(streamed + 1)
 
@@ -163,7 +177,8 @@ def tell(case: Case) -> str:
     told += [f"{counted(case.slots, 'batch slot')}, a budget of {case.budget} tokens"]
     told += [f"{case.blocks} blocks of 4"] * (case.blocks < 32)
     told += [f"the reader leaves after {counted(case.leaves, 'token')}"] * bool(case.leaves)
-    told += [f"`compute` raises an error in step {case.fails}"] * bool(case.fails)
+    error = "KeyboardInterrupt" if case.ctrl_c else "an error"
+    told += [f"`compute` raises {error} in step {case.fails}"] * bool(case.fails)
     told += ["the scheduler lists its sequences in the reverse order"] * case.backward
     return "; ".join(told + [f"nothing is scheduled in step {case.nothing}"] * bool(case.nothing)) + "."
 

@@ -39,8 +39,6 @@ or
 + scheduler.update(output, tokens)
 - for sequence, gets_token ... yield
 + for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
-or
-~ if gets_token: => if sequence.output_ids:
 `gets_token` is filled by `scheduler.update`. Before it, the list is empty.
 - scheduler.update(
 + tokens = compute(output)
@@ -77,9 +75,6 @@ Stream each token as soon as its step is counted, not when the answer is complet
 - if gets_token ... yield
 + if sequence.finish_reason:
 +     for token in sequence.output_ids: yield sequence.id, token
-or
-- if gets_token ... yield
-+ if sequence.finish_reason: yield sequence.id, sequence.output_ids
 Stream after each step. You keep the tokens until the loop ends.
 - try:
 + try:
@@ -159,6 +154,20 @@ or
 If `compute` raises an error, remove the scheduler's sequences, too. A `finally` runs in every case.
 - finally:
 + except GeneratorExit:
+Ctrl-C is a `KeyboardInterrupt`, which isn't an `Exception`. Clean up then, too: a `finally` runs in every case.
+- finally:
++ except (GeneratorExit, Exception):
++     for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
++     raise
++ else:
+Leave the inbox as it is when the loop ends early: the caller may serve those requests later.
+- finally:
++ finally:
++     inbox.clear()
+or
+~ [*scheduler.running, *scheduler.waiting] => [*scheduler.running, *scheduler.waiting, *inbox]
+A sequence comes to the scheduler by `scheduler.add(sequence)`.
+~ scheduler.add( => scheduler.waiting.append(
 Your clean-up runs after each step; put the `try` around the loop.
 - try: ... scheduler.remove(
 + while inbox or scheduler.has_unfinished():

@@ -74,6 +74,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             or not all(isinstance(each, torch.Tensor) for each in got)
         ):
             return got
+        if got[1].is_floating_point() and not got[0].is_floating_point():
+            return Shown("a pair of tensors, the tokens first")
         found.update(seen(*got))
         return Shown("a pair of tensors")
 
@@ -127,10 +129,6 @@ A logit of 0 doesn't cut a token: e⁰ is 1. Put `float("-inf")` in its place.
 + rank = torch.arange(logits.shape[-1], device=logits.device)
 + scaled.gather(1, top_k[:, None] - 1)
 or
-- rank
-+ rank = torch.arange(logits.shape[-1], device=logits.device)
-+ for k in top_k.tolist(): torch.arange(k, logits.shape[-1])
-or
 ~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
 You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it: `cumsum` minus its own
 probability.
@@ -157,6 +155,8 @@ or
 That compares each token's own probability with `top_p`. It's the sum of the tokens before it that counts.
 = of_likelier = 1 - probabilities
 or
+~ of_likelier >= top_p[:, None] => probabilities < top_p[:, None]
+or
 ~ of_likelier >= top_p[:, None] => (probabilities < top_p[:, None]) & (rank > 0)
 or
 ~ of_likelier >= top_p[:, None] => (probabilities < 1 - top_p[:, None]) & (rank > 0)
@@ -172,10 +172,6 @@ You applied `top_p` to probabilities without the temperature. Divide by the temp
 - of_likelier
 + plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
 + of_likelier = plain.cumsum(dim=-1) - plain
-A power of the probabilities doesn't add up to 1. Divide it by its sum before you compare with `top_p`.
-- probabilities = scaled
-+ plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
-+ probabilities = plain ** (1 / temperature[:, None])
 Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays.
 ~ of_likelier >= top_p[:, None] => (of_likelier >= 1 - top_p[:, None]) & (rank > 0)
 These don't add up to 1, because what was cut is missing. Divide what is left by its sum.
@@ -185,22 +181,18 @@ or
 = return probabilities.masked_fill(rank >= top_k[:, None], 0.0), tokens
 Divide each row by its own sum: `sum(dim=-1, keepdim=True)`.
 ~ probabilities.sum(dim=-1, keepdim=True) => probabilities.sum()
+or
+~ probabilities.sum(dim=-1, keepdim=True) => probabilities.sum(dim=0, keepdim=True)
 `sum(dim=-1)` is [N], and doesn't divide row by row. `keepdim=True` makes it [N, 1].
 ~ sum(dim=-1, keepdim=True) => sum(dim=-1)
 Each row has settings of its own. In your code, those of one row count for another, too.
 ~ temperature[:, None] => temperature[0]
-or
-~ temperature[:, None] => temperature.min()
-or
-~ temperature[:, None] => temperature.mean()
 or
 ~ top_k[:, None] => top_k[0]
 or
 ~ top_k[:, None] => top_k.max()
 or
 ~ top_p[:, None] => top_p[0]
-or
-~ top_p[:, None] => top_p.min()
 or
 ~ temperature[:, None] => temperature[0]
 ~ top_k[:, None] => top_k[0]
@@ -234,18 +226,16 @@ or
 - return
 + probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
 + return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), tokens
-Your `tokens` are the ranks 0, 1, 2, … They should be the tokens at these ranks: the second tensor that `sort` returns.
+Your `tokens` are ranks. They should be the tokens at these ranks: the second tensor that `sort` returns.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), rank.expand_as(tokens)
+or
+= return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.argsort(dim=-1)
 Return token ids. They are the *second* tensor that `sort` returns; the first has the sorted values.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), scaled
 or
 - return
 + probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
 + return probabilities, logits.sort(dim=-1, descending=True).values
-Probabilities first, then tokens.
-= return tokens, probabilities / probabilities.sum(dim=-1, keepdim=True)
-Your `tokens` are in ascending order. Take those that the descending sort returns.
-= return probabilities / probabilities.sum(dim=-1, keepdim=True), logits.argsort(dim=-1, stable=True)
 Return the pair (probabilities, tokens).
 = return probabilities / probabilities.sum(dim=-1, keepdim=True)
 Probabilities are asked for, and these are their logarithms, or logits.
@@ -259,6 +249,10 @@ A token that is cut stays in its row, with the probability 0. Only its place amo
 or
 - return
 + most = int(top_k.max().clamp(max=logits.shape[-1]))
++ return (probabilities / probabilities.sum(dim=-1, keepdim=True))[:, :most], tokens[:, :most]
+or
+- return
++ most = int((probabilities > 0).sum(dim=-1).max())
 + return (probabilities / probabilities.sum(dim=-1, keepdim=True))[:, :most], tokens[:, :most]
 Of two equally likely tokens, the smaller id comes first, so that a seed gives the same text everywhere: `stable=True`.
 - scaled
@@ -293,10 +287,6 @@ Don't change the caller's settings in place: make a new tensor.
 - rank
 + rank = torch.arange(logits.shape[-1])
 + top_k.clamp_(max=logits.shape[-1])
-or
-- rank
-+ rank = torch.arange(logits.shape[-1])
-+ top_p[top_p >= 1] = 2.0
 Return float32 or float64. A conversion at the end rounds your numbers.
 = return (probabilities / probabilities.sum(dim=-1, keepdim=True)).to(logits.dtype), tokens
 bfloat16 has two to three significant digits. Change the logits to float32 or float64 before you compute with them.
@@ -306,6 +296,8 @@ or
 = return (probabilities / probabilities.sum(dim=-1, keepdim=True)).float(), tokens
 or
 = return (probabilities / probabilities.sum(dim=-1, keepdim=True)).bfloat16().float(), tokens
+or
+~ logits.double() / => logits.bfloat16().double() /
 """
 
 TASK = Task(
@@ -315,7 +307,7 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return the pair (probabilities, tokens), both [N, vocabulary].",
+        "returned": "Return the pair (probabilities, tokens), two tensors [N, vocabulary], in this order.",
         "the probabilities": "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of "
         "the tokens before, divide by the sum.",
         "the tokens": "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`.",

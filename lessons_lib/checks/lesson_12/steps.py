@@ -1,6 +1,7 @@
 """12.3, `run_step`: a scripted core, one of whose calls fails. What counts are its calls and the requests that end."""
 
 from collections.abc import Iterator
+from re import fullmatch
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ class Broken(Exception):
     pass
 
 
+CALLED = "the calls of `core`"
 ERRORS = {each.__name__: each for each in (Broken, MemoryError, RuntimeError, KeyboardInterrupt)}
 
 
@@ -135,8 +137,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             return Shown(f"an error of the type {type(error).__name__}")
         return Shown("the step that `count_launched` returned") if got is core.step else got
 
-    calls = "the calls of `core`"
-    watch("`run_step`", step, look=lambda: {calls: core.calls}, subject="what comes of the step")
+    watch("`run_step`", step, look=lambda: {CALLED: core.calls}, subject="what comes of the step")
 
 
 def fates(attempt: Any) -> dict[str, dict[str, str]]:
@@ -198,6 +199,10 @@ An error of `count_launched` is a bug of the engine, and no request is to blame.
 - in_flight =
 + in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 + return core.count_launched(scheduler_output, in_flight, logits)
+or
+- return core.count_launched
++ try: return core.count_launched(scheduler_output, in_flight, logits)
++ except Exception: return None
 A failed step has no tokens. Raise: what comes after the `except` must not run.
 - raise StepFailed
 + return None
@@ -215,11 +220,6 @@ Don't try again: what was allocated for this step isn't in order any more. The c
 +     in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 + except Exception as error:
 +     raise StepFailed(requests or scheduler_output.swapped_out) from error
-or
-- in_flight =
-+ try: tokens = core.sample(scheduler_output, logits)
-+ except Exception: tokens = core.sample(scheduler_output, logits)
-+ in_flight = core.keep_tokens(scheduler_output, tokens)
 The callers of these requests get the cause. Raise `StepFailed(requests) from error`, with the error itself.
 ~ from error => from None
 or
@@ -233,23 +233,15 @@ recomputed.
 or
 ~ scheduler_output.swapped_out => [each for each in scheduler_output.preempted if not each.swapped]
 `StepFailed` takes a list of the requests themselves.
-~ requests or scheduler_output.swapped_out => [each.id for each in requests or scheduler_output.swapped_out]
-or
 ~ requests or scheduler_output.swapped_out => *(requests or scheduler_output.swapped_out)
+or
+~ requests or scheduler_output.swapped_out => error
 Requests are scheduled, so these end, and what is swapped out is recomputed. It ends only if nothing is scheduled.
 ~ requests or scheduler_output.swapped_out => requests + scheduler_output.swapped_out
 or
 ~ requests or scheduler_output.swapped_out => scheduler_output.swapped_out or requests
 or
 ~ requests or scheduler_output.swapped_out => requests + scheduler_output.preempted
-or
-- try:
-+ copied = False
-+ try:
-- if not requests:
-+ copied = True
-+ if not requests:
-~ requests or scheduler_output.swapped_out => requests if copied else scheduler_output.swapped_out
 No call says which request is to blame, so all that are scheduled end. One that stays could fail each step after it.
 ~ requests or scheduler_output.swapped_out => requests[:1] or scheduler_output.swapped_out
 or
@@ -273,31 +265,16 @@ The copies are missing: `core.copy_blocks(scheduler_output.block_copies)`.
 - core.copy_blocks
 `core.copy_blocks` takes all block copies, a list: `scheduler_output.block_copies` as it is.
 ~ core.copy_blocks(scheduler_output.block_copies) => core.copy_blocks(scheduler_output)
-or
-- core.copy_blocks
-+ core.copy_blocks([copy for copy in scheduler_output.block_copies if copy.kind == "copy"])
 If nothing is scheduled, return None before the model is called.
 - if not requests: ... return None
 `core.sample` chooses the tokens, by the settings of each request. The likeliest token isn't always asked for.
 ~ core.sample(scheduler_output, logits) => logits.argmax(dim=-1)
-or
-~ core.sample(scheduler_output, logits) => logits[: len(requests)].argmax(dim=-1)
-`core.sample` takes the logits as they are: it knows which rows are the requests'.
-~ core.sample(scheduler_output, logits) => core.sample(scheduler_output, logits[: len(requests)])
 `core.sample` takes `scheduler_output`, too, before the logits.
 ~ core.sample(scheduler_output, logits) => core.sample(logits)
 `keep_tokens` takes the tensor that `sample` returned. To read it on the CPU would wait for the GPU.
 ~ core.sample(scheduler_output, logits)) => core.sample(scheduler_output, logits).tolist())
 `count_launched` takes what `keep_tokens` returned, so call it with the tokens first.
 = in_flight = core.sample(scheduler_output, logits)
-or
-- in_flight =
-+ in_flight = core.sample(scheduler_output, logits)
-+ core.keep_tokens(scheduler_output, in_flight)
-`count_launched` takes what `forward` returned, all rows: those of prompts are read there.
-~ in_flight, logits) => in_flight, logits[: len(requests)])
-`count_launched` takes `scheduler_output`, `in_flight` and the logits, in this order.
-~ in_flight, logits) => logits, in_flight)
 Return what `count_launched` returns: the core waits for its tokens.
 - return core.count_launched
 + core.count_launched(scheduler_output, in_flight, logits)
@@ -312,18 +289,40 @@ or
 - return core.count_launched
 """
 
+
+def about_end(mine: dict[str, Any], want: dict[str, Any]) -> str:
+    got = str(mine["returned"])
+    if got.startswith("StepFailed") and not fullmatch(r"StepFailed\((\w(, \w)*)?\) .*", got):
+        return "`StepFailed` takes a list of the requests themselves: the keys of `num_scheduled_tokens`."
+    if got.startswith("an error of the type"):
+        return "An error of the first four calls becomes a `StepFailed`. Anything else goes through as it is."
+    return (
+        "The scheduled requests end if copying, the pass, sampling or `keep_tokens` fails; if nothing is scheduled, "
+        "those that are swapped out."
+    )
+
+
+def about_calls(mine: dict[str, Any], want: dict[str, Any]) -> str:
+    pairs = zip(mine[CALLED], want[CALLED])
+    got, wanted = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+    name = wanted.split("(")[0]
+    if name and got.startswith(f"{name}("):
+        return f"`{name}` takes these arguments, in this order: `{wanted}`."
+    if got and got in mine[CALLED][: mine[CALLED].index(got)]:
+        return f"Call `{got.split('(')[0]}` once, and keep what it returns."
+    return (
+        "Copy blocks, and return None if nothing is scheduled. Else `forward`, `sample`, `keep_tokens` and "
+        "`count_launched`, once each."
+    )
+
+
 TASK = Task(
     reference="lessons_lib.engine.core:run_step",
     cases=cases,
     run=run,
     tell=tell,
     known=mistakes(MISTAKES),
-    about={
-        "returned": "The scheduled requests end if copying, the pass, sampling or `keep_tokens` fails; if nothing is "
-        "scheduled, those that are swapped out.",
-        "the calls of `core`": "Copy blocks, and return None if nothing is scheduled. Else `forward`, `sample`, "
-        "`keep_tokens` and `count_launched`, once each.",
-    },
+    about={"returned": about_end, CALLED: about_calls},
 )
 
 EXERCISE = Exercise(
