@@ -65,7 +65,7 @@ def with_two_handlers(scheduler, compute, inbox):
     except GeneratorExit:
         clean_up()
         raise
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         clean_up()
         raise
 
