@@ -308,7 +308,7 @@ class Run:
 
     def _why_idle(self, idle: int) -> str:
         """What the model did in the last steps, which returned nothing; "" if its passes aren't seen."""
-        if idle < len(self.watch.passes):
+        if idle <= len(self.watch.passes):
             return f" Each computed {self.watch.passes[-1]} tokens: is what a pass has computed kept for the next?"
         return " The model computed nothing in them: what do the requests wait for?" if self.watch.passes else ""
 
