@@ -295,7 +295,8 @@ for name, steps in served.items():
     full = mean(step.tokens for step in steps if step.waiting) / slots
     results.append([name, max(step.running for step in steps), f"{full:.0%}",
                     sum(step.restarted for step in steps), len(steps)])
-Table(["cache", "most at once", "slots with a token, while others wait", "restarts", "steps"], results,
+Table(["cache", "most at once", "slots with a token, while others wait", "restarts", "steps"],
+      results,
       "The same 32 requests in 4 MiB. A restarted request loses all its blocks and tokens")
 
 # %% [markdown]

@@ -41,9 +41,9 @@ class StepTimes:
             setattr(self, name, DECAY * getattr(self, name) + value)
         mean = self.tokens / self.weight
         variance = self.squares / self.weight - mean**2
-        if variance > 0.001 * mean**2:  # steps of one size say nothing about the slope
-            covariance = self.products / self.weight - mean * self.seconds / self.weight
-            self.per_token = max(0.0, covariance / variance)
+        covariance = self.products / self.weight - mean * self.seconds / self.weight
+        # Few steps of nearly one size say little about the slope: the second term draws it to 0.
+        self.per_token = max(0.0, covariance / (variance + mean**2 / (6 * self.weight)))
 
     def of(self, tokens: float) -> float:
         """Seconds of a step with this many tokens, above 0; 1 if none was measured."""

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lessons_lib.engine.draft_lengths import Guess
 from lessons_lib.engine.model_runner import InFlight, ModelRunner
+from lessons_lib.engine.rules import to_device
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.loading import BUNDLED_DRAFT, no_progress_bar
@@ -76,7 +77,7 @@ class DraftModel:
         positions = [mirror.num_tokens - len(mirror.prompt_ids) for mirror in mirrors.values()]
         drawn = choose_tokens(logits, params, seeds, positions)
         self.runner.keep_tokens(output, drawn)
-        temperatures = torch.tensor([each.temperature or 1.0 for each in params]).to(logits.device, non_blocking=True)
+        temperatures = to_device(torch.tensor([each.temperature or 1.0 for each in params]), logits.device)
         probabilities = (logits / temperatures[:, None]).softmax(-1).gather(1, drawn.clamp(min=0)[:, None])[:, 0]
         for mirror in mirrors.values():
             mirror.num_computed_tokens = mirror.num_tokens
