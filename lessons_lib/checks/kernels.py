@@ -65,7 +65,7 @@ EXCEPTIONS = (
     ("has no attribute 'inf'", 'Infinity is `float("inf")`, and minus infinity `float("-inf")`.'),
     (
         "if pointer argument is not a block",
-        "You store many values to one address. Give one address per value: `out + offsets`, where `offsets` is a tile.",
+        "There is one address for a whole tile. Give one for each element: `out + offsets`, where `offsets` is a tile.",
     ),
     (
         "unsupported ptr type",

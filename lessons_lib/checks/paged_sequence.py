@@ -15,6 +15,7 @@ EXTREMES = {
     "near 210": ((349.25, 2.0), (348.75, -2.0)),
     "of which the first tile's have nearly all the weight": ((0.0, 1.25), (-19.15, -1.0)),
     "that are all 0, and values of 5,000": ((0.0, 5000.0), (0.0, 5000.0)),
+    "that fall from 300 to 0 after the first block": ((1000.0, 1.0), (0.0, -1.0)),
 }
 
 

@@ -297,7 +297,7 @@ class Run:
                     )
                 raise Broken(
                     f"after {self.steps - began} steps has_unfinished() is still True, and these have not ended: "
-                    f"{left}. The last {idle} steps returned nothing."
+                    f"{left}. The last {idle} steps returned nothing.{self._why_idle(idle)}"
                 )
         for name, served in self.requests.items():
             if served.finish_reason is None and not served.is_aborted:
@@ -305,6 +305,12 @@ class Run:
                     f"has_unfinished() is False, and request {name!r} ({served}) has not ended: it got "
                     f"{len(served.tokens)} tokens and no finish_reason. {self._why_not_ended(name)}"
                 )
+
+    def _why_idle(self, idle: int) -> str:
+        """What the model did in the last steps, which returned nothing; "" if its passes aren't seen."""
+        if idle <= len(self.watch.passes):
+            return f" Each computed {self.watch.passes[-1]} tokens: is what a pass has computed kept for the next?"
+        return " The model computed nothing in them: what do the requests wait for?" if self.watch.passes else ""
 
     def finish(self, when: str = "", after_step: Callable[[], object] | None = None) -> None:
         """Run out, check all answers and, if `when` says at which point, that all blocks are free."""
@@ -363,7 +369,15 @@ class Run:
 
     def check_answer(self, name: str) -> None:
         """A request that has ended has the tokens that `generate` gives its prompt alone."""
-        _check_answer(self.family, name, self.requests[name], len(self.requests), self.limits.eos_token_id)
+        served, end = self.requests[name], self.limits.eos_token_id
+        others = [(other, each.prompt) for other, each in self.requests.items() if each.prompt != served.prompt]
+        try:
+            _check_answer(self.family, name, served, len(self.requests), end)
+        except Broken as error:
+            for other, prompt in others if len(others) < 4 and "The first token differs" in str(error) else ():
+                if served.tokens[:1] == expected(self.family, prompt, 1):
+                    raise Broken(f"{error} It is that of request {other!r}: which row is whose?") from error
+            raise
 
     def check_budget(self) -> None:
         """No pass of the model has computed more tokens than a step may."""
@@ -431,6 +445,8 @@ def _difference(same: int, got: int, wanted: int) -> str:
 def _why_it_ended(served: Served, same: int, right: list[int], end: int) -> str:
     """Why an answer that is right so far may have ended too early or too late; "" if nothing tells."""
     params, length = served.params, len(served.prompt) + len(served.tokens)
+    if same < len(served.tokens) and served.tokens == right[1:]:
+        return f" The answer is right but for its first token, {right[0]}, which no step returned."
     is_cut = 0 < same == len(served.tokens) < len(right)
     if is_cut and params.ignore_eos and served.tokens[-1] == end:
         return f" The last one that came is {end}, the end token, and the request has `ignore_eos`."

@@ -58,6 +58,9 @@ a prompt of 64 tokens, with a context of 64: add_request took it
 - if len(prompt_ids) >= ... raise
 step() without a request raised IndexError
 - if not self.requests ... return
+right but for its first token
+- self.requests.append
++ self.requests.append((request_id, list(prompt_ids), [self.next_token(list(prompt_ids), [])], params))
 Does max_tokens count the prompt
 ~ len(answer) == params.max_tokens => len(prompt) + len(answer) == params.max_tokens
 it has 15 tokens now
@@ -206,6 +209,15 @@ a batch that waits for its longest request is static batching
 - chosen = self.choose
 + self.full = bool(self.running)
 + ...
+`while`, not `if`
+~ while self.waiting and len => if self.waiting and len
+It is that of request 'r2': which row is whose
+~ logits.argmax(dim=-1).tolist() => logits.argmax(dim=-1).tolist()[::-1]
+is what a pass has computed kept
+- sequence.cache = cache
++ pass
+what do the requests wait for
+~ [sequence.num_computed :][:left] => [sequence.num_computed :][: left * (len(sequence.tokens) - sequence.num_computed <= left)]
 batches.first_come
 ~ self.waiting.popleft() => self.waiting.pop()
 Short requests must not pass it for ever
@@ -230,9 +242,6 @@ max_num_batched_tokens is 8, and a pass of the model computed 19
 + pass
 `generate` gives
 - if sequence.num_computed < ... continue
-The last 301 steps returned nothing
-- sequence.cache = cache
-+ pass
 One more step() served it
 ~ bool(self.waiting or self.running) => bool(self.running)
 a NewTokens came without tokens and without a reason
@@ -434,6 +443,12 @@ A step without tokens isn't the end
 - while engine.has_unfinished() ... assert
 + for event in engine.step():
 +     assert event.request_id == other or not event.token_ids
+It has aborted no request
+- engine.abort(aborted)
+It has aborted no request
+- engine.step() ... assert
+read its `request_id` and `token_ids`
+~ event.request_id == other => event.id == other
 read its `request_id` and `token_ids`
 ~ for event in engine.step(): => for name, tokens, reason in engine.step():
 Abort in every state

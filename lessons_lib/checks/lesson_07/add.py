@@ -94,15 +94,20 @@ or
 Each program starts one element after the previous one, so they overlap. A program has BLOCK elements: multiply
 `tl.program_id(0)` by BLOCK.
 ~ * BLOCK + => +
-The offsets of program i begin at i × BLOCK. Yours begin at i × `n_elements`, past the last element.
-~ * BLOCK + => * n_elements +
+or
+~ * BLOCK + => + BLOCK +
 Is the 4 of the example in your code? A tile has BLOCK elements.
 ~ * BLOCK + tl.arange(0, BLOCK) => * 4 + tl.arange(0, 4)
-~ offsets < n_elements => (offsets < n_elements)
+or
+~ * BLOCK + => * 4 +
 The mask compares the element's offset, which begins at the program's first element, not the place in the tile.
 ~ offsets < n_elements => tl.arange(0, BLOCK) < n_elements
 Offsets count from 0, so the last element is `n_elements` − 1: `offsets < n_elements`, not `<=`.
 ~ offsets < n_elements => offsets <= n_elements
+The mask is the wrong way round. It is True where there is an element: `offsets < n_elements`.
+~ offsets < n_elements => offsets > n_elements
+or
+~ offsets < n_elements => offsets >= n_elements
 The last element is left out: `offsets < n_elements`.
 ~ offsets < n_elements => offsets < n_elements - 1
 The mask compares with the argument `n_elements`. Is a number of the example in your code?
@@ -113,8 +118,8 @@ A mask applies to its own load or store only: give both loads `mask=mask`. The l
 ~ tl.load(x + offsets, mask=mask) => tl.load(x + offsets)
 or
 ~ tl.load(y + offsets, mask=mask) => tl.load(y + offsets)
-Without a mask `tl.store` writes the whole tile, and elements from `n_elements` on aren't yours to write. An `if` on a
-tile is no mask: the interpreter takes it for True, and the compiler refuses it.
+Without a mask, or with one that is True everywhere, `tl.store` writes the whole tile, and elements from `n_elements` on
+aren't yours to write. An `if` on a tile is no mask: the interpreter takes it for True, and the compiler refuses it.
 ~ total, mask=mask => total
 or
 ~ , mask=mask) => )
@@ -126,19 +131,24 @@ The last tile needn't be full: its elements are added, too.
 - tl.store
 + if tl.program_id(0) * BLOCK + BLOCK <= n_elements:
 +     tl.store(out + offsets, total, mask=mask)
+or
+- offsets =
++ if tl.program_id(0) * BLOCK + BLOCK > n_elements:
++     return
++ ...
 The loads are right, but all programs store to the same elements: `out + offsets`, as for `x`.
 ~ out + offsets => out + tl.arange(0, BLOCK)
 Use the same offsets in all three. Here one of the loads doesn't move to the program's part.
 ~ x + offsets => x + tl.arange(0, BLOCK)
 or
 ~ y + offsets => y + tl.arange(0, BLOCK)
-You subtract. Add them.
+Add the two. You subtract or multiply.
 ~ + tl.load(y => - tl.load(y
-You multiply. Add them.
+or
 ~ + tl.load(y => * tl.load(y
-You load `x` twice, and no element of `y`.
+Load one tile of `x` and one of `y`. You load the same one twice.
 ~ tl.load(y => tl.load(x
-You load `y` twice, and no element of `x`.
+or
 ~ tl.load(x => tl.load(y
 You store one of the two alone.
 ~ + tl.load(y + offsets, mask=mask) => + 0 * tl.load(y + offsets, mask=mask)
@@ -159,11 +169,9 @@ or
 ~ tl.load(y + offsets, mask=mask) => (y + offsets)
 You store all elements to one address: `out + offsets`.
 ~ out + offsets => out
-Leave the dtype that the tensors have: you convert to 16 bits, and digits are lost.
+Leave the dtype that the tensors have: you convert, and digits are lost.
 ~ total, mask => total.to(tl.float16), mask
 or
-~ tl.load(y + offsets, mask=mask) => tl.load(y + offsets, mask=mask).to(tl.float16)
-Leave the dtype that the tensors have: you convert to float32, and digits of float64 are lost.
 ~ total, mask => total.to(tl.float32), mask
 One program does everything. Each does only its own part; no loop over tiles and no `if` on the program id is needed.
 - offsets = ... tl.store

@@ -188,28 +188,36 @@ def cases() -> Iterator[Case]:
 MISTAKES = """
 q and out have a row for each query head. `head // GROUP` is the KV head, and only the caches have that.
 ~ head * stride_q_head => kv_head * stride_q_head
-Axis 0 of the grid counts sequences, axis 1 query heads. You have swapped them.
+Axis 0 of the grid counts sequences, axis 1 query heads. You have swapped them, or used one of them twice.
 ~ tl.program_id(0), tl.program_id(1) => tl.program_id(1), tl.program_id(0)
-Two sequences are `stride_seq` apart in q and out, two query heads `stride_q_head`.
+or
+~ tl.program_id(1) => tl.program_id(0)
+In q and out, element d of query head h of sequence i is at i × stride_seq + h × stride_q_head + d.
 ~ seq * stride_seq => seq * stride_q_head
+or
+~ seq * stride_seq + head * stride_q_head => seq * stride_q_head + head * stride_seq
+or
+~ seq * stride_seq + head * stride_q_head => seq * stride_seq
+or
+~ seq * stride_seq + head * stride_q_head => head * stride_q_head
 Two query heads are `stride_q_head` apart, which needn't be HEAD_DIM: q and out may be views of larger tensors.
 ~ head * stride_q_head => head * HEAD_DIM
 Every program uses the same query. Its own is at seq × stride_seq + head × stride_q_head.
 ~ tl.load(q + offsets) => tl.load(q + dim)
 or
 ~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + dim)
-All heads store to the same elements: `out + seq * stride_seq + head * stride_q_head + dim`, as for q.
+Several heads store to the same elements: `out + seq * stride_seq + head * stride_q_head + dim`, as for q.
 ~ tl.store(out + offsets => tl.store(out + seq * stride_seq + dim
-A query has HEAD_DIM elements. It is a tile: add `dim = tl.arange(0, HEAD_DIM)`.
+A head has HEAD_DIM elements, in q and in out. It is a tile: add `dim = tl.arange(0, HEAD_DIM)`.
 ~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + head * stride_q_head)
+or
+~ head * stride_q_head + dim => head * stride_q_head
 The query is an address until you load it: `tl.load(q + offsets)`.
 ~ tl.load(q + offsets).to(tl.float32) => q + offsets
 Nearly right: in float32 it would pass. Query and keys are float16 here, and a product of two float16 values keeps only
 three digits. Load the query as float32: `.to(tl.float32)`.
 ~ tl.load(q + offsets).to(tl.float32) => tl.load(q + offsets)
 Everything is float32 here, and you round something to 16 bits.
-~ .to(tl.float32) => .to(tl.float16).to(tl.float32)
-or
 ~ out + offsets, result => out + offsets, result.to(tl.float16)
 `head % number of KV heads` assigns heads round-robin. Neighbors share: the first GROUP query heads use KV head 0.
 ~ kv_head = head // GROUP => kv_head = head % (tl.num_programs(1) // GROUP)
@@ -217,31 +225,37 @@ or
 ~ head // GROUP => head % GROUP
 There are fewer KV heads than query heads; GROUP query heads share one: head // GROUP.
 ~ head // GROUP => head
+or
+~ head // GROUP => head * GROUP
+GROUP needn't be 2, as in the example: head // GROUP.
+~ head // GROUP => head // 2
 KV head h starts at h × stride_head in the cache; move the pointers of both keys and values there.
 ~ head // GROUP => 0
 or
 ~ v_cache + kv_head * stride_head => v_cache
 or
 ~ k_cache + kv_head * stride_head => k_cache
-KV heads are `stride_head` apart. Slots and heads have their own strides, and HEAD_DIM is neither.
+KV heads are `stride_head` elements apart in the caches: move both pointers by that, not by another stride or HEAD_DIM.
 ~ cache + kv_head * stride_head => cache + kv_head * HEAD_DIM
 or
 ~ cache + kv_head * stride_head => cache + kv_head * stride_slot
-Divide first, then multiply: `head // GROUP * stride_head`; `head * stride_head // GROUP` is something else.
-~ cache + kv_head * stride_head => cache + head * stride_head // GROUP
-The pointers of the caches move by kv_head × stride_head only: which blocks are the sequence's, its table says.
-~ cache + kv_head * stride_head => cache + kv_head * stride_head + seq * stride_seq
+or
+~ k_cache + kv_head * stride_head => k_cache + kv_head * stride_slot
+or
+~ cache + kv_head * stride_head => cache + kv_head * stride_q_head
+or
+~ cache + kv_head * stride_head => cache + kv_head
 `attend_blocks` takes pointers to one element, the first of the KV head: it adds slots and dimensions itself.
 ~ cache + kv_head * stride_head => cache + kv_head * stride_head + dim
-or
-~ k_cache + kv_head * stride_head => k_cache + kv_head * stride_head + dim
-The table of sequence i starts at i × stride_table. You use one table for all.
-~ block_tables + seq * stride_table => block_tables
 The table of sequence i starts at i × stride_table, which is the length of a row.
+~ block_tables + seq * stride_table => block_tables
+or
+~ seq * stride_table => seq * BLOCK_SIZE
+or
 ~ seq * stride_table => seq
 Each sequence has one table, whichever head: row `seq`, not row `head`.
 ~ seq * stride_table => head * stride_table
-`attend_blocks` expects the address where the table begins. You pass one that was loaded already: an entry.
+After the values `attend_blocks` expects the address where the table begins. You pass a number: an entry, or the length.
 ~ table = block_tables + seq * stride_table => table = tl.load(block_tables + seq * stride_table)
 Each sequence has a context length of its own: `tl.load(context_lens + seq)`.
 ~ tl.load(context_lens + seq) => tl.load(context_lens)
@@ -253,49 +267,31 @@ or
 ~ tl.load(context_lens + seq) => tl.load(context_lens + seq) + 1
 or
 ~ tl.load(context_lens + seq) => tl.load(context_lens + seq) - 1
-`attend_blocks` takes the number of tokens. You pass the number of blocks.
-~ tl.load(context_lens + seq) => tl.cdiv(tl.load(context_lens + seq), BLOCK_SIZE)
 The scores aren't multiplied by `scale`: pass it on.
 ~ num_tokens, scale, => num_tokens, 1.0,
 `attend_blocks` multiplies by `scale`. You do it a second time.
 ~ .to(tl.float32) => .to(tl.float32) * scale
 or
 ~ offsets, result => offsets, result * scale
-In the call of `attend_blocks`, stride_block comes before stride_slot.
+After `scale`, `attend_blocks` takes stride_block and stride_slot, as the kernel got them.
 ~ scale, stride_block, stride_slot => scale, stride_slot, stride_block
-A block begins at block × stride_block, which doesn't follow from stride_slot: a view may have gaps.
+or
 ~ scale, stride_block, stride_slot => scale, BLOCK_SIZE * stride_slot, stride_slot
-`attend_blocks` goes from slot to slot: pass it stride_slot, not stride_head.
-~ scale, stride_block, stride_slot => scale, stride_block, stride_head
 or
 ~ scale, stride_block, stride_slot => scale, stride_block, stride_head
-~ cache + kv_head * stride_head => cache + kv_head * stride_slot
 In the call of `attend_blocks`, HEAD_DIM comes before BLOCK_SIZE.
 ~ stride_slot, HEAD_DIM, BLOCK_SIZE => stride_slot, BLOCK_SIZE, HEAD_DIM
 Keys and values are swapped in the call of `attend_blocks`.
 ~ query, keys, values, => query, values, keys,
-Pass all arguments of `attend_blocks`, with both constants.
-~ stride_slot, HEAD_DIM, BLOCK_SIZE => stride_slot
 A kernel returns nothing: store the result, `tl.store(out + offsets, result)`.
 - tl.store
 Store into `out`. The caller still needs the queries.
 ~ tl.store(out => tl.store(q
-Store the whole tile: a head has HEAD_DIM elements.
-~ out + offsets, result => out + offsets, result, mask=dim < GROUP * BLOCK_SIZE
 Each query head has a program of its own, also those that share a KV head. Yours returns early.
 - kv_head =
 + ...
 + if head % GROUP != 0:
 +     return
-One program computes one query head of one sequence; the others do the rest. No loop over heads is needed.
-- offsets = ... tl.store
-+ for member in range(GROUP):
-+     offsets = seq * stride_seq + (kv_head * GROUP + member) * stride_q_head + dim
-+     query = tl.load(q + offsets).to(tl.float32)
-+     result = attend_blocks(query, k_cache + kv_head * stride_head, v_cache + kv_head * stride_head,
-+         block_tables + seq * stride_table, tl.load(context_lens + seq), scale, stride_block, stride_slot, HEAD_DIM,
-+         BLOCK_SIZE)
-+     tl.store(out + offsets, result)
 """
 
 

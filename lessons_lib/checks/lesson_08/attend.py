@@ -63,7 +63,7 @@ def tell(case: Case) -> str:
 
 def cases() -> Iterator[Case]:
     half = torch.float16
-    low, high, first, large = EXTREMES
+    low, high, first, large, _ = EXTREMES
     yield Case(1)
     yield Case(2, rows=2)
     yield Case(16, rows=2)

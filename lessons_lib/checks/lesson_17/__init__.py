@@ -31,7 +31,7 @@ EXERCISES = [
             "`lessons_lib/conformance/examples/slow_engine.py`.",
         ),
         points=3,
-        time_limit=20.0,
+        time_limit=8.0,
         solved_by=ENGINES,
     ),
     Exercise(
@@ -54,7 +54,7 @@ EXERCISES = [
             "`lessons_lib/conformance/examples/batching_engine.py`.",
         ),
         points=5,
-        time_limit=30.0,
+        time_limit=10.0,
         solved_by=ENGINES,
     ),
     Exercise(
@@ -91,7 +91,7 @@ EXERCISES = [
             "`lessons_lib/conformance/examples/small_engine.py`.",
         ),
         points=4,
-        time_limit=30.0,
+        time_limit=10.0,
         solved_by=ENGINES,
     ),
     Exercise(

@@ -11,10 +11,11 @@ Call = tuple[str, Any, list[NewTokens]]  # method, id of the request, what a ste
 
 
 class Calls:
-    """The calls of the engine that a test used last, in order: `made`."""
+    """The calls of the engine that a test used last, in order: `made`. `has_aborted`: any of its engines."""
 
     def __init__(self) -> None:
         self.made: list[Call] = []
+        self.has_aborted = False
 
     def noted_of(self, make_engine: Callable[..., Any]) -> Callable[..., Any]:
         def making(**limits: int) -> Any:
@@ -28,6 +29,7 @@ class Calls:
     def _noted(self, name: str, method: Callable[..., Any], made: list[Call]) -> Callable[..., Any]:
         def noting(*args: Any, **named: Any) -> Any:
             self.made = made
+            self.has_aborted |= name == "abort"
             returned = method(*args, **named)
             made.append((name, args[0] if args else named.get("request_id"), returned or []))
             return returned

@@ -16,6 +16,8 @@ from lessons_lib.conformance.break_in.silent import why_silent
 from lessons_lib.conformance.contract import Params
 from lessons_lib.models.validate import BadRequest
 
+NO_ABORT = "It has aborted no request: call `engine.abort(request_id)` while the request runs, or waits."
+
 
 def test_an_abort(make_engine: Callable[..., Any]) -> None:
     """Raises if an engine gives tokens to a request after its abort.
@@ -65,9 +67,13 @@ def check_one_test(test: Test) -> None:
             outcome = _tried(test, calls.noted_of(make_engine))
             if isinstance(outcome.error, NotImplementedError):
                 raise outcome.error
+            if outcome.error is None and not calls.has_aborted:
+                idea = why_silent(test, outcome.returned) or NO_ABORT
+                raise Mistake("the test passes on every engine.", case=current_case.text, idea=idea)
             if outcome.error is not None:
-                if name == "the course's engine":
+                if name == "the course's engine" and isinstance(outcome.error, AssertionError):
                     idea = _counts_others(calls, test) or idea + _counts_earlier(calls)
+                    idea = idea if calls.has_aborted or not calls.served(slice(None)) else NO_ABORT
                 raise _failed(name, outcome, calls, idea)
     for observable, (make_wrong, idea) in WRONG.items():
         current_case.text = f"on an engine with this mistake: {observable}"
@@ -96,8 +102,8 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
         idea = "Is it your test's own error? "
         if "positional argument" in what:
             idea += "Limits are given by name: `make_engine(max_num_seqs=2)`."
-        elif "NewTokens" in what:
-            idea += "A NewTokens is an object: read its `request_id` and `token_ids`."
+    if isinstance(error, TypeError | AttributeError) and "NewTokens" in what:
+        idea = "A NewTokens is an object: read its `request_id` and `token_ids`."
     return Mistake(
         f"the test fails on {name}: {type(error).__name__}: {what}.",
         case=f"{current_case.text}{outcome.place}{calls}",
