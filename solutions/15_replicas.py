@@ -274,7 +274,7 @@ for name, fields in cases.items():
     uncut = uncut_answers[name] = answer(ids, max_tokens=LENGTH, **fields)
     longer_prompt = uncut[:CUT] + answer(ids + uncut[:CUT], max_tokens=LENGTH - CUT, **fields)
     rows.append([name, compare_answers(longer_prompt, uncut)])
-reveal("15.b", sum(verdict == "yes" for _, verdict in rows), unit="request")
+reveal("15.b", sum(verdict == "yes" for _, verdict in rows), unit="requests")
 Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]

@@ -52,12 +52,12 @@ def test_the_footer_counts_optional_exercises_apart():
 
 def test_home_counts_the_quizzes_without_loading_the_exercises():
     record = load()
-    record["quiz"]["03"] = {"1": next(iter(_right_letter(quiz_of("03")[0]))), "2": "x"}
+    record["quiz"]["02"] = {"1": next(iter(_right_letter(quiz_of("02")[0]))), "2": "x"}
     save(record)
-    questions = len(quiz_of("03"))
+    questions = len(quiz_of("02"))
     home = Home(PAGES, load())
     assert f"quiz: 1 of {questions} right, {questions - 2} open" in repr(home)
-    assert f"1 of {questions + len(quiz_of('02'))} quiz questions right" in home._repr_html_()
+    assert f"1 of {questions + len(quiz_of('03'))} quiz questions right" in home._repr_html_()
     assert "In all" not in Home(PAGES)._repr_html_()
     with pytest.raises(UnknownExercise, match="no lesson '99'"):
         quiz_of("99")

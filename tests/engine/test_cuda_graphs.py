@@ -120,7 +120,8 @@ def test_everything_is_captured_before_the_first_request(runner):
     seen = []
     warm_up(tested, lambda steps: (seen.append(step) or step for step in steps))
     assert set(tested.store.graphs) == {
-        *(GraphSize(count) for count in tested.sizes), *(GraphSize(5, count) for count in (16, 32, 40))
+        *(GraphSize(count) for count in tested.sizes), *(GraphSize(5, count) for count in (16, 32, 40)),
+        *(GraphSize(5, count, count) for count in (8, 16, 40)),
     }  # fmt: skip
     before = tested.store.num_captured
     assert before == len({size for size, _ in seen if size}) and len(seen) > before
