@@ -47,6 +47,11 @@ def cases() -> Iterator[Case]:
     yield Case(arrived(1, 0, A={"tier": 1}, B={"tier": 1}), StrictPriority())
     yield Case(arrived(0, 1, A={"tier": 1}))
     yield Case(arrived(2, 1, A={"expected_tokens": 20}, B={"expected_tokens": 20}), ShortestJobFirst())
+    yield Case(arrived(0.5, 0.2))
+    yield Case(arrived(1_700_000_001, 1_700_000_000))
+    yield Case(arrived(1, 0, A={"num_computed_tokens": 0}))
+    yield Case(arrived(1, 0, A={"is_interactive": True}))
+    yield Case(arrived(1, 1, A={"queue_place": 1}, B={"queue_place": 0}))
     draw = Random(10)
     for _ in range(40):
         more = {}
@@ -61,9 +66,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     candidates = []
     for name, arrival, more in case.candidates:
         ids = list(range(LENGTHS[name]))
-        candidates.append(
-            Sequence(name, ids, 30, arrival_time=arrival, blocks=ids, num_computed_tokens=len(ids), **more)
-        )
+        settings = {"arrival_time": arrival, "num_computed_tokens": len(ids), **more}
+        candidates.append(Sequence(name, ids, 30, blocks=ids, **settings))
 
     def itself(got: Any) -> Any:
         return Shown("a copy of a candidate") if isinstance(got, Sequence) and got not in candidates else got
@@ -113,8 +117,14 @@ or
 = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.num_tokens))
 or
 = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.arrival_time))
+or
+= return max(reversed(candidates), key=lambda one: (policy.rank(one), one.queue_place or 0))
 Only `policy.rank` decides, whatever the policy is: not the order of admission, the arrival, the tier, the length, or
 how far a candidate has come.
+= return max(reversed([one for one in candidates if one.num_computed_tokens] or candidates), key=policy.rank)
+or
+= return max(reversed(candidates), key=lambda one: (not one.is_interactive, policy.rank(one)))
+or
 = return candidates[-1]
 or
 = return candidates[0]
@@ -134,6 +144,8 @@ or
 = return max(reversed([one for one in candidates if not one.output_ids] or candidates), key=policy.rank)
 or
 = return max(reversed([one for one in candidates if one.output_ids] or candidates), key=policy.rank)
+Compare the ranks as they are: rounded, different ones become equal.
+= return max(reversed(candidates), key=lambda one: round(policy.rank(one)))
 You compare neighbors. Compare each candidate with the best victim so far.
 - return
 + victim = candidates[0]

@@ -28,6 +28,7 @@ class Case(NamedTuple):
         max_moves: None to leave it out.
         order: the order in which `choose` prefers the replicas.
         load: how many other streams each replica serves.
+        joins: whether another stream begins on A after the first chunk.
         leaves: after how many chunks the reader leaves; None to read to the end.
     """
 
@@ -39,6 +40,7 @@ class Case(NamedTuple):
     max_moves: int | None = None
     order: str = NAMES
     load: int = 0
+    joins: bool = False
     leaves: int | None = None
 
 
@@ -51,6 +53,7 @@ def cases() -> Iterator[Case]:
     yield Case([""], last="stop", request={"seed": 7, "max_tokens": 9})
     yield Case([""], five, size=2, last="length+")
     yield Case([""], load=3)
+    yield Case([""], load=3, joins=True)
     yield Case(["", "", ""], order="CBA")
     yield Case([""], five, leaves=1)
     yield Case([""], five, leaves=2, load=1)
@@ -156,6 +159,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         if is_last(got[0]):
             break
         watch(f"chunk {number}", take, look=look_between, **quiet)
+        if number == 1 and case.joins:
+            made[0].load += 1
     watch("the last chunk", take, look=look_behind, **quiet)
     if request.get("seed") is None and len(made) == 1:
 
@@ -198,6 +203,7 @@ def tell(case: Case) -> str:
     told += [f"max_moves is {case.max_moves}"] if case.max_moves is not None else []
     told += [f"`choose` prefers {', '.join(case.order[: len(case.faults)])}"] if case.order != NAMES else []
     told += [f"each serves {case.load} other streams"] if case.load else []
+    told += ["another stream begins on A after the first chunk"] if case.joins else []
     told += [f"the reader leaves after {counted(case.leaves, 'chunk')}"] if case.leaves is not None else []
     return "; ".join(told if case.faults else ["`replicas` is empty", *told[1:]]) + "."
 
@@ -217,7 +223,7 @@ def smaller(case: Case) -> Iterator[Case]:
         if len(case.faults) > 1:
             yield case._replace(faults=case.faults[:place] + case.faults[place + 1 :])
     usual = Case([])
-    for name in ("size", "last", "max_moves", "order", "load", "request"):
+    for name in ("size", "last", "max_moves", "order", "load", "joins", "request"):
         if getattr(case, name) != getattr(usual, name) and "max_tokens" not in case.request:
             yield case._replace(**{name: getattr(usual, name)})
     if len(case.answer) > 2 and "output_token_ids" not in case.request and case.leaves is None:
