@@ -39,6 +39,19 @@ def add_with_clamped_loads(x, y, out, n_elements, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def add_moved_pointers(x, y, out, n_elements, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    x += first
+    y += first
+    out += first
+    is_there = lane < tl.minimum(BLOCK, n_elements - first)
+    total = tl.load(x + lane, is_there, 0.0)
+    total += tl.load(y + lane, is_there, 0.0)
+    tl.store(out + lane, total, is_there)
+
+
+@triton.jit
 def add_in_two_stores(x, y, out, n_elements, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n_elements
@@ -180,6 +193,25 @@ def decode_by_moved_pointers(
 
 
 @triton.jit
+def decode_by_element(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    seq, head = tl.program_id(axis=0), tl.program_id(axis=1)
+    kv_head = (head - head % GROUP) // GROUP
+    q += seq * stride_seq + head * stride_q_head
+    out += seq * stride_seq + head * stride_q_head
+    query = tl.load(q + tl.arange(0, HEAD_DIM)) * 1.0
+    got = attend_blocks(
+        query.to(tl.float32), k_cache + kv_head * stride_head, v_cache + kv_head * stride_head,
+        table=block_tables + seq * stride_table, num_tokens=tl.load(context_lens + seq), scale=scale,
+        stride_block=stride_block, stride_slot=stride_slot, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE,
+    )  # fmt: skip
+    tl.store(out + tl.arange(0, HEAD_DIM), got, mask=tl.arange(0, HEAD_DIM) < HEAD_DIM)
+
+
+@triton.jit
 def decode_without_a_function(
     q, k_cache, v_cache, block_tables, context_lens, out, scale,
     stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
@@ -206,9 +238,9 @@ WRONG = {}
 
 RIGHT = {
     "07.1": [
-        *(add_by_pointers, add_one_by_one, add_with_clamped_loads, add_in_two_stores),
-        add_across_barriers,
+        *(add_by_pointers, add_one_by_one, add_with_clamped_loads, add_moved_pointers),
+        *(add_in_two_stores, add_across_barriers),
     ],
     "07.2": [attend_by_count, attend_twice_over, attend_newest_first, attend_as_a_running_mean],
-    "07.3": [decode_by_moved_pointers, decode_without_a_function],
+    "07.3": [decode_by_moved_pointers, decode_without_a_function, decode_by_element],
 }

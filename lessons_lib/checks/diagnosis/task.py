@@ -205,13 +205,13 @@ class Task:
     def _about(self, mine: Step, want: Step, case: Any) -> str:
         name, meant = first_of(mine, want), meaning(mine, want)
         raised = (f"raised {type(mine.error).__name__}", f"should raise {want.seen.get('raised')}")
+        if name == "raised" and raised[1] in self.about:
+            return str(self.about[raised[1]])  # says more than that another exception is expected
         keys = (*raised, name) if name in ("returned", "raised") else (name, raised[1])
         about = next((self.about[key] for key in keys if key in self.about), "")
         are_tensors = is_tensor(mine.seen.get(name)) and is_tensor(want.seen.get(name))
-        if about and raised[1] in self.about and name == "raised":
-            return self.about[raised[1]]
         if isinstance(about, str) or (meant and not are_tensors):
-            return meant or about
+            return meant or str(about)
         return about(mine.seen, want.seen | {"case": case}) or meant
 
     def shrunk(self, attempt: Any, case: Any, mistaken: Any = None) -> Any:
