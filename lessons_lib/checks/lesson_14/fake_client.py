@@ -1,9 +1,10 @@
 """The cases of 14.3, a client that may leave, and an engine with one request: both tell what still goes on."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.lesson_14.virtual_loop import settle
+from lessons_lib.checks.lesson_14.virtual_loop import in_vain, settle
 
 ACCEPTED, FIRST_TOKEN, BETWEEN_TOKENS = 20.0, 100.0, 20.0  # milliseconds on the virtual clock
 BATCHES = (["The"], [" old"], [" dog", " ran"])
@@ -85,7 +86,11 @@ class FakeClient:
             return "yes"
         return "no: an earlier call has ended" if self.has_received else "no: it has never been called"
 
-    async def receive(self) -> dict[str, Any]:
+    def receive(self) -> Coroutine[Any, Any, dict[str, Any]]:
+        in_vain(self, "`receive` was called again and again, and nothing else ever ran.", self.faults)
+        return self._receive()
+
+    async def _receive(self) -> dict[str, Any]:
         if self.is_receiving:
             self.faults.append("`receive` was called while another call of it was still waiting.")
             await asyncio.get_running_loop().create_future()

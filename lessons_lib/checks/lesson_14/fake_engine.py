@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from lessons_lib.checks.lesson_14.virtual_loop import Spinning, VirtualLoop
+from lessons_lib.checks.lesson_14.virtual_loop import Spinning, VirtualLoop, in_vain
 from lessons_lib.serving.mailbox import Mailbox
 
 STEP_SECONDS = 0.005  # on the virtual clock
@@ -76,9 +76,15 @@ class FakeEngine:
 
 
 class Commands(Mailbox[Command]):
-    """Notices a loop that takes from it again and again once it is closed: that never lets the event loop run."""
+    """Notices a loop that takes from it again and again once it is closed, or asks for its length: that never lets the
+    event loop run."""
 
     num_vain = 0
+
+    def __len__(self) -> int:
+        idea = "With nothing to do, wait for a command: `await commands.take()`."
+        in_vain(self, "your code asks again and again for commands, and nothing else ever runs.", idea=idea)
+        return super().__len__()
 
     async def take(self) -> list[Command]:
         self.num_vain += self.is_closed

@@ -181,6 +181,8 @@ Nothing may be dropped, however slow the reader is. A request has at most `max_t
 ~ self._items.append(item) => self._items = [*self._items, item][:100]
 Each item counts: yours keeps only the newest. A token that is lost leaves a hole in the answer.
 ~ self._items.append(item) => self._items = [item]
+An item goes in whole, even if it's a string or a list: `append` adds one item, and `+=` or `extend` adds its parts.
+~ self._items.append(item) => self._items += item
 First in, first out: the order of the tokens is the text.
 ~ self._items.append(item) => self._items.insert(0, item)
 The producer must never wait for a reader, so it has nothing to await: `def put`, not `async def put`.
@@ -188,10 +190,18 @@ The producer must never wait for a reader, so it has nothing to await: `def put`
 Take *all* that have arrived. A reader that takes one at a time falls further and further behind.
 - items, self._items = ... return items
 + return [self._items.pop(0)] if self._items else []
+Closed and empty, `take` returns `[]`: the reader's `while` ends with an empty list, not with None.
+~ return items => return items or None
 The list is what the reader wants. Return it.
 - return items
-An empty list means that nothing follows. The mailbox is open, so wait until there is an item.
+An empty list means that nothing follows. The mailbox is open, so wait until there is an item, however long.
 - while not self._items ... await self._has_news.wait()
+or
+- while not self._items ... await self._has_news.wait()
++ if not self._items and not self.is_closed:
++     self._has_news.clear()
++     try: await asyncio.wait_for(self._has_news.wait(), 5)
++     except TimeoutError: pass
 The event is still set from the first item. Clear it before you wait, and look at the items in a `while`: an event says
 that there may be news, not that there is.
 - while not self._items ... await self._has_news.wait()
@@ -277,12 +287,6 @@ or
 + self._has_news.clear()
 + try: await asyncio.wait_for(self._has_news.wait(), 0.05)
 + except TimeoutError: pass
-An empty list means that nothing follows. The mailbox is open, so wait until there is an item, however long.
-- while not self._items ... await self._has_news.wait()
-+ if not self._items and not self.is_closed:
-+     self._has_news.clear()
-+     try: await asyncio.wait_for(self._has_news.wait(), 5)
-+     except TimeoutError: pass
 Don't catch `CancelledError`: the caller wants the reader to stop.
 - await self._has_news.wait()
 + try: await self._has_news.wait()
@@ -303,16 +307,6 @@ mailbox until the reader runs again: take them after the last `await`.
 Each stream has a mailbox of its own. What the *class* has is shared by all: make the list in `__init__`.
 ~ self._items: list[T] = [] => self._items = SHARED
 ~ self._items, [] => self._items[:], SHARED; SHARED.clear()
-When the reader runs, all items are there. Don't hand over the item that woke it: take everything after the wait.
-- if not self.is_closed: ... self._has_news.set()
-+ if getattr(self, "_reader", None) and not self._reader.done(): self._reader.set_result([item])
-+ elif not self.is_closed: self._items.append(item)
-- self.is_closed = True ... self._has_news.set()
-+ self.is_closed = True
-+ if getattr(self, "_reader", None) and not self._reader.done(): self._reader.set_result([])
-- while not self._items ... await self._has_news.wait()
-+ self._reader = asyncio.get_running_loop().create_future()
-+ if not self._items and not self.is_closed: return await self._reader
 """
 
 TASK = Task(
@@ -325,6 +319,8 @@ TASK = Task(
     about={
         "raised InvalidStateError": "The future of a reader that has left is cancelled, and can't be set any more. An "
         "`asyncio.Event` doesn't care who waits for it.",
+        "raised StopAsyncIteration": "Closed and empty, `take` returns `[]`, and raises nothing.",
+        "raised TimeoutError": "An answer may take long to begin: the reader waits without a timeout.",
         "raised QueueFull": "A request has at most `max_tokens` tokens, so its mailbox needs no limit.",
         "returned": "A reader gets all items that have arrived since the last call, each once and in order. It waits "
         "only while there are none and the mailbox is open. Clear the event right before you wait, take items after "
@@ -337,6 +333,7 @@ EXERCISE = Exercise(
     title="the mailbox of a stream",
     reference=TASK.reference,
     test=TASK,
+    time_limit=1.5,
     hints=(
         "An event says that there may be news, not what it is. Items stay in the list until the reader itself takes "
         "them out, and that's the very last thing that it does.",

@@ -170,7 +170,7 @@ with a pause or without, costs an idle server as much as work.
 + ...
 or
 - arrived =
-+ if not commands and not engine.open: await asyncio.sleep(0.01); continue
++ if not commands and not engine.open: await asyncio.sleep(0.001); continue
 + ...
 `take` returns an empty list when the mailbox is closed. That isn't a reason for a turn.
 ~ if arrived or engine.open => if True
@@ -193,11 +193,6 @@ What `take` has returned is no longer in the mailbox. Give it to the next turn, 
 + if not engine.open: await commands.take()
 + arrived = await commands.take() if commands else []
 or
-- arrived = ... deliver(
-+ if not engine.open: await commands.take()
-+ arrived = await commands.take() if commands else []
-+ DELIVER
-or
 - arrived =
 + if not engine.open and not commands: await commands.take(); continue
 + ...
@@ -215,10 +210,10 @@ A turn's events are all that its requests ever hear of it. Deliver them before y
 + events = await event_loop.run_in_executor(executor, engine.turn, arrived)
 + if commands.is_closed: break
 + deliver(events)
-Deliver each turn's events once.
+Commands that arrive during a turn are for the next one: don't drop them.
 - deliver(
-+ events = await event_loop.run_in_executor(executor, engine.turn, arrived)
-+ deliver(events); deliver(events)
++ DELIVER
++ commands.clear()
 Pass the events of each turn to `deliver`.
 ~ deliver(await event_loop => (await event_loop
 Streams and futures belong to the event loop. Deliver after the `await`, in the coroutine itself.
@@ -246,7 +241,8 @@ or
 - finally:
 + except Exception: pass
 + finally:
-Don't swallow `CancelledError`: it is how the server says stop. `finally` lets it pass.
+Don't swallow `CancelledError`, which is how the server says stop, nor any other exception: `finally` lets them pass,
+unless there is a `return` in it.
 - finally:
 + except asyncio.CancelledError: pass
 + finally:
@@ -265,9 +261,6 @@ call in the cell above the exercise blocks until the thread has come back?
 - executor.shutdown(wait=True)
 + await asyncio.sleep(0)
 + ...
-or
-- executor.shutdown(wait=True)
-+ await asyncio.sleep(0.01)
 or
 - executor.shutdown(wait=True)
 + await asyncio.to_thread(executor.shutdown)
@@ -301,11 +294,6 @@ A turn is awaited, and not asked again and again whether it is done: `await` wha
 + deliver(turn.result())
 `result()` blocks the event loop, so nothing else runs during the turn: `await event_loop.run_in_executor(...)`.
 ~ await event_loop.run_in_executor(executor, engine.turn, arrived) => executor.submit(engine.turn, arrived).result()
-Wait for each turn before you start the next: `await` what `run_in_executor` returns.
-- deliver(
-+ first = event_loop.run_in_executor(executor, engine.turn, arrived)
-+ second = event_loop.run_in_executor(executor, engine.turn, [])
-+ deliver(await first); deliver(await second)
 `is_closed` of the mailbox ends the loop, not an empty list: nothing may have arrived while requests are open.
 - if arrived or engine.open:
 + if not arrived: break
@@ -322,7 +310,7 @@ TASK = Task(
         "the state of your coroutine": "It runs until the mailbox of commands is closed, a turn raises, or it is "
         "cancelled. Then it ends in this way, after its cleanup.",
         "the commands of the turns": "A turn gets all commands that have arrived since the turn before. While requests "
-        "are open, turn follows turn; without any, only commands are a reason for one.",
+        "are open, turn follows turn, without a pause; without any, only commands are a reason for one.",
         "what was delivered": "Pass the events of each turn to `deliver`, once and in order.",
         "whether `engine.close()` was called": "However the coroutine ends, close the engine, and only then.",
     },
@@ -334,6 +322,7 @@ EXERCISE = Exercise(
     title="the owner's loop",
     reference=TASK.reference,
     test=TASK,
+    time_limit=1.5,
     hints=(
         "Which `await`s are in your cleanup? A second cancellation can hit each of them. Can you wait for the thread "
         "without one? The cell above the exercise does.",

@@ -156,20 +156,24 @@ def noticing(coroutine, at_await):
             value, resume = error, coroutine.throw
 
 
+def in_vain(asked: Any, what: str, faults: list[str] | None = None, idea: str = "") -> None:
+    """Refuse code that asks an object again and again in one round of the event loop: nothing else runs meanwhile."""
+    jumping = asyncio.get_running_loop().jumping  # type: ignore[attr-defined]
+    this_round = (jumping.now, jumping.rounds, jumping.timers)
+    before, times = vars(asked).get("asked", (None, 0))
+    asked.asked = (this_round, times + 1 if this_round == before else 0)
+    if asked.asked[1] > 100:
+        if faults is not None:
+            faults.append(what)
+        raise Mistake(what, idea=idea)
+
+
 class WatchedEvent(asyncio.Event):
     """Refuses a reader that calls `wait` again and again while nothing else runs."""
 
-    last_round: object = None
-    num_vain = 0
-
     def wait(self) -> Coroutine[Any, Any, Any]:
-        jumping = asyncio.get_running_loop().jumping  # type: ignore[attr-defined]
-        this_round = (jumping.now, jumping.rounds, jumping.timers)
-        self.num_vain = self.num_vain + 1 if this_round == self.last_round else 0
-        self.last_round = this_round
-        if self.num_vain > 100:
-            what = "`take` never ends: it calls `wait` again and again, and nothing else ever runs."
-            raise Mistake(what, idea="Clear the event before you wait for it, and `await` what `wait` returns.")
+        idea = "Clear the event before you wait for it, and `await` what `wait` returns."
+        in_vain(self, "`take` never ends: it calls `wait` again and again, and nothing else ever runs.", idea=idea)
         return super().wait()
 
 
