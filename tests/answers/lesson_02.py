@@ -1,7 +1,5 @@
 """Answers to the exercises of lesson 02: other ways to be right, and slips that the checks name without a list."""
 
-from collections import deque
-
 import torch
 
 from answers import Wrong
@@ -15,14 +13,6 @@ from lessons_lib.checks.diagnosis import mistakes
 def mask_by_loops(positions, num_keys):
     rows = [[[column <= int(position) for column in range(num_keys)] for position in row] for row in positions]
     return torch.tensor(rows)[:, None]
-
-
-def mask_by_lengths(positions, num_keys):
-    mask = torch.zeros(len(positions), 1, positions.shape[1], num_keys, dtype=torch.bool)
-    for row in range(positions.shape[0]):
-        for token in range(positions.shape[1]):
-            mask[row, :, token, : positions[row, token] + 1] = True
-    return mask
 
 
 def mask_from_a_triangle(positions, num_keys):
@@ -69,54 +59,6 @@ def serve_with_a_stage_for_each(batch):
             computed[slot] += len(places)
             if computed[slot] == len(request.prompt_ids):
                 request.output_ids.append(token)
-
-
-class Loop:
-    def __init__(self, batch):
-        self.batch = batch
-
-    def run(self):
-        while self.batch.waiting or self.batch.running:
-            self.admit()
-            ready = [slot for slot in self.batch.running if self.batch.running[slot].output_ids]
-            prompts = deque(slot for slot in self.batch.running if slot not in ready)
-            if ready:
-                self.decode(ready)
-            if prompts:
-                self.chunk(prompts.popleft())
-            self.batch.running = {slot: each for slot, each in self.batch.running.items() if not each.is_done}
-
-    def admit(self):
-        free = [slot for slot in range(self.batch.num_slots) if slot not in self.batch.running]
-        while free and self.batch.waiting:
-            self.batch.running[free.pop()] = self.batch.waiting.popleft()
-
-    def decode(self, ready):
-        def row(slot):
-            request = self.batch.running.get(slot)
-            if request is None:
-                return [0], [0]
-            return request.output_ids[-1:] or [1], [request.num_computed_tokens]
-
-        tokens, positions = zip(*(row(slot) for slot in range(self.batch.num_slots)))
-        new = self.batch.forward(range(0, self.batch.num_slots), list(tokens), list(positions))
-        for slot in ready:
-            request = self.batch.running[slot]
-            request.output_ids += [new[slot]]
-            request.num_computed_tokens += 1
-
-    def chunk(self, slot):
-        request = self.batch.running[slot]
-        end = min(request.num_computed_tokens + self.batch.prefill_step, len(request.prompt_ids))
-        places = list(range(request.num_computed_tokens, end))
-        new = self.batch.forward(range(slot, slot + 1), [request.prompt_ids[places[0] : end]], [places])
-        request.num_computed_tokens = end
-        if end == len(request.prompt_ids):
-            request.output_ids += new
-
-
-def serve_by_a_class(batch):
-    Loop(batch).run()
 
 
 def serves_each_alone(batch):
@@ -248,7 +190,18 @@ WRONG = {
     "02.2": [Wrong("the oracle itself", serves_each_alone, "your code calls `model.generate`"), *slips(serve, LOOPS)],
 }
 
+RIGHT_LOOPS = """
+A dummy may go further right: what it overwrites isn't computed yet.
+~ = [request.num_computed_tokens] => = [request.num_computed_tokens + (slot not in decoding)]
+Another dict with the requests that stay.
+- for slot in [slot for slot, request
+- del batch.running[slot]
++ batch.running = {slot: each for slot, each in batch.running.items() if not each.is_done}
+Tuples are as good as lists.
+~ [chunk], [list(range(start, end))] => (tuple(chunk),), (range(start, end),)
+"""
+
 RIGHT = {
-    "02.1": [mask_by_loops, mask_by_lengths, mask_from_a_triangle],
-    "02.2": [serve_with_a_stage_for_each, serve_by_a_class],
+    "02.1": [mask_by_loops, mask_from_a_triangle],
+    "02.2": [serve_with_a_stage_for_each, *(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
 }
