@@ -466,7 +466,7 @@ for (kind, n), (throughput, _, latency) in seconds.items():
 In steps, static batching with eight rows halves the mean latency of one at a time. On the clock, little of that is
 left: a step counts as one, whatever it computes, but a pass over eight rows takes longer than one over a single row,
 and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Continuous batching
-computes empty rows, too, but far fewer, so it still gains.
+still gains, since fewer of its rows are idle. With eight slots nearly half are, so eight may not beat four.
 
 On the H200 of lesson 01, some two hundred tokens could share a pass at the price of one. There a decode step over eight
 rows takes about as long as over one, and the table in steps is close to the table in seconds.
