@@ -53,7 +53,7 @@ def cases() -> Iterator[Case]:
     for first, other in (((10, 1, 1), (10, 2, 2)), ((10, 300, 300), (10, 400, 400)), ((10, 511, 511), (10, 512, 512))):
         yield Case(2, first, other, TOGETHER)
     yield Case(2, (10, 20, 20), (14, 1, 1), BOUND)
-    yield Case(2, (10, 512, 512), (12.002, 1, 1), BOUND)
+    yield Case(2, (10, 512, 512), (12.0002, 1, 1), BOUND)
     yield Case(2, (11.5, 1, 1), (10.6, 500, 500), OVERTAKES)
     yield Case(2, (10.998, 1, 1), (10, 500, 500), OVERTAKES)
     for answers in ((200, 201), (3, 300)):
