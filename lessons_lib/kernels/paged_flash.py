@@ -179,7 +179,7 @@ def decode_kernel(
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_GROUP: tl.constexpr,
-    BLOCK_PARTS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    BLOCK_PARTS: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
     WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Attention of the sequences with one new token.
@@ -188,12 +188,12 @@ def decode_kernel(
     S is at least the splits of any sequence; programs without keys exit immediately.
 
     Args:
-        q, out: pointers to [T, Hq, D] and [T, Hq, V]; T is N unless `RAGGED`.
+        q, out: pointers to [T, Hq, D] and [T, Hq, V]: the packed batch, one sequence after another.
         k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D] and [..., V], of the dtype of q; their strides
             differ by the factor V / D.
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
-        cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
+        cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch.
         partial_out, partial_lse: pointers to float32 [N, Hq, S, V] and [N, Hq, S], contiguous: each split's attention,
             divided by its own sum, and its log-sum-exp in base 2. Used where a sequence has several splits.
         finished: pointer to int32 [N * Hkv], zeros before and after: see `merge_if_last`.
@@ -206,18 +206,15 @@ def decode_kernel(
         HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
         BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
         BLOCK_GROUP, BLOCK_PARTS: see `merge_if_last`.
-        RAGGED: True if the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
         The rest is for layers with ScoreTerms, at no cost for others. sinks, alibi_slopes: pointers to [Hq]. WINDOW:
             maximum number of keys that a query sees; CHUNKED: True if a query sees only keys since the last multiple of
             WINDOW. SOFTCAP: bound on the scores.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
+    token = tl.load(cu_seqlens_q + seq)
+    if not has_own_kernel(tl.load(cu_seqlens_q + seq + 1) - token):
+        return
     context_len = tl.load(context_lens + seq)
     first_key = 0
     if WINDOW is not None:
@@ -337,8 +334,6 @@ def prefill_kernel(
     of one sequence, with all query heads of KV head h. Row r of the tile is query head r % GROUP of token r // GROUP.
 
     Args:
-        q, out: pointers to [T, Hq, D] and [T, Hq, V]: the packed batch, one sequence after another.
-        cu_seqlens_q: pointer to int32 [N + 1].
         num_seqs: N.
         BLOCK_Q: tokens per tile. BLOCK_M: rows of the tile, a power of two, at least BLOCK_Q * GROUP and 16.
         The rest: see `decode_kernel`.
