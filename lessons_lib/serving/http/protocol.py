@@ -254,9 +254,8 @@ class SamplingFields(Fields):
 
 
 # Fields that SamplingParams has by the same name and meaning.
-ENGINE_FIELDS = SamplingFields.model_fields.keys() & {each.name for each in fields(SamplingParams)} - {
-    "structured_outputs"
-}
+ENGINE_FIELDS = SamplingFields.model_fields.keys() & {each.name for each in fields(SamplingParams)}
+ENGINE_FIELDS.remove("structured_outputs")
 
 
 def kind_of_prompt(value: Any) -> str | None:

@@ -175,11 +175,9 @@ def more_values_than(most: int, body: bytes) -> str | None:
     if num_objects > MAX_OBJECTS:
         return f"the body has {num_objects} objects; the limit is {MAX_OBJECTS}. Send fewer messages or parts."
     num_values = body.count(b",") + body.count(b"[") + num_objects + 1
-    return (
-        f"the body has {num_values} values; the limit is {most}. Send fewer in a request."
-        if num_values > most
-        else None
-    )
+    if num_values > most:
+        return f"the body has {num_values} values; the limit is {most}. Send fewer in a request."
+    return None
 
 
 def has_half_a_character(body: bytes) -> bool:
