@@ -147,7 +147,7 @@ def of_error(mine: dict[str, Any], want: dict[str, Any]) -> str:
     ideas = {
         "unhashable": "`settings` may contain lists, and a list has no hash. A key only needs `==`.",
         "Boolean value": "Tensors compare their elements, so a key can't contain them. It says where they are.",
-        "not callable": "`self.capture(step)` takes the step itself, and returns `replay` first, then `output`.",
+        "'Tensor' object is": "`self.capture(step)` takes `step` itself, and returns (`replay`, `output`).",
     }
     return next((idea for text, idea in ideas.items() if text in mine["raised"]), "")
 
