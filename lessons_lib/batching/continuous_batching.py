@@ -67,8 +67,8 @@ def serve(batch: "SlotBatch") -> None:
     """Serve all requests in `batch.waiting`, and those that are added to it meanwhile, until every answer is complete.
 
     In each step, free slots are filled from the front of `batch.waiting`; each request whose prompt is computed gets a
-    token, all of them in one forward pass; and one chunk of one prompt is computed, at most `batch.prefill_step` tokens
-    of the request that was admitted first. The chunk that ends a prompt gives the request's first token.
+    token, all of them in one forward pass; and one chunk is computed, at most `batch.prefill_step` tokens of the first
+    admitted prompt that isn't done. The chunk that ends a prompt gives the request's first token.
 
     Tokens go to `request.output_ids`. `batch.running` has the requests that have a slot, in order of admission; at the
     end it is empty.
