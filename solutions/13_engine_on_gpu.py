@@ -77,7 +77,7 @@ The whole engine is 12 times as fast as the first row. (The CPU's times vary fro
 
 ## The idea
 
-Here is the picture above, as it happens. When does the GPU wait, and for what?
+Here is the picture at the top, as it happens. When does the GPU wait, and for what?
 """
 
 # %%

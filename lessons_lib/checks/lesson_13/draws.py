@@ -95,41 +95,35 @@ def many_kinds() -> Rows:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    def draw(*rows: torch.Tensor) -> torch.Tensor:
-        got = attempt(*rows)
-        if not (isinstance(got, torch.Tensor) and got.dtype == torch.int64 and got.shape == rows[1].shape):
-            watch("`draw_on_device`", lambda: got)  # of another kind, shape or dtype, so it differs
-        return got
-
     if case.kind == SHARES:
         launches_once(attempt)  # a loop over the rows would take minutes
         rows = rows_of(case, NUM_DRAWS)
-        watch(
-            "`draw_on_device`", attempt, *rows, returns=lambda got: shares(got, case), subject="the share of each token"
-        )
+        fair = lambda got: shares(got, case)  # noqa: E731
+        watch("`draw_on_device`", attempt, *rows, returns=fair, subject="the share of each token")
     elif case.kind == GREEDY:
         logits, temperature, *others = rows_of(case, 20)
         temperature[-1] = 1.0  # one row that isn't greedy, which may get any token
         watch("`draw_on_device`", attempt, logits, temperature, *others, returns=but_the_last)
     elif case.kind == SMALL:
         rows = *rows_of(case, 1)[:2], torch.tensor([20]), torch.tensor([597_864])
-        watch("`draw_on_device`", lambda: bool((draw(*rows) == 0).any()), subject="whether it draws token 0")
+        watch("`draw_on_device`", lambda: bool((attempt(*rows) == 0).any()), subject="whether it draws token 0")
     elif case.kind == TWICE:
         rows = rows_of(case, 50)
-        same = lambda: torch.equal(draw(*rows), draw(*rows))  # noqa: E731
+        same = lambda: torch.equal(attempt(*rows), attempt(*rows))  # noqa: E731
         watch("the same call twice", same, subject="whether both return the same tokens")
     elif case.kind == SHIFTED:
         shift = int(case.changes)
         first, second = rows_of(case, 200, seed=7, start=1), rows_of(case, 200, seed=8, start=1 - shift)
-        same = lambda: torch.equal(draw(*first), draw(*second))  # noqa: E731
+        same = lambda: torch.equal(attempt(*first), attempt(*second))  # noqa: E731
         watch("two calls", same, subject="whether both return the same tokens")
     else:
         rows = many_kinds()
-        together = draw(*rows)
+        together = attempt(*rows)
         order = torch.arange(39, -1, -1)
-        turned = lambda: torch.equal(draw(*(each[order] for each in rows)), together[order])  # noqa: E731
+        turned = lambda: torch.equal(attempt(*(each[order] for each in rows)), together[order])  # noqa: E731
         watch("the same rows in another order", turned, subject="whether each gets the same token")
-        alone = lambda: [int(draw(*(each[row : row + 1] for each in rows))) for row in range(40)] == together.tolist()  # noqa: E731
+        each_row = zip(*(each.split(1) for each in rows))
+        alone = lambda: torch.equal(torch.cat([attempt(*row) for row in each_row]), together)  # noqa: E731
         watch("each row in a call of its own", alone, subject="whether each gets the same token")
 
 
@@ -138,9 +132,10 @@ def but_the_last(got: Any) -> Any:
 
 
 def shares(got: Any, case: Case) -> Any:
-    """The probabilities if the tokens are drawn as often, apart from chance; else how often they were drawn."""
-    if not (isinstance(got, torch.Tensor) and got.shape == (NUM_DRAWS,) and got.dtype == torch.int64):
-        return got if isinstance(got, torch.Tensor) else Shown(f"a {type(got).__name__}")
+    """The probabilities if the tokens are drawn as often, apart from chance; else how often they were drawn.
+
+    An answer of another kind or shape doesn't get here: it fails both GREEDY cases.
+    """
     wanted = (torch.tensor(case.logits, dtype=case.dtype).double() / case.temperature).softmax(dim=-1)
     counts, possible = got.bincount(minlength=len(wanted)).double(), wanted > 0
     is_fair = len(counts) == len(wanted) and not counts[~possible].any()
