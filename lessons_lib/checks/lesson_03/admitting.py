@@ -32,6 +32,7 @@ def cases() -> Iterator[Case]:
         (60, 160, 32, 16),
     ):
         yield prompt, limit, 0, num_free, size
+    yield 4, 160, 0, 1, 4
     for num_running in (1, 0):
         for prompt, num_free, size in ((33, 2, 16), (16, 0, 16), (30, 29, 1), (60, 14, 4), (40, 39, 1), (48, 2, 16)):
             yield prompt, 40, num_running, num_free, size
@@ -64,69 +65,27 @@ def tell(case: Case) -> str:
     )
 
 
-def facts(case: Case) -> dict[str, Any]:
-    prompt, limit, _, num_free, size = case
-    return {"prompt": prompt, "limit": limit, "free": num_free, "needed": counted(blocks_for(prompt, size), "block")}
+def about(mine: dict, want: dict) -> str:
+    prompt, limit, _, num_free, size = want["case"]
+    needs = (
+        f"The prompt needs {counted(blocks_for(prompt, size), 'block')} of {size}, and {num_free} {are(num_free)} free"
+    )
+    if not want["returned"]:
+        return f"{needs}. It must fit, whatever else you ask: round up as `blocks_for` does, and compare blocks with blocks."
+    return (
+        f"{needs}. Nothing runs, so no block will ever become free: a prompt that fits is admitted, whatever its limit is. Keep "
+        "blocks free only for requests that run."
+    )
 
 
-MISTAKES = """
-Every way through the function needs a `return`, with True or False, and no text.
-= return str(blocks_for(request.prompt_tokens, block_size) + soon <= num_free)
-or
-= return "yes" if blocks_for(request.prompt_tokens, block_size) + soon <= num_free else "no"
-or
-- return
-+ if blocks_for(request.prompt_tokens, block_size) + soon <= num_free: return True
-or
-- return
-Nothing runs, so no block will ever become free: the server stands still for good. Whatever you keep free, keep it for
-requests that run.
-= soon = 8
-or
-= soon = 2 * max(1, len(running))
-or
-= return False
-The prompt must fit, whatever else you ask: compare blocks of `block_size` with `num_free`.
-= return len(running) < 8
-or
-= return True
-or
-= return not running or blocks_for(request.prompt_tokens, block_size) + soon <= num_free
-or
-= return num_free > 0
-or
-= return num_free > 2 * len(running)
-`block_size` is an argument: it isn't always 16.
-= return request.prompt_tokens <= 16 * (num_free - soon)
-or
-= return blocks_for(request.prompt_tokens, 16) + soon <= num_free
-The prompt needs {needed}: a block that is begun is a whole block, so round up, as `blocks_for` does.
-= return request.prompt_tokens // block_size + soon <= num_free
-A prompt that needs exactly the free blocks fits. Do you compare with `<`, or keep a block free although nothing runs?
-~ <= num_free => < num_free
-or
-= soon = 1
-If nothing runs, it is enough that the prompt fits: most answers end before their limit. Do you ask for room up to the
-limit?
-~ blocks_for(request.prompt_tokens, => blocks_for(request.prompt_tokens + request.max_new_tokens,
-Compare blocks with blocks: the prompt's length counts tokens.
-= return request.prompt_tokens + soon <= num_free
-0 counts as False, and every other number as True, a negative one too. Return True or False: a comparison, such as `...
->= 0`.
-= return num_free - soon - blocks_for(request.prompt_tokens, block_size)
-Do you read `request.num_tokens`? A waiting request holds no tokens yet, so that is 0. The length of its prompt is
-`prompt_tokens`, here {prompt}.
-~ request.prompt_tokens => request.num_tokens
-or
-= return request.num_blocks + soon <= num_free
-Nothing runs, so `running` is empty: it has no first or largest element, and nothing can be divided by its length or its
-sums. Treat this case first: then a prompt that fits is admitted.
-= return (num_free - blocks_for(request.prompt_tokens, block_size)) / len(running) >= 2
-or
-= return max(each.num_blocks for each in running) + blocks_for(request.prompt_tokens, block_size) <= num_free
-It is the other way around: admit if the prompt's blocks and those that you keep are at most the free ones.
-~ <= num_free => > num_free
-"""
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+EMPTY = (
+    "Nothing runs, so `running` is empty: it has no first or largest element, and nothing can be divided by its length or its "
+    "sums. Treat this case first: then a prompt that fits is admitted."
+)
 
 TASK = Task(
     reference="lessons_lib.kv_cache.block_serving:may_admit",
@@ -134,13 +93,26 @@ TASK = Task(
     run=run,
     tell=tell,
     clear=0.8,
-    known=mistakes(MISTAKES),
-    facts=facts,
+    known=mistakes("""
+        0 counts as False, and every other number as True, a negative one too. Return True or False: a comparison, such
+        as `... >= 0`.
+        = return num_free - soon - blocks_for(request.prompt_tokens, block_size)
+        Do you read `request.num_tokens`? A waiting request holds no tokens yet, so that is 0. The length of its prompt
+        is `prompt_tokens`.
+        ~ request.prompt_tokens => request.num_tokens
+        or
+        = return request.num_blocks + soon <= num_free
+        `block_size` is an argument: it isn't always 16.
+        = return request.prompt_tokens <= 16 * (num_free - soon)
+        or
+        = return blocks_for(request.prompt_tokens, 16) + soon <= num_free
+        """),
     about={
+        **dict.fromkeys(("raised ZeroDivisionError", "raised ValueError", "raised IndexError"), EMPTY),
         "raised AttributeError": "A request has `prompt_tokens` and `max_new_tokens`, and one that runs also "
         "`num_tokens` and `num_blocks`.",
         "raised NameError": "Use the four arguments, and `blocks_for`: the rule sees nothing else.",
-        "returned": "The prompt must fit in the free blocks; and if nothing runs, that is enough.",
+        "returned": about,
     },
     probes=(lambda attempt: check_cost(attempt),),
 )

@@ -5,9 +5,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.probes import instructions
 from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.diagnosis.watching import is_tensor
 from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[list[int], int, int, int]  # blocks, block size, start, end
@@ -67,181 +68,52 @@ def tell(case: Case) -> str:
     return f"`slot_mapping({blocks}, {size}, {start}, {end})`; {positions}, and `end` is excluded."
 
 
-def facts(case: Case) -> dict[str, Any]:
-    blocks, size, start, _ = case
-    return {"slots": len(blocks) * size, "start": start, "aligned": start - start % size, "entry": start // size}
+def about(mine: dict, want: dict) -> str:
+    blocks, size, start, end = want["case"]
+    got, right = mine["returned"], want["returned"]
+    if isinstance(got, Shown):
+        return "Make one tensor of the positions, and index the table with it: one look-up for all, without a loop or list."
+    if not is_tensor(got) or got.dtype != right.dtype or got.dim() != 1:
+        return ""
+    if len(got) != len(right):
+        return f"One slot for each of the positions `start` to `end - 1`: {end - start} of them. `end` is excluded."
+    position = start + (got != right).nonzero()[0].item()
+    entry, offset = divmod(position, size)
+    slot = blocks[entry] * size + offset
+    if size != 16 and got[position - start] == blocks[position // 16 % len(blocks)] * 16 + position % 16:
+        return "That is right for blocks of 16. Use `block_size`."
+    rounded = " Compute in int64: smaller integers overflow, and floats round." if max(slot, position) >= 2**15 else ""
+    return (
+        f"Position {position} is in entry {position} // {size} = {entry} of the table, which is block {blocks[entry]}, at offset "
+        f"{position} % {size} = {offset}: its slot is {blocks[entry]} × {size} + {offset} = {slot}.{rounded}"
+    )
 
 
-def without_the_last_entry(blocks: list[int], block_size: int, start: int, end: int) -> Any:
-    import torch
+def about_refusal(mine: dict, want: dict) -> str:
+    blocks, size, start, end = want["case"]
+    if start == end:
+        return "An empty range needs no slot: the result is an empty tensor, wherever it is."
+    if end == len(blocks) * size:
+        return f"`end` is excluded, so it may be {end}, the number of slots. `//` gives the index in the table, `%` the offset."
+    return "These positions have slots. `//` gives the index of the block in the table, `%` the offset in the block."
 
-    table = torch.tensor(blocks[start // block_size : end // block_size], dtype=torch.int64)
-    all_slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
-    return all_slots[start % block_size :][: end - start]
-
-
-def from_the_start_of_the_block(blocks: list[int], block_size: int, start: int, end: int) -> Any:
-    import torch
-
-    table = torch.tensor(blocks, dtype=torch.int64)[start // block_size :]
-    return (table[:, None] * block_size + torch.arange(block_size)).flatten()[: end - start]
-
-
-MISTAKES = """
-Raise IndexError unless 0 ≤ `start` ≤ `end` ≤ {slots}, before you compute anything: a negative index silently counts
-from the end of the table, and a slice drops what isn't there.
-~ if not 0 <= start => if False and not 0 <= start
-or
-- if not 0 <= ... raise IndexError
-or
-~ 0 <= start <= end => start <= end
-or
-- if not 0 <= ... raise IndexError
-+ return (torch.tensor(blocks, dtype=torch.int64)[:, None] * block_size + torch.arange(block_size)).flatten()[start:end]
-or
-- if not 0 <= ... raise IndexError
-+ end = min(end, len(blocks) * block_size)
-An `end` below `start` is refused, too: raise IndexError.
-~ start <= end <= => start and end <=
-or
-- if not 0 <= ... raise IndexError
-+ if start < 0 or end > len(blocks) * block_size: raise IndexError
-+ end = max(start, end)
-An empty range needs no slot, so `start` may be `end`: don't refuse it.
-~ start <= end => start < end
-`end` is excluded, so it may be {slots}, the number of slots.
-~ end <= len => end < len
-or
-~ start <= end <= len(blocks) * block_size => start <= end < max(1, len(blocks) * block_size)
-`end` counts positions, and `len(blocks)` blocks: compare it with `len(blocks) * block_size`.
-~ <= len(blocks) * block_size => <= len(blocks)
-Those are the positions. Look up each block in the table: position // block size is the *index in the table*.
-= return positions
-A block id is not a slot: each block before it has `block_size` slots. Multiply.
-= return table[positions // block_size] + positions % block_size
-That is the first slot of each block. Add the offset in the block, position % block size.
-= return table[positions // block_size] * block_size
-The offset starts at 0 again in every block: it is position % block size.
-= return table[positions // block_size] * block_size + positions
-The offset follows from the position in the sequence: position % block size, not (position - `start`) % block size.
-= return table[positions // block_size] * block_size + (positions - start) % block_size
-`//` and `%` are swapped: `//` gives the index of the block in the table, `%` the offset in the block.
-= return table[positions % block_size] * block_size + positions // block_size
-You start at the table's first block. Position {start} may be in a later one.
-= return table[(positions - start) // block_size] * block_size + (positions - start) % block_size
-or
-- positions = torch.arange
-+ positions = torch.arange(end - start)
-`end` is a position, not how many there are.
-= positions = torch.arange(start, start + end)
-A list can't be indexed with a tensor: make a tensor of `blocks` first.
-~ table[positions // block_size] => blocks[positions // block_size]
-You take the block of `start` for all positions: look up the block of each.
-= return blocks[start // block_size] * block_size + positions % block_size
-Yours are neighbors, one after the other. The next block of the table may be anywhere: look up the block of every
-position.
-= return (table[start // block_size] * block_size - start + start % block_size if start < end else 0) + positions
-Those are the block ids. Which slot in the block? Block id × block size + offset.
-= return table[positions // block_size]
-That is right for blocks of 16. Use `block_size`.
-= return table[positions // block_size] * 16 + positions % 16
-or
-= return table[positions // 16] * 16 + positions % 16
-Yours are in another order. The order in the table is the order of the request's tokens: don't sort or reverse it.
-= table = torch.tensor(blocks[::-1], dtype=torch.int64)
-or
-= return table.sort().values[positions // block_size] * block_size + positions % block_size
-You take one block after the other, position by position. A block holds `block_size` positions in a row.
-= return (table[None] * block_size + torch.arange(block_size)[:, None]).flatten()[start:end]
-or
-= return table[positions % max(1, len(blocks))] * block_size + positions % block_size
-Is there a list or a loop over the positions? Make one tensor of the positions, and index the table with it: one look-up
-for all positions.
-- return
-+ slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
-+ return torch.tensor(slots, dtype=torch.int64)
-or
-- return
-+ slots = [block * block_size + offset for block in list(blocks) for offset in range(block_size)]
-+ return torch.tensor(slots[start:end], dtype=torch.int64)
-or
-- return
-+ slots = torch.empty_like(positions)
-+ for i, p in enumerate(range(start, end)): slots[i] = table[p // block_size] * block_size + p % block_size
-+ return slots
-Slots are integers, int64. `/` gives floats, `//` integers; a tensor made from an empty list has a float dtype, too.
-= return (table[positions // block_size] * block_size + positions % block_size).float()
-or
-= return table[positions // block_size] * block_size + positions.float() % block_size
-An index must be an integer: `/` gives floats, `//` integers.
-= return table[positions / block_size] * block_size + positions % block_size
-A tensor made from an empty list has a float dtype, unless you pass `dtype=torch.int64`.
-~ torch.tensor(blocks, dtype=torch.int64) => torch.tensor(blocks)
-Slots are int64, and so is all that they are computed from: smaller integers overflow, and floats round.
-= return (table[positions // block_size] * block_size + positions % block_size).short()
-or
-= return (table[positions // block_size] * block_size + positions % block_size).int()
-or
-- positions = torch.arange
-- table =
-+ positions = torch.arange(start, end).int()
-+ table = torch.tensor(blocks).int()
-or
-- return
-+ positions = positions.short()
-+ return table[(positions // block_size).long()] * block_size + positions % block_size
-or
-= return (table.float()[positions // block_size] * block_size + positions % block_size).long()
-The shape is [end - start], one slot per position.
-= return (table[positions // block_size] * block_size + positions % block_size)[:, None]
-The slots are used to index the cache, so they must be a tensor.
-= return (table[positions // block_size] * block_size + positions % block_size).tolist()
-`end` is excluded, as in `range(start, end)`.
-- positions = torch.arange
-+ positions, blocks = torch.arange(start, end + 1), [*blocks, 0]
-or
-= positions = torch.arange(start, end + 1)
-Return only the slots of positions `start` to `end - 1`.
-= positions = torch.arange(len(blocks) * block_size)
-or
-= positions = torch.arange(start, len(blocks) * block_size)
-or
-= positions = torch.arange(end)
-The range may be empty, and the result is an empty tensor. There may be no block at `start`, and `min` and `max` need
-at least one element.
-- return
-+ blocks[start // block_size]
-+ ...
-or
-- return
-+ torch.arange(start, end).min()
-+ ...
-"""
 
 TASK = Task(
     reference="lessons_lib.kv_cache.cache_slots:slot_mapping",
     cases=cases,
     run=run,
     tell=tell,
-    known=[
-        *mistakes(MISTAKES),
-        Known(
-            "All these positions are in the same entry of the table, or end in the middle of one. Do you take the "
-            "entries `start // block_size` to `end // block_size`, without the last one?",
-            answer=without_the_last_entry,
-        ),
-        Known(
-            "You start at a block's first slot. Position {start} may be in the middle of a block.",
-            answer=from_the_start_of_the_block,
-        ),
-    ],
-    facts=facts,
+    known=mistakes("""
+        `//` and `%` are swapped: `//` gives the index of the block in the table, `%` the offset in the block.
+        = return table[positions % block_size] * block_size + positions // block_size
+        """),
     refusals=("IndexError",),
     about={
-        "raised IndexError": "These positions have slots. `//` gives the index of the block in the table, `%` the "
-        "offset in the block.",
-        "should raise IndexError": "Test `start` and `end` before you compute anything.",
-        "returned": "position // block size is the index in the table, position % block size the offset in the block.",
+        "raised IndexError": about_refusal,
+        "raised TypeError": "A list can't be indexed with a tensor: make a tensor of `blocks` first.",
+        "should raise IndexError": "Test `start` and `end` before you compute anything: a negative index counts from the end "
+        "of the table, and a slice drops what isn't there. The table has `len(blocks) * block_size` slots.",
+        "returned": about,
     },
 )
 

@@ -101,138 +101,46 @@ def cases() -> Iterator[tuple[int, list[Op]] | str]:
             yield f"{call} with {MANY:,} {blocks} blocks instead of 20"
 
 
-MISTAKES = """
-Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free longest is allocated
-first.
-~ self.free_queue.popleft() => self.free_queue.pop()
-The caller needs the block ids for its block table: return them.
-- return blocks
-A list is expected, even for one block: `[0]`, not `0`.
-~ return blocks => return blocks[0] if count == 1 else blocks
-A set has no order, and the order of the blocks is the order of the request's tokens.
-~ return blocks => return set(blocks)
-The blocks are right, but a block table joins such lists with `+`, which takes only another list.
-~ return blocks => return tuple(blocks)
-or
-~ return blocks => return deque(blocks)
-These are the right blocks in another order: return them as they leave the queue, the first one first.
-~ return blocks => return sorted(blocks)
-or
-~ return blocks => return blocks[::-1]
-`add` puts the list itself into the set, as one element; `update` adds its elements.
-~ used.update(blocks) => used.add(blocks)
-`used` contains exactly the blocks that are allocated now: `allocate` adds them.
-- self.used.update(blocks)
-or
-- self.used.update(blocks)
-+ self.used = set(blocks)
-A block is either in `free_queue` or in `used`, never in both: take it out of the queue.
-~ [self.free_queue.popleft() for _ in range(count)] => list(self.free_queue)[:count]
-The last free block can be allocated, too: refuse only if *more* blocks are asked for than are free.
-~ if count > len(self.free_queue) => if count >= len(self.free_queue)
-All or none: a request can do nothing with only some of its blocks. Refuse if there are too few.
-- if count > len(self.free_queue)
-+ count = min(count, len(self.free_queue))
-+ ...
-That is the exception of an empty queue. Compare `count` with `len(self.free_queue)` first, and raise OutOfBlocks.
-~ if count > len(self.free_queue) => if False
-Too few free blocks have an exception of their own: raise OutOfBlocks.
-~ raise OutOfBlocks => raise ValueError
-If too few blocks are free, raise OutOfBlocks: nothing that is returned can say it.
-~ raise OutOfBlocks => return str
-All or none: you take blocks before you refuse. Compare `count` with `len(self.free_queue)` before you take any.
-- if count > len(self.free_queue)
-+ if count > len(self.free_queue):
-+     while self.free_queue: self.used.add(self.free_queue.popleft())
-+ ...
-Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with
-ValueError.
-~ if count < 0 => if False
-or
-~ raise ValueError(f"can't allocate => return list(f"can't allocate
-or
-- if count < 0
-+ count = max(count, 0)
-+ ...
-`allocate(0)` is allowed, and returns an empty list: refuse only negative counts.
-~ if count < 0 => if count <= 0
-A negative count is a mistake of the caller: raise ValueError, not OutOfBlocks.
-~ raise ValueError(f"can't allocate => raise OutOfBlocks(f"can't allocate
-Each block costs a copy of the queue. `popleft()` takes the first block without looking at the rest: don't copy or
-slice.
-- blocks = [
-+ blocks = list(self.free_queue)[:count]
-+ self.free_queue = deque(list(self.free_queue)[count:])
-`len(self.free_queue)` is the number of free blocks: don't go over the ids of all blocks to count them.
-- if count > len(self.free_queue)
-+ if count > sum(block not in self.used for block in range(self.num_blocks)):
-The blocks are listed in the order of the request's tokens. Put them back last to first, `reversed(blocks)`, so that the
-request's tail is reallocated before its beginning.
-~ reversed(blocks) => blocks
-You put them at the front of the queue. They go to the end, behind blocks that have been free longer.
-~ self.free_queue.extend(reversed(blocks)) => self.free_queue.extendleft(blocks)
-Don't sort the queue: freed blocks go to the end, and of these the last one listed goes first.
-- self.free_queue.extend
-+ self.free_queue = deque(sorted([*self.free_queue, *blocks]))
-`blocks` is in the order of the request's tokens, whatever the ids: reverse that order, `reversed(blocks)`, and don't
-sort.
-~ reversed(blocks) => sorted(blocks, reverse=True)
-The caller still uses the list that it passed in. `reversed(blocks)` leaves it as it is; `blocks.reverse()` doesn't.
-- self.free_queue.extend
-+ if isinstance(blocks, list): blocks.reverse()
-+ self.free_queue.extend(blocks)
-`append` puts the list itself into the queue, as one element; `extend` adds its elements.
-~ self.free_queue.extend(reversed(blocks)) => self.free_queue.append(list(reversed(blocks)))
-`used` contains exactly the blocks that are allocated now: `free` removes them.
-- self.used.difference_update(blocks)
-A block is either in `free_queue` or in `used`, never in neither: put it back into the queue.
-- self.free_queue.extend
-It is free already, or belongs to another pool: two requests would get the same block, and each would overwrite the
-other's keys. Refuse a block that isn't in `used`.
-~ if block not in self.used => if False
-A block that is listed twice would be in the queue twice. Both times it is still in `used`, so also check that the
-blocks differ: `len(set(blocks)) == len(blocks)`.
-~ if len(set(blocks)) < len(blocks) => if False
-`free` refuses with ValueError, whatever a container raises: test before you remove anything.
-- for block in blocks
-+ if not set(blocks) <= self.used: raise KeyError
-+ ...
-or
-- for block in blocks
-+ for block in reversed(blocks):
-+     self.used.remove(block)
-+     self.free_queue.append(block)
-+ return
-+ ...
-You free some blocks before you refuse one: check all of them first, and change something only after that.
-- for block in blocks
-+ for block in blocks:
-+     if block in self.used:
-+         self.used.remove(block)
-+     else: raise ValueError
-+ self.free_queue.extend(reversed(blocks))
-+ return
-+ ...
-A block of another pool, or of none, isn't in this pool's queue either. Check whether it is in `used`.
-~ if block not in self.used => if block in set(self.free_queue)
-To see whether a block is allocated, look in `used`: a set finds it without a search, and a search goes over the whole
-queue.
-- for block in blocks
-+ if any(block in self.free_queue for block in blocks): raise ValueError
-+ ...
-Don't build another queue: `extend` adds at the end of the existing one.
-- self.free_queue.extend
-+ self.free_queue = deque([*self.free_queue, *reversed(blocks)])
-Don't make a list, a copy, or another set of `used`: `in` finds a block without a search, and `update` and
-`difference_update` change the set that is there.
-~ if block not in self.used => if block not in list(self.used)
-or
-- self.used.difference_update(blocks)
-+ self.used = self.used - set(blocks)
-Keep the two containers from the given `__init__`: `free_queue` and `used`.
-- self.free_queue = deque(range(self.num_blocks))
-+ self.free = deque(range(self.num_blocks))
-"""
+def about_result(mine: dict, want: dict) -> str:
+    if isinstance(want["case"], str):
+        method = want["case"].split("`")[1]
+        return ALLOCATE if "allocate" in method else FREE
+    return "Take the blocks from the front, `popleft()`, and return a list of them in the order in which they leave the queue."
+
+
+def about_used(mine: dict, want: dict) -> str:
+    if "raised" in want:
+        return ALL_OR_NONE
+    return (
+        "`used` contains exactly the blocks that are allocated now: `allocate` adds them with `update` (`add` would add the "
+        "list itself), and `free` removes them."
+    )
+
+
+def about_queue(mine: dict, want: dict) -> str:
+    got, right = mine["pool.free_queue"], want["pool.free_queue"]
+    if "raised" in want:
+        return ALL_OR_NONE
+    if len(got) == len(right) and set(map(str, got)) == set(map(str, right)):
+        return (
+            "Freed blocks go to the end of the queue, behind those that have been free longer, and the last one listed goes first: "
+            "`extend(reversed(blocks))`. Don't sort: the order is that of the request's tokens."
+        )
+    return (
+        "A block is either in `free_queue` or in `used`: `allocate` takes it out of the queue, and `free` puts it back "
+        "with `extend` (`append` would add the list itself)."
+    )
+
+
+ALL_OR_NONE = "All or none: a refused call changes nothing. Check everything before you change anything."
+ALLOCATE = (
+    "`popleft()` takes the first block without looking at the rest, and `len(self.free_queue)` counts without going over it: "
+    "don't copy, slice or search."
+)
+FREE = (
+    "`in self.used` finds a block without a search, and `extend`, `update` and `difference_update` change what is there: don't "
+    "search the queue, and don't make another queue, list or set of it."
+)
 
 TASK = Task(
     reference="lessons_lib.kv_cache.block_pool:BlockPool",
@@ -241,15 +149,31 @@ TASK = Task(
     tell=tell,
     smaller=smaller,
     refusals=("OutOfBlocks", "ValueError"),
-    known=mistakes(MISTAKES),
+    known=mistakes("""
+        A block that is listed twice would be in the queue twice. Both times it is still in `used`, so also check that
+        the blocks differ: `len(set(blocks)) == len(blocks)`.
+        ~ if len(set(blocks)) < len(blocks) => if False
+        A block of another pool, or of none, isn't in this pool's queue either. Check whether it is in `used`.
+        ~ if block not in self.used => if block in set(self.free_queue)
+        Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with
+        ValueError.
+        ~ if count < 0 => if False
+        or
+        - if count < 0
+        + count = max(count, 0)
+        + ...
+        """),
     about={
-        "raised OutOfBlocks": "Refuse only if `count` exceeds the number of free blocks.",
-        "raised ValueError": "`allocate` refuses a negative count, and `free` a block that is free or listed "
+        "raised OutOfBlocks": "Refuse only if *more* blocks are asked for than are free: the last one can be allocated, too.",
+        "raised ValueError": "`allocate` refuses a negative count, not 0, and `free` a block that isn't in `used` or is listed "
         "twice; nothing else.",
-        "should raise OutOfBlocks": "All or none: compare `count` with `len(self.free_queue)` before you take any.",
-        "should raise ValueError": "Two requests would get the same block, and each would overwrite the other's keys.",
-        "pool.used": "`used` contains exactly the blocks that are allocated now. A refused call changes nothing.",
-        "pool.free_queue": "Freed blocks go to the end, the last one listed first. A refused call changes nothing.",
+        "should raise OutOfBlocks": "All or none: if `count` is more than `len(self.free_queue)`, raise OutOfBlocks, before "
+        "you take any.",
+        "should raise ValueError": "Refuse with ValueError, before you change anything: a negative `count`, and a block that "
+        "isn't in `used`. Two requests would get the same block, and each would overwrite the other's keys.",
+        "pool.used": about_used,
+        "pool.free_queue": about_queue,
+        "returned": about_result,
     },
 )
 

@@ -1,7 +1,7 @@
 """03.3, `step_in_blocks`: which requests leave, grow, give up their blocks, and are admitted."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,6 +16,9 @@ from lessons_lib.kv_cache.block_table import BlockTable
 # Blocks, their size, the running requests and the waiting ones, and how many steps. "A 3+9 5" is a request A with a
 # prompt of 3, an answer of 9, and 5 tokens stored; a waiting one has none.
 Case = tuple[int, int, str, str, int]
+
+
+IDS = "XABCDEFGHIJ"
 
 
 class Scene:
@@ -113,204 +116,67 @@ def smaller(case: Case) -> Iterator[Case]:
             yield (num_blocks, size, fewer, waiting, steps) if place == 2 else (num_blocks, size, running, fewer, steps)
 
 
-MISTAKES = """
-Every finished request leaves, wherever it is in `running`. Does your loop stop early? Or does it remove requests from
-the list that it goes over, and so skip the one after each? Go over a copy.
-- for request in [ ... running.remove(request)
-+ for request in running:
-+     if request.finished:
-+         request.table.release()
-+         running.remove(request)
-or
-- for request in [ ... running.remove(request)
-+ while running and running[0].finished: running.pop(0).table.release()
-or
-~ if request.finished] => if request.finished][:1]
-A finished request returns its blocks: call `release()` of its table.
-- for request in [ ... running.remove(request)
-+ running[:] = [request for request in running if not request.finished]
-Change the two lists in place. `running = [...]` makes another list, and the caller's stays as it was: so does what you
-return.
-- for request in [ ... running.remove(request)
-+ done, running = [each for each in running if each.finished], [each for each in running if not each.finished]
-+ for request in done: request.table.release()
-or
-- for request in [ ... running.append(request)
-Did you ask `request.finished` after the release? It counts the tokens in the table, so it is False then.
-- for request in [ ... running.remove(request)
-+ for request in running:
-+     if request.finished: request.table.release()
-+ running[:] = [each for each in running if not each.finished]
-Finished requests leave first, before the others grow and new ones are admitted.
-- for request in [ ... running.remove(request)
-+ pass
-- while waiting and ... running.append(request)
-+ ...
-+ for request in [request for request in running if request.finished]:
-+     request.table.release()
-+     running.remove(request)
-or
-- while waiting and
-+ for request in [request for request in running if request.finished]:
-+     request.table.release()
-+     running.remove(request)
-+ ...
-- for request in [ ... running.remove(request)
-+ for each in (): pass
-Finished requests leave at the beginning of a step. One that gets its last token in this step leaves in the next one.
-- while waiting and
-+ for request in [request for request in running if request.finished]:
-+     request.table.release()
-+     running.remove(request)
-+ ...
-No request ever leaves: a finished one returns its blocks and is removed from `running`.
-- for request in [ ... running.remove(request)
-+ pass
-In the step that admits it, a request stores only its prompt. Let the running requests grow before you admit any.
-- while waiting and ... running.append(request)
-+ pass
-- grown = 0
-+ while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) <= len(pool.free_queue):
-+     running.append(waiting.popleft())
-+     running[-1].table.append(running[-1].prompt_tokens)
-+ ...
-In the step that admits it, a request stores its prompt, and not one token more. It grows from the next step on.
-~ append(request.prompt_tokens) => append(request.prompt_tokens + 1)
-Each request that is still running appends one token to its table, and no more: `request.table.append()`.
-- running[grown].table.append()
-+ pass
-or
-~ running[grown].table.append() => running[grown].table.append(2)
-Your step lets OutOfBlocks through. If a running request finds no free block, the one that was admitted last returns its
-blocks; then try again.
-- try: ... waiting.appendleft(last)
-+ running[grown].table.append()
-+ grown += 1
-Another request returned its blocks. The one admitted *last* does, `running[-1]`, whichever needs one or has the most.
-- last = running.pop()
-+ last, grown = running.pop(0), max(grown - 1, 0)
-or
-~ running.pop() => running.pop(0)
-or
-~ running.pop() => running.pop(grown)
-or
-- last = running.pop()
-+ last = running.pop(max(range(len(running)), key=lambda place: running[place].table.num_tokens))
-The request admitted last may be the one that needs a block. Then it gives up its own: no other request does.
-- last = running.pop()
-+ last = running.pop(-2 if grown == len(running) - 1 > 0 else -1)
-+ grown = min(grown, len(running) - 1)
-No block is free, but a running request needs one: the request admitted last returns its blocks. Yours just stalls.
-- last = running.pop() ... waiting.appendleft(last)
-+ grown += 1
-A request that gives up its blocks arrived before those that wait, so it goes back to the front: `appendleft`.
-~ waiting.appendleft(last) => waiting.append(last)
-The request admitted last returns *all* its blocks, goes to the front of the queue, and starts over: `release()` its
-table.
-- last.table.release()
-It got a token although it had given up its blocks and waits: only requests in `running` grow.
-- grown = 0 ... waiting.appendleft(last)
-+ for request in list(running):
-+     while True:
-+         try: request.table.append()
-+         except OutOfBlocks:
-+             last = running.pop()
-+             last.table.release()
-+             waiting.appendleft(last)
-+         else: break
-A block is free now for the request that needs it: try again at once, after each request that gives up its own.
-~ waiting.appendleft(last) => waiting.appendleft(last); grown += 1
-or
-- grown = 0 ... waiting.appendleft(last)
-+ for request in list(running):
-+     if request in running:
-+         try: request.table.append()
-+         except OutOfBlocks:
-+             last = running.pop()
-+             last.table.release()
-+             waiting.appendleft(last)
-The request that gave up its blocks is in neither `running` nor `waiting`: put it back into the queue, at the front.
-- waiting.appendleft(last)
-The others grow in the same step: don't stop once a request has given up its blocks.
-~ waiting.appendleft(last) => waiting.appendleft(last); grown < len(running) and running[grown].table.append(); break
-`pool.free` alone leaves the table as it was: `release()` empties it, its tokens too.
-~ request.table.release() => pool.free(request.table.blocks)
-or
-~ last.table.release() => pool.free(last.table.blocks)
-or
-~ last.table.release() => pool.free(last.table.blocks); last.table.blocks = []
-Of several that give up their blocks, the one admitted last gives up first, and the one admitted first is at the very
-front of the queue: put each there as it gives up.
-~ grown = 0 => grown, back = 0, 0
-~ waiting.appendleft(last) => waiting.insert(back, last); back += 1
-Running requests grow in order of admission: the first one takes its block first.
-~ running[grown].table => running[len(running) - 1 - grown].table
-A request with room in its last block needs no free one and keeps its blocks. It gives them up only after an `append`
-has raised OutOfBlocks.
-- running[grown].table.append()
-+ if not pool.free_queue: raise OutOfBlocks
-+ ...
-While the prompt of the first waiting request fits in the free blocks, admit that request: yours stops too early, or
-admits none.
-~ while waiting and => while False and
-A request that has just lost its blocks has no special rule: if its prompt fits, it is admitted again in the same step.
-~ grown = 0 => grown, before = 0, len(waiting)
-~ while waiting and => while len(waiting) <= before and waiting and
-or
-~ grown = 0 => grown, back = 0, []
-~ waiting.appendleft(last) => back.insert(0, last)
-- while waiting and ... running.append(request)
-+ ...
-+ waiting.extendleft(back[::-1])
-The queue may be empty: ask `waiting` first, before you look at `waiting[0]`.
-~ while waiting and => while
-`finished` is a property: read it without parentheses.
-~ if request.finished] => if request.finished()]
-To admit a request, append its whole prompt to its table.
-- request.table.append(request.prompt_tokens)
-or
-~ append(request.prompt_tokens) => append()
-Admit as many as fit, not only one per step.
-~ while waiting and => if waiting and
-Admit in the order of the queue, and put each new request at the end of `running`.
-~ running.append(request) => running.insert(0, request)
-Take the first one of the queue: `popleft()`.
-~ waiting.popleft() => waiting.pop()
-A prompt that needs exactly the free blocks fits: `<=`.
-~ <= len(pool.free_queue) => < len(pool.free_queue)
-Before you append a prompt, compare the blocks that it needs, `blocks_for(...)`, with the free ones,
-`len(pool.free_queue)`.
-~ <= len(pool.free_queue) => <= pool.num_blocks
-Compare blocks with blocks: `blocks_for(...)` with the free ones. A prompt's length counts tokens.
-~ blocks_for(waiting[0].prompt_tokens, pool.block_size) <= => waiting[0].prompt_tokens <=
-or
-~ <= len(pool.free_queue) => <= len(pool.free_queue) * pool.block_size
-A later one would fit. But requests are admitted first come, first served: stop at the first that doesn't fit.
-- while waiting and ... running.append(request)
-+ for request in list(waiting):
-+     if blocks_for(request.prompt_tokens, pool.block_size) <= len(pool.free_queue):
-+         waiting.remove(request)
-+         request.table.append(request.prompt_tokens)
-+         running.append(request)
-Only the prompt has to fit. The length of the answer isn't known yet, so keep no room for it, nor for running requests.
-~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].tokens_in_the_end,
-or
-~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].prompt_tokens + waiting[0].answer_tokens,
-or
-~ blocks_for(waiting[0].prompt_tokens, => blocks_for(waiting[0].prompt_tokens + 1,
-or
-~ <= len(pool.free_queue) => <= len(pool.free_queue) - len(running)
-Its table holds its prompt, but it isn't in the caller's list: append an admitted request to `running`.
-- running.append(request)
-An admitted request is listed twice: take it out of the queue, with `popleft()`.
-~ waiting.popleft() => waiting[0]
-Take a request out of the queue only when you admit it: one that doesn't fit stays at the front.
-- while waiting and
-+ while waiting:
-- request = waiting.popleft()
-+ request = waiting.popleft()
-+ if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): continue
-"""
+class Noting(deque):
+    """A queue that notes which requests come back to its front."""
+
+    def appendleft(self, request: CachedRequest) -> None:
+        self.back = [*getattr(self, "back", ()), request.id]
+        super().appendleft(request)
+
+
+def about(name: str) -> Callable[[dict, dict], str]:
+    """What should have happened to the request in which the lists, or its tokens, differ first."""
+
+    def sentence(mine: dict, want: dict) -> str:
+        scene, got, right = Scene(want["case"]), mine[name], want[name]
+        finished = [each.id for each in scene.running if each.finished]
+        queued, ran = [each.id for each in scene.waiting], [each.id for each in scene.running]
+        scene.waiting = Noting(scene.waiting)
+        step_in_blocks(scene.waiting, scene.running, scene.pool)
+        back = getattr(scene.waiting, "back", [])
+        if not name.endswith("ing"):  # of one request
+            id, is_running = name.split(" ")[-1], name.split(" ")[-1] in want["running"]
+        elif not isinstance(got, list) or sorted(got) == sorted(right):
+            return ORDER_OF[name]
+        else:
+            id = next((id for id in got if id not in right or got.count(id) > 1), None) or min(set(right) - set(got))
+            is_running = id in want["running"]
+        if id in finished:
+            return f"{id} has all its tokens, so it leaves before anything else: release its table, and take it out of `running`. {COPY}"
+        if id in back and is_running:
+            return (
+                f"{id} gives up its blocks, and then its prompt fits in the free ones: with no special rule, it is "
+                "admitted again in the same step."
+            )
+        if id in back:
+            return (
+                f"A running request finds no free block, and {id} was admitted last: it releases its whole table, and goes "
+                "from `running` to the front of `waiting`. It doesn't grow any more, and the other one tries again at once."
+            )
+        if id in ran and name.startswith("the tokens"):
+            return f"{id} runs on, so it stores one token more, also if another one had to give up its blocks for it: try again at once."
+        if id in ran:
+            return f"{id} runs on: only if an `append` finds no free block, the request that was admitted *last* gives up its own."
+        if is_running and name == "running":
+            return (
+                f"{id}'s prompt needs no more than the free blocks when its turn comes, so it is admitted, and goes to the end of the "
+                f"caller's list: change `running` in place. {FITS}"
+            )
+        if is_running:
+            return f"{id} is admitted: it moves from `waiting` to `running`, and stores its whole prompt, and no more in this step."
+        first = want["waiting"][0]
+        because = "the first that doesn't fit ends the step" if id == first else f"{first} comes first, and doesn't fit"
+        return f"{id} waits on, in `waiting`: {because}. {FITS}"
+
+    return sentence
+
+
+COPY = "Go over a copy of the list: removing from it would skip the next one."
+FITS = "Compare blocks with blocks: `blocks_for(...)` of the prompt alone with `len(pool.free_queue)`."
+ORDER_OF = {
+    "running": "`running` is in order of admission: take the first one of the queue, and put it at the end of `running`.",
+    "waiting": "A request that gives up its blocks arrived before those that wait: it goes back to the front, `appendleft`.",
+}
 
 TASK = Task(
     reference="lessons_lib.kv_cache.block_serving:step_in_blocks",
@@ -318,12 +184,46 @@ TASK = Task(
     run=run,
     tell=tell,
     smaller=smaller,
-    known=mistakes(MISTAKES),
+    known=mistakes("""
+        Change the two lists in place. `running = [...]` makes another list, and the caller's stays as it was: so does
+        what you return.
+        - for request in [ ... running.remove(request)
+        + done, running = [each for each in running if each.finished], [each for each in running if not each.finished]
+        + for request in done: request.table.release()
+        or
+        - for request in [ ... running.append(request)
+        Did you ask `request.finished` after the release? It counts the tokens in the table, so it is False then.
+        - for request in [ ... running.remove(request)
+        + for request in running:
+        +     if request.finished: request.table.release()
+        + running[:] = [each for each in running if not each.finished]
+        Finished requests leave at the beginning of a step. One that gets its last token in this step leaves in the next.
+        - while waiting and
+        + for request in [request for request in running if request.finished]:
+        +     request.table.release()
+        +     running.remove(request)
+        + ...
+        `pool.free` alone leaves the table as it was: `release()` empties it, its tokens too.
+        ~ request.table.release() => pool.free(request.table.blocks)
+        or
+        ~ last.table.release() => pool.free(last.table.blocks)
+        A request with room in its last block needs no free one. Another gives up its blocks only after an `append` has
+        raised OutOfBlocks.
+        - running[grown].table.append()
+        + if not pool.free_queue: raise OutOfBlocks
+        + ...
+        """),
     about={
-        "running": "Finished requests leave; the others grow, and the last one gives up its blocks whenever none is "
-        "free; then new ones are admitted while the first prompt in the queue fits.",
-        "waiting": "A request that gives up its blocks goes to the front of the queue; the first one is admitted "
-        "first.",
+        **{name: about(name) for name in (*ORDER_OF, *(f"the tokens of {id}" for id in IDS))},
+        **{f"the number of blocks of {id}": about(f"the number of blocks of {id}") for id in IDS},
+        **{
+            f"{id}'s new block": "Running requests grow in order of admission: the first one takes its block first."
+            for id in IDS
+        },
+        "raised OutOfBlocks": "If a running request finds no free block, catch OutOfBlocks, and let the one that was "
+        "admitted last return its blocks; then try again. Append a prompt only if it fits.",
+        "raised IndexError": "`running` and `waiting` may be empty, and get shorter in the step: look before you take.",
+        "raised TypeError": "`finished` is a property: read it without parentheses.",
     },
 )
 
