@@ -47,7 +47,7 @@ def run(rule: Any, case: Case, watch: Watch) -> None:
         running,
         num_free,
         size,
-        returns=lambda got: got if got is None or type(got) is str else bool(got),
+        returns=lambda got: bool(got) if type(got).__name__ in ("bool", "bool_") else got,
     )
 
 
@@ -66,26 +66,17 @@ def tell(case: Case) -> str:
 
 
 def about(mine: dict, want: dict) -> str:
-    prompt, limit, _, num_free, size = want["case"]
-    needs = (
-        f"The prompt needs {counted(blocks_for(prompt, size), 'block')} of {size}, and {num_free} {are(num_free)} free"
-    )
-    if not want["returned"]:
-        return f"{needs}. It must fit, whatever else you ask: round up as `blocks_for` does, and compare blocks with blocks."
+    prompt, _, _, num_free, size = want["case"]
+    needs = f"The prompt needs {counted(blocks_for(prompt, size), 'block')} of {size}, and `num_free` is {num_free}."
+    if want["returned"]:
+        return f"{needs} {EMPTY}, whatever its limit. Keep blocks free only for requests that run."
     return (
-        f"{needs}. Nothing runs, so no block will ever become free: a prompt that fits is admitted, whatever its limit is. Keep "
-        "blocks free only for requests that run."
+        f"{needs} It must fit, whatever else you ask: round up as `blocks_for` does, and compare blocks with blocks. A "
+        "waiting request's `num_tokens` is 0: the length of its prompt is `prompt_tokens`."
     )
 
 
-def are(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-EMPTY = (
-    "Nothing runs, so `running` is empty: it has no first or largest element, and nothing can be divided by its length or its "
-    "sums. Treat this case first: then a prompt that fits is admitted."
-)
+EMPTY = "Nothing runs, so no block will ever become free: a prompt that fits is admitted"
 
 TASK = Task(
     reference="lessons_lib.kv_cache.block_serving:may_admit",
@@ -94,21 +85,16 @@ TASK = Task(
     tell=tell,
     clear=0.8,
     known=mistakes("""
-        0 counts as False, and every other number as True, a negative one too. Return True or False: a comparison, such
-        as `... >= 0`.
-        = return num_free - soon - blocks_for(request.prompt_tokens, block_size)
-        Do you read `request.num_tokens`? A waiting request holds no tokens yet, so that is 0. The length of its prompt
-        is `prompt_tokens`.
-        ~ request.prompt_tokens => request.num_tokens
-        or
-        = return request.num_blocks + soon <= num_free
         `block_size` is an argument: it isn't always 16.
         = return request.prompt_tokens <= 16 * (num_free - soon)
         or
         = return blocks_for(request.prompt_tokens, 16) + soon <= num_free
         """),
     about={
-        **dict.fromkeys(("raised ZeroDivisionError", "raised ValueError", "raised IndexError"), EMPTY),
+        **dict.fromkeys(
+            ("raised ZeroDivisionError", "raised ValueError", "raised IndexError"),
+            f"`running` is empty: treat this case first. {EMPTY}.",
+        ),
         "raised AttributeError": "A request has `prompt_tokens` and `max_new_tokens`, and one that runs also "
         "`num_tokens` and `num_blocks`.",
         "raised NameError": "Use the four arguments, and `blocks_for`: the rule sees nothing else.",

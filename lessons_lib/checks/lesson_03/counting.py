@@ -18,14 +18,16 @@ def cases() -> Iterator[tuple[int, int]]:
 
 def about(mine: dict, want: dict) -> str:
     (tokens, size), right, got = want["case"], want["returned"], mine["returned"]
-    if size != 16 and got in (-(-tokens // 16), (tokens + 15) // size):
+    if size != 16 and got == -(-tokens // 16):
         return "That is right for blocks of 16. Use `block_size`."
     if not tokens:
         return "Without tokens there is nothing to store, so no block is needed."
-    if got == tokens % size != right - 1:
-        return "That is the remainder: the tokens in the last block. How many blocks are there?"
     holds = f"{right} blocks of {size} hold {right * size} tokens"
-    if isinstance(got, int) and got < right:
+    if type(got) is not int:
+        return "A count is a plain int."
+    if abs(got - right) > 1:
+        return f"How many *blocks* are there? {holds}."
+    if got < right:
         return f"Round up: a block that isn't full is a block, too. {holds}, and one fewer is too few for {tokens}."
     if tokens % size == 0:
         return f"{holds}, so all of them are exactly full: add one only if there is a remainder."
@@ -42,6 +44,7 @@ TASK = Task(
         or
         = return (block_size + num_tokens - 1) // num_tokens
         """),
+    clear=0.8,
     about={"returned": about},
 )
 

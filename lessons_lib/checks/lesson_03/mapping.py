@@ -72,7 +72,7 @@ def about(mine: dict, want: dict) -> str:
     blocks, size, start, end = want["case"]
     got, right = mine["returned"], want["returned"]
     if isinstance(got, Shown):
-        return "Make one tensor of the positions, and index the table with it: one look-up for all, without a loop or list."
+        return "Make one tensor of the positions, and index the table with it: one look-up for all."
     if not is_tensor(got) or got.dtype != right.dtype or got.dim() != 1:
         return ""
     if len(got) != len(right):
@@ -84,18 +84,9 @@ def about(mine: dict, want: dict) -> str:
         return "That is right for blocks of 16. Use `block_size`."
     rounded = " Compute in int64: smaller integers overflow, and floats round." if max(slot, position) >= 2**15 else ""
     return (
-        f"Position {position} is in entry {position} // {size} = {entry} of the table, which is block {blocks[entry]}, at offset "
+        f"Position {position} is in entry {position} // {size} = {entry} of the table, block {blocks[entry]}, offset "
         f"{position} % {size} = {offset}: its slot is {blocks[entry]} × {size} + {offset} = {slot}.{rounded}"
     )
-
-
-def about_refusal(mine: dict, want: dict) -> str:
-    blocks, size, start, end = want["case"]
-    if start == end:
-        return "An empty range needs no slot: the result is an empty tensor, wherever it is."
-    if end == len(blocks) * size:
-        return f"`end` is excluded, so it may be {end}, the number of slots. `//` gives the index in the table, `%` the offset."
-    return "These positions have slots. `//` gives the index of the block in the table, `%` the offset in the block."
 
 
 TASK = Task(
@@ -108,11 +99,13 @@ TASK = Task(
         = return table[positions % block_size] * block_size + positions // block_size
         """),
     refusals=("IndexError",),
+    clear=0.8,
     about={
-        "raised IndexError": about_refusal,
+        "raised IndexError": "These positions have slots: `end` is excluded, so it may be the number of slots, and a "
+        "range may be empty. `//` gives the index of the block in the table, `%` the offset in the block; `/` gives floats.",
         "raised TypeError": "A list can't be indexed with a tensor: make a tensor of `blocks` first.",
-        "should raise IndexError": "Test `start` and `end` before you compute anything: a negative index counts from the end "
-        "of the table, and a slice drops what isn't there. The table has `len(blocks) * block_size` slots.",
+        "should raise IndexError": "Test `start` and `end` before you compute anything: a negative index counts from "
+        "the end of the table, and a slice drops what isn't there. The table has `len(blocks) * block_size` slots.",
         "returned": about,
     },
 )

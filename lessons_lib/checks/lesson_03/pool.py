@@ -103,43 +103,35 @@ def cases() -> Iterator[tuple[int, list[Op]] | str]:
 
 def about_result(mine: dict, want: dict) -> str:
     if isinstance(want["case"], str):
-        method = want["case"].split("`")[1]
-        return ALLOCATE if "allocate" in method else FREE
-    return "Take the blocks from the front, `popleft()`, and return a list of them in the order in which they leave the queue."
+        return COSTS["free" in want["case"].split("`")[1]]
+    return "Take the blocks from the front, `popleft()`, and list them in the order in which they leave the queue."
 
 
 def about_used(mine: dict, want: dict) -> str:
-    if "raised" in want:
-        return ALL_OR_NONE
-    return (
-        "`used` contains exactly the blocks that are allocated now: `allocate` adds them with `update` (`add` would add the "
-        "list itself), and `free` removes them."
-    )
+    rule = "`used` contains exactly the blocks that are allocated now: `allocate` adds them, and `free` removes them."
+    return ALL_OR_NONE if "raised" in want else rule
 
 
 def about_queue(mine: dict, want: dict) -> str:
-    got, right = mine["pool.free_queue"], want["pool.free_queue"]
     if "raised" in want:
         return ALL_OR_NONE
-    if len(got) == len(right) and set(map(str, got)) == set(map(str, right)):
+    if set(map(str, mine["pool.free_queue"])) != set(map(str, want["pool.free_queue"])):
         return (
-            "Freed blocks go to the end of the queue, behind those that have been free longer, and the last one listed goes first: "
-            "`extend(reversed(blocks))`. Don't sort: the order is that of the request's tokens."
+            "A block is either in `free_queue` or in `used`: `allocate` takes it out of the queue, and `free` puts it "
+            "back with `extend` (`append` would add the list itself)."
         )
     return (
-        "A block is either in `free_queue` or in `used`: `allocate` takes it out of the queue, and `free` puts it back "
-        "with `extend` (`append` would add the list itself)."
+        "Freed blocks go to the end of the queue, the last one listed first, so that a request's tail is reallocated "
+        "before its beginning: `extend(reversed(blocks))`. Don't sort: the order is that of the request's tokens."
     )
 
 
 ALL_OR_NONE = "All or none: a refused call changes nothing. Check everything before you change anything."
-ALLOCATE = (
-    "`popleft()` takes the first block without looking at the rest, and `len(self.free_queue)` counts without going over it: "
-    "don't copy, slice or search."
-)
-FREE = (
-    "`in self.used` finds a block without a search, and `extend`, `update` and `difference_update` change what is there: don't "
-    "search the queue, and don't make another queue, list or set of it."
+COSTS = (
+    "`popleft()` takes the first block without looking at the rest, and `len(self.free_queue)` counts them: don't "
+    "copy, slice or search.",
+    "`in self.used` finds a block without a search, and `extend` and `difference_update` change what is there: don't "
+    "search the queue, and don't make another queue, list or set.",
 )
 
 TASK = Task(
@@ -155,22 +147,18 @@ TASK = Task(
         ~ if len(set(blocks)) < len(blocks) => if False
         A block of another pool, or of none, isn't in this pool's queue either. Check whether it is in `used`.
         ~ if block not in self.used => if block in set(self.free_queue)
-        Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. Refuse it with
-        ValueError.
-        ~ if count < 0 => if False
-        or
-        - if count < 0
-        + count = max(count, 0)
-        + ...
         """),
+    clear=0.8,
     about={
-        "raised OutOfBlocks": "Refuse only if *more* blocks are asked for than are free: the last one can be allocated, too.",
-        "raised ValueError": "`allocate` refuses a negative count, not 0, and `free` a block that isn't in `used` or is listed "
-        "twice; nothing else.",
-        "should raise OutOfBlocks": "All or none: if `count` is more than `len(self.free_queue)`, raise OutOfBlocks, before "
-        "you take any.",
-        "should raise ValueError": "Refuse with ValueError, before you change anything: a negative `count`, and a block that "
-        "isn't in `used`. Two requests would get the same block, and each would overwrite the other's keys.",
+        "raised OutOfBlocks": "Refuse only if *more* blocks are asked for than are free: the last one can go, too.",
+        "raised ValueError": "`allocate` refuses a negative count, not 0, and `free` a block that isn't in `used` or "
+        "is listed twice; nothing else.",
+        "raised TypeError": "A set's `add` takes one element, and `update` several. `free` takes a list or a tuple.",
+        "raised AttributeError": "Keep the two containers from the given `__init__`: `free_queue` and `used`.",
+        "should raise OutOfBlocks": "All or none: if `count` is more than `len(self.free_queue)`, raise OutOfBlocks, "
+        "before you take any.",
+        "should raise ValueError": "Refuse it with ValueError, before you change anything: a negative `count`, or a "
+        "block that isn't in `used`. Two requests would get the same block, and overwrite each other's keys.",
         "pool.used": about_used,
         "pool.free_queue": about_queue,
         "returned": about_result,

@@ -51,7 +51,7 @@ def run(step: Any, case: Case, watch: Watch) -> None:
     for index in range(case[4]):
         done = "the step" if case[4] == 1 else f"step {index + 1}"
         watch(done, partial(step, scene.waiting, scene.running, scene.pool), look=scene.seen, returns=lambda _: None)
-    if case == ORDER:
+    if case == QUEUE:
         watch(
             "the step", dict, look=lambda: {f"{each.id}'s new block": each.table.blocks[-1] for each in scene.running}
         )
@@ -67,7 +67,7 @@ def tell(case: Case) -> str:
     return "; ".join(parts) + "."
 
 
-ORDER = (4, 4, "A 3+9 4, B 3+9 4", "", 1)
+QUEUE = (4, 4, "A 3+9 4, B 3+9 4", "", 1)
 
 
 def cases() -> Iterator[Case]:
@@ -82,7 +82,7 @@ def cases() -> Iterator[Case]:
         (3, "A 3+19 4, B 3+19 4, C 9+19 3", "D 9+9"),
     ):  # fmt: skip
         yield num_blocks, 4, running, waiting, 1
-    yield ORDER
+    yield QUEUE
     for seed in range(8):
         draw = Random(seed)
         size, num_blocks = draw.choice((1, 3, 4)), draw.randint(8, 14)
@@ -116,66 +116,58 @@ def smaller(case: Case) -> Iterator[Case]:
             yield (num_blocks, size, fewer, waiting, steps) if place == 2 else (num_blocks, size, running, fewer, steps)
 
 
-class Noting(deque):
-    """A queue that notes which requests come back to its front."""
-
-    def appendleft(self, request: CachedRequest) -> None:
-        self.back = [*getattr(self, "back", ()), request.id]
-        super().appendleft(request)
-
-
 def about(name: str) -> Callable[[dict, dict], str]:
     """What should have happened to the request in which the lists, or its tokens, differ first."""
-
-    def sentence(mine: dict, want: dict) -> str:
-        scene, got, right = Scene(want["case"]), mine[name], want[name]
-        finished = [each.id for each in scene.running if each.finished]
-        queued, ran = [each.id for each in scene.waiting], [each.id for each in scene.running]
-        scene.waiting = Noting(scene.waiting)
-        step_in_blocks(scene.waiting, scene.running, scene.pool)
-        back = getattr(scene.waiting, "back", [])
-        if not name.endswith("ing"):  # of one request
-            id, is_running = name.split(" ")[-1], name.split(" ")[-1] in want["running"]
-        elif not isinstance(got, list) or sorted(got) == sorted(right):
-            return ORDER_OF[name]
-        else:
-            id = next((id for id in got if id not in right or got.count(id) > 1), None) or min(set(right) - set(got))
-            is_running = id in want["running"]
-        if id in finished:
-            return f"{id} has all its tokens, so it leaves before anything else: release its table, and take it out of `running`. {COPY}"
-        if id in back and is_running:
-            return (
-                f"{id} gives up its blocks, and then its prompt fits in the free ones: with no special rule, it is "
-                "admitted again in the same step."
-            )
-        if id in back:
-            return (
-                f"A running request finds no free block, and {id} was admitted last: it releases its whole table, and goes "
-                "from `running` to the front of `waiting`. It doesn't grow any more, and the other one tries again at once."
-            )
-        if id in ran and name.startswith("the tokens"):
-            return f"{id} runs on, so it stores one token more, also if another one had to give up its blocks for it: try again at once."
-        if id in ran:
-            return f"{id} runs on: only if an `append` finds no free block, the request that was admitted *last* gives up its own."
-        if is_running and name == "running":
-            return (
-                f"{id}'s prompt needs no more than the free blocks when its turn comes, so it is admitted, and goes to the end of the "
-                f"caller's list: change `running` in place. {FITS}"
-            )
-        if is_running:
-            return f"{id} is admitted: it moves from `waiting` to `running`, and stores its whole prompt, and no more in this step."
-        first = want["waiting"][0]
-        because = "the first that doesn't fit ends the step" if id == first else f"{first} comes first, and doesn't fit"
-        return f"{id} waits on, in `waiting`: {because}. {FITS}"
-
-    return sentence
+    return lambda mine, want: sentence(name, mine[name], want)
 
 
-COPY = "Go over a copy of the list: removing from it would skip the next one."
+def sentence(name: str, got: Any, want: dict[str, Any]) -> str:
+    before = {each.id: each for each in Scene(want["case"]).running}
+    finished = [id for id, each in before.items() if each.finished]
+    back = [
+        id for id, each in before.items() if want[f"the tokens of {id}"] <= each.table.num_tokens and id not in finished
+    ]
+    if name not in ORDER:
+        id = name.split(" ")[-1]
+    elif sorted(got) != sorted(want[name]):
+        wrong = [id for id in got if id not in want[name] or got.count(id) > 1]
+        id = min(wrong or set(want[name]) - set(got))
+    elif name == "waiting" or not back:
+        return ORDER[name]
+    else:
+        id = back[0]
+    if id in finished:
+        return (
+            f"{id} has all its tokens, so it leaves before anything else: release its table, and take it out of "
+            "`running`. Go over a copy of the list: removing from it would skip the next one."
+        )
+    if id in back and id in want["running"]:
+        return f"{id} gives up its blocks. Then its prompt fits, so it is admitted again, like any other."
+    if id in back:
+        return (
+            f"A running request finds no free block, and {id} was admitted last: it releases its whole table, goes from "
+            "`running` to the front of `waiting`, and grows no more. The other one tries again at once."
+        )
+    if id in before and name not in ORDER:
+        return f"{id} runs on: it stores one token more, also if another gives up its blocks for that."
+    if id in before:
+        return f"{id} runs on: it leaves in the step after its last token, and gives up blocks only if it was last."
+    if id in want["running"] and name not in ORDER:
+        return f"{id} is admitted, and stores its whole prompt, and no more in this step."
+    if id in want["running"]:
+        return (
+            f"{id}'s prompt fits in the free blocks when its turn comes, so it goes from the front of `waiting` to the "
+            f"end of `running`, the caller's list. {FITS}"
+        )
+    first = want["waiting"][0]
+    because = "the first that doesn't fit ends the step" if id == first else f"{first} comes first, and doesn't fit"
+    return f"{id} stays in `waiting`: {because}. {FITS}"
+
+
 FITS = "Compare blocks with blocks: `blocks_for(...)` of the prompt alone with `len(pool.free_queue)`."
-ORDER_OF = {
-    "running": "`running` is in order of admission: take the first one of the queue, and put it at the end of `running`.",
-    "waiting": "A request that gives up its blocks arrived before those that wait: it goes back to the front, `appendleft`.",
+ORDER = {
+    "running": "Take the first of `waiting`, and put it at the end of `running`: that is the order of admission.",
+    "waiting": "A request that gives up its blocks arrived before those that wait: it goes to the front, `appendleft`.",
 }
 
 TASK = Task(
@@ -184,27 +176,16 @@ TASK = Task(
     run=run,
     tell=tell,
     smaller=smaller,
+    clear=0.8,
     known=mistakes("""
         Change the two lists in place. `running = [...]` makes another list, and the caller's stays as it was: so does
         what you return.
         - for request in [ ... running.remove(request)
         + done, running = [each for each in running if each.finished], [each for each in running if not each.finished]
         + for request in done: request.table.release()
-        or
-        - for request in [ ... running.append(request)
-        Did you ask `request.finished` after the release? It counts the tokens in the table, so it is False then.
-        - for request in [ ... running.remove(request)
-        + for request in running:
-        +     if request.finished: request.table.release()
-        + running[:] = [each for each in running if not each.finished]
-        Finished requests leave at the beginning of a step. One that gets its last token in this step leaves in the next.
-        - while waiting and
-        + for request in [request for request in running if request.finished]:
-        +     request.table.release()
-        +     running.remove(request)
-        + ...
-        `pool.free` alone leaves the table as it was: `release()` empties it, its tokens too.
-        ~ request.table.release() => pool.free(request.table.blocks)
+        The request admitted last returns *all* its blocks and starts over: `release()` its table. `pool.free` alone
+        leaves the table as it was.
+        - last.table.release()
         or
         ~ last.table.release() => pool.free(last.table.blocks)
         A request with room in its last block needs no free one. Another gives up its blocks only after an `append` has
@@ -214,15 +195,14 @@ TASK = Task(
         + ...
         """),
     about={
-        **{name: about(name) for name in (*ORDER_OF, *(f"the tokens of {id}" for id in IDS))},
-        **{f"the number of blocks of {id}": about(f"the number of blocks of {id}") for id in IDS},
-        **{
-            f"{id}'s new block": "Running requests grow in order of admission: the first one takes its block first."
-            for id in IDS
-        },
+        **{name: about(name) for name in ORDER},
+        **{(name := f"{of} of {id}"): about(name) for id in IDS for of in ("the tokens", "the number of blocks")},
+        **dict.fromkeys(
+            (f"{id}'s new block" for id in IDS), "The first of `running` grows, and takes its block, first."
+        ),
         "raised OutOfBlocks": "If a running request finds no free block, catch OutOfBlocks, and let the one that was "
         "admitted last return its blocks; then try again. Append a prompt only if it fits.",
-        "raised IndexError": "`running` and `waiting` may be empty, and get shorter in the step: look before you take.",
+        "raised IndexError": "`running` and `waiting` may be empty, and get shorter: look before you take.",
         "raised TypeError": "`finished` is a property: read it without parentheses.",
     },
 )

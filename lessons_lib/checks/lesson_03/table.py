@@ -71,37 +71,32 @@ def cases() -> Iterator[Case]:
 
 
 def about_blocks(name: str) -> Callable[[dict, dict], str]:
-    def about(mine: dict, want: dict) -> str:
-        got, right, tokens, size = (
-            mine[f"{name}.blocks"],
-            want[f"{name}.blocks"],
-            want[f"{name}.num_tokens"],
-            want["case"][1],
-        )
-        if "raised" in want:
-            return ALL_OR_NOTHING
-        if any(isinstance(each, list) for each in got):
-            return "`allocate` returns a list. `self.blocks.append(...)` nests it; `+=` or `extend` adds its elements."
-        if len(got) == -(-tokens // 16) != len(right):
-            return "That is right for blocks of 16. The block size is in `self.pool.block_size`."
-        if got != right and (sorted(got) == sorted(right) or got == right[len(right) - len(got) :] != []):
-            return "Keep the existing blocks, and add the new ones after them: the order is that of the tokens."
-        needed = f"{tokens} tokens need {counted(len(right), 'block')} of {size}"
-        if len(got) < len(right):
-            return f"{needed}: round up, as `blocks_for` does, and allocate all that are missing."
-        return f"{needed}: fill the last block first, and allocate only the blocks that are missing."
+    return lambda mine, want: sentence(mine[name], want[name], want[name.replace("blocks", "num_tokens")], want)
 
-    return about
+
+def sentence(got: list, right: list[int], tokens: int, want: dict[str, Any]) -> str:
+    size = want["case"][1]
+    if "raised" in want:
+        return ALL_OR_NOTHING
+    if any(isinstance(each, list) for each in got):
+        return "`allocate` returns a list. `self.blocks.append(...)` nests it; `+=` or `extend` adds its elements."
+    if len(got) == -(-tokens // 16) != len(right):
+        return "That is right for blocks of 16. The block size is in `self.pool.block_size`."
+    if sorted(got) == sorted(right) or got == right[len(right) - len(got) :] != []:
+        return "Keep the existing blocks, and add the new ones after them: the order is that of the tokens."
+    needed = f"For {counted(tokens, 'token')}, the table needs {counted(len(right), 'block')} of {size}"
+    if len(got) > len(right):
+        return f"{needed}: fill the last block first, and allocate only the blocks that are missing."
+    return f"{needed}: keep those it has, and allocate what is missing, rounded up."
 
 
 def about_tokens(mine: dict, want: dict) -> str:
-    if "raised" in want:
-        return ALL_OR_NOTHING
-    return "`num_tokens` counts all tokens stored so far: `append` adds `count` to it."
+    rule = "`num_tokens` counts all tokens stored so far: `append` adds `count` to it."
+    return ALL_OR_NOTHING if "raised" in want else rule
 
 
 ALL_OR_NOTHING = (
-    "All or nothing: a refused call changes nothing. Refuse a negative `count` first, then allocate all missing blocks in one "
+    "All or nothing: a refused call changes nothing. Refuse a negative `count`, then allocate all missing blocks in one "
     "call, which may refuse, and only then change the table."
 )
 
@@ -117,16 +112,17 @@ TASK = Task(
         - needed = blocks_for
         + needed = blocks_for(self.pool.block_size, self.num_tokens + count)
         """),
+    clear=0.8,
     about={
-        **{f"{name}.blocks": about_blocks(name) for name in NAMES},
+        **{(name := f"{table}.blocks"): about_blocks(name) for table in NAMES},
         **{f"{name}.num_tokens": about_tokens for name in NAMES},
         "raised OutOfBlocks": "Only the *missing* blocks have to be free: those that all tokens need, minus those that "
         "the table has. It's fine to take the last free one.",
         "raised ValueError": "Refuse only a negative `count`: `append(0)` changes nothing.",
         "raised AttributeError": "The block size is in `self.pool.block_size`: the table has none of its own.",
         "raised TypeError": "`append()` appends one token, the default. `/` gives a fraction; `blocks_for` rounds up.",
-        "should raise OutOfBlocks": "Allocate all missing blocks in one call, and let its OutOfBlocks reach the caller.",
-        "should raise ValueError": "A table only grows, until it is released: refuse a negative `count` with ValueError.",
+        "should raise OutOfBlocks": "Allocate all missing blocks in one call, and don't catch its OutOfBlocks.",
+        "should raise ValueError": "A table only grows, until it is released: raise ValueError if `count` is negative.",
         "pool.free_queue": ALL_OR_NOTHING,
         "pool.used": "Change the pool only through `pool.allocate` and `pool.free`.",
     },
