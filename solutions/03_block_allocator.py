@@ -49,13 +49,13 @@ held = tokens_held(six.trace)
 
 From here on, *slot* alone means a cache slot; lesson 02's row of the batch is a *batch slot*.
 
-The four rows below are lesson 02's, after 25 steps of the six stories: 256 slots for each request, most of them empty.
+Below are lesson 02's four rows after 25 steps of the six stories: 256 slots each, most of them empty.
 
 > **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet.
 
 > **internal fragmentation**: memory that belongs to a request and that it never uses, such as the end of its row.
 
-A request that finishes leaves a gap, and the next one may be larger.
+If requests reserve different sizes, one that finishes leaves a gap that the next may not fit into.
 
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
 
@@ -93,8 +93,8 @@ pool_by_hand(12, 4, calls=[("A", 6), ("B", 9), ("A", 5)])
 """
 Only its request can fill a hatched slot. A's first eight tokens are in blocks 0 and 1, the next three in block 5.
 
-How much stays empty? Story C grows from 3 tokens to 102. If an oracle told us so, we could reserve exactly 102 slots.
-`blocks_for(num_tokens, block_size)` returns the number of blocks that these tokens need.
+How much stays empty? Story C grows from 3 tokens to 102. An oracle that knew this would reserve exactly 102 slots.
+`blocks_for(num_tokens, block_size)` is the number of blocks that these tokens need.
 """
 
 # %%
@@ -111,8 +111,8 @@ Blocks know nothing in advance and waste far less: about half of C's last block.
 ## Build 1: the block table
 
 The pool is given (exercise 03.5 is to write it). It puts freed blocks at the end of its queue, last block first, and
-doesn't erase them: a later request that starts with the same text can use their keys (lesson 11), up to the first block
-that has been overwritten. So a request's beginning should survive longest.
+doesn't erase them. So a request's beginning survives longest, and lesson 11 reuses it for requests with the same
+beginning.
 
 **Exercise 03.1.** A block table belongs to one request. It has
 
@@ -174,8 +174,8 @@ for name, table in tables.items():
 
 keys = torch.zeros(6 * 16, dtype=torch.int64)
 for table, first in ((tables["A"], 1000), (tables["B"], 2000)):
-    keys[slot_mapping(table.blocks, 16, 0,
-                      table.num_tokens)] = first + torch.arange(table.num_tokens)
+    mapping = slot_mapping(table.blocks, 16, 0, table.num_tokens)
+    keys[mapping] = first + torch.arange(table.num_tokens)
 old_blocks = list(tables["A"].blocks)
 read = slot_mapping(old_blocks, 16, 14, 19)
 print("A's positions 14 to 18 are in slots", read.tolist(), "and read", keys[read].tolist())
@@ -217,8 +217,8 @@ admission. Change both in place; nothing reads what you return. A request has `p
 empty at first. `request.finished` says whether its table holds all tokens that it ever needs. One step has three parts:
 
 1. **Leave.** Finished requests leave `running`, and their blocks are free for the others.
-2. **Grow.** Each running request stores one token more, in order of admission. For a token that finds no free block,
-   the request that was admitted *last* releases its table and goes back to the front of `waiting`, to start over.
+2. **Grow.** Each running request stores one more token, in order of admission. If the token needs a block and none is
+   free, the request that was admitted *last* releases its table and goes back to the front of `waiting`, to start over.
    That may be the very request that needs the block.
 3. **Admit.** First come, first served: as long as the whole prompt of the next request fits in the free blocks
    (`pool.free_queue`), it is admitted and stores its prompt, and no more in this step. The first that doesn't fit ends

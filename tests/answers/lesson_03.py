@@ -171,7 +171,7 @@ B gives up its blocks. Then its prompt fits, so it is admitted again
 or
 ~ grown = 0 => grown, before = 0, len(waiting)
 ~ while waiting and => while len(waiting) <= before and waiting and
-C was admitted last: it releases its whole table
+C was admitted last: it releases its table
 ~ running.pop() => running.pop(0)
 or
 - waiting.appendleft(last)

@@ -102,7 +102,7 @@ TASK = Task(
     clear=0.8,
     about={
         "raised IndexError": "These positions have slots: `end` is excluded, so it may be the number of slots, and a "
-        "range may be empty. `//` gives the index of the block in the table, `%` the offset in the block; `/` gives floats.",
+        "range may be empty. `//` gives the index of the block in the table, `%` the offset; `/` gives floats.",
         "raised TypeError": "A list can't be indexed with a tensor: make a tensor of `blocks` first.",
         "should raise IndexError": "Test `start` and `end` before you compute anything: a negative index counts from "
         "the end of the table, and a slice drops what isn't there. The table has `len(blocks) * block_size` slots.",

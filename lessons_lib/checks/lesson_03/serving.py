@@ -145,7 +145,7 @@ def sentence(name: str, got: Any, want: dict[str, Any]) -> str:
         return f"{id} gives up its blocks. Then its prompt fits, so it is admitted again, like any other."
     if id in back:
         return (
-            f"A running request finds no free block, and {id} was admitted last: it releases its whole table, goes from "
+            f"A running request finds no free block, and {id} was admitted last: it releases its table, goes from "
             "`running` to the front of `waiting`, and grows no more. The other one tries again at once."
         )
     if id in before and name not in ORDER:

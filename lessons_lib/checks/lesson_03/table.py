@@ -96,8 +96,8 @@ def about_tokens(mine: dict, want: dict) -> str:
 
 
 ALL_OR_NOTHING = (
-    "All or nothing: a refused call changes nothing. Refuse a negative `count`, then allocate all missing blocks in one "
-    "call, which may refuse, and only then change the table."
+    "All or nothing: a refused call changes nothing. Refuse a negative `count`, then allocate all missing blocks in "
+    "one call, which may refuse, and only then change the table."
 )
 
 TASK = Task(
