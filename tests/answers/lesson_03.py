@@ -43,11 +43,6 @@ By the room in the last block.
 TABLES = """
 All or nothing: a refused call changes nothing
 - self.blocks += self.pool
-+ self.num_tokens = self.num_tokens + count
-+ ...
-- self.num_tokens += count
-or
-- self.blocks += self.pool
 + while len(self.blocks) < needed: self.blocks += self.pool.allocate(1)
 `self.blocks.append(...)` nests it
 - self.blocks += self.pool
@@ -64,15 +59,9 @@ For 17 tokens, the table needs 2 blocks of 16: keep
 ~ needed - len(self.blocks) => min(1, needed - len(self.blocks))
 For 2 tokens, the table needs 1 block of 16: fill the last block first
 ~ needed - len(self.blocks) => blocks_for(count, self.pool.block_size)
-`append` adds `count` to it
+add `count` last
 - self.num_tokens += count
 + self.num_tokens = count
-Only the *missing* blocks have to be free
-- self.blocks += self.pool
-+ if needed > len(self.pool.free_queue): self.pool.allocate(needed)
-+ ...
-don't catch its OutOfBlocks
-~ needed - len(self.blocks) => min(needed - len(self.blocks), len(self.pool.free_queue))
 """
 
 # 03.2 slot_mapping
@@ -102,8 +91,6 @@ That is right for blocks of 16
 = return table[positions // 16] * 16 + positions % 16
 `start` to `end - 1`: 4 of them
 = positions = torch.arange(len(blocks) * block_size)
-The dtype should be int64
-~ torch.tensor(blocks, dtype=torch.int64) => torch.tensor(blocks)
 one look-up for all
 - return
 + slots = [block * block_size + offset for block in list(blocks) for offset in range(block_size)]
@@ -168,13 +155,8 @@ B gives up its blocks. Then its prompt fits, so it is admitted again
 - last = running.pop()
 + last = running.pop(-2 if grown == len(running) - 1 > 0 else -1)
 + grown = min(grown, len(running) - 1)
-or
-~ grown = 0 => grown, before = 0, len(waiting)
-~ while waiting and => while len(waiting) <= before and waiting and
 C was admitted last: it releases its table
 ~ running.pop() => running.pop(0)
-or
-- waiting.appendleft(last)
 B runs on: it stores one token more
 ~ waiting.appendleft(last) => waiting.appendleft(last); grown += 1
 A runs on: it leaves in the step after its last token
@@ -247,8 +229,6 @@ or
 ~ blocks_for(request.prompt_tokens, => blocks_for(request.prompt_tokens + request.max_new_tokens // 2,
 `running` is empty: treat this case first
 = return max(each.num_blocks for each in running) + blocks_for(request.prompt_tokens, block_size) <= num_free
-True or False is expected
-= return num_free - soon - blocks_for(request.prompt_tokens, block_size)
 changed its argument `running`
 = return running.append(request) or blocks_for(request.prompt_tokens, block_size) + soon <= num_free
 That is the bold rule
@@ -303,15 +283,13 @@ Takes everything back when it fails.
 POOLS = """
 Take the blocks from the front
 ~ self.free_queue.popleft() => self.free_queue.pop()
-A list is expected
-~ return blocks => return set(blocks)
 `used` contains exactly the blocks that are allocated now
 - self.used.update(blocks)
 A block is either in `free_queue` or in `used`
 ~ self.free_queue.extend(reversed(blocks)) => self.free_queue.append(list(reversed(blocks)))
 Freed blocks go to the end of the queue, the last one listed first
 ~ reversed(blocks) => sorted(blocks, reverse=True)
-All or none: a refused call changes nothing
+refused call changes nothing
 - for block in blocks
 + for block in blocks:
 +     if block in self.used: self.used.remove(block)
@@ -323,16 +301,10 @@ All or none: a refused call changes nothing
 - blocks = [
 + blocks = list(self.free_queue)[:count]
 + self.free_queue = deque(list(self.free_queue)[count:])
-or
-- if count > len(self.free_queue)
-+ if count > sum(block not in self.used for block in range(self.num_blocks)):
 `in self.used` finds a block without a search
 - for block in blocks
 + if any(block in self.free_queue for block in blocks): raise ValueError
 + ...
-or
-- self.used.difference_update(blocks)
-+ self.used = self.used - set(blocks)
 """
 
 # 03.6 blocks_for

@@ -107,11 +107,6 @@ def about_result(mine: dict, want: dict) -> str:
     return "Take the blocks from the front, `popleft()`, and list them in the order in which they leave the queue."
 
 
-def about_used(mine: dict, want: dict) -> str:
-    rule = "`used` contains exactly the blocks that are allocated now: `allocate` adds them, and `free` removes them."
-    return ALL_OR_NONE if "raised" in want else rule
-
-
 def about_queue(mine: dict, want: dict) -> str:
     if "raised" in want:
         return ALL_OR_NONE
@@ -159,7 +154,8 @@ TASK = Task(
         "before you take any.",
         "should raise ValueError": "Refuse it with ValueError, before you change anything: a negative `count`, or a "
         "block that isn't in `used`. Two requests would get the same block, and overwrite each other's keys.",
-        "pool.used": about_used,
+        "pool.used": "`used` contains exactly the blocks that are allocated now: `allocate` adds them, and `free` "
+        "removes them. A refused call changes nothing: check everything first.",
         "pool.free_queue": about_queue,
         "returned": about_result,
     },

@@ -13,11 +13,9 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_serving import CachedRequest, step_in_blocks
 from lessons_lib.kv_cache.block_table import BlockTable
 
-# Blocks, their size, the running requests and the waiting ones, and how many steps. "A 3+9 5" is a request A with a
-# prompt of 3, an answer of 9, and 5 tokens stored; a waiting one has none.
-Case = tuple[int, int, str, str, int]
-
-
+# Blocks, their size, the running requests and the waiting ones. "A 3+9 5" is a request A with a prompt of 3, an answer
+# of 9, and 5 tokens stored; a waiting one has none.
+Case = tuple[int, int, str, str]
 IDS = "XABCDEFGHIJ"
 
 
@@ -25,7 +23,7 @@ class Scene:
     """A pool, its requests, the running ones and the queue."""
 
     def __init__(self, case: Case):
-        num_blocks, size, running, waiting, _ = case
+        num_blocks, size, running, waiting = case
         self.pool = BlockPool(num_blocks, size)
         self.running = [self._request(*text.split()) for text in running.split(", ") if text]
         self.waiting = deque(self._request(*text.split()) for text in waiting.split(", ") if text)
@@ -48,13 +46,10 @@ class Scene:
 
 def run(step: Any, case: Case, watch: Watch) -> None:
     scene = Scene(case)
-    for index in range(case[4]):
-        done = "the step" if case[4] == 1 else f"step {index + 1}"
-        watch(done, partial(step, scene.waiting, scene.running, scene.pool), look=scene.seen, returns=lambda _: None)
+    one = partial(step, scene.waiting, scene.running, scene.pool)
+    watch("the step", one, look=scene.seen, returns=lambda _: None)
     if case == QUEUE:
-        watch(
-            "the step", dict, look=lambda: {f"{each.id}'s new block": each.table.blocks[-1] for each in scene.running}
-        )
+        watch("the step", dict, look=lambda: {"the new blocks": [each.table.blocks[-1] for each in scene.running]})
 
 
 def tell(case: Case) -> str:
@@ -67,7 +62,7 @@ def tell(case: Case) -> str:
     return "; ".join(parts) + "."
 
 
-QUEUE = (4, 4, "A 3+9 4, B 3+9 4", "", 1)
+QUEUE = (4, 4, "A 3+9 4, B 3+9 4", "")
 
 
 def cases() -> Iterator[Case]:
@@ -81,7 +76,7 @@ def cases() -> Iterator[Case]:
         (5, "A 3+9 8, B 9+9 8, C 8+9 4", "D 3+9"), (4, "A 3+19 8, B 3+19 4, C 4+19 4", "D 3+9"),
         (3, "A 3+19 4, B 3+19 4, C 9+19 3", "D 9+9"),
     ):  # fmt: skip
-        yield num_blocks, 4, running, waiting, 1
+        yield num_blocks, 4, running, waiting
     yield QUEUE
     for seed in range(8):
         draw = Random(seed)
@@ -89,17 +84,17 @@ def cases() -> Iterator[Case]:
         lengths = [(draw.randint(1, 8), draw.randint(1, 8 * size)) for _ in range(10)]
         requests = ((prompt, min(answer, num_blocks * size + 1 - prompt)) for prompt, answer in lengths)
         text = ", ".join(f"{name} {prompt}+{answer}" for name, (prompt, answer) in zip("ABCDEFGHIJ", requests))
-        yield from steps_of((num_blocks, size, "", text, 60))
+        yield from steps_of((num_blocks, size, "", text))
 
 
 def steps_of(case: Case) -> Iterator[Case]:
     """Every third step of a long run, each as a case of its own."""
     scene = Scene(case)
-    for index in range(case[4]):
+    for index in range(60):
         if index % 3 == 2 and (scene.waiting or scene.running):
             running = [f"{each.id} {lengths(each)} {each.table.num_tokens}" for each in scene.running]
             waiting = [f"{each.id} {lengths(each)}" for each in scene.waiting]
-            yield case[0], case[1], ", ".join(running), ", ".join(waiting), 1
+            yield case[0], case[1], ", ".join(running), ", ".join(waiting)
         step_in_blocks(scene.waiting, scene.running, scene.pool)
 
 
@@ -108,12 +103,10 @@ def lengths(request: CachedRequest) -> str:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    num_blocks, size, running, waiting, steps = case
-    for place, text in ((3, waiting), (2, running)):
-        names = text.split(", ") if text else []
+    for place in (3, 2):
+        names = case[place].split(", ") if case[place] else []
         for index in range(len(names))[::-1]:
-            fewer = ", ".join(names[:index] + names[index + 1 :])
-            yield (num_blocks, size, fewer, waiting, steps) if place == 2 else (num_blocks, size, running, fewer, steps)
+            yield *case[:place], ", ".join(names[:index] + names[index + 1 :]), *case[place + 1 :]
 
 
 def about(name: str) -> Callable[[dict, dict], str]:
@@ -157,7 +150,7 @@ def sentence(name: str, got: Any, want: dict[str, Any]) -> str:
     if id in want["running"]:
         return (
             f"{id}'s prompt fits in the free blocks when its turn comes, so it goes from the front of `waiting` to the "
-            f"end of `running`, the caller's list. {FITS}"
+            f"end of `running`, the caller's list, in the same step. {FITS}"
         )
     first = want["waiting"][0]
     because = "the first that doesn't fit ends the step" if id == first else f"{first} comes first, and doesn't fit"
@@ -197,9 +190,7 @@ TASK = Task(
     about={
         **{name: about(name) for name in ORDER},
         **{(name := f"{of} of {id}"): about(name) for id in IDS for of in ("the tokens", "the number of blocks")},
-        **dict.fromkeys(
-            (f"{id}'s new block" for id in IDS), "The first of `running` grows, and takes its block, first."
-        ),
+        "the new blocks": "The first of `running` grows, and takes its block, first.",
         "raised OutOfBlocks": "If a running request finds no free block, catch OutOfBlocks, and let the one that was "
         "admitted last return its blocks; then try again. Append a prompt only if it fits.",
         "raised IndexError": "`running` and `waiting` may be empty, and get shorter: look before you take.",

@@ -90,11 +90,7 @@ def sentence(got: list, right: list[int], tokens: int, want: dict[str, Any]) -> 
     return f"{needed}: keep those it has, and allocate what is missing, rounded up."
 
 
-def about_tokens(mine: dict, want: dict) -> str:
-    rule = "`num_tokens` counts all tokens stored so far: `append` adds `count` to it."
-    return ALL_OR_NOTHING if "raised" in want else rule
-
-
+TOKENS = "`num_tokens` counts all tokens stored so far: add `count` last, since a refused call changes nothing."
 ALL_OR_NOTHING = (
     "All or nothing: a refused call changes nothing. Refuse a negative `count`, then allocate all missing blocks in "
     "one call, which may refuse, and only then change the table."
@@ -115,7 +111,7 @@ TASK = Task(
     clear=0.8,
     about={
         **{(name := f"{table}.blocks"): about_blocks(name) for table in NAMES},
-        **{f"{name}.num_tokens": about_tokens for name in NAMES},
+        **{f"{name}.num_tokens": TOKENS for name in NAMES},
         "raised OutOfBlocks": "Only the *missing* blocks have to be free: those that all tokens need, minus those that "
         "the table has. It's fine to take the last free one.",
         "raised ValueError": "Refuse only a negative `count`: `append(0)` changes nothing.",
