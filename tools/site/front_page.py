@@ -19,10 +19,11 @@ ROUTES_OF_README = re.compile(r"^Three routes for less time: (.+)\.$", re.MULTIL
 PAGES = {"benchmarks": "Benchmarks", "the_server": "The server", "teachers": "For teachers", "install": "Install"}
 
 
-# Files aren't modules to a browser: without a server the room stays empty. A lazy picture that goes at once isn't asked for.
+# Without a server a browser loads no modules, and the room stays empty. A lazy picture that goes at once isn't loaded.
 ROOM = """<script>if (location.protocol !== "file:") document.querySelector("figure").innerHTML =
 '<iframe src="engine_room.html?door" title="The engine room, playing"></iframe><figcaption>The real engine serves a \
-trained model: a recording, step by step. A color is a request. Click a block, a word or a request to follow it.</figcaption>'
+trained model: a recording, step by step. A color is a request. Click a block, a word or a request to follow it.\
+</figcaption>'
 </script>"""
 MODE = """<script>document.documentElement.style.colorScheme =
 {light: "light", dark: "dark"}[localStorage.getItem("mode")] ?? "";</script>"""  # that of the lessons' pages
