@@ -101,22 +101,14 @@ The sides are those of `queries`, [rows, D], whatever they are: maximum and sum 
 ~ row_sum = tl.zeros([queries.shape[0]] => row_sum = tl.zeros([16]
 The scores aren't multiplied by `scale`.
 ~ ) * scale => )
-The scores are multiplied by `scale` twice.
-~ ) * scale => ) * scale * scale
 log2(e) counts twice: `scale` includes it, so the scores are in base 2, as `online_softmax` wants them.
 ~ ) * scale => ) * scale * 1.4426950408889634
-The scores are multiplied by `scale`, not divided by it.
-~ ) * scale => ) / scale
 `tile_offsets` takes the strides in this order: `stride_block`, `stride_slot`.
 ~ stride_block, stride_slot, BLOCK_SIZE) => stride_slot, stride_block, BLOCK_SIZE)
 You used the keys as values.
 ~ tl.load(values => tl.load(keys
 You used the values as keys.
 ~ tl.load(keys => tl.load(values
-Keys and values are swapped.
-~ tl.load(keys => tl.load(other_values
-~ tl.load(values => tl.load(keys
-~ other_values => values
 `acc` starts anew in each iteration, so only the last tile is in it. Add to it: `tl.dot(weights, values, acc)`.
 ~ tile_values, acc, input => tile_values, input
 `acc` is counted twice: `tl.dot(weights, values, acc)` already adds it.
@@ -138,11 +130,6 @@ A new maximum changes what was summed before: `online_softmax` rescales the old 
 - weights, row_max
 + row_max = tl.maximum(row_max, tl.max(scores, axis=1))
 + weights = tl.exp2(scores - row_max[:, None])
-+ row_sum += tl.sum(weights, axis=1)
-The weights are relative to the maximum, 2 to the power of score − maximum: `online_softmax` returns them.
-- weights, row_max
-+ row_max = tl.maximum(row_max, tl.max(scores, axis=1))
-+ weights = tl.exp2(scores)
 + row_sum += tl.sum(weights, axis=1)
 What the loop carries starts before it: set in the loop, maximum, sum and `acc` forget all tiles before the last one.
 - dim
@@ -169,17 +156,6 @@ First `online_softmax`, which rescales `acc`; then add weights × values: the we
 - acc = tl.dot
 + acc = tl.dot(tl.exp2(scores - row_max[:, None]).to(tile_values.dtype), tile_values, acc, input_precision="ieee")
 + weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-or
-- weights, row_max
-- acc = tl.dot
-+ shares = tl.exp2(scores - tl.maximum(row_max, tl.max(scores, axis=1))[:, None]).to(tile_values.dtype)
-+ acc = tl.dot(shares, tile_values, acc, input_precision="ieee")
-+ weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-The weights are powers of 2: `scale` includes log2(e), and `online_softmax` knows it.
-- weights, row_max
-+ new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-+ weights, factor = tl.exp(scores - new_max[:, None]), tl.exp(row_max - new_max)
-+ row_max, row_sum, acc = new_max, row_sum * factor + tl.sum(weights, axis=1), acc * factor[:, None]
 Return the maximum, the sum, and `acc`, in this order, as `online_softmax` and `tl.dot` leave them.
 ~ return row_max, row_sum, acc => return row_max, tl.log2(row_sum), acc
 or
@@ -191,8 +167,6 @@ values, whichever that is, `weights.to(values.dtype)`.
 ~ tl.dot(queries, tl.trans(tile_keys) => tl.dot(queries.to(tl.float16), tl.trans(tile_keys).to(tl.float16)
 or
 ~ weights.to(tile_values.dtype), tile_values => weights.to(tl.float16), tile_values.to(tl.float16)
-The values aren't transposed: weights [rows, BLOCK_N] times values [BLOCK_N, D].
-~ tile_values, acc, => tl.trans(tile_values), acc,
 Both factors of `tl.dot` need the same dtype. The weights are float32: convert them, `weights.to(values.dtype)`.
 ~ weights.to(tile_values.dtype) => weights
 `tl.dot` multiplies [rows, inner] by [inner, columns]. For the scores these are queries [rows, D] and keys
@@ -247,7 +221,7 @@ def output(mine: dict, want: dict) -> str:
     if want["case"].scores == "near −100,000":
         return "Scores may be very low: masked scores and the first maximum must be minus infinity."
     return (
-        "In each iteration: scores = queries · keys × scale, minus infinity past the end; then `online_softmax`; then "
+        "In each iteration: scores = queries · keysᵀ × scale, minus infinity past the end; then `online_softmax`; then "
         "acc += weights · values."
     )
 
@@ -284,8 +258,8 @@ TASK = Task(
         "which values are loaded": "Load the values where the keys are, with the same mask `is_key[:, None]`.",
         "the number of iterations": TILES,
         "acc / row_sum": output,
-        "row_max + log2(row_sum)": "A score is query · key × `scale`, and minus infinity past the end. Return maximum "
-        "and sum as `online_softmax` returned them in the last iteration.",
+        "row_max + log2(row_sum)": "A score is query · key × `scale`, once; past the end, minus infinity. Return the "
+        "maximum and the sum as `online_softmax` returned them in the last iteration.",
         "raised AssertionError": "`tl.dot` multiplies [rows, inner] by [inner, columns]: queries [rows, D] by keys "
         "[D, BLOCK_N], and weights [rows, BLOCK_N] by values [BLOCK_N, D], where D is `queries.shape[1]`.",
     },

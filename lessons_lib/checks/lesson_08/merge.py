@@ -89,6 +89,8 @@ or
 ~ outputs * weights => outputs / weights
 The exponent has the wrong sign: a split's log-sum-exp minus the largest one.
 ~ lse - tl.max(lse, axis=0) => tl.max(lse, axis=0) - lse
+The largest is `tl.max`: relative to a smaller one, weights overflow.
+~ tl.max => tl.min
 The sum of the weights that you multiplied by is what you divide by.
 ~ tl.sum(weights, axis=0) => tl.sum(lse, axis=0)
 or
