@@ -53,7 +53,7 @@ Here's the attention of one layer, in three decodes. "32,8,128" means 32 query h
 with 8 billion parameters. "14,2,64" is a small Qwen2. Every key and value must be read at least once, so bytes divided
 by read bandwidth is a lower bound for any kernel.
 
-> **streaming multiprocessor** (SM): one of a GPU's many processors, with arithmetic units and a small, fast memory of
+> **streaming multiprocessor**: one of a GPU's many processors (SM), with arithmetic units and a small, fast memory of
 > its own. Each program runs on one of them, and one can run several programs at a time. We just say *processor*.
 """
 
