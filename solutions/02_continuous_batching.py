@@ -10,7 +10,7 @@
 cache); lesson 01 (static batching, masks, positions) helps
 
 In lesson 01 (*static batching*), a wave of requests went through the model together, and none left before all were
-done. Here you write the loop that serving systems use instead, all of it, from an empty cell.
+done. Here you write, from an empty cell, the whole loop that serving systems use instead.
 """
 
 # %% folded=true
@@ -68,8 +68,8 @@ What keeps E out is the batch barrier of lesson 01: a wave starts and ends as a 
 > **batch slot**: one row of the batch, that is, one row of the input tensors and one row of the KV cache. It belongs
 > to one request at a time.
 
-When a request finishes, the next one in the queue gets its slot in the following step. But its prompt has to be
-computed while the others decode. One long pass would freeze everyone else's text, so it is computed in pieces:
+When a request finishes, the next one in the queue gets its slot in the following step. Its prompt must be computed
+while the others decode, and one long pass would freeze their text. So the prompt is computed in pieces:
 
 > **chunk**: a limited number of adjacent prompt tokens of one request, computed in one forward pass.
 
@@ -80,8 +80,8 @@ In every step,
 
 1. free slots are filled from the queue;
 2. each request whose prompt is done gets one token, all of them in one *decode pass*;
-3. the model computes one chunk of *one* prompt, that of the request that was admitted first, that is, got its slot
-   first. The chunk that completes a prompt also gives that request its first token;
+3. the model computes one chunk of *one* prompt: of those that aren't done, the one *admitted* first, that is, given
+   its slot first. The chunk that completes a prompt also gives that request its first token;
 4. requests that have their last token leave.
 
 So a step makes at most two forward passes.
@@ -126,9 +126,9 @@ print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f}
 
 # %% [markdown]
 """
-A pass writes the keys and values of its new tokens to their rows and columns, and reads every row that takes part up to
-the column of the longest one. Nothing clears a row when its request leaves. So in a shorter row, the last columns that
-are read hold zeros, or leftovers, such as keys of an earlier request. Here is the cache of the three stories shortly
+A pass writes its new tokens' keys and values to their rows and columns, and reads all its rows up to the same column:
+the last one of the longest row. Nothing clears a row when its request leaves. So behind a shorter row's own columns,
+the pass reads zeros or leftovers, such as an earlier request's keys. Here is the cache of the three stories shortly
 after F took over D's row, slot 0.
 """
 
@@ -273,9 +273,9 @@ code, is up to you. What must hold:
 
 - A step fills *all* free slots, then decodes, then computes one chunk, then lets go of those that are done. So a
   request that has got its first token in a step decodes from the next one on.
-- Every request that decodes gets a token in every step, and all share one pass, which covers all slots. An
-  empty slot takes any token, at position 0. There is no decode pass if none decodes, and no chunk if every prompt is
-  done.
+- Every request that decodes gets a token in every step, and all share one pass over all slots. The other slots take a
+  dummy: any token, where the row's next token will go; in an empty slot, at position 0. There is no decode pass if none
+  decodes, and no chunk if every prompt is done.
 - A chunk is as long as it may be, and it's computed for its slot alone.
 
 Give it half an hour.
@@ -297,7 +297,8 @@ predict("02.a", ...)  # steps
 
 # %% [markdown]
 """
-From here on, every run of continuous batching is `MINE`. The stepper shows the whole run below the waves of lesson 01.
+From here on, continuous batching runs with your mask and loop, `MINE`. The stepper shows it below the waves of lesson
+01.
 """
 
 # %%
@@ -338,7 +339,8 @@ compute, steps, shown = batch.forward, 0, None
 
 def forward(slots, tokens, positions):  # one request arrives while the loop runs
     global steps, shown
-    steps += len(slots) == batch.num_slots or steps == 0  # a decode pass begins a step
+    if steps == 0 or len(slots) == batch.num_slots:  # a decode pass begins a step
+        steps += 1
     held = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}"
                    for slot in range(4))
     line = f"slots: {held} waiting: {' '.join(each.id for each in batch.waiting) or '-'}"
@@ -461,11 +463,10 @@ for (kind, n), (throughput, _, latency) in seconds.items():
 
 # %% [markdown]
 """
-In steps, static batching with eight rows halves the mean latency of one at a time, and eight slots beat four by far. On
-the clock, much less of that is left, or nothing. A step counts as one, whatever is in it. But a pass over eight rows takes longer than
-over one, and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Then
-all of the wave waits for its longest answer. With eight slots, rows without a request are computed too. Continuous
-batching gains all the same, because its rows are full.
+In steps, static batching with eight rows halves the mean latency of one at a time. On the clock, little of that is
+left: a step counts as one, whatever it computes, but a pass over eight rows takes longer than one over a single row,
+and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Continuous batching
+still gains, since fewer of its rows are idle. With eight slots nearly half are, so eight may not beat four.
 
 On the H200 of lesson 01, some two hundred tokens could share a pass at the price of one. There a decode step over eight
 rows takes about as long as over one, and the table in steps is close to the table in seconds.
@@ -480,7 +481,7 @@ ledger(model, tokenizer, "02", with_cache_only=True, columns=(
 # %% [markdown]
 """
 Fewer token positions than with waves, a larger share of them useful, and 108 forward calls instead of 180. But no other
-row reserves as much cache. (Speeds differ from run to run.)
+method reserves as much cache. (Speeds differ from run to run.)
 
 ## What production does
 
@@ -538,9 +539,6 @@ quiz("02")
   <https://arxiv.org/abs/2403.02310>
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023,
   section 3 on reserved memory that stays empty. <https://arxiv.org/abs/2309.06180>
-- vLLM: `vllm/v1/core/sched/scheduler.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `src/transformers/generation/continuous_batching/`.
-  <https://github.com/huggingface/transformers>
 """
 
 # %% [markdown] folded=true
@@ -656,5 +654,5 @@ reveal("02.c", first, unit="steps")
 # %% [markdown]
 """
 With chunks of 240, the first token of the new request comes soonest, and the other three wait longest for one of their
-own. That is a trade-off, and the choice is up to the operator of the server.
+own. The operator of the server chooses.
 """

@@ -77,9 +77,9 @@ for name, budget in (("whole prompts", 1024), ("at most 32 tokens", 32)):
 
 # %% [markdown]
 """
-The longest step is the one with L's whole prompt. A, C, D and E get one token each in it, but only once the prompt has
-been computed, so all four streams pause. With the limit, L's prompt is spread over many short steps. L pays for that:
-28 of its tokens fit into each, so its first token comes after 22 steps instead of one.
+The longest step computes L's whole prompt. A, C, D and E get their tokens only at its end, so all four streams pause.
+With the limit, L's prompt is spread over many short steps. L pays for that: each has room for 28 of its tokens, so its
+first token comes after 22 steps instead of one.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short.
 
@@ -142,10 +142,10 @@ If a decode is skipped, a reader sees a gap in the answer. A prompt that gets a 
 
 **Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission,
 and each wants at least one token. Return a dict: sequence → tokens that the next step computes, without those that
-get nothing. None gets more than it wants, and all together get at most `budget`, which may be 0. If that isn't enough:
+get nothing. None gets more than it wants, and all together get at most `budget`, which may be 0. If they want more:
 
 - Those that want exactly **one** token come first. (It may be a decode, or the last token of a prompt.)
-- Among them, and then among the others, a later one gets something only if the earlier ones got all they want.
+- Within each group, an earlier one gets all it wants before a later one gets anything.
 - The whole budget is used.
 
 Don't change the list or the sequences: nothing has been computed yet.
@@ -166,10 +166,10 @@ reveal("09.a", shares["E"], unit="tokens")
 """
 The next step has room for the rest of E and for all of F.
 
-When does "one token first" matter? Only if a prompt in progress stands before a decode, like B. The scheduler of this
-lesson never comes to that: a new sequence gets what is left of the budget, so only the last in `running` can be in the
-middle of its prompt, and one pass in order would do. A server that also limits the chunk of any one prompt, as vLLM can,
-has several such prompts at once. There, your rule keeps the decodes going.
+"One token first" matters only if a prompt in progress stands before a decode, as B does here. With this lesson's
+scheduler, that never happens: a new sequence gets what is left of the budget, so only the last in `running` can be in
+the middle of its prompt. But a server that also limits the chunk of any one prompt, as vLLM can, has several such
+prompts at once, and your rule keeps its decodes going.
 
 ## Schedule, forward, update
 
@@ -234,23 +234,23 @@ all_steps(optimistic, max_tokens_of_r=9)
 > blocks soon.
 
 A watermark only makes a deadlock less likely. ("Further" counts them in fifty workloads.) To rule it out, admit
-conservatively, the default until then, or take blocks back from a running sequence: lesson 10.
+conservatively (the default here), or take blocks back from a running sequence (lesson 10).
 
 ## Build 2: the scheduler
 
-**Exercise 09.2.** Write `schedule_waiting(scheduler_output)`. It is called once the running sequences have their
-tokens, admits waiting sequences, and schedules their first tokens. The rest is given.
+**Exercise 09.2.** Write `schedule_waiting(scheduler_output)`. It admits waiting sequences and schedules their first
+tokens, once the running ones have theirs. The rest is given.
 
 | you have | what it is |
 |---|---|
 | `self.waiting.next(self.running)` | the sequence to admit next; leaves it in `self.waiting`, the queue |
-| `self.admission(self, sequence)` | whether it has room in memory (a function in an attribute, so pass `self`) |
+| `self.admission(self, sequence)` | whether memory has room for it (an attribute, not a method: pass `self`) |
 | `self.admit(scheduler_output, sequence)` | takes it out of the queue; appends it to `self.running` and `scheduler_output.admitted` |
 | `self.allocate_slots(scheduler_output, sequence, count)` | schedules `count` of its tokens, or lets it stall |
 | `self.max_num_seqs`, `self.max_num_batched_tokens` | the limits: running sequences, and tokens in a step |
 | `scheduler_output.num_tokens`, `.stalled` | so far in this step: scheduled tokens, and the sequences that stalled |
 
-- An admitted sequence gets at least one token: all it wants, or what is left of the budget. (It may have run before.)
+- An admitted sequence gets at least one token: all it wants, or what is left of the budget. It may have run before.
 - If there is no memory for the next sequence, none behind it is admitted.
 - If a sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
 - Otherwise, as many as possible are admitted.
@@ -305,8 +305,8 @@ for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
 ## Time
 
 What a scheduler does depends on lengths, not on the text. So from here on, a simulator runs *your* scheduler without a
-model, and a formula says how long each step takes: 5 ms for reading the weights, whatever the step contains; 20 µs for
-each token; and 0.2 µs for each context token: round numbers for a model with a few billion parameters on one GPU.
+model. A step takes 5 ms for reading the weights, 20 µs for each token, and 0.2 µs for each context token: round numbers
+for a model with a few billion parameters on one GPU.
 
 > **context tokens**: the tokens that a step attends to, counted once per sequence: all that it has in the cache after
 > the step.
@@ -319,8 +319,8 @@ COST = StepCost(base=0.005, per_token=20e-6, per_context_token=0.2e-6)
 
 # %% [markdown]
 """
-Back to the opening, now on this formula's machine: four sequences decode, and L arrives with its 600 tokens. No reader
-of the four should wait longer than 8 ms for the next token.
+Back to the opening, with these step times: four sequences decode, and L arrives with its 600 tokens. No reader of the
+four should wait longer than 8 ms for the next token.
 
 **09.b** What is the largest budget that keeps this promise? Leave out the context tokens: they cost little here.
 """
@@ -347,8 +347,8 @@ for budget in (32, 143, 512, 1024):
 
 # %% [markdown]
 """
-The 7 tokens missing from 150 are the context tokens that you left out. A larger budget helps L a lot at first, and then
-less and less; for A, C, D and E it's the other way round.
+The context tokens that you left out cost as much as the 7 tokens missing from 150. A larger budget helps L less and
+less, while the longest step keeps growing.
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
 
@@ -380,7 +380,7 @@ count.
 
 ## Measure: a hundred thousand requests
 
-Requests arrive at random, 480 a second on average. This machine can't serve much more, so queues form. As in real
+Requests arrive at random, 480 a second on average. The machine can't serve many more, so queues form. As in real
 traffic, most are short and a few are very long. There are 32 batch slots, a budget of 256, and blocks for all. Your
 scheduler serves them under two policies.
 """
@@ -425,7 +425,8 @@ took almost a minute.
 
 Can a policy keep most of what shortest job first gains, and still let no request wait without end? There are many
 right answers, and they score differently. What does a request cost? A token of a prompt takes 20 µs. A token of an
-answer takes as much, plus its share of a step's 5 ms: 156 µs with 32 in a batch. That's eight or nine prompt tokens.
+answer takes as much, plus its share of a step's 5 ms: 156 µs with 32 in a batch. It costs as much as eight or nine
+prompt tokens.
 
 Most requests are short: prompt 24, answer 4. A rank that grows evenly up to 512 + 512 tokens hardly tells such a request
 from one twice as long. So let it grow fast among short requests, and slowly among long ones.
@@ -521,8 +522,8 @@ Nothing here counts toward the 75 minutes.
 ### Conservative or optimistic?
 
 We compare them on sixty requests that arrive almost together, each with a `max_tokens` of 96 (`most`, below). The pool
-has 44 blocks of 16 tokens, at most 16 sequences run, and the budget is 64 tokens. So that no number hangs on one draw,
-there are fifty such workloads:
+has 44 blocks of 16 tokens, at most 16 sequences run, and the budget is 64 tokens. One workload could be luck, so there
+are fifty:
 
 **09.c** How many requests run at the same time with `conservative`? Treat every request as an average one.
 """
@@ -584,13 +585,13 @@ Table(
 An average request is promised 8 blocks, for 32 + 96 − 1 = 127 tokens, and 44 blocks keep five such promises.
 Conservative admission is safe, but most of the pool stays idle: answers end long before they reach `max_tokens`.
 Optimistic admission with a small watermark runs about twice as many sequences, in about half as many steps, unless it
-deadlocks. A larger watermark makes that less likely, and leaves more blocks idle. It can't rule it out: none in fifty
-isn't never.
+deadlocks. A larger watermark makes that less likely, and leaves more blocks idle. Even none in fifty doesn't rule it
+out.
 
 ### Wrong estimates
 
-Twenty thousand requests. Shortest job first gets estimates that are off by a random factor; in the last row, the
-longest answer is even expected to be the shortest. How wrong may they be until first come, first served is better?
+How wrong may estimates be before first come, first served is better? Here, shortest job first gets estimates that are
+off by a random factor. In the last row, the longest answer is expected to be the shortest.
 """
 
 # %%
@@ -632,7 +633,7 @@ make the machine faster. It only decides which requests wait.
   are no blocks. Two things differ from ours: it doesn't move those that want one token to the front, and if there is no
   free block, it preempts (lesson 10).
 - vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`; `long_prefill_token_threshold` limits the chunk of any
-  one prompt. `--scheduling-policy` is `fcfs` or `priority`, our strict priority. There is no aging.
+  one prompt. `--scheduling-policy` is `fcfs` or `priority`, without aging.
 - **Hugging Face transformers** has two schedulers in `generation/continuous_batching/scheduler.py`, `fifo` (decodes
   first, like yours) and `prefill_first`. Both have a `safety_margin`: a watermark.
 - **Orca** (2022) introduced *iteration-level scheduling*: a scheduling decision before every step. **Sarathi-Serve**

@@ -1,11 +1,11 @@
-"""Answers to the exercises of lesson 02: other ways to be right. What is wrong stands in the exercises."""
-
-from collections import deque
+"""Answers to the exercises of lesson 02: other ways to be right, and slips that the checks name without a list."""
 
 import torch
 
 from answers import Wrong
+from lessons_lib.batching.continuous_batching import serve
 from lessons_lib.batching.slot_cache import cache_mask
+from lessons_lib.checks.diagnosis import mistakes
 
 # 02.1
 
@@ -13,14 +13,6 @@ from lessons_lib.batching.slot_cache import cache_mask
 def mask_by_loops(positions, num_keys):
     rows = [[[column <= int(position) for column in range(num_keys)] for position in row] for row in positions]
     return torch.tensor(rows)[:, None]
-
-
-def mask_by_lengths(positions, num_keys):
-    mask = torch.zeros(len(positions), 1, positions.shape[1], num_keys, dtype=torch.bool)
-    for row in range(positions.shape[0]):
-        for token in range(positions.shape[1]):
-            mask[row, :, token, : positions[row, token] + 1] = True
-    return mask
 
 
 def mask_from_a_triangle(positions, num_keys):
@@ -69,54 +61,6 @@ def serve_with_a_stage_for_each(batch):
                 request.output_ids.append(token)
 
 
-class Loop:
-    def __init__(self, batch):
-        self.batch = batch
-
-    def run(self):
-        while self.batch.waiting or self.batch.running:
-            self.admit()
-            ready = [slot for slot in self.batch.running if self.batch.running[slot].output_ids]
-            prompts = deque(slot for slot in self.batch.running if slot not in ready)
-            if ready:
-                self.decode(ready)
-            if prompts:
-                self.chunk(prompts.popleft())
-            self.batch.running = {slot: each for slot, each in self.batch.running.items() if not each.is_done}
-
-    def admit(self):
-        free = [slot for slot in range(self.batch.num_slots) if slot not in self.batch.running]
-        while free and self.batch.waiting:
-            self.batch.running[free.pop()] = self.batch.waiting.popleft()
-
-    def decode(self, ready):
-        def row(slot):
-            request = self.batch.running.get(slot)
-            if request is None:
-                return [0], [0]
-            return request.output_ids[-1:] or [1], [request.num_computed_tokens]
-
-        tokens, positions = zip(*(row(slot) for slot in range(self.batch.num_slots)))
-        new = self.batch.forward(range(0, self.batch.num_slots), list(tokens), list(positions))
-        for slot in ready:
-            request = self.batch.running[slot]
-            request.output_ids += [new[slot]]
-            request.num_computed_tokens += 1
-
-    def chunk(self, slot):
-        request = self.batch.running[slot]
-        end = min(request.num_computed_tokens + self.batch.prefill_step, len(request.prompt_ids))
-        places = list(range(request.num_computed_tokens, end))
-        new = self.batch.forward(range(slot, slot + 1), [request.prompt_ids[places[0] : end]], [places])
-        request.num_computed_tokens = end
-        if end == len(request.prompt_ids):
-            request.output_ids += new
-
-
-def serve_by_a_class(batch):
-    Loop(batch).run()
-
-
 def serves_each_alone(batch):
     while batch.waiting:
         request = batch.waiting.popleft()
@@ -126,22 +70,138 @@ def serves_each_alone(batch):
         request.output_ids += answer[0, ids.shape[1] :].tolist()
 
 
-def keeps_its_own_dict(batch):
-    running, batch.running = batch.running, {}
-    hidden = type(batch)(batch.model, batch.cache, batch.prefill_step, batch.waiting, running, batch.mask)
-    hidden.forward = batch.forward
-    Loop(hidden).run()
+# What a check says, and changes of the reference that it says this of.
+
+MASKS = """
+In row 0, the token at position 2 misses column 2.
+~ columns <= => columns <
+In row 0, the token at position 2 sees column 3.
+~ columns <= positions[:, :, None] => columns <= positions[:, :, None] + 1
+or
+~ columns <= positions[:, :, None] => columns <= num_keys + 0 * positions[:, :, None]
+In row 0, the token at position 2 misses column 0.
+~ columns <= => columns ==
+In row 0, the token at position 64 misses column 0.
+~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 64))
+The axes are [rows, 1, new tokens, num_keys]
+= return (columns <= positions[:, :, None])[None]
+or
+= return (columns <= positions[:, :, None])[..., None]
+or
+= columns = torch.arange(positions.max() + 1)
+or
+= return (columns <= positions.T[:, :, None])[:, None]
+Return the comparison itself
+= return (columns <= positions[:, :, None])[:, None].long()
+or
+= return torch.zeros(*positions.shape, num_keys).masked_fill(columns > positions[:, :, None], -torch.inf)[:, None]
+"""
+
+LOOPS = """
+Fill *all* free slots at the beginning of each step
+- for slot in range(batch.num_slots):
++ for slot in [slot for slot in range(batch.num_slots) if slot not in batch.running][:1]:
+or
+~ if batch.waiting and slot not in batch.running => if batch.waiting and slot not in batch.running and not held
+- for slot in range(batch.num_slots):
++ held = list(batch.running)
++ ...
+`batch.running` has none that decodes in slots [0]
+~ batch.running => running
+- while batch.waiting or running:
++ running = {}
++ ...
+`batch.running` has none that decodes in slots [0, 1]
+~ if decoding: => if True:
+it covers all slots: `range(batch.num_slots)`
+- next_tokens = batch.forward(range(batch.num_slots), tokens, positions)
++ first, last = min(decoding), max(decoding) + 1
++ next_tokens = [0] * first + batch.forward(range(first, last), tokens[first:last], positions[first:last])
+Each slot of the range needs a list of tokens
+~ range(slot, slot + 1) => range(slot)
+or
+~ range(slot, slot + 1) => slot
+or
+~ [chunk], [list(range(start, end))] => chunk, list(range(start, end))
+or
+~ if end == len(request.prompt_ids): => if end > len(request.prompt_ids):
+a row has columns 0 to 63
+~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[-1]] * batch.num_slots
+First come, first served
+~ batch.waiting.popleft() => batch.waiting.pop()
+or
+~ prefilling[0] => min(prefilling)
+or
+~ prefilling[0] => prefilling[-1]
+A step fills the free slots, decodes, and then computes one chunk
+- if prefilling:
+- slot = prefilling[0]
++ for slot in prefilling:
+A chunk has the next `batch.prefill_step` tokens
+~ [start : start + batch.prefill_step] => [start:]
+or
+~ [start : start + batch.prefill_step] => [start : start + 1]
+or
+~ list(range(start, end)) => list(range(end - start))
+or
+~ list(range(start, end)) => list(range(start + 1, end + 1))
+chunks don't wait for decodes
+~ if prefilling: => if prefilling and not decoding:
+Only the chunk that ends A's prompt gives it its first token
+~ if end == len(request.prompt_ids): => if True:
+Only the chunk that ends B's prompt gives it its first token
+~ for slot in decoding: => for slot in batch.running:
+Feed each decoding request its newest token
+- batch.running[slot].num_computed_tokens += 1
+or
+~ = [request.num_computed_tokens] => = [request.num_computed_tokens + 1]
+or
+~ request.output_ids[-1:] or [0] => request.prompt_ids[-1:]
+All answers are complete by then
+~ if request.is_done] => if len(request.output_ids) > request.max_new_tokens]
+or
+~ if request.is_done]: => if request.is_done][:1]:
+`is_done` asks for the limit and for the end token
+~ if request.is_done] => if len(request.output_ids) == request.max_new_tokens]
+A request leaves when it `is_done`, not earlier
+~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
+Go on until both `batch.waiting` and `batch.running` are empty
+~ while batch.waiting or batch.running => while batch.waiting
+or
+- while batch.waiting or batch.running:
++ queue = deque(batch.waiting); batch.waiting.clear()
++ while queue or batch.running:
+~ if batch.waiting and slot => if queue and slot
+~ = batch.waiting.popleft() => = queue.popleft()
+the `prompt_ids` of A have changed
+~ num_computed_tokens = end => num_computed_tokens = end; request.prompt_ids.append(0)
+"""
+
+
+def slips(reference, text):
+    return [Wrong(known.patch.split("\n")[0], known.attempt(reference), known.why) for known in mistakes(text)]
 
 
 WRONG = {
-    "02.1": [Wrong("keeps masks by shape", remembers_masks, "should be False; yours is True")],
-    "02.2": [
-        Wrong("the oracle itself", serves_each_alone, "your code calls `model.generate`"),
-        Wrong("a dict of its own", keeps_its_own_dict, "`batch.running` has none that decodes in slots [0]"),
+    "02.1": [
+        Wrong("keeps masks by shape", remembers_masks, "should be False; yours is True"),
+        *slips(cache_mask, MASKS),
     ],
+    "02.2": [Wrong("the oracle itself", serves_each_alone, "your code calls `model.generate`"), *slips(serve, LOOPS)],
 }
 
+RIGHT_LOOPS = """
+A dummy may go further right: what it overwrites isn't computed yet.
+~ = [request.num_computed_tokens] => = [request.num_computed_tokens + (slot not in decoding)]
+Another dict with the requests that stay.
+- for slot in [slot for slot, request
+- del batch.running[slot]
++ batch.running = {slot: each for slot, each in batch.running.items() if not each.is_done}
+Tuples are as good as lists.
+~ [chunk], [list(range(start, end))] => (tuple(chunk),), (range(start, end),)
+"""
+
 RIGHT = {
-    "02.1": [mask_by_loops, mask_by_lengths, mask_from_a_triangle],
-    "02.2": [serve_with_a_stage_for_each, serve_by_a_class],
+    "02.1": [mask_by_loops, mask_from_a_triangle],
+    "02.2": [serve_with_a_stage_for_each, *(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
 }

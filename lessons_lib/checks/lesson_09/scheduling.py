@@ -1,6 +1,7 @@
 """09.2, `Scheduler`: what each step of some scenes schedules and admits."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
@@ -24,7 +25,7 @@ def run(attempt: Any, scene: Case, watch: Watch) -> None:
         asked[0] += 1
         if asked[0] > MOST_QUESTIONS:
             what = f"the rule was asked {MOST_QUESTIONS} times in one step, the last time about {sequence.id}."
-            idea = "Does the loop ever end? If the next sequence can't be admitted, stop: `break`, not `continue`."
+            idea = "Does the loop ever end? `admit` takes a sequence out of the queue. If the rule says no, `break`."
             raise Mistake(what, idea=idea)
         return bool(rule(scheduler, sequence))
 
@@ -95,145 +96,58 @@ def smaller(scene: Case) -> Iterator[Case]:
             yield scene._replace(events=[each for each in scene.events if each != event])
 
 
+def wrong_admissions(seen: dict[str, Any], want: dict[str, Any]) -> str:
+    """Which rule the admissions break."""
+    got, right, stalled = seen["the admitted sequences"], want["the admitted sequences"], want["the stalled sequences"]
+    slots, budget = (want["case"].settings[name] for name in ("max_num_seqs", "max_num_batched_tokens"))
+    mine = next((name for name, other in zip_longest(got, right) if name != other), None)
+    if len(set(got)) < len(got) or (mine is None and right[len(got)] in seen["scheduler.running"]):
+        return "`self.admit` does all three: out of the queue, into `self.running` and `scheduler_output.admitted`."
+    if mine is None:
+        left = budget - sum(seen["the scheduled tokens"].values())
+        skips = " A `for` over the queue skips some, as `admit` takes them out." if got else ""
+        return f"{right[len(got)]} can start: slots, memory and {left} of {budget} tokens are free.{skips}"
+    if len(got) <= len(right):
+        return "The policy says which is next, and may look at all that runs by now: `self.waiting.next(self.running)`."
+    if len(want["scheduler.running"]) == slots:
+        return f"`max_num_seqs` is {slots}. Before each admission, compare `len(self.running)` with it."
+    if stalled:
+        return (
+            f"{stalled[0]} has stalled, and {mine} would take the block that it waits for. Before each admission, "
+            "look whether `scheduler_output.stalled` is empty."
+        )
+    if sum(want["the scheduled tokens"].values()) == budget:
+        return f"No budget is left for {mine}: stop. An admitted sequence gets at least one token."
+    return "Before each admission, ask `self.admission(self, sequence)`. If it says no, stop: none behind it may pass."
+
+
+def wrong_tokens(seen: dict[str, Any], want: dict[str, Any]) -> str:
+    got, right = seen["the scheduled tokens"], want["the scheduled tokens"]
+    total, budget = sum(got.values()), want["case"].settings["max_num_batched_tokens"]
+    name = next((each for each in {**right, **got} if got.get(each) != right.get(each)), "")
+    if total > budget:
+        return (
+            f"These are {total} tokens, and the limit is {budget}. `scheduler_output.num_tokens` grows with each "
+            "`allocate_slots`: compute what is left before each one."
+        )
+    if name not in got or name not in right:
+        return "Call `allocate_slots` once for each admitted sequence: it takes blocks and schedules, or lets it stall."
+    return f"{name} gets all it wants (known − computed), or what `scheduler_output.num_tokens` leaves of {budget}."
+
+
 MISTAKES = """
-`max_num_seqs` limits how many run at the same time: compare it with `len(self.running)` before each admission.
-~ and len(self.running) < self.max_num_seqs => and True
-or
-~ len(self.running) < self.max_num_seqs => len(self.running) <= self.max_num_seqs
-`self.running` contains the admitted sequences already.
-~ and len(self.running) < => and len(self.running) + len(scheduler_output.admitted) <
-No budget is left: stop. An admitted sequence gets at least one token.
-~ not budget or not self.admission => not self.admission
-The running sequences have used some of the budget: start with what is left, `max_num_batched_tokens` minus
-`scheduler_output.num_tokens`.
-= budget = self.max_num_batched_tokens
-or
-= budget = self.max_num_batched_tokens - scheduler_output.num_tokens - len(self.running)
-or
-= budget = self.max_num_batched_tokens // self.max_num_seqs
-or
-= budget = min(self.max_num_batched_tokens - scheduler_output.num_tokens, self.max_num_seqs)
-Each admitted sequence uses up budget: subtract what it gets.
-~ budget = self.max_num_batched_tokens - scheduler_output.num_tokens => pass
-- while self.waiting
-+ budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-+ ...
-A running sequence may take more than one token of the budget: `scheduler_output.num_tokens` counts them all.
-= budget = self.max_num_batched_tokens - len(self.running)
-A new sequence gets at most what is left of the budget: a chunk of its prompt.
-~ min(wanted, budget) => wanted
-That is too little: a new sequence gets all it wants, or what is left of the budget.
-~ min(wanted, budget) => min(wanted, budget, self.pool.block_size)
-or
-~ min(wanted, budget) => 1
-An admitted sequence gets its first tokens in the same step: `self.allocate_slots(scheduler_output, sequence, count)`.
-- self.allocate_slots(scheduler_output, sequence, min
-`allocate_slots` does both: it takes the blocks that the tokens need, and schedules them.
-= scheduler_output.num_scheduled_tokens[sequence] = min(wanted, budget)
-or
-- self.allocate_slots(scheduler_output, sequence, min
-+ scheduler_output.num_scheduled_tokens[sequence] = min(wanted, budget)
-+ ...
-The policy says which is next, and it isn't always the first in the queue, or the first to arrive:
-`self.waiting.next(self.running)`.
-= sequence = next(iter(self.waiting))
-or
-= sequence = min(self.waiting, key=lambda each: each.arrival_time)
-The policy may look at what runs, also at what this step has just admitted: `self.waiting.next(self.running)`.
-= sequence = self.waiting.next([])
-or
-= sequence = self.waiting.next(self.waiting)
-or
-- while self.waiting
-+ running = list(self.running)
-+ ...
-~ self.waiting.next(self.running) => self.waiting.next(running)
-The waiting queue isn't a list. `self.waiting.next(self.running)` returns the next sequence, and `self.admit` takes it
-out.
-~ self.waiting.next(self.running) => self.waiting[0]
-A prompt that doesn't fit as a whole still gets a chunk: what is left of the budget.
-~ if not budget or => if sequence.num_tokens - sequence.num_computed_tokens > budget or
-or
-- self.allocate_slots(scheduler_output, sequence, min
-+ if wanted > budget: break
-+ ...
-The last token of the budget can be used, too.
-~ if not budget or => if budget <= 1 or
-Whether memory has room is for the admission rule to say. A step needs blocks for its own tokens only.
-- if not budget or
-+ if self.missing_blocks(sequence) > len(self.pool.free_queue): break
-+ ...
-The admission rule says no: ask `self.admission(self, sequence)` before you admit.
-~ not budget or not self.admission(self, sequence) => not budget
-Ask the admission rule for each sequence before you admit it, not only for the first of a step.
-- while self.waiting
-+ asked = self.waiting and self.waiting.next(self.running)
-+ if asked and not self.admission(self, asked): return
-+ ...
-~ not self.admission(self, sequence) => False
 The rule takes the scheduler, and then the sequence: `self.admission(self, sequence)`.
 ~ self.admission(self, sequence) => self.admission(sequence)
 `admit` takes the output of the step, and then the sequence: `self.admit(scheduler_output, sequence)`.
 ~ self.admit(scheduler_output, sequence) => self.admit(sequence, scheduler_output)
-No sequence is overtaken: if there is no memory for the next one, stop. Don't look for a smaller one behind it.
-- while self.waiting ... self.allocate_slots(scheduler_output, sequence, min
-+ for sequence in list(self.waiting):
-+     budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-+     if scheduler_output.stalled or not budget or len(self.running) >= self.max_num_seqs: break
-+     if not self.admission(self, sequence): continue
-+     self.admit(scheduler_output, sequence)
-+     self.allocate_slots(scheduler_output, sequence, min(sequence.num_tokens - sequence.num_computed_tokens, budget))
-A loop over the queue skips sequences while it takes them out. Ask for the next one again and again: `while`, and
-`self.waiting.next(self.running)`.
-- while self.waiting
-+ for sequence in self.waiting:
-+     if scheduler_output.stalled or len(self.running) >= self.max_num_seqs: break
-~ sequence = self.waiting.next(self.running) => pass
+The waiting queue isn't a list. `self.waiting.next(self.running)` returns the next sequence, and `self.admit` takes it
+out.
+~ self.waiting.next(self.running) => self.waiting[0]
 `waiting.next` needs a waiting sequence: make `self.waiting` part of the loop's condition.
 ~ while self.waiting and => while
-One admission per step is too slow: go on while there is a batch slot, budget and memory.
-- self.allocate_slots(scheduler_output, sequence, min
-+ ...
-+ break
-If nothing runs, there is all the more room: admit.
-- while self.waiting
-+ if not self.running: return
-+ ...
-Compare `max_num_seqs` with what runs. What waits takes no batch slot.
-~ len(self.running) < self.max_num_seqs => len(self.running) + len(self.waiting) <= self.max_num_seqs
-Admit it first, then allocate: one that stalls has a batch slot, too.
-- self.admit(scheduler_output
-- wanted =
-- self.allocate_slots(scheduler_output, sequence, min
-+ wanted = sequence.num_tokens - sequence.num_computed_tokens
-+ self.allocate_slots(scheduler_output, sequence, min(wanted, budget))
-+ if sequence not in scheduler_output.stalled: self.admit(scheduler_output, sequence)
-Other sequences run, but that doesn't prevent admission, as long as there is a batch slot.
-- while self.waiting
-+ if self.running: return
-+ ...
-`self.admit(scheduler_output, sequence)` does all three: it takes the sequence out of the queue, and appends it to
-`self.running` and to `scheduler_output.admitted`.
-~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
-or
-~ self.admit(scheduler_output, sequence) => self.running.append(sequence)
-or
-~ self.admit(scheduler_output, sequence) => self.waiting.remove(sequence); self.running.append(sequence)
 Was it taken out before? `self.admit(scheduler_output, sequence)` takes it out of the queue.
 - self.admit(scheduler_output, sequence)
 + self.waiting.remove(sequence)
-+ ...
-A new sequence would take the block that a stalled one waits for: if `scheduler_output.stalled` isn't empty, admit none.
-~ not scheduler_output.stalled and => True and
-A sequence may stall as you admit it. So look at `scheduler_output.stalled` before each admission, not only once.
-- while self.waiting
-+ if scheduler_output.stalled: return
-+ ...
-~ not scheduler_output.stalled and => True and
-A sequence stalled in an earlier step. Only those of this step count: `scheduler_output.stalled`.
-- while self.waiting
-+ self.has_stalled = getattr(self, "has_stalled", False) or bool(scheduler_output.stalled)
-+ if self.has_stalled: return
 + ...
 A sequence that has run before wants known − computed: its answer so far is known, too, and some of its tokens may be
 in the cache.
@@ -242,10 +156,6 @@ or
 = wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
 or
 = wanted = sequence.num_tokens
-Nothing has been computed yet. `update` counts the computed tokens after the forward pass.
-- self.allocate_slots(scheduler_output, sequence, min
-+ ...
-+ sequence.num_computed_tokens += min(wanted, budget)
 """
 
 TASK = Task(
@@ -257,13 +167,14 @@ TASK = Task(
     refusals=("Deadlock",),
     known=mistakes(MISTAKES),
     about={
-        "the admitted sequences": "Admit the next one while there is a batch slot, budget and memory, unless one has "
-        "stalled in this step.",
-        "the scheduled tokens": "First the running sequences; then each admitted one gets what it wants, or the rest.",
+        "the admitted sequences": wrong_admissions,
+        "the scheduled tokens": wrong_tokens,
         "the number of blocks of each": "Leave the blocks to `allocate_slots`.",
         "scheduler.running": "`admit` puts a sequence into `self.running`, and only `update` takes it out.",
         "the stalled sequences": "`allocate_slots` keeps this list: leave it alone.",
-        "raised Deadlock": "No sequence got a token. An admitted one gets its first tokens in the same step.",
+        "the computed tokens": "Nothing has been computed yet: `update` counts the tokens after the forward pass.",
+        "raised Deadlock": "No sequence got a token. Admit one only if the rule says yes, and call `allocate_slots` "
+        "with at least one token.",
         "should raise Deadlock": "If sequences run and none can get a token, the next step would be the same, forever.",
     },
 )

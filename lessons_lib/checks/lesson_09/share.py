@@ -16,9 +16,7 @@ def run(share: Any, case: Case, watch: Watch) -> None:
     running = made(case)
 
     def look() -> dict[str, Any]:
-        return {f"{each.id}.num_computed_tokens": each.num_computed_tokens for each in running} | {
-            f"{each.id}.num_tokens": each.num_tokens for each in running
-        }
+        return {"the computed tokens": [each.num_computed_tokens for each in running]}
 
     watch("`share_budget`", share, running, case[1], look=look, subject="the scheduled tokens")
 
@@ -43,9 +41,18 @@ def tell(case: Case) -> str:
 
 def facts(case: Case) -> dict[str, Any]:
     """Of the first sequence that wants more than one token, or else of the first."""
-    wants = [(name, prompt + done, computed) for name, prompt, done, computed in case[0]] or [("A", 0, 0)]
-    name, known, computed = max(wants, key=lambda each: each[1] - each[2] > 1)
-    return {"name": name, "wants": f"known − computed = {known} − {computed} = {known - computed}", "budget": case[1]}
+    wants = wants_of(case) or {"A": 0}
+    name = max(wants, key=lambda each: wants[each] > 1)
+    return {"name": name, "wants": formula(case, name)}
+
+
+def wants_of(case: Case) -> dict[str, int]:
+    return {name: prompt + done - computed for name, prompt, done, computed in case[0]}
+
+
+def formula(case: Case, name: str) -> str:
+    known, computed = next(((spec[1] + spec[2], spec[3]) for spec in case[0] if spec[0] == name), (0, 0))
+    return f"known − computed = {known} − {computed} = {known - computed}"
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -83,83 +90,43 @@ def cases() -> Iterator[Case]:
         yield specs, draw.choice((0, 1, 2, 3, 5, 16, 64))
 
 
+def first_broken(seen: dict[str, Any], want: dict[str, Any]) -> str:
+    """The first rule that the shares break."""
+    case, counts = want["case"], seen.get("returned")
+    wants, budget = wants_of(case), case[1]
+    if not isinstance(counts, dict):
+        return "" if counts is None else "A dict is expected, of sequence → tokens."
+    if any(type(count) is not int for count in counts.values()):
+        return "Each value is a number of tokens, an int."
+    if any(not hasattr(each, "id") for each in counts):
+        return "The keys are the sequences themselves, not their ids."
+    shares = {each.id: count for each, count in counts.items()}
+    total, order = sum(shares.values()), sorted(wants, key=lambda each: wants[each] > 1)
+    for name, count in shares.items():
+        if count == 0:
+            return f"{name} gets no token: leave it out. An entry of 0 would be an empty segment."
+        if count < 0:
+            return f"{name} can't get {count}. Subtract from the budget what each gets, and stop when none is left."
+        if count > wants[name]:
+            return f"{name} wants fewer: {formula(case, name)}."
+    if total > budget:
+        return f"Together they get {total}, more than the budget. Each token lowers what is left."
+    name = next((each for each in order if shares.get(each, 0) < wants[each]), "")
+    if not name:
+        return ""
+    later = next((each for each in order[order.index(name) + 1 :] if each in shares), None)
+    if later and wants[name] == 1 < wants[later]:
+        return f"{name} wants one token, so it comes before {later}, wherever it is in `running`. Make two passes."
+    if later:
+        return f"{name} comes before {later} in `running`, so {later} gets something only if {name} gets all it wants."
+    unused = f"{budget - total} of the budget's {budget} tokens stay unused"
+    return f"{unused}, and {name}, which wants {formula(case, name)}, gets {shares.get(name, 0)}."
+
+
 MISTAKES = """
-Each sequence gets all it wants. Never schedule more than is left of the budget, here {budget}.
-~ min(wanted, budget) => wanted
-~ if budget: => if True:
-~ elif wanted and budget => elif wanted
-or
-~ min(wanted, budget) => wanted
-A sequence that wants one token uses up budget, too: subtract its token.
-- counts[sequence] = 1
-- budget -= 1
-+ counts[sequence] = 1
-or
-~ elif wanted and budget => elif wanted
-- counts[sequence] = 1
-- budget -= 1
-+ counts[sequence] = 1
-More sequences want one token than the budget allows. The last of them get none, and what is left never falls below 0.
-~ elif wanted and budget => elif wanted
-or
-~ elif wanted and budget => elif wanted
-- for sequence, wanted in
-+ budget = max(budget, 0)
-+ ...
-or
+More sequences want one token than the budget allows. The last of them get none.
 ~ elif wanted and budget => elif wanted
 ~ if budget: => if budget > 0:
-or
-- elif wanted and budget ... budget -= 1
-+ elif wanted:
-+     if budget > 0: counts[sequence] = 1
-+     budget -= 1
-Sequences that want one token come first, wherever they are in `running`: you make one pass over it.
-- if wanted > 1 ... prefills.append
-+ if wanted > 1 and budget:
-+     counts[sequence] = min(wanted, budget)
-+     budget -= counts[sequence]
-You go through all sequences by the length of their prompts. First come those that want one token, wherever they are.
-- for sequence in running ... counts[sequence] = 1
-+ for sequence in sorted(running, key=lambda each: len(each.prompt_ids)):
-+     wanted = sequence.num_tokens - sequence.num_computed_tokens
-+     if wanted and budget: counts[sequence] = min(wanted, budget)
-+     budget -= counts.get(sequence, 0)
-+ for sequence in ():
-You serve the prompts first. Sequences that want one token come first: skipping one would delay it by a step.
-~ if wanted > 1 => if wanted
-~ in prefills => in sorted(prefills, key=lambda each: each[1] == 1)
-Sequences that want more than one token got nothing: what is left is for prompts.
-- prefills.append
-As soon as a sequence wants one token, the prompts get nothing. What is left of the budget is for them.
-~ in prefills => in ([] if counts else prefills)
-Sequences that want one token got nothing: wanting 1 counts, too.
-~ elif wanted and budget => elif False
-A prompt that doesn't fit as a whole still gets a chunk: what is left of the budget.
-~ if budget: => if wanted <= budget:
-or
-- if budget: ... budget -= counts
-+ if budget < wanted: break
-+ counts[sequence] = wanted
-+ budget -= wanted
-You serve the prompts in the wrong order: keep that of `running`.
-~ in prefills => in reversed(prefills)
-or
-~ in prefills => in sorted(prefills, key=lambda each: -each[1])
-You serve everything in the reverse order: keep that of `running`.
-~ for sequence in running => for sequence in reversed(running)
-You serve short prompts before long ones: keep the order of `running`.
-~ in prefills => in sorted(prefills, key=lambda each: each[1])
-or
-~ for sequence in running => for sequence in sorted(running, key=lambda each: len(each.prompt_ids))
-or
-~ for sequence in running => for sequence in sorted(running, key=lambda s: s.num_tokens - s.num_computed_tokens)
-The order is that of admission, `running`: not of arrival, nor of names.
-~ in prefills => in sorted(prefills, key=lambda each: each[0].id)
-or
-~ for sequence in running => for sequence in sorted(running, key=lambda each: each.arrival_time)
-Only one of the prompts got tokens: continue while budget is left.
-~ in prefills => in prefills[:1]
 What counts is known − computed, not whether there is an answer: you seem to check that.
 ~ if wanted > 1 => if not sequence.output_ids
 ~ counts[sequence] = 1 => counts[sequence] = min(wanted, budget)
@@ -169,102 +136,10 @@ An answer has begun, but its cache was lost: {name} wants {wants} tokens, and ge
 - if wanted > 1
 + wanted = 1 if sequence.output_ids and wanted else wanted
 + ...
-or
-- if wanted > 1
-+ if wanted > 1 and sequence.output_ids: continue
-+ ...
 A sequence that wants one token comes first even if that is the last token of its prompt: known − computed = 1 counts.
 ~ if wanted > 1 => if wanted > 1 or not sequence.output_ids
 You count only the prompt. An answer whose cache was lost is computed again as well: {name} wants {wants}.
-= wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
-or
-= wanted = max(0, len(sequence.prompt_ids) - sequence.num_computed_tokens)
-or
-- if wanted > 1
-+ wanted = 1 if wanted == 1 else len(sequence.prompt_ids) - sequence.num_computed_tokens
-+ ...
-or
-- if wanted > 1
-+ wanted = max(len(sequence.prompt_ids) - sequence.num_computed_tokens, sequence.num_computed_tokens > 0)
-+ ...
-or
-= wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens or 1
-or
 = wanted = max(1, len(sequence.prompt_ids) - sequence.num_computed_tokens)
-You schedule all known tokens. Those already computed are in the cache: {name} wants {wants}.
-= wanted = sequence.num_tokens
-or
-~ prefills.append((sequence, wanted)) => prefills.append((sequence, sequence.num_tokens))
-You schedule whole prompts. {name} wants the tokens that are known and not computed yet: {wants}.
-= wanted = len(sequence.prompt_ids)
-or
-~ prefills.append((sequence, wanted)) => prefills.append((sequence, len(sequence.prompt_ids)))
-You schedule what is computed already. {name} wants {wants}.
-= wanted = sequence.num_computed_tokens
-Each sequence got one token. One with a prompt wants more, known − computed in this order: {name} wants {wants}.
-~ min(wanted, budget) => 1
-or
-= wanted = 1
-or
-= wanted = sequence.num_computed_tokens - sequence.num_tokens
-You stop at the first sequence that wants one token, or start after it: `continue`, not `break`.
-- for sequence, wanted in
-+ ones = [i for i, each in enumerate(running) if each.num_tokens - each.num_computed_tokens == 1]
-+ prefills = [each for each in prefills if not ones or running.index(each[0]) < ones[0]]
-+ ...
-You divide what is left among the prompts. The first gets as much as it wants, and the next what is left then.
-- for sequence, wanted in
-+ part = budget // max(1, len(prefills))
-+ for sequence, wanted in [(each, min(wants, part)) for each, wants in prefills if part]:
-or
-- for sequence, wanted in
-+ parts = [(each, wants, len(prefills) - place) for place, (each, wants) in enumerate(prefills)]
-+ for sequence, wanted, left in parts:
-+     wanted = min(wanted, budget // left)
-+     if not wanted: continue
-- if budget:
-+     if budget:
-- counts[sequence] = min ... budget -=
-+         counts[sequence] = min(wanted, budget)
-+         budget -= counts[sequence]
-A sequence that wants one token pays for it twice: leave it out in the second pass.
-- for sequence, wanted in
-+ budget = max(0, budget - len(counts))
-+ ...
-or
-~ elif wanted and budget => elif wanted and len(counts) < budget
-A sequence gets all it wants, or what is left of the budget. It has no other limit.
-~ min(wanted, budget) => min(wanted, 16, budget)
-Subtract what a prompt gets, not what it wants: what is left never falls below 0.
-~ budget -= counts[sequence] => budget -= wanted
-Look at all of `running`: one that wants a token may stand behind more sequences than the budget has tokens.
-~ for sequence in running => for sequence in running[:budget]
-The budget is used up by the prompts, too: subtract what each gets.
-- budget -= counts
-One token of the budget stays unused.
-~ counts = {} => counts, budget = {}, max(budget - 1, 0)
-Leave out sequences that get no tokens: an entry of 0 would be an empty segment.
-~ if budget: => if True:
-or
-~ counts = {} => counts = dict.fromkeys(running, 0)
-The keys are the sequences themselves, not their ids.
-~ counts[sequence] => counts[sequence.id]
-A dict is expected, of sequence -> tokens.
-~ return counts => return list(counts.items())
-or
-~ return counts => return counts, budget
-or
-~ return counts => return list(counts.values())
-Return the dict: a `return` is missing.
-- return counts
-Nothing has been computed yet: the scheduler counts computed tokens after the pass.
-- return counts
-+ for sequence, count in counts.items(): sequence.num_computed_tokens += count
-+ ...
-`running` is the scheduler's own list, in the order of admission: make a new one.
-- return counts
-+ running.sort(key=lambda each: each.num_tokens - each.num_computed_tokens > 1)
-+ ...
 """
 
 TASK = Task(
@@ -275,7 +150,11 @@ TASK = Task(
     smaller=smaller,
     facts=facts,
     known=mistakes(MISTAKES),
-    about={"returned": "Decodes first, one token each; then the others in order, with what is left of the budget."},
+    about={
+        "returned": first_broken,
+        "the computed tokens": "Nothing has been computed yet: the scheduler counts computed tokens after the pass.",
+    },
+    clear=0.75,
 )
 
 EXERCISE = Exercise(

@@ -13,12 +13,13 @@ MOST = 512  # tokens of the longest prompt, and of the longest answer expected
 TOGETHER = "they arrive at the same time, and A has the shorter prompt and the shorter answer."
 BOUND = "B arrived more than `patience` later."
 OVERTAKES = "B is long, and A is short and arrived less than half of `patience` later."
+LONGEST_FIRST = "The smallest rank goes first, so a token more must make the rank larger, never smaller."
 IDEAS = {
-    TOGETHER: "Does the rank grow with every token of the prompt, or of the answer, or of both, and never shrink? A "
-    "limit such as `min`, or rounding, makes different lengths equal.",
+    TOGETHER: "Different lengths have the same rank here. Does a limit such as `min`, or rounding, make them equal? Or "
+    "doesn't length count at all?",
     BOUND: "Length may move a sequence back by `self.patience` at most: start from `arrival_time`, in seconds, and add "
-    "a part of the patience, 1 at most.",
-    OVERTAKES: "From 1 to 500 tokens, the rank must grow by half of `self.patience` or more.",
+    "a part of the patience, 1 at most for prompt and answer together.",
+    OVERTAKES: "From prompt and answer 1 to 500, the rank, in seconds, must grow by half of `self.patience` or more.",
     "max_tokens": "Your rank depends on `max_new_tokens`. The promises hold whatever that is.",
     "tier": "Your rank depends on the tier. The promises hold whatever that is.",
     "interactive": "Your rank depends on `is_interactive`. The promises hold whatever that is.",
@@ -42,12 +43,17 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     yield Case(2, (10, 20, 20), (10, 500, 500), TOGETHER)
+    yield Case(2, (10, 39, 59), (10, 40, 60), TOGETHER)
+    differs = {"max_tokens": (64, MOST), "tier": (0, 1), "interactive": (False, True), "answered": (0, 50)}
+    for name, (low, high) in differs.items():
+        for more in (({name: low}, {name: high}), ({name: high}, {name: low})):
+            yield Case(2, (10, 39, 59), (10, 40, 60), TOGETHER, more)
     yield Case(2, (10, 500, 500), (12.1, 1, 1), BOUND)
     yield Case(2, (10.9, 1, 1), (10, 500, 500), OVERTAKES)
     for first, other in (((10, 1, 1), (10, 2, 2)), ((10, 300, 300), (10, 400, 400)), ((10, 511, 511), (10, 512, 512))):
         yield Case(2, first, other, TOGETHER)
     yield Case(2, (10, 20, 20), (14, 1, 1), BOUND)
-    yield Case(2, (10, 512, 512), (12.002, 1, 1), BOUND)
+    yield Case(2, (10, 512, 512), (12.0002, 1, 1), BOUND)
     yield Case(2, (11.5, 1, 1), (10.6, 500, 500), OVERTAKES)
     yield Case(2, (10.998, 1, 1), (10, 500, 500), OVERTAKES)
     for answers in ((200, 201), (3, 300)):
@@ -59,10 +65,6 @@ def cases() -> Iterator[Case]:
         yield Case(patience, (100, 1, 512), (100 + patience * 1.02, 1, 1), BOUND)
         yield Case(patience, (100 + patience * 0.48, 1, 1), (100, 500, 500), OVERTAKES)
         yield Case(patience, (100, 400, 400), (100, 401, 401), TOGETHER)
-    differs = {"max_tokens": (64, MOST), "tier": (0, 1), "interactive": (False, True), "answered": (0, 50)}
-    for name, (low, high) in differs.items():
-        for more in (({name: low}, {name: high}), ({name: high}, {name: low})):
-            yield Case(2, (10, 39, 59), (10, 40, 60), TOGETHER, more)
     draw = Random(9)
     for _ in range(60):
         patience, arrival = draw.choice((0.1, 0.5, 3, 40)), draw.random() * 100
@@ -107,7 +109,8 @@ def a_number(rank: Any) -> Any:
 def refuse_other_order(one: Any, other: Any, case: Case) -> None:
     if not one < other:
         what = f"A should go first: {case.promise} Your ranks are {short(one)} for A and {short(other)} for B."
-        refused = Mistake(what, idea=IDEAS[next(iter(case.more[0]), case.promise)])
+        reason = next(iter(case.more[0]), case.promise)
+        refused = Mistake(what, idea=LONGEST_FIRST if reason == TOGETHER and one != other else IDEAS[reason])
         order = "a tie" if one == other else "B first"
         refused.args = (f"{order}, {isinstance(one, tuple)}",)  # the ranks themselves don't matter
         raise refused
@@ -126,24 +129,6 @@ def tell(case: Case) -> str:
 
 
 MISTAKES = """
-Two requests of different lengths have the same rank here, and the shorter one must get a smaller one. Is there a limit,
-such as `min`, a rounding, or a step, or does length not count at all?
-= return sequence.arrival_time
-The length outweighs the arrival time, so a long request can be overtaken forever. Start from `arrival_time`, in
-seconds, and let the length add a part of `self.patience` to it, 1 at most.
-= return answer
-or
-= return self.patience * cost / (cost + 60)
-or
-= return sequence.arrival_time + self.patience * answer
-or
-= return answer + sequence.arrival_time / self.patience
-A later arrival has the smaller rank here, so the newest goes first.
-= return self.patience * cost / (cost + 60) - sequence.arrival_time
-Here the longer request goes first. The smallest rank does, so more tokens must make the rank larger.
-= return sequence.arrival_time - self.patience * cost / (cost + 60)
-or
-= return -(sequence.arrival_time + self.patience * answer / 512)
 A tuple (arrival, length) looks at the length only if two arrive at the same moment. Turn the length into seconds, and
 add them to the arrival time.
 = return sequence.arrival_time, answer
@@ -156,31 +141,6 @@ or
 = return int(sequence.arrival_time) + self.patience * answer / 512
 or
 = return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
-Your rank grows by the same seconds whatever the patience is. Let the length move a sequence back by a part of
-`self.patience`: hardly any of it for the shortest request, and more than half for a long one.
-= return sequence.arrival_time + answer / 100
-or
-= return sequence.arrival_time + min(self.patience, cost * 20e-6)
-or
-= return sequence.arrival_time + answer / 512
-Keep the arrival time in seconds, as it is, and add seconds to it: a part of `self.patience`.
-= return sequence.arrival_time * self.patience + (len(sequence.prompt_ids) + answer) / 1024
-OVERTAKES
-= return sequence.arrival_time + self.patience * answer / 2000
-or
-= return sequence.arrival_time + self.patience * (0.49 * (answer > 1) + answer / 1e6)
-TOGETHER
-= return sequence.arrival_time + self.patience * min(1, answer / 100)
-or
-= return sequence.arrival_time + self.patience * min(1, answer / 256)
-or
-= return sequence.arrival_time + self.patience * 0.45 * min(1, (answer - 1) / 499)
-Prompt and answer add a whole patience each. Together they may add one.
-= return sequence.arrival_time + self.patience * (answer + len(sequence.prompt_ids)) / 512
-Your rank is the same whenever prompt and answer are equally long. A short request needs a smaller one.
-= return sequence.arrival_time + self.patience * (answer - len(sequence.prompt_ids)) / 512
-or
-= return sequence.arrival_time + self.patience * answer / len(sequence.prompt_ids) / 512
 """
 
 TASK = Task(
@@ -188,7 +148,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES.replace("OVERTAKES", IDEAS[OVERTAKES]).replace("TOGETHER", IDEAS[TOGETHER])),
+    known=mistakes(MISTAKES),
     about={
         "returned": "The queue sorts by what `rank` returns: a number for each sequence. Text is sorted letter by "
         "letter, and NaN is neither smaller nor larger than any number.",
