@@ -154,9 +154,9 @@ predict("13.a", ...)  # captures
 
 `key_of` returns everything that the graph of a step depends on:
 
-- Keys must differ whenever a replay would do something other than the step. Any tensor may get other memory, even the
-  same object. An input may be replaced by another view of its memory, with another shape, other strides or another
-  dtype.
+- Keys must differ whenever a replay would do something other than the step. Any tensor may get other memory, even while
+  it stays the same object. An input may be replaced by another view of its memory, with another shape, other strides
+  or another dtype.
 - A changed *value* at the same address is no reason to capture again.
 - `settings` are new objects at each call: compare them as values.
 
@@ -167,7 +167,7 @@ predict("13.a", ...)  # captures
 - Each graph holds on to the tensors of its key, which `keeps()` returns. If one were freed, another tensor could get its
   address, as the cache did above, or its `id`. Call `keeps` only at a capture: it takes long.
 - A new graph replaces the old one of its size, and no other.
-- If a capture raises an error, the caller gets it, and the next call must not find a graph.
+- If a capture raises an error, the caller gets it, and the next call with this key captures again.
 
 `tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells objects apart as long as they exist.
 `Graph(key, keeps, replay, output)` is a dataclass for what the store has of a graph.
