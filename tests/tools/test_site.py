@@ -293,11 +293,13 @@ def test_on_a_phone_a_button_turns_a_picture_and_its_text_can_be_read(browser, t
     for index in range(3):
         buttons.nth(index).click()
         frame = tab.locator(".lessons-frame:popover-open")
+        frame.get_by_role("button", name="close").wait_for()
         box = frame.bounding_box()
         assert (box["x"], box["y"], box["width"], box["height"]) == (0, 0, 390, 844)
         wide = frame.locator("svg:visible, img:visible").first.bounding_box()["height"]
         assert 9 / 10 * WIDTH < wide <= 844, "it is turned: 10 px of its 900 are 9 at least"
         frame.get_by_role("button", name="close").click()
+        tab.wait_for_function("!document.querySelector('[popover]')")
         assert tab.evaluate("document.documentElement.scrollWidth") == 390 and buttons.count() == 3
     tab.close()
 
