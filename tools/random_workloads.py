@@ -19,6 +19,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.draft_lengths import Guess
@@ -68,19 +69,25 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 
 
 @functools.cache
+def model_of(family: str) -> PreTrainedModel:
+    """The tiny model of a family; others may be put in."""
+    return tiny_model(family, seed=3)
+
+
+@functools.cache
 @torch.inference_mode()
 def generated_alone(family: str, prompt: tuple[int, ...]) -> list[int]:
     """The greedy answer of `LONGEST_ANSWER` tokens from Hugging Face `generate`, which doesn't stop at the end token
     here."""
     ids = torch.tensor([prompt])
-    model = tiny_model(family, seed=3)
+    model = model_of(family)
     options = dict(max_new_tokens=LONGEST_ANSWER, do_sample=False, eos_token_id=None, pad_token_id=0)
     return model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
 
 
 @functools.cache
 def engine_alone(family: str) -> LLMEngine:
-    return LLMEngine(tiny_model(family, seed=3), Letters(), EngineConfig(num_blocks=64, block_size=4, max_model_len=64))
+    return LLMEngine(model_of(family), Letters(), EngineConfig(num_blocks=64, block_size=4, max_model_len=64))
 
 
 answers_alone: dict[tuple, list[CompletionOutput]] = {}
@@ -125,11 +132,16 @@ class Workload:
     Attributes:
         seed: everything is drawn from it.
         happened: event -> how often it happened.
+        families: the models to choose from.
+        close: the largest difference of two log-probabilities.
     """
+
+    families: tuple[str, ...] = FAMILIES
+    close = 1e-4
 
     def __init__(self, seed: int):
         self.rng = rng = random.Random(seed)
-        self.family = rng.choice(FAMILIES)
+        self.family = rng.choice(self.families)
         self.happened: Counter[str] = Counter()
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
         self.to_come = [self.draw_request() for _ in range(rng.randint(2, 6))]
@@ -181,7 +193,7 @@ class Workload:
 
     def draw_engine(self) -> LLMEngine:
         config = self.draw_config()
-        model, overlapped = tiny_model(self.family, seed=3), self.rng.random() < 0.5
+        model, overlapped = model_of(self.family), self.rng.random() < 0.5
         self.happened["overlapped"] += overlapped
         if overlapped:
             config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
@@ -240,12 +252,12 @@ class Workload:
             if found.logprobs:
                 assert len(found.logprobs) == len(tokens)
                 pairs = zip(found.logprobs, alone.logprobs)
-                assert all(abs(own.logprob - other.logprob) < 1e-4 for own, other in pairs)
+                assert all(abs(own.logprob - other.logprob) < self.close for own, other in pairs)
             self.happened["answers compared"] += 1
         self.happened["aborted" if is_aborted else "finished"] += 1
 
 
-def run(count: int, seed: int, show=print) -> tuple[Counter[str], list[int]]:
+def run(count: int, seed: int, show=print, kind: type[Workload] = Workload) -> tuple[Counter[str], list[int]]:
     """Run the workloads `seed` to `seed + count - 1`.
 
     Returns:
@@ -255,21 +267,21 @@ def run(count: int, seed: int, show=print) -> tuple[Counter[str], list[int]]:
     failed: list[int] = []
     for number in range(seed, seed + count):
         try:
-            happened += Workload(number).play()
+            happened += kind(number).play()
         except Exception:
             failed.append(number)
             show(f"seed {number}:\n{traceback.format_exc(limit=-4)}")
     return happened, failed
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, kind: type[Workload] = Workload) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.random_workloads", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the models are tiny
     started = time.perf_counter()
-    happened, failed = run(options.count, options.seed)
+    happened, failed = run(options.count, options.seed, kind=kind)
     print(f"{options.count} workloads in {time.perf_counter() - started:.0f} s")
     print(", ".join(f"{what}: {count:,}" for what, count in sorted(happened.items())))
     print(f"failed: {failed or 'none'}")

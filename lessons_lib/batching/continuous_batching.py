@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.batching.prompts import make_requests
 from lessons_lib.batching.request import Request
-from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
+from lessons_lib.batching.slot_cache import SlotCache, cache_mask
 from lessons_lib.models.validate import must
 
 
@@ -51,7 +51,7 @@ class SlotBatch:
         """
         num_keys = 1 + max(map(max, positions))
         position_ids = torch.tensor(positions, device=self.model.device)
-        self.cache.look_at(SlotView(slice(slots.start, slots.stop), position_ids, num_keys))
+        self.cache.look_at(slots, position_ids, num_keys)
         logits = self.model(
             input_ids=torch.tensor(tokens, device=self.model.device),
             position_ids=position_ids,
@@ -104,18 +104,11 @@ def serve(batch: "SlotBatch") -> None:
 
 
 def batch_generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    max_seq_len: int = 256,
-    batch_size: int = 4,
-    prefill_step: int = 64,
-    max_new_tokens: int | Sequence[int] | None = None,
-    names: Sequence[str] | None = None,
-    loop: Callable[[SlotBatch], None] = serve,
-    mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask,
-) -> list[list[int]]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], *,
+    max_seq_len: int = 256, batch_size: int = 4, prefill_step: int = 64,
+    max_new_tokens: int | Sequence[int] | None = None, names: Sequence[str] | None = None,
+    loop: Callable[[SlotBatch], None] = serve, mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask,
+) -> list[list[int]]:  # fmt: skip
     """Serve requests with continuous batching.
 
     Args:

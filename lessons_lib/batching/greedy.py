@@ -55,13 +55,9 @@ def greedy_with_cache(
 
 
 def generate_one_by_one(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    max_new_tokens: int | Sequence[int] | None,
-    greedy: Callable[..., list[int]] = greedy_with_cache,
-) -> list[list[int]]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], *,
+    max_new_tokens: int | Sequence[int] | None, greedy: Callable[..., list[int]] = greedy_with_cache,
+) -> list[list[int]]:  # fmt: skip
     """Serve requests one at a time: the baseline for every later lesson.
 
     Args:

@@ -48,13 +48,9 @@ def logits_at(model: PreTrainedModel, sequences: list[list[int]], positions: tor
 
 
 def packed_generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    max_new_tokens: int | Sequence[int] | None,
-    packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
-) -> list[list[int]]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], *,
+    max_new_tokens: int | Sequence[int] | None, packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
+) -> list[list[int]]:  # fmt: skip
     """Serve all requests at once in one packed batch, without a cache: every step recomputes the whole batch.
 
     A finished sequence leaves the batch at once.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.hf_backend import paged_forward
@@ -65,14 +66,6 @@ def blocks_at_most(request: Request, block_size: int) -> int:
     return blocks_for(len(request.prompt_ids) + request.max_new_tokens - 1, block_size)
 
 
-def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
-    """The block tables of several sequences as one tensor [N, longest table], padded with 0."""
-    longest = max((len(table.blocks) for table in tables), default=0)
-    return torch.tensor(
-        [table.blocks + [0] * (longest - len(table.blocks)) for table in tables], dtype=torch.int64
-    ).reshape(len(tables), longest)
-
-
 def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
     """Allocate cache slots for the new tokens and compute the packed batch, as `ragged_batching.forward` does. Cached
     tokens aren't moved."""
@@ -83,7 +76,8 @@ def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
         table.append(count)
         slots.append(slot_mapping(table.blocks, batch.pool.block_size, start, table.num_tokens))
     batch.packed = packed
-    forward_batch = packed.with_tables(torch.cat(slots), padded_tables(tables))
+    blocks = [torch.tensor(table.blocks) for table in tables]
+    forward_batch = packed.with_tables(torch.cat(slots), pad_sequence(blocks, batch_first=True))
     return paged_forward(batch.model, forward_batch, batch.cache, batch.backend)
 
 
@@ -93,20 +87,12 @@ def paged_step(batch: PagedBatch) -> None:
 
 
 def paged_generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    max_new_tokens: int | Sequence[int] | None,
-    max_num_seqs: int = 4,
-    num_blocks: int | None = None,
-    block_size: int = 16,
-    names: Sequence[str] | None = None,
-    backend: str | Callable[..., Any] | None = None,
-    step: Callable[[PagedBatch], None] = paged_step,
-    make_cache: Callable[..., PagedKVCache] = PagedKVCache,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], *,
+    max_new_tokens: int | Sequence[int] | None, max_num_seqs: int = 4, num_blocks: int | None = None,
+    block_size: int = 16, names: Sequence[str] | None = None, backend: str | Callable[..., Any] | None = None,
+    step: Callable[[PagedBatch], None] = paged_step, make_cache: Callable[..., PagedKVCache] = PagedKVCache,
     make_pool: Callable[[int, int], BlockPool] = BlockPool,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """Serve requests with continuous batching in one packed row, with keys and values in the blocks of one pool.
 
     Args:

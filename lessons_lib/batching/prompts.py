@@ -15,15 +15,12 @@ def encode_prompts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]],
     max_new_tokens: int | Sequence[int] | None, context: int | None = None,
 ) -> tuple[list[list[int]], list[int]]:  # fmt: skip
-    """Token ids and token limit of each request.
+    """Token ids of each request, and token limit of each.
 
     Args:
         prompts: texts, or lists of token ids.
         max_new_tokens: one limit for all requests, one for each, or None to fill the context.
         context: maximum sequence length, prompt and answer together; by default the model's, which may be None.
-
-    Returns:
-        (prompt_ids, max_tokens_each), both as long as `prompts`.
 
     Raises:
         BadRequest: a prompt is empty, a token id is outside the vocabulary, a limit is below 1, prompt and limit

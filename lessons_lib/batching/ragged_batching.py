@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_forward, scatter_cache, unpack
 from lessons_lib.batching.prompts import make_requests
-from lessons_lib.batching.request import IllegalTransition, Request, RequestState
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.models.validate import BadRequest, must
 
 
@@ -44,15 +44,12 @@ class RaggedBatch:
         """Add a request: admit it if a batch slot is free, else queue it.
 
         Raises:
-            BadRequest: another request in the batch has the same id; nothing changes.
-            IllegalTransition: the request is not waiting; nothing changes.
+            BadRequest: another request in the batch has the same id, or this one is not waiting; nothing changes.
         """
         if request.id in {other.id for other in [*self.waiting, *self.running]}:
             raise BadRequest(f"request id {request.id!r} is in the batch already; give every request its own id.")
         if request.state is not RequestState.WAITING:
-            raise IllegalTransition(
-                f"request {request.id!r} is {request.state.value}; only a waiting request can be submitted."
-            )
+            raise BadRequest(f"request {request.id!r} is {request.state.value}; submit a waiting request.")
         self.waiting.append(request)
         admit(self)
 
@@ -73,7 +70,7 @@ def admit(batch: RaggedBatch) -> None:
     """Admit requests from the front of the queue while there is room."""
     while batch.waiting and batch.has_room_for(batch.waiting[0]):
         request = batch.waiting.popleft()
-        request.move_to(RequestState.PREFILLING)
+        request.state = RequestState.PREFILLING
         batch.running.append(request)
         batch.open_cache(request)
 
@@ -156,17 +153,11 @@ def chunked_step(batch: "RaggedBatch", max_num_batched_tokens: int, forward: "Ca
 
 
 def ragged_generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    max_new_tokens: int | Sequence[int] | None,
-    max_num_seqs: int = 4,
-    names: Sequence[str] | None = None,
-    step: Callable[[RaggedBatch], None] = ragged_step,
-    packed_forward: Callable[..., torch.Tensor] = packed_forward,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], *,
+    max_new_tokens: int | Sequence[int] | None, max_num_seqs: int = 4, names: Sequence[str] | None = None,
+    step: Callable[[RaggedBatch], None] = ragged_step, packed_forward: Callable[..., torch.Tensor] = packed_forward,
     scatter_cache: Callable[..., list[DynamicCache]] = scatter_cache,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """Serve requests with continuous batching in one packed row, without padding.
 
     Args:

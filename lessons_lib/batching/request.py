@@ -14,19 +14,6 @@ class RequestState(Enum):
     FINISHED = "finished"  # has its whole answer; its slot goes to the next request
 
 
-NEXT_STATES: dict[RequestState, set[RequestState]] = {
-    RequestState.WAITING: {RequestState.PREFILLING},
-    # The prefill yields the first token. If that token ends the answer, there is nothing to decode.
-    RequestState.PREFILLING: {RequestState.DECODING, RequestState.FINISHED},
-    RequestState.DECODING: {RequestState.FINISHED},
-    RequestState.FINISHED: set(),
-}
-
-
-class IllegalTransition(RuntimeError):
-    """A request was moved to a state that can't follow its current one."""
-
-
 @dataclass
 class Request:
     """One request and its progress.
@@ -39,7 +26,6 @@ class Request:
         state: the current state.
         num_computed_tokens: tokens of prompt and answer whose keys and values are in the cache.
         output_ids: the answer so far.
-        finish_reason: "stop" after the end token, "length" at the token limit, None before.
     """
 
     id: str
@@ -49,43 +35,24 @@ class Request:
     state: RequestState = RequestState.WAITING
     num_computed_tokens: int = 0
     output_ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
 
     @property
     def is_done(self) -> bool:
         """True if the answer is complete: it ends with the end token, or has reached its limit."""
         return len(self.output_ids) >= self.max_new_tokens or self.eos_token_id in self.output_ids[-1:]
 
-    def move_to(self, state: RequestState) -> None:
-        """Change the state; `NEXT_STATES` lists the allowed transitions.
-
-        Raises:
-            IllegalTransition: `state` can't follow the current one; the request doesn't change.
-        """
-        if state not in NEXT_STATES[self.state]:
-            allowed = " or ".join(sorted(s.value for s in NEXT_STATES[self.state]))
-            can = f"only {allowed} can" if allowed else "nothing can"
-            raise IllegalTransition(f"request {self.id!r} is {self.state.value}; {state.value} can't follow, {can}.")
-        self.state = state
-
     def append_token(self, token: int) -> None:
         """Append one token to the answer.
 
-        The end token finishes the request with "stop"; the last token within the limit, with "length". If a token is
-        both, the reason is "stop". Otherwise a prefilling request starts decoding.
+        The end token, or the last one within the limit, finishes the request. After another one it is decoding.
 
         Raises:
-            IllegalTransition: the request is waiting or has finished; nothing changes.
+            RuntimeError: the request is waiting or has finished; nothing changes.
         """
-        is_end = token == self.eos_token_id
-        is_last = len(self.output_ids) + 1 == self.max_new_tokens
-        # Change the state first: if that raises, nothing has changed.
-        if is_end or is_last:
-            self.move_to(RequestState.FINISHED)
-            self.finish_reason = "stop" if is_end else "length"
-        elif self.state is not RequestState.DECODING:
-            self.move_to(RequestState.DECODING)
+        if self.state in (RequestState.WAITING, RequestState.FINISHED):
+            raise RuntimeError(f"request {self.id!r} is {self.state.value}; it gets no token.")
         self.output_ids.append(token)
+        self.state = RequestState.FINISHED if self.is_done else RequestState.DECODING
 
 
 def request_names(names: Sequence[str] | None, count: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Lesson 02: a dense KV cache with one row per batch slot, and the mask that hides stale keys."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,21 +7,6 @@ from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from lessons_lib.models.configuration import kv_head_size
-
-
-@dataclass(frozen=True)
-class SlotView:
-    """The part of the cache that the next forward pass reads and writes.
-
-    Attributes:
-        rows: the batch slots of the pass, as a slice.
-        positions: columns to write the new keys and values to, int64 [rows, new tokens].
-        num_keys: number of cache columns to read.
-    """
-
-    rows: slice
-    positions: torch.Tensor
-    num_keys: int
 
 
 class SlotLayer(DynamicLayer):
@@ -37,18 +21,19 @@ class SlotLayer(DynamicLayer):
         self.lazy_initialization(keys, values)
         self.keys: torch.Tensor = keys
         self.values: torch.Tensor = values
-        self.view: SlotView | None = None
+        self.view: tuple[range, torch.Tensor, int] | None = None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        view = self.view
-        assert view is not None, "call SlotCache.look_at before the forward pass"
-        rows = torch.arange(view.rows.start, view.rows.stop, device=self.keys.device)[:, None]
+        assert self.view is not None, "call SlotCache.look_at before the forward pass"
+        slots, positions, num_keys = self.view
+        rows = torch.tensor(slots, device=self.keys.device)[:, None]
         # This indexing yields [rows, new tokens, kv_heads, head_dim], so transpose heads and tokens.
-        self.keys[rows, :, view.positions] = key_states.transpose(1, 2)
-        self.values[rows, :, view.positions] = value_states.transpose(1, 2)
-        return self.keys[view.rows, :, : view.num_keys], self.values[view.rows, :, : view.num_keys]
+        self.keys[rows, :, positions] = key_states.transpose(1, 2)
+        self.values[rows, :, positions] = value_states.transpose(1, 2)
+        view = slice(slots.start, slots.stop), slice(None), slice(num_keys)
+        return self.keys[view], self.values[view]
 
 
 class SlotCache(Cache):
@@ -64,10 +49,11 @@ class SlotCache(Cache):
         super().__init__(layers=[SlotLayer(reserve(), reserve()) for _ in range(model.config.num_hidden_layers)])
         self.num_slots, self.max_seq_len = num_slots, max_seq_len
 
-    def look_at(self, view: SlotView) -> None:
-        """Choose the part of the cache that the next forward pass reads and writes."""
+    def look_at(self, slots: range, positions: torch.Tensor, num_keys: int) -> None:
+        """Let the next forward pass write the columns `positions`, int64 [slots, new tokens], of these slots, and read
+        their first `num_keys` columns."""
         for layer in self.layers:
-            layer.view = view  # type: ignore[union-attr]
+            layer.view = slots, positions, num_keys  # type: ignore[union-attr]
 
 
 def cache_mask(positions: torch.Tensor, num_keys: int) -> torch.Tensor:

@@ -113,14 +113,10 @@ def generate_wave(
 
 
 def static_generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    max_new_tokens: int | Sequence[int] | None,
-    batch_size: int = 4,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], *,
+    max_new_tokens: int | Sequence[int] | None, batch_size: int = 4,
     generate_wave: Callable[..., list[list[int]]] = generate_wave,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """Serve requests in waves of `batch_size`, in order of arrival, one wave after the other.
 
     Args:

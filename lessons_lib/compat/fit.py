@@ -1,5 +1,6 @@
 """Lesson 12: determine how to serve a model, or refuse it."""
 
+import inspect
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -7,15 +8,20 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.compat.alone_runner import AloneRunner
 from lessons_lib.compat.generation_defaults import GenerationDefaults
 from lessons_lib.compat.pool_size import checked_num_blocks
-from lessons_lib.compat.probe import GATHERED, probe
+from lessons_lib.compat.probe import ALONE, HYBRID, PAGED, probe
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.rules_state import RulesState
+from lessons_lib.hybrid.find_states import find_states
+from lessons_lib.hybrid.gpu_hybrid_runner import GPUHybridRunner
+from lessons_lib.hybrid.hybrid_runner import HybridRunner
+from lessons_lib.hybrid.packed_states import PackedStates
+from lessons_lib.hybrid.sequence_states import SequenceStates
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.support import check_context, checked_context
 
@@ -28,13 +34,18 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
         ValueError, MemoryError: see `checked_num_blocks`.
     """
     measured: dict[str, Any] = {}
+    state_bytes = 0
     if config.probe:
         served = probe(model)
         check_context(model.config, config.max_model_len)
         measured["layer_shapes"] = served.layer_shapes
-        if served.way == GATHERED:
-            measured["make_runner"] = make_gathered
-    num_blocks = checked_num_blocks(replace(config, layer_shapes=measured.get("layer_shapes")), model)
+        if served.way == HYBRID:
+            packed = find_states(model, config.block_size)
+            state_bytes = resize_states(packed.states, config)
+            measured |= dict(make_runner=partial(make_hybrid, packed=packed), states=packed.states)
+        elif served.way != PAGED:
+            measured |= dict(make_runner=make_alone, states=SequenceStates(config.block_size))
+    num_blocks = checked_num_blocks(replace(config, layer_shapes=measured.get("layer_shapes")), model, state_bytes)
     context = checked_context(model, config.max_model_len)
     defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
     vocab_size = text_config(model.config).vocab_size
@@ -42,17 +53,60 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
     return ModelFit(defaults, num_blocks, make_rules, context, **measured)
 
 
-def make_gathered(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-    """Make the runner of a model that needs a GatheredRunner.
+def resize_states(states: SequenceStates, config: EngineConfig) -> int:
+    """Allocate the states of an engine's sequences, and their checkpoints. Return their size in bytes.
+
+    Raises:
+        ValueError: they don't fit in `cache_bytes`.
+    """
+    num_checkpoints = config.num_checkpoints if config.share_prefixes else 0
+    # With a step in flight, a sequence whose last token it computes has left its batch slot to another.
+    num_sequences = config.max_num_seqs * (2 if config.overlap else 1)
+    num_bytes = (1 + num_sequences + num_checkpoints) * states.bytes_per_slot
+    if num_bytes > config.cache_bytes:
+        raise ValueError(
+            f"cache_bytes is {config.cache_bytes}, and the states of {num_sequences} sequences and {num_checkpoints} "
+            f"checkpoints take {num_bytes} bytes, {states.bytes_per_slot} each. Raise cache_bytes, or lower "
+            "max_num_seqs or num_checkpoints."
+        )
+    states.resize(num_sequences, num_checkpoints)
+    return num_bytes
+
+
+def make_hybrid(model: PreTrainedModel, num_blocks: int, config: EngineConfig, packed: PackedStates) -> ModelRunner:
+    """Make the runner of a model with stateful layers.
+
+    Raises:
+        UnsupportedModel: the config asks for a runner that can't be of another kind.
+    """
+    if packed.states.decodes_differ and config.max_num_batched_tokens < config.max_num_seqs + 2:
+        raise ValueError(
+            f"max_num_batched_tokens is {config.max_num_batched_tokens} and max_num_seqs {config.max_num_seqs}; a step "
+            "of this model must have room for two tokens more than sequences. Raise the first or lower the second."
+        )
+    if config.make_runner and "kind" in inspect.signature(config.make_runner).parameters:
+        runner: ModelRunner = config.make_runner(model, num_blocks, config, kind=GPUHybridRunner, packed=packed)  # type: ignore[call-arg]
+        return runner
+    refuse_other_runners(model, config, "its layers keep states")
+    return HybridRunner(model, num_blocks, config.block_size, config.backend, config.layer_shapes, packed=packed)
+
+
+def make_alone(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
+    """Make the runner of a model that needs an AloneRunner.
 
     Raises:
         UnsupportedModel: the config asks for another runner.
     """
-    name, reason = type(model).__name__, probe(model).reason
+    served = probe(model)
+    refuse_other_runners(model, config, served.reason)
+    warnings.warn(f"{type(model).__name__} is served slowly, one sequence at a time: {served.reason}.", stacklevel=3)
+    return AloneRunner(model, num_blocks, config.block_size, keeps_caches=served.way == ALONE)
+
+
+def refuse_other_runners(model: PreTrainedModel, config: EngineConfig, reason: str) -> None:
+    """Raise UnsupportedModel if the config asks for a runner that can't serve the model."""
     if config.make_runner or config.overlap:
         raise UnsupportedModel(
-            f"make_runner and overlap can't serve {name}: {reason}. LLMEngine can, one sequence at a time; leave out "
+            f"make_runner and overlap can't serve {type(model).__name__}: {reason}. LLMEngine can; leave out "
             "make_runner and overlap."
         )
-    warnings.warn(f"{name} is served slowly, one sequence at a time: {reason}.", stacklevel=3)
-    return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=config.layer_shapes)

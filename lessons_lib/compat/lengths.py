@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-from lessons_lib.compat.gathered_runner import forward_with_cache
+from lessons_lib.compat.alone_runner import forward_alone
 from lessons_lib.models.configuration import text_config
 from lessons_lib.models.support import rescales_rope
 
@@ -54,24 +54,25 @@ def names_of_lengths(model: PreTrainedModel, token_ids: list[int]) -> list[str]:
         with suppress(Exception), short_lengths(model, [name]):  # a model fails with a wrong size
             if not same(compute(model, token_ids), expected) and same(compute(model, first), expected_first):
                 found.append(name)
-    return found
+    aliases = text_config(model.config).attribute_map  # a module may have copied the length under its other name
+    return [*found, *(alias for alias, name in aliases.items() if name in found)]
 
 
 def without_cache(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     """Compute the logits of all tokens in one pass."""
-    return forward_with_cache(model, token_ids, 0, None, 0)
+    return forward_alone(model, token_ids, 0, None, 0, use_cache=False)[0]
 
 
 def with_and_without_cache(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     """Compute these, and the logits of the last token over the cache that `generate` would make: in some models, only
     the cache has a window."""
-    own, end = DynamicCache(config=model.config), len(token_ids) - 1
-    forward_with_cache(model, token_ids[:end], 0, own)
-    return torch.cat([without_cache(model, token_ids), forward_with_cache(model, token_ids[end:], end, own)])
+    end = len(token_ids) - 1
+    _, own = forward_alone(model, token_ids[:end], 0, None)
+    return torch.cat([without_cache(model, token_ids), forward_alone(model, token_ids[end:], end, own)[0]])
 
 
 def fills_a_cache(model: PreTrainedModel, token_ids: list[int]) -> bool:
-    """True if a pass over a DynamicCache works; some models need another class."""
+    """True if a pass over a cache works."""
     try:
         with_and_without_cache(model, token_ids)
     except Exception:

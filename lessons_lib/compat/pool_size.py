@@ -9,9 +9,14 @@ from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import context_length
 
+BYTES_COUNTED = 1024  # for a token of a model that keeps no keys: its blocks only count
 
-def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
+
+def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, state_bytes: int = 0) -> int:
     """Compute the number of blocks of an engine's pool, before any memory is allocated for them.
+
+    Args:
+        state_bytes: the part of `cache_bytes` that states take.
 
     Raises:
         ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
@@ -20,13 +25,14 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
             runner may have allocated its blocks already.
     """
     size = block_bytes(model.config, config.block_size, model.dtype.itemsize, config.layer_shapes)
+    size = size or BYTES_COUNTED * config.block_size
     num_blocks = config.num_blocks
     if num_blocks is None:
-        num_blocks = config.cache_bytes // size
+        num_blocks = (config.cache_bytes - state_bytes) // size
         if num_blocks < 1:
             raise ValueError(
-                f"cache_bytes is {config.cache_bytes}, and one block of {config.block_size} tokens of this model takes "
-                f"{size} bytes. Raise cache_bytes or lower block_size."
+                f"cache_bytes is {config.cache_bytes}, of which states take {state_bytes}, and one block of "
+                f"{config.block_size} tokens of this model takes {size} bytes. Raise cache_bytes or lower block_size."
             )
     _check_max_model_len(config, context_length(model.config), num_blocks)
     swap_device = torch.device("cpu")

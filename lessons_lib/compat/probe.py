@@ -15,12 +15,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import DynamicCache, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 
-from lessons_lib.compat.gathered_runner import GatheredRunner, forward_with_cache
+from lessons_lib.compat.alone_runner import AloneRunner, forward_alone
 from lessons_lib.compat.lengths import names_of_lengths, short_lengths
 from lessons_lib.compat.shallow import shallow
 from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.hybrid.find_states import find_states
+from lessons_lib.hybrid.hybrid_runner import HybridRunner
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape, UnsupportedModel, text_config
@@ -28,7 +30,7 @@ from lessons_lib.models.support import REMEDY, check_supported
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
-PAGED, GATHERED = "paged", "gathered"
+PAGED, HYBRID, ALONE, RECOMPUTED = "paged", "hybrid", "alone", "recomputed"
 PROMPT_LENGTHS = (8, 13)
 NEW_TOKENS = 3
 BLOCK_SIZE = 4
@@ -42,9 +44,10 @@ class ProbeResult:
     """The way to serve a model.
 
     Attributes:
-        way: PAGED: by ModelRunner. GATHERED: by GatheredRunner only.
+        way: PAGED: by ModelRunner. HYBRID: by HybridRunner. ALONE: by AloneRunner. RECOMPUTED: by AloneRunner,
+            without caches.
         layer_shapes: the keys and values of each layer, measured; see PagedKVCache.
-        reason: why the model can't be served from the paged cache directly; "" if it can.
+        reason: why the model's sequences can't share a packed row; "" if they can.
     """
 
     way: str
@@ -86,17 +89,16 @@ def _probe(model: PreTrainedModel) -> ProbeResult:
                     shapes = paged_shapes(model, references_of(model))
                     return ProbeResult(PAGED, [shapes[first] for first in first_of_kind])
         references = references_of(model)
-        try:
-            return ProbeResult(PAGED, paged_shapes(model, references))
-        except Exception as error:
-            reason = first_line(error)
-        try:
-            return ProbeResult(GATHERED, gathered_shapes(model, references), reason)
-        except Exception as error:
-            raise UnsupportedModel(
-                f"{type(model).__name__} would give wrong answers: {reason}. Computing each sequence alone over a copy "
-                f"of its cache fails too: {first_line(error)}. {REMEDY}"
-            ) from None
+        reasons: list[str] = []
+        for way, shapes_of in WAYS.items():
+            try:
+                return ProbeResult(way, shapes_of(model, references), reasons[1] if len(reasons) > 1 else "")
+            except Exception as error:
+                reasons.append(first_line(error))
+        raise UnsupportedModel(
+            f"{type(model).__name__} would give wrong answers: {reasons[1]}. Computing each sequence alone fails, too: "
+            f"{reasons[2]}; without a cache: {reasons[3]}. {REMEDY}"
+        )
 
 
 def lengths_of(model: PreTrainedModel) -> list[str]:
@@ -115,9 +117,24 @@ def paged_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KV
         Exception: says why the model can't be served so; one of ours has no full stop.
     """
     runner = MeasuredRunner(model, num_blocks_for(references), BLOCK_SIZE, backend="torch")
-    difference = error_of(runner, references)
-    calls, num_passes = runner.cache.calls, len(list(steps(references)))
-    if not calls:
+    return checked_shapes(model, runner.cache, references, error_of(runner, references))
+
+
+def hybrid_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KVShape]:
+    """`paged_shapes` of a model with stateful layers; one for each call of attention."""
+    packed = find_states(model, BLOCK_SIZE)
+    packed.states.resize(len(references))
+    runner = MeasuredHybridRunner(model, num_blocks_for(references), BLOCK_SIZE, "torch", packed=packed)
+    return checked_shapes(model, runner.cache, references, error_of(runner, references), bool(packed.layers))
+
+
+def checked_shapes(
+    model: PreTrainedModel, cache: "MeasuringCache", references: list[Reference], difference: float,
+    has_states: bool = False,
+) -> list[KVShape]:  # fmt: skip
+    """The shapes of a cache over which all sequences were served together. Raises what `paged_shapes` raises."""
+    calls, num_passes = cache.calls, len(list(steps(references)))
+    if not calls and not has_states:
         raise UnsupportedModel(
             "its layers compute attention themselves and don't call Hugging Face's attention interface"
         )
@@ -128,22 +145,29 @@ def paged_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KV
         raise UnsupportedModel(f"only layers {sorted(calls)} call attention")
     if difference > tolerance(model):
         raise UnsupportedModel(f"its logits differ by {difference:.0%} if sequences share a batch")
-    return [runner.cache.shapes[layer] for layer in range(len(calls))]
+    return [cache.shapes[layer] for layer in range(len(calls))]
 
 
-def gathered_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KVShape]:
-    """`paged_shapes` with a GatheredRunner."""
-    own: Any = DynamicCache()
-    forward_with_cache(model, references[0].token_ids, 0, own)
-    if not own.layers:
-        raise UnsupportedModel("it doesn't fill a Hugging Face cache")
-    shapes = [KVShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]) for layer in own.layers]
-    difference = error_of(GatheredRunner(model, num_blocks_for(references), BLOCK_SIZE, None, shapes), references)
+def recomputed_shapes(
+    model: PreTrainedModel, references: list[Reference], keeps_caches: bool = False
+) -> list[KVShape]:  # fmt: skip
+    """`paged_shapes` with an AloneRunner. Without caches, nothing is kept."""
+    runner = AloneRunner(model, num_blocks_for(references), BLOCK_SIZE, keeps_caches=keeps_caches)
+    difference = error_of(runner, references)
     if difference > tolerance(model):
-        raise UnsupportedModel(
-            f"its logits differ by {difference:.0%}, so its layers remember more than keys and values"
-        )
-    return shapes
+        raise UnsupportedModel(f"its logits differ by {difference:.0%}")
+    return []
+
+
+def alone_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KVShape]:
+    """`paged_shapes` with an AloneRunner and its caches."""
+    recomputed_shapes(model, references, keeps_caches=True)
+    _, cache = forward_alone(model, references[0].token_ids, 0, None)
+    filled = [each for each in getattr(cache, "layers", ()) if getattr(each, "keys", None) is not None]
+    return [KVShape(each.keys.shape[1], each.keys.shape[-1], each.values.shape[-1]) for each in filled]
+
+
+WAYS = {PAGED: paged_shapes, HYBRID: hybrid_shapes, ALONE: alone_shapes, RECOMPUTED: recomputed_shapes}
 
 
 # --- The expected logits ---------------------------------------------------------------------------------------------
@@ -211,6 +235,13 @@ class MeasuringCache(PagedKVCache):
 
 class MeasuredRunner(ModelRunner):
     """A ModelRunner over a MeasuringCache."""
+
+    cache: MeasuringCache
+    cache_type = MeasuringCache
+
+
+class MeasuredHybridRunner(HybridRunner):
+    """A HybridRunner over a MeasuringCache."""
 
     cache: MeasuringCache
     cache_type = MeasuringCache

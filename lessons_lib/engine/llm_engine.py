@@ -87,18 +87,18 @@ class LLMEngine:
         self.config = config = replace(config, layer_shapes=fit.layer_shapes)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         self.vocab_size = text_config(model.config).vocab_size
-        swap: dict[str, Any] = {}
+        memory: dict[str, Any] = {"states": fit.states}
         swap_cache = None
         if config.num_swap_blocks:
             sizes = config.num_swap_blocks, config.block_size
-            swap["swap_space"] = BlockPool(*sizes)
+            memory["swap_space"] = BlockPool(*sizes)
             swap_cache = PagedKVCache(model.config, *sizes, model.dtype, layer_shapes=fit.layer_shapes)
         self.scheduler = (parts.scheduler or default_scheduler(config))(
             parts.pool(fit.num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             policy=config.policy, admission=config.admission,
             watermark=int(config.watermark * fit.num_blocks), share_prefixes=config.share_prefixes,
-            **swap,
+            **memory,
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
         self.runner: ModelRunner = make_runner(model, fit.num_blocks, config)

@@ -1,13 +1,14 @@
 """Lesson 12: facts about a model that an engine needs before it serves it. `compat.fit` finds them out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lessons_lib.engine.config import MakeRunner
 from lessons_lib.engine.rules import Rules
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.configuration import KVShape
+from lessons_lib.scheduling.kept_states import KeptStates
 
 
 class RequestDefaults(Protocol):
@@ -37,6 +38,7 @@ class ModelFit:
         context: the most tokens of a prompt and its completion together; None if there is no limit.
         layer_shapes: of each layer's keys and values, as measured; None for those of the configuration.
         make_runner: takes the place of the config's; None if the model needs no runner of its own.
+        states: for the scheduler, see PreemptiveScheduler.
     """
 
     defaults: RequestDefaults
@@ -45,3 +47,4 @@ class ModelFit:
     context: int | None = None
     layer_shapes: list[KVShape] | None = None
     make_runner: MakeRunner | None = None
+    states: KeptStates = field(default_factory=KeptStates)

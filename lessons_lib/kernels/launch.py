@@ -64,34 +64,6 @@ def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
     return Tiles(rows=256, keys=64, warps=8, stages=3)
 
 
-def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -> torch.Tensor:
-    """Attention of sequences with one new token each.
-
-    Args:
-        q: [N, Hq, D], float32, float16 or bfloat16, D up to 256; row i is sequence i's token.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with the new tokens' keys and values.
-            Values may have another head size, V, in the same layout.
-        block_tables: int32 [N, M], each sequence's blocks; entries past the last block in use aren't read.
-        context_lens: int32 [N], tokens of each sequence, the new one included, at least 1.
-        scale: factor of the scores.
-        terms: ScoreTerms of the layer, or None.
-
-    Returns:
-        tensor [N, Hq, V] of the dtype of q.
-
-    Raises:
-        ValueError: a shape, dtype, device or layout is wrong; on a CPU also if a length or a block id is out of bounds.
-            On a GPU, checking those would synchronize.
-    """
-    check_inputs(q, k_cache, v_cache, block_tables, context_lens, None, terms)
-    if not q.is_cuda:
-        check_contents(len(q), k_cache, None, context_lens, block_tables)
-    out = q.new_empty(*q.shape[:2], v_cache.shape[3])
-    max_context_len = block_tables.shape[1] * k_cache.shape[1]
-    launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, max_context_len, terms=terms)
-    return out
-
-
 def varlen(
     q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None,
     *, max_seqlen_q=None, max_context_len=None,
@@ -99,15 +71,24 @@ def varlen(
     """Causal attention of a packed batch: prefills, chunks and decodes mixed, with any number of new tokens.
 
     Args:
-        q: [T, Hq, D], the new tokens of all sequences, one sequence after another.
-        k_cache, v_cache, block_tables, scale, terms, and Returns: see `decode`.
+        q: [T, Hq, D], float32, float16 or bfloat16, D up to 256: the new tokens of all sequences, one sequence after
+            another.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with the new tokens' keys and values.
+            Values may have another head size, V, in the same layout.
         cu_seqlens_q: int32 [N + 1], where each sequence starts in the packed batch; the last entry is T.
         context_lens: int32 [N], tokens of each sequence in the cache, the new ones included.
+        block_tables: int32 [N, M], each sequence's blocks; entries past the last block in use aren't read.
+        scale: factor of the scores.
+        terms: ScoreTerms of the layer, or None.
         max_seqlen_q, max_context_len: upper bounds on any sequence's new tokens and context. If both are given, nothing
             synchronizes with the GPU, and the call can be captured in a CUDA graph.
 
+    Returns:
+        tensor [T, Hq, V] of the dtype of q.
+
     Raises:
-        ValueError: see `decode`; lengths and block ids are also checked if a maximum is missing.
+        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if a maximum is missing, also if a length or
+            a block id is out of bounds. On a GPU, checking those synchronizes.
     """
     check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, terms)
     if not q.is_cuda or max_seqlen_q is None or max_context_len is None:
@@ -162,8 +143,7 @@ def launch_decode(
 
     Args:
         q: [T, Hq, D]; out: [T, Hq, V], is written.
-        k_cache, v_cache, block_tables, context_lens, scale, terms: see `decode`.
-        cu_seqlens_q: int32 [N + 1]; None if every sequence has one new token, so T is N.
+        k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, scale, terms: see `varlen`.
         max_context_len: upper bound on context_lens. It decides how many programs start, but not what they compute.
         tiles, split_size: tiles, and keys per split, rounded up to whole tiles; chosen here if None.
         kernel: the kernel, or a replacement with the same arguments.
@@ -181,14 +161,14 @@ def launch_decode(
     partial_out = torch.empty(num_seqs, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
     partial_lse = torch.empty(num_seqs, q_heads, num_splits, dtype=torch.float32, device=q.device)
     finished = _counters(q.device, triton.next_power_of_2(num_seqs * kv_heads))
-    is_ragged, block_group = cu_seqlens_q is not None, triton.next_power_of_2(group)
+    block_group = triton.next_power_of_2(group)
     kernel[(kv_heads, num_seqs, num_splits)](
-        q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q if is_ragged else context_lens, out, partial_out,
-        partial_lse, finished, scale * LOG2_E, triton.cdiv(min_keys, tiles.keys), max_splits,
+        q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse,
+        finished, scale * LOG2_E, triton.cdiv(min_keys, tiles.keys), max_splits,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, VALUE_DIM=value_dim, BLOCK_V=block_v,
         BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, BLOCK_GROUP=block_group,
-        BLOCK_PARTS=max(1, MERGED_ELEMENTS // (block_group * block_v)), RAGGED=is_ragged,
+        BLOCK_PARTS=max(1, MERGED_ELEMENTS // (block_group * block_v)),
         USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **own,
     )  # fmt: skip
 
@@ -202,8 +182,7 @@ def launch_prefill(
 
     Args:
         q: [T, Hq, D]; out: [T, Hq, V], is written.
-        k_cache, v_cache, block_tables, scale, terms: see `decode`.
-        context_lens, cu_seqlens_q: see `varlen`.
+        k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, scale, terms: see `varlen`.
         max_seqlen_q: upper bound on the new tokens of any sequence; T if None.
         tiles, use_int64: tiles and 64-bit cache offsets of `prefill_kernel`; chosen here if None.
         kernel: `prefill_kernel`, or another with the same arguments; chosen here if all three are None.

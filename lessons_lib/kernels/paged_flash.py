@@ -1,9 +1,10 @@
 """Lesson 08: attention over a paged KV cache in two Triton kernels, one for decodes and one for prefills.
 
 Shapes, here and in launch.py: T query tokens of N sequences, Hq query heads, Hkv KV heads, D elements per head of a
-query or key, V per head of a value (in most models V is D), M entries per block table. All strides count elements, and
-the last axis of every tensor is contiguous. Scores, maxima and log-sum-exps are in base 2: the launcher multiplies the
-scale by log2(e).
+query or key, V per head of a value (in most models V is D), M entries per block table. The last axis of every tensor is
+contiguous, and a stride is the number of elements from one token, head, block, slot or table to the next. BLOCK_M,
+BLOCK_N, BLOCK_D and BLOCK_V are sides of tiles, powers of two, at least 16. Scores, maxima and log-sum-exps are in base
+2: the launcher multiplies the scale by log2(e).
 
 The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention (Dao et
 al. 2022, https://arxiv.org/abs/2205.14135); splitting one sequence's keys among programs is Flash-Decoding (Dao et al.
@@ -146,7 +147,7 @@ def merge_if_last(
         finished: pointer to an int32: number of finished programs. The last one resets it to 0.
         num_splits: number of programs, at least 1.
         partial_out, partial_lse, out: see `decode_kernel`; pointers to the first query head of this KV head.
-        BLOCK_GROUP: a power of two, at least GROUP. BLOCK_PARTS: splits to load at the same time, a power of two.
+        BLOCK_GROUP: a power of two, for GROUP. BLOCK_PARTS: splits to load at the same time, a power of two.
     """
     tl.debug_barrier()  # all threads store their part before the program is counted
     if tl.atomic_add(finished, 1) == num_splits - 1:
@@ -179,7 +180,7 @@ def decode_kernel(
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_GROUP: tl.constexpr,
-    BLOCK_PARTS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    BLOCK_PARTS: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
     WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Attention of the sequences with one new token.
@@ -188,36 +189,29 @@ def decode_kernel(
     S is at least the splits of any sequence; programs without keys exit immediately.
 
     Args:
-        q, out: pointers to [T, Hq, D] and [T, Hq, V]; T is N unless `RAGGED`.
+        q, out: pointers to [T, Hq, D] and [T, Hq, V]: the packed batch, one sequence after another.
         k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D] and [..., V], of the dtype of q; their strides
             differ by the factor V / D.
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
-        cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
+        cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch.
         partial_out, partial_lse: pointers to float32 [N, Hq, S, V] and [N, Hq, S], contiguous: each split's attention,
             divided by its own sum, and its log-sum-exp in base 2. Used where a sequence has several splits.
         finished: pointer to int32 [N * Hkv], zeros before and after: see `merge_if_last`.
         scale: factor of the scores, log2(e) included.
         min_tiles, max_splits: see `split_of`.
-        stride_q, stride_q_head, stride_out, stride_out_head: elements from one token and one head to the next.
-        stride_block, stride_slot, stride_head: of k_cache, elements from one block, slot and KV head to the next.
-        stride_table: elements from one block table to the next.
-        GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
-        HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
-        BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
-        BLOCK_GROUP, BLOCK_PARTS: see `merge_if_last`.
-        RAGGED: True if the batch may contain sequences with several new tokens; those are skipped.
-        USE_INT64: see `cache_offsets`.
+        stride_block, stride_slot, stride_head: of k_cache.
+        GROUP: query heads per KV head. BLOCK_M: rows of the query tile, for GROUP. BLOCK_D, BLOCK_V: for D and V.
+        BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop.
+        BLOCK_GROUP, BLOCK_PARTS: see `merge_if_last`. USE_INT64: see `cache_offsets`.
         The rest is for layers with ScoreTerms, at no cost for others. sinks, alibi_slopes: pointers to [Hq]. WINDOW:
             maximum number of keys that a query sees; CHUNKED: True if a query sees only keys since the last multiple of
             WINDOW. SOFTCAP: bound on the scores.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = seq
-    if RAGGED:
-        token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
-            return
+    token = tl.load(cu_seqlens_q + seq)
+    if not has_own_kernel(tl.load(cu_seqlens_q + seq + 1) - token):
+        return
     context_len = tl.load(context_lens + seq)
     first_key = 0
     if WINDOW is not None:
@@ -285,11 +279,6 @@ def find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     Sequence i owns the tiles from cu_seqlens_q[i] // BLOCK_Q + i on. So T // BLOCK_Q + N tiles are enough, and the host
     needs no sequence's length.
 
-    Args:
-        tile: index of the tile, an int.
-        cu_seqlens_q: pointer to int32 [N + 1].
-        num_seqs: N, at least 1.
-        BLOCK_Q: tokens per tile.
     """
     low, high = 0, num_seqs
     while high - low > 1:
@@ -337,10 +326,7 @@ def prefill_kernel(
     of one sequence, with all query heads of KV head h. Row r of the tile is query head r % GROUP of token r // GROUP.
 
     Args:
-        q, out: pointers to [T, Hq, D] and [T, Hq, V]: the packed batch, one sequence after another.
-        cu_seqlens_q: pointer to int32 [N + 1].
-        num_seqs: N.
-        BLOCK_Q: tokens per tile. BLOCK_M: rows of the tile, a power of two, at least BLOCK_Q * GROUP and 16.
+        num_seqs: N. BLOCK_Q: tokens per tile. BLOCK_M: rows of the tile, for BLOCK_Q * GROUP.
         The rest: see `decode_kernel`.
     """
     kv_head, tile = tl.program_id(0), longest_first()

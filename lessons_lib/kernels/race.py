@@ -5,10 +5,6 @@ A program makes several passes over its row, tile by tile; after the first, most
 independent, so a row gets the same token in any batch.
 """
 
-import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
-
-# isort: split
-
 import torch
 import triton
 import triton.language as tl

@@ -5,10 +5,6 @@ What a rule costs is therefore bytes: 4 for a token's count, 4 for its bias, and
 logit that is read and 4 of the result.
 """
 
-import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
-
-# isort: split
-
 import torch
 import triton
 import triton.language as tl

@@ -13,10 +13,6 @@ MAX_HEAD_DIM = 256  # the tiles of larger heads don't fit into a processor's sha
 def check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, terms) -> None:
     """Check shapes, dtypes, devices and layouts.
 
-    Args:
-        cu_seqlens_q: int32 [N + 1]; None for a decode, with one token per sequence.
-        terms: ScoreTerms of the layer, or None.
-
     Raises:
         ValueError: names the first mismatch.
     """
@@ -58,19 +54,12 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, 
     devices = {tensor.device for tensor in (q, k_cache, v_cache, block_tables, context_lens)}
     if len(devices) > 1:
         raise ValueError(f"the tensors are on {', '.join(sorted(map(str, devices)))}; move them to one device.")
-    if cu_seqlens_q is None:
-        if len(context_lens) != len(q):
-            raise ValueError(
-                f"q has {len(q)} tokens and context_lens {len(context_lens)} sequences; a decode has one token per "
-                "sequence."
-            )
-    else:
-        wanted = (len(context_lens) + 1,)
-        if cu_seqlens_q.shape != wanted or cu_seqlens_q.dtype != torch.int32 or cu_seqlens_q.device != q.device:
-            raise ValueError(
-                f"cu_seqlens_q is {cu_seqlens_q.dtype} of shape {list(cu_seqlens_q.shape)} on {cu_seqlens_q.device}; "
-                f"for {len(context_lens)} sequences it must be torch.int32 of shape {list(wanted)} on {q.device}."
-            )
+    wanted = (len(context_lens) + 1,)
+    if cu_seqlens_q.shape != wanted or cu_seqlens_q.dtype != torch.int32 or cu_seqlens_q.device != q.device:
+        raise ValueError(
+            f"cu_seqlens_q is {cu_seqlens_q.dtype} of shape {list(cu_seqlens_q.shape)} on {cu_seqlens_q.device}; "
+            f"for {len(context_lens)} sequences it must be torch.int32 of shape {list(wanted)} on {q.device}."
+        )
     if terms is not None:
         check_terms(q, terms)
 
@@ -105,18 +94,13 @@ def check_terms(q, terms) -> None:
 
 
 def check_contents(num_tokens, k_cache, cu_seqlens_q, context_lens, block_tables) -> None:
-    """Check ranges in the packed batch, lengths and block ids. This synchronizes with the GPU.
+    """Check ranges in the packed batch, lengths and block ids, and name the first that is out of bounds: ValueError.
 
-    Args:
-        num_tokens: T, tokens of the packed batch.
-        cu_seqlens_q: int32 [N + 1]; None if every sequence has one token.
-
-    Raises:
-        ValueError: names the first value out of bounds.
+    This synchronizes with the GPU.
     """
     num_blocks, block_size = k_cache.shape[:2]
     contexts = context_lens.tolist()
-    bounds = list(range(len(contexts) + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
+    bounds = cu_seqlens_q.tolist()
     q_lens = [end - start for start, end in pairwise(bounds)]
     if bounds[0] != 0 or bounds[-1] != num_tokens or min(q_lens, default=1) < 1:
         raise ValueError(

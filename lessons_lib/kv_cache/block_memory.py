@@ -17,7 +17,8 @@ def block_bytes(
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
         layer_shapes: shape of each layer, if not the configuration's.
     """
-    return block_size * bytes_per_element * sum(shape.elements for shape in layer_shapes or kv_shapes(config))
+    layers = kv_shapes(config) if layer_shapes is None else layer_shapes
+    return block_size * bytes_per_element * sum(shape.elements for shape in layers)
 
 
 def blocks_in_budget(config: "PretrainedConfig", block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:

@@ -26,7 +26,8 @@ class PagedKVCache:
             raise ValueError(
                 f"{num_blocks} blocks of {block_size} tokens; a cache has at least 1 block of at least 1 token."
             )
-        layers = layer_shapes or kv_shapes(config)  # heads and head sizes of each layer; in most models all are alike
+        # Heads and head sizes of each layer; in most models all are alike.
+        layers = kv_shapes(config) if layer_shapes is None else layer_shapes
         pool = (num_blocks, block_size)
         self.num_blocks, self.block_size = pool
         self.keys = [torch.zeros(*pool, own.kv_heads, own.key_dim, dtype=dtype, device=device) for own in layers]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lessons_lib.attention.paged_attention import paged_attention, plan_groups
-from lessons_lib.kernels.launch import decode, varlen
+from lessons_lib.kernels.launch import varlen
 from lessons_lib.kernels.simple_paged import decode_heads
 from lessons_lib.measuring.attention_cases import Inputs
 
@@ -21,16 +21,9 @@ Calls = list[Callable[[], torch.Tensor]]  # each returns [T, q_heads, head_dim]
 
 
 def ours(inputs: Inputs) -> Calls:
-    """`decode` if every sequence has one new token, else `varlen`."""
-    case = inputs.case
-    caches = (inputs.k_cache, inputs.v_cache)
-    if case.kind == "decode":
-        return [
-            lambda table=table: decode(inputs.q, *caches, table, inputs.context_lens, inputs.scale)
-            for table in inputs.tables
-        ]
+    """The engine's kernels, as `varlen` launches them."""
+    case, caches, lengths = inputs.case, (inputs.k_cache, inputs.v_cache), (inputs.cu_seqlens_q, inputs.context_lens)
     maxima = dict(max_seqlen_q=max(case.q_lens), max_context_len=max(case.context_lens))
-    lengths = (inputs.cu_seqlens_q, inputs.context_lens)
     return [
         lambda table=table: varlen(inputs.q, *caches, *lengths, table, inputs.scale, **maxima)
         for table in inputs.tables

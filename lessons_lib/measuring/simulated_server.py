@@ -9,7 +9,7 @@ from lessons_lib.measuring.arrivals import heavy_tailed
 from lessons_lib.measuring.load.records import LoadLog, LoadRecord
 from lessons_lib.measuring.simulator import StepCost
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
+from lessons_lib.serving.admission import AdmissionControl, Overloaded
 
 # A step of 4 ms that grows to 8 ms with 16 sequences; a prompt of 64 tokens adds 3 ms to its step.
 COST = StepCost(base=4e-3, per_token=50e-6, per_context_token=2e-6)
@@ -39,14 +39,13 @@ class SimulatedServer:
         self.admission = admission or AdmissionControl(None, None)
         self.waiting: deque[LoadRecord] = deque()
         self.running: list[LoadRecord] = []
-        self.admitted: dict[str, Admitted] = {}
         self.prefilled: dict[str, int] = {}
         self.new_tokens: list[LoadRecord] = []
 
     def add(self, record: LoadRecord) -> None:
         """Let a request wait, or refuse it."""
         try:
-            self.admitted[record.request_id] = self.admission.admit(record.prompt_tokens)
+            self.admission.admit(record.prompt_tokens)
         except (Overloaded, BadRequest) as error:
             record.status = 429 if isinstance(error, Overloaded) else 400
             record.error, record.end_time = str(error), record.send_time
@@ -81,7 +80,7 @@ class SimulatedServer:
             record.output_tokens += 1
             if record.output_tokens == record.max_tokens:
                 record.end_time, record.finish_reason = clock, "length"
-                self.admission.release(self.admitted.pop(record.request_id))
+                self.admission.release(record.prompt_tokens)
         self.running = [record for record in self.running if record.finish_reason is None]
         self.new_tokens = []
 

@@ -10,14 +10,6 @@ from lessons_lib.models.validate import BadRequest
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-# Hugging Face's names for layers that keep something other than one key and one value per token.
-STATE_LAYERS = frozenset(
-    (
-        *("linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "mamba2", "recurrent"),
-        *("compressed_sparse_attention", "heavily_compressed_attention"),
-    )
-)
-INDEXED_LAYERS = frozenset(("indexed_attention", "minimax_m3_sparse"))
 RESCALED_ROPE = frozenset(("dynamic", "longrope"))
 REMEDY = "Serve it with Hugging Face's `generate`, or choose a model from tests/conformance/MODELS.md."
 
@@ -25,8 +17,7 @@ REMEDY = "Serve it with Hugging Face's `generate`, or choose a model from tests/
 def check_supported(model: PreTrainedModel) -> None:
     """Inspect a model without running it.
 
-    Serving relies on two properties: a token's logits depend only on that token and those before it, and a layer keeps
-    exactly one key and one value per token.
+    Serving relies on one property: a token's logits depend only on that token and those before it.
 
     Raises:
         UnsupportedModel: the model's own attributes contradict this.
@@ -39,18 +30,11 @@ def check_supported(model: PreTrainedModel) -> None:
 def why_unsupported(model: PreTrainedModel) -> str:
     """Name the property that the engine can't serve; an empty string if there is none."""
     config = text_config(model.config)
-    layer_types = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "block_types", None) or ())
     if model.config.is_encoder_decoder:
         return "it is an encoder-decoder (config.is_encoder_decoder), and the engine has no encoder"
     if not model.can_generate():
         return "it is not a causal language model (it has no `generate`)"
-    if found := sorted(layer_types & STATE_LAYERS):
-        return f"its layers of type {found[0]!r} (config.layer_types) keep a state that the paged KV cache can't hold"
-    if getattr(model, "_is_stateful", False):
-        return "its layers keep a recurrent state, which the paged KV cache can't hold"
-    if found := sorted(layer_types & INDEXED_LAYERS):
-        return f"its layers of type {found[0]!r} (config.layer_types) keep index keys next to the keys and values"
-    if getattr(config, "add_cross_attention", False) or getattr(config, "cross_attention_layers", None):
+    if getattr(config, "add_cross_attention", False):
         return "its layers attend to a second input (cross-attention)"
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         return "it attends to later tokens too (config.use_bidirectional_attention)"

@@ -1,11 +1,12 @@
 """Lesson 10: a scheduler that preempts sequences when it runs out of blocks. Lesson 11: and shares equal blocks."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from lessons_lib.kv_cache.block_hashes import block_hash, hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.scheduling.kept_states import KeptStates
 from lessons_lib.scheduling.scheduler import Admission, SchedulerBase, SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Policy, Sequence
 
@@ -51,6 +52,7 @@ class PreemptiveScheduler(SchedulerBase):
         preempt_sequence: function (scheduler, scheduler_output, victim): frees its blocks; see `preempt_sequence`.
         block_hash: function (parent, token_ids) -> the hash of a block; see `block_hashes.block_hash`.
         share_prefixes: True if sequences with the same beginning share blocks.
+        states: the rules of layers that keep a state (lesson 19).
         num_preempted, num_swapped: preemptions and swaps so far.
         swap_space: blocks in CPU memory; none here, see SwappingScheduler.
     """
@@ -62,6 +64,7 @@ class PreemptiveScheduler(SchedulerBase):
     preempt_sequence: Callable[..., None] = preempt_sequence
     block_hash: Callable[[bytes, list[int]], bytes] = block_hash
     share_prefixes: bool = True
+    states: KeptStates = field(default_factory=KeptStates)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +86,7 @@ class PreemptiveScheduler(SchedulerBase):
         return scheduler_output
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
-        for sequence, count in self.share_budget(self.running, self.max_num_batched_tokens).items():
+        for sequence, count in self.states.chunks(self.share_budget(self.running, self.max_num_batched_tokens)).items():
             # A shortcut, twice as fast as `allocate_slots`: most sequences have room in their last block. A victim of
             # this step has no block, so it never takes the shortcut.
             if sequence.num_computed_tokens + count <= self.pool.block_size * len(sequence.blocks):
@@ -95,12 +98,12 @@ class PreemptiveScheduler(SchedulerBase):
         """Admit waiting sequences. One that can't be admitted keeps all behind it waiting, or small ones would overtake
         a large one forever."""
         budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-        while self.waiting and budget and len(self.running) < self.max_num_seqs:
+        while self.waiting and budget >= self.states.least_budget and len(self.running) < self.max_num_seqs:
             sequence = self.waiting.next(self.running)
             if not (self.has_blocks_for(sequence) and self.admission(self, sequence)):
                 break
             self.admit(scheduler_output, sequence)
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            count = self.states.chunk(sequence, min(sequence.num_tokens - sequence.num_computed_tokens, budget))
             self.allocate_slots(scheduler_output, sequence, count)  # preempts nothing: the blocks are free
             self.cache_full_blocks(sequence, sequence.num_computed_tokens, sequence.num_computed_tokens + count)
             budget -= count
@@ -147,7 +150,8 @@ class PreemptiveScheduler(SchedulerBase):
         always computed, since its logits predict the next one."""
         if not self.share_prefixes or sequence.prompt_logits:
             return []
-        return self.pool.match_prefix(self.hashes_of(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size])
+        most = (sequence.num_tokens - 1) // self.pool.block_size
+        return self.states.usable(sequence, self.pool.match_prefix(self.hashes_of(sequence)[:most]))
 
     def hashes_of(self, sequence: Sequence) -> list[bytes]:
         """Hashes of a sequence's full blocks."""
@@ -169,4 +173,5 @@ class PreemptiveScheduler(SchedulerBase):
         """Remove a sequence whose keys and values may be wrong, and the hashes of its blocks, also lost ones."""
         for known in self.pool.hash_to_block.keys() & sequence.block_hashes:
             del self.pool.block_to_hash[self.pool.hash_to_block.pop(known)]
+        self.states.discard(sequence)
         self.remove(sequence)

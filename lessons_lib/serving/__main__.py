@@ -3,19 +3,15 @@
 import sys
 from collections.abc import Sequence
 
+from lessons_lib.models.configuration import UnsupportedModel
+from lessons_lib.models.loading import DamagedModel, ModelNotFound
+from lessons_lib.serving.http.arguments import WrongArgument, parse
+from lessons_lib.serving.http.server import serve
+from lessons_lib.serving.messages import EngineDead
+
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0 after a signal, 1 if the server couldn't start, 2 for a wrong argument."""
-    try:
-        from lessons_lib.serving.http.arguments import WrongArgument, parse
-        from lessons_lib.serving.http.server import PortTaken, serve
-    except ImportError as error:
-        print(f"The server needs {error.name}: `make serve` installs it (or pip install '.[serve]').", file=sys.stderr)
-        return 1
-    from lessons_lib.models.configuration import UnsupportedModel
-    from lessons_lib.models.loading import DamagedModel, ModelNotFound
-    from lessons_lib.serving.messages import EngineDead
-
     try:
         wanted = parse(arguments)
     except WrongArgument as error:
@@ -27,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     try:
         serve(wanted.recipe, wanted.settings, wanted.engine, until_stdin_closes=wanted.until_stdin_closes)
-    except (PortTaken, ModelNotFound, DamagedModel, UnsupportedModel, EngineDead, MemoryError, ValueError) as error:
+    except (OSError, ModelNotFound, DamagedModel, UnsupportedModel, EngineDead, MemoryError, ValueError) as error:
         print(f"The server can't start: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # before it served

@@ -4,7 +4,6 @@ and then times out has cost as much as one that was served."""
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lessons_lib.models.validate import BadRequest
 
@@ -23,13 +22,6 @@ class Overloaded(RuntimeError):
         return self.message
 
 
-@dataclass(eq=False)
-class Admitted:
-    """A request in flight, with the known or estimated number of its prompt's tokens."""
-
-    num_prompt_tokens: int
-
-
 class AdmissionControl:
     """Bounds the requests in flight, waiting or running, and the tokens of their prompts.
 
@@ -42,11 +34,9 @@ class AdmissionControl:
     """
 
     def __init__(
-        self,
-        max_requests: int | None = 256,
-        max_prompt_tokens: int | None = None,
+        self, max_requests: int | None = 256, max_prompt_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-    ):
+    ):  # fmt: skip
         for name, limit in (("max_requests", max_requests), ("max_prompt_tokens", max_prompt_tokens)):
             if limit is not None and limit < 1:
                 raise ValueError(f"{name} is {limit}; it must be at least 1, or None for no limit.")
@@ -54,42 +44,35 @@ class AdmissionControl:
         self.num_requests = self.num_prompt_tokens = self.num_refused = 0
         self._ended: deque[tuple[float, int]] = deque(maxlen=NUM_RECENT)  # (when, tokens of its prompt)
 
-    def admit(self, num_prompt_tokens: int) -> Admitted:
+    def admit(self, num_prompt_tokens: int) -> None:
         """Count one more request.
 
         Raises:
             BadRequest: the prompt is longer than all prompts together may be.
             Overloaded: there is no room. In both cases, nothing is counted.
         """
-        self._check_prompt(num_prompt_tokens)
+        most = self.max_prompt_tokens
+        if most is not None and num_prompt_tokens > most:
+            raise BadRequest(
+                f"the prompt has {num_prompt_tokens} tokens; this server takes {most} at a time, in all prompts "
+                "together. Shorten the prompt."
+            )
         if self.max_requests is not None and self.num_requests >= self.max_requests:
             raise self._overloaded(
                 f"{self.num_requests} requests are in flight, the limit is {self.max_requests}", 1, 0
             )
-        self._check_room(num_prompt_tokens)
+        if most is not None and (too_many := self.num_prompt_tokens + num_prompt_tokens - most) > 0:
+            what = f"prompts of {self.num_prompt_tokens} tokens are in flight, and {num_prompt_tokens} more exceed the"
+            raise self._overloaded(f"{what} limit of {most}", 0, too_many)
         self.num_requests += 1
         self.num_prompt_tokens += num_prompt_tokens
-        return Admitted(num_prompt_tokens)
 
-    def correct(self, admitted: Admitted, num_prompt_tokens: int) -> None:
-        """Count a prompt with its real length, once the engine has encoded it.
-
-        Raises:
-            BadRequest, Overloaded: as `admit` would have; the request still counts, as before.
-        """
-        more = num_prompt_tokens - admitted.num_prompt_tokens
-        if more > 0:
-            self._check_prompt(num_prompt_tokens)
-            self._check_room(more)
-        self.num_prompt_tokens += more
-        admitted.num_prompt_tokens = num_prompt_tokens
-
-    def release(self, admitted: Admitted, *, was_served: bool = True) -> None:
+    def release(self, num_prompt_tokens: int, *, was_served: bool = True) -> None:
         """Count a request no more: it has ended. If it was served, it counts in the rate at which requests end."""
         self.num_requests -= 1
-        self.num_prompt_tokens -= admitted.num_prompt_tokens
+        self.num_prompt_tokens -= num_prompt_tokens
         if was_served:
-            self._ended.append((self.clock(), admitted.num_prompt_tokens))
+            self._ended.append((self.clock(), num_prompt_tokens))
 
     def retry_after(self, num_requests: int, num_prompt_tokens: int) -> float:
         """Estimate from the recent rate how long these numbers of requests and prompt tokens take to end.
@@ -103,27 +86,6 @@ class AdmissionControl:
         tokens = sum(count for _, count in self._ended)
         needed = max(num_requests / len(self._ended), num_prompt_tokens / max(1, tokens))
         return min(max(SHORTEST_WAIT, seconds * needed), LONGEST_WAIT)
-
-    def _check_prompt(self, num_prompt_tokens: int) -> None:
-        """Refuse a prompt that has no room even alone: BadRequest."""
-        if self.max_prompt_tokens is not None and num_prompt_tokens > self.max_prompt_tokens:
-            raise BadRequest(
-                f"the prompt has {num_prompt_tokens} tokens; this server takes {self.max_prompt_tokens} at a time, in "
-                "all prompts together. Shorten the prompt."
-            )
-
-    def _check_room(self, num_prompt_tokens: int) -> None:
-        """Refuse more prompt tokens than there is room for: Overloaded."""
-        if self.max_prompt_tokens is None:
-            return
-        too_many = self.num_prompt_tokens + num_prompt_tokens - self.max_prompt_tokens
-        if too_many > 0:
-            raise self._overloaded(
-                f"prompts of {self.num_prompt_tokens} tokens are in flight, and {num_prompt_tokens} more exceed the "
-                f"limit of {self.max_prompt_tokens}",
-                0,
-                too_many,
-            )
 
     def _overloaded(self, what: str, num_requests: int, num_prompt_tokens: int) -> Overloaded:
         self.num_refused += 1

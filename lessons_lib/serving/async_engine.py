@@ -13,7 +13,7 @@ from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
-from lessons_lib.serving.admission import AdmissionControl, Admitted
+from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.engine_loop import EngineLoop
 from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.messages import (
@@ -45,6 +45,7 @@ class OpenRequest:
 
     Attributes:
         answered: set when the engine has accepted or refused it, or has died.
+        size: of its prompt, in tokens; for text, a guess.
         known: the first tokens of its completion, if another engine has computed them.
         text: makes the text of its tokens, if the engine doesn't.
         refusal: the error that `add` raises.
@@ -54,7 +55,7 @@ class OpenRequest:
     """
 
     request_id: str
-    admitted: Admitted
+    size: int
     mailbox: Mailbox[NewToken]
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     known: Sequence[int] = ()
@@ -202,8 +203,8 @@ class AsyncEngine:
         if output_ids:
             options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
-        admitted = self.admission.admit(self._estimated_size(prompt))
-        request = OpenRequest(command.request_id, admitted, self._mailbox(), known=output_ids)
+        self.admission.admit(size := self._estimated_size(prompt))
+        request = OpenRequest(command.request_id, size, self._mailbox(), known=output_ids)
         self._requests[request.request_id] = request
         self._is_empty.clear()
         try:
@@ -215,7 +216,6 @@ class AsyncEngine:
             await request.answered.wait()
             if request.refusal is not None:
                 raise request.refusal
-            self.admission.correct(request.admitted, request.num_prompt_tokens)
         except BaseException:
             self.leave(request)
             raise
@@ -264,11 +264,6 @@ class AsyncEngine:
             self._send(AbortRequest(request.request_id))
 
     # EngineProcess does these in another way.
-
-    @property
-    def is_restarting(self) -> bool:
-        """True while a new engine starts in the place of one that has died."""
-        return False
 
     async def _open(self) -> None:
         self._commands = self._mailbox()
@@ -331,7 +326,7 @@ class AsyncEngine:
         """Drop a request that has ended, or was refused."""
         del self._requests[request.request_id]
         was_served = request.end is not None and request.end.error is None and not request.end.is_aborted
-        self.admission.release(request.admitted, was_served=was_served)
+        self.admission.release(request.size, was_served=was_served)
         request.answered.set()
         request.mailbox.close()
         request.ended.set()
@@ -342,7 +337,7 @@ class AsyncEngine:
         """End all streams: the engine is dead, for this reason."""
         self.error = self.error or reason
         for request in list(self._requests.values()):
-            self._finish(request, RequestEnded(request.request_id, request.admitted.num_prompt_tokens, error=reason))
+            self._finish(request, RequestEnded(request.request_id, request.size, error=reason))
 
     def _check_open(self) -> None:
         if self._owner is None:
@@ -364,7 +359,7 @@ class AsyncEngine:
         return request_id
 
     def _estimated_size(self, prompt: str | Sequence[int]) -> int:
-        """The number of a prompt's tokens; for text, a guess until the engine has encoded it."""
+        """The number of a prompt's tokens; for text, a guess."""
         if not isinstance(prompt, str):
             return len(prompt) if hasattr(prompt, "__len__") else 1  # the engine refuses what has no length
         size = len(prompt) // CHARACTERS_PER_TOKEN + 1

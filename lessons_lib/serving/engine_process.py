@@ -94,7 +94,6 @@ class EngineProcess(AsyncEngine):
         return self._restarting is not None and not self._restarting.done()
 
     async def _restart(self) -> None:
-        """Begin again with a new process."""
         assert self._owner is not None
         await asyncio.wait({self._owner})  # it shuts what it owns
         for _ in range(MAX_STARTS):
@@ -126,7 +125,7 @@ class EngineProcess(AsyncEngine):
         message would run code: so CURVE encrypts both directions, and only the new process has the keys."""
         public, private = zmq.curve_keypair()
         self._socket.curve_server, self._socket.curve_secretkey, self._socket.curve_publickey = True, private, public
-        without_limit(self._socket)
+        self._socket.set_hwm(0)  # neither side ever waits for the other to read
         address = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
@@ -191,7 +190,6 @@ class EngineProcess(AsyncEngine):
         self._socket.send(message)  # done at once, as there is no limit to what may wait
 
     async def _own(self) -> None:
-        """The coroutine that receives the engine's messages."""
         reason = CLOSED
         try:
             while not self._is_shut:
@@ -246,11 +244,7 @@ class EngineProcess(AsyncEngine):
 
 
 def _start_message(make_engine: MakeEngine) -> bytes:
-    """The new process's task.
-
-    Raises:
-        ValueError: it can't be done there.
-    """
+    """The new process's task. ValueError if it can't be done there."""
     function: Any = make_engine
     while isinstance(function, partial):
         function = function.func
@@ -267,7 +261,6 @@ def _start_message(make_engine: MakeEngine) -> bytes:
 
 
 def main() -> None:
-    """The engine's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A service manager sends it to all processes of a service. The front drains first, and then ends this one.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -276,7 +269,7 @@ def main() -> None:
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = keys
-    without_limit(socket)
+    socket.set_hwm(0)
     socket.connect(address)
     status, is_made = 0, False
     try:
@@ -312,12 +305,6 @@ def serve(engine: LLMEngine, socket: "zmq.Socket[bytes]") -> None:
         if CLOSE in messages:
             return loop.close()
         send(loop.turn(map(pickle.loads, messages)))
-
-
-def without_limit(socket: "zmq.Socket[Any]") -> None:
-    """Neither side ever waits for the other to read."""
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
 
 
 def _messages(socket: "zmq.Socket[bytes]") -> Iterable[bytes]:

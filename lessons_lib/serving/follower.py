@@ -40,18 +40,15 @@ class RankedCore(EngineCore):
             raise
 
     def schedule(self) -> SchedulerOutput:
-        """See `EngineCore.schedule`."""
         with self.noting():
             return super().schedule()
 
     def launch(self, scheduler_output: SchedulerOutput) -> InFlightStep | None:
-        """See `EngineCore.launch`."""
         self.ranks.note_step(scheduler_output)
         with self.noting():
             return super().launch(scheduler_output)
 
     def process(self, depth: int) -> None:
-        """See `EngineCore.process`."""
         with self.noting():
             super().process(depth)
 

@@ -34,7 +34,6 @@ class LeadingCore(RankedCore):
     is_settling = False
 
     def settle(self) -> None:
-        """See `EngineCore.settle`."""
         with self.lock:
             self.is_settling = True
             try:
@@ -43,7 +42,6 @@ class LeadingCore(RankedCore):
                 self.is_settling = False
 
     def carry_out(self, added: list[RequestGroup], cancelled: list[RequestGroup]) -> None:
-        """See `EngineCore.carry_out`."""
         self.ranks.check()
         sent = [
             self.inputs.arguments[group] | {"arrival": group.arrival, "is_streamed": group.is_streamed}
@@ -105,7 +103,6 @@ class ParallelEngine(LLMEngine):
         self.inputs = self.core.inputs = SentInputs(**vars(self.inputs), arguments=WeakKeyDictionary())
 
     def reset_prefix_cache(self) -> None:
-        """See `LLMEngine.reset_prefix_cache`."""
         with self.core.lock:
             super().reset_prefix_cache()
             self.core.ranks.send("reset_prefix_cache")

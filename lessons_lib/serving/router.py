@@ -1,5 +1,6 @@
 """Lesson 15: choosing a replica. A router that remembers what it has sent saves computing a prefix again elsewhere."""
 
+import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable
@@ -116,11 +117,10 @@ class RoundRobin:
     name = "round robin"
 
     def __init__(self) -> None:
-        self._num_chosen = 0
+        self._numbers = itertools.count()
 
     def choose(self, block_hashes: ListOf[bytes], replicas: ListOf[Replica]) -> int:
-        self._num_chosen += 1
-        return (self._num_chosen - 1) % len(replicas)
+        return next(self._numbers) % len(replicas)
 
 
 class TwoChoices:

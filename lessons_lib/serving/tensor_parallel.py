@@ -20,16 +20,8 @@ from lessons_lib.models.configuration import kv_head_size, text_config
 AllReduce = Callable[[torch.Tensor], torch.Tensor]
 # In each layer; the words are those of transformers' `tp_plan`.
 COLWISE, ROWWISE = "colwise", "rowwise"
-CUTS = {
-    "self_attn.q_proj": COLWISE,
-    "self_attn.k_proj": COLWISE,
-    "self_attn.v_proj": COLWISE,
-    "self_attn.o_proj": ROWWISE,
-    "mlp.gate_proj": COLWISE,
-    "mlp.up_proj": COLWISE,
-    "mlp.down_proj": ROWWISE,
-}
-REMEDY = "Serve it on one device."
+CUTS = dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), COLWISE)
+CUTS |= {"self_attn.o_proj": ROWWISE, "mlp.gate_proj": COLWISE, "mlp.up_proj": COLWISE, "mlp.down_proj": ROWWISE}
 
 
 class CannotCut(ValueError):
@@ -128,7 +120,7 @@ def check_can_be_cut(model: PreTrainedModel, world_size: int) -> None:
     kv_heads, head_dim = kv_head_size(model.config)
     for index, layer in enumerate(layers):
         if reason := why_not_cut(layer, head_dim):
-            raise CannotCut(f"{name} can't be cut: layer {index} {reason}. {REMEDY}")
+            raise CannotCut(f"{name} can't be cut: layer {index} {reason}. Serve it on one device.")
     sizes = dict(num_attention_heads=model.config.num_attention_heads, num_key_value_heads=kv_heads)
     sizes["intermediate_size"] = model.config.intermediate_size
     for field, size in sizes.items():

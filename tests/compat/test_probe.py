@@ -19,8 +19,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 import lessons_lib.compat.probe as probing
 import lessons_lib.compat.shallow as shallow
-from lessons_lib.compat.gathered_runner import GatheredRunner
-from lessons_lib.compat.probe import GATHERED, PAGED, probe
+from lessons_lib.compat.alone_runner import AloneRunner
+from lessons_lib.compat.probe import ALONE, HYBRID, PAGED, RECOMPUTED, probe
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
@@ -89,7 +89,7 @@ def without_window(model, layer):
     original, config = attention.forward, model.config
 
     def forward(*args, **kwargs):
-        if config._attn_implementation == "paged":
+        if config._attn_implementation.startswith("paged"):
             attention.config = copy.copy(config)
             attention.config.sliding_window = None
         try:
@@ -104,7 +104,7 @@ def without_window(model, layer):
 @pytest.mark.parametrize("layers, wrong", [(2, 1), (6, 4)])
 def test_a_layer_that_ignores_its_window_is_found_however_deep(layers, wrong):
     result = probe(without_window(mistral(window=4096, layers=layers), layer=wrong))
-    assert result.way == GATHERED
+    assert result.way == ALONE
     assert "its logits differ by" in result.reason and "if sequences share a batch" in result.reason
 
 
@@ -141,7 +141,7 @@ def test_a_model_whose_first_layers_cannot_run_alone_is_probed_as_a_whole(failin
     assert layers_called(model) == set(range(6))
 
 
-def test_a_layer_that_calls_attention_twice_is_named():
+def test_a_layer_that_calls_attention_twice_is_served_by_counting_its_calls():
     model = fresh()
     attention = model.model.layers[1].self_attn
     original = attention.forward
@@ -152,10 +152,11 @@ def test_a_layer_that_calls_attention_twice_is_named():
         return original(*args, **kwargs)
 
     attention.forward = forward
-    assert "layer 1 calls attention 2 times in each pass" in probe(model).reason
+    result = probe(model)
+    assert result.way == HYBRID and result.layer_shapes == [KVShape(2, 8, 8)] * 3
 
 
-def test_a_recurrent_state_is_refused():
+def test_a_state_that_is_in_no_cache_is_recomputed():
     """A layer that adds its own output of the token before, and keeps the last one for the next pass."""
     model = fresh()
     layer = model.model.layers[1]
@@ -170,8 +171,7 @@ def test_a_recurrent_state_is_refused():
         return out + shifted
 
     layer.forward = forward
-    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM would give wrong answers.*remember more than keys"):
-        probe(model)
+    assert probe(model).way == RECOMPUTED
 
 
 def test_positions_counted_inside_the_attention_module_are_served_alone():
@@ -181,20 +181,20 @@ def test_positions_counted_inside_the_attention_module_are_served_alone():
     original = rotary.forward
 
     def forward(hidden, position_ids):
-        if model.config._attn_implementation == "paged":
+        if model.config._attn_implementation.startswith("paged"):
             position_ids = torch.arange(hidden.shape[1])[None]
         return original(hidden, position_ids)
 
     rotary.forward = forward
     result = probe(model)
-    assert result.way == GATHERED and "logits differ by" in result.reason
+    assert result.way == ALONE and "logits differ by" in result.reason
 
 
 def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
     model, sizes = gptj(), dict(block_size=4, num_blocks=22, max_num_batched_tokens=9, max_num_seqs=4)
     with pytest.warns(UserWarning, match="GPTJForCausalLM is served slowly.*compute attention themselves"):
         engine = LLMEngine(model, NoText(), EngineConfig(**sizes, num_swap_blocks=8, watermark=0))
-    assert isinstance(engine.runner, GatheredRunner)
+    assert isinstance(engine.runner, AloneRunner)
     prompts, limits = ragged_requests(7, seed=3, max_tokens_each=(5, 16, 20))
     asked = [*zip(prompts, limits), (prompts[-1] + [5, 6, 7], 20)]  # a shared beginning
     for index, (prompt, limit) in enumerate(asked):
@@ -221,7 +221,7 @@ def state_of(model):
     return dict(vars(model.config)), modules
 
 
-@pytest.mark.parametrize("make", [lambda: mistral(window=64), gptj], ids=["paged", "gathered"])
+@pytest.mark.parametrize("make", [lambda: mistral(window=64), gptj], ids=["paged", "alone"])
 def test_the_probe_leaves_no_trace(make):
     model = make()
     model.generation_config = generation_config = GenerationConfig(eos_token_id=list(range(VOCAB_SIZE)))
@@ -260,11 +260,11 @@ def unknown(length):
 
 
 LENGTHS = {
-    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, served.GATHERED),
+    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, served.ALONE),
     "ministral": (ministral, {"sliding_window", "original_max_position_embeddings"}, served.PAGED),
     "gemma": (functools.partial(windowed, "gemma3_text"), {"sliding_window"}, served.PAGED),
     "gpt-oss": (functools.partial(windowed, "gpt_oss"), {"sliding_window"}, served.PAGED),
-    "unknown": (unknown, {"turning_point"}, served.GATHERED),
+    "unknown": (unknown, {"turning_point"}, served.ALONE),
 }
 
 
@@ -286,7 +286,7 @@ def test_a_window_that_only_the_cache_has_is_found():
     """Moshi's masks have no window, but the cache that `generate` makes drops keys behind one."""
     model = windowed("moshi", 3000)
     assert probing.lengths_of(model) == ["sliding_window"]
-    with pytest.raises(UnsupportedModel, match="layers remember more than keys and values"):
+    with pytest.raises(UnsupportedModel, match="would give wrong answers: its logits differ"):
         probe(model)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from served_architectures import ENGINE, GATHERED, PAGED, compare, generate, random_prompts
+from served_architectures import ALONE, ENGINE, PAGED, compare, generate, random_prompts
 from tiny_architectures import randomize, tiny_config
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -66,4 +66,4 @@ def test_rotary_positions(family, kind):
     if kind == "longrope":  # the frequencies of all sequences change with the longest
         assert outcome.verdict == "refused" and f"beyond {BEGINS} tokens" in outcome.reason
     else:
-        assert outcome.verdict in (PAGED, GATHERED), outcome
+        assert outcome.verdict in (PAGED, ALONE), outcome

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.compat.alone_runner import AloneRunner
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
 from lessons_lib.engine.draft_model import DraftModel, bundled_draft
@@ -244,8 +244,9 @@ def test_the_bundled_table_guesses_a_third_of_the_tokens(model):
 
 def test_a_runner_that_cannot_verify_gets_no_guesses(model):
     params, wanted = SamplingParams(max_tokens=6), answers_of(model, SamplingParams(max_tokens=6))[0]
-    runner = dict(make_runner=lambda model, num_blocks, config: GatheredRunner(model, num_blocks, config.block_size))
-    found, core = answers_of(model, params, NgramTable.of(wanted), num_blocks=30, **runner)
+    runner = dict(make_runner=lambda model, num_blocks, config: AloneRunner(model, num_blocks, config.block_size))
+    sizes = dict(num_blocks=30, share_prefixes=False)
+    found, core = answers_of(model, params, NgramTable.of(wanted), **sizes, **runner)
     assert found == wanted and core.num_draft_tokens == 0
 
 

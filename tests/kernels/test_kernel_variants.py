@@ -142,11 +142,11 @@ def counted_softmax(scores, row_max, row_sum, acc):
 def test_a_kernel_can_be_given_other_functions_and_stays_as_it_was():
     inputs = small("decode")
     out = torch.empty_like(inputs.q)
-    arguments = (inputs.q, inputs.k_cache, inputs.v_cache, inputs.tables[0], inputs.context_lens, None, out)
+    arguments = (inputs.q, inputs.k_cache, inputs.v_cache, inputs.tables[0], inputs.context_lens)
     for kernel, is_counted in (
         (with_functions(decode_kernel, online_softmax=counted_softmax), True),
         (decode_kernel, False),
     ):
         STEPS.clear()
-        launch_decode(*arguments, inputs.scale, 600, kernel=Recorder(kernel))
+        launch_decode(*arguments, inputs.cu_seqlens_q, out, inputs.scale, 600, kernel=Recorder(kernel))
         assert bool(STEPS) == is_counted and error(out, inputs.reference()) < 2e-6

@@ -147,7 +147,7 @@ def test_a_decode_program_reads_each_key_of_its_split_and_window_once_and_nothin
     case, terms = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2), ScoreTerms(window=window)
     kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 32 if window is None else 16
     options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel)
-    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, 40, terms=terms, **options)
+    launch_decode(case.q, *case.cache, out, case.scale, 40, terms=terms, **options)
     check("recorded", out, case.reference(terms), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids
@@ -314,11 +314,6 @@ def no_kernel(monkeypatch):
 def test_what_the_kernels_do_not_support_is_refused(no_kernel, changes, says):
     with pytest.raises(ValueError, match=says):
         broken(**changes).varlen(max_seqlen_q=2, max_context_len=9)
-    if "cu_seqlens_q" not in changes and "q" not in changes:
-        case = broken(**changes)
-        case.q = case.q[:2]
-        with pytest.raises(ValueError, match=says):
-            case.decode()
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="compiled, bfloat16 is taken")
@@ -352,27 +347,14 @@ def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, name, where, va
         says = rf"{name}.* {says}"
     with pytest.raises(ValueError, match=says):
         case.varlen()
-    if DEVICE == "cpu":  # on a GPU contents aren't checked once the maxima are given, nor those of decodes
+    if DEVICE == "cpu":  # on a GPU contents aren't checked once the maxima are given
         with pytest.raises(ValueError, match=says):
             case.varlen(max_seqlen_q=2, max_context_len=9)
-        if name != "cu_seqlens_q" and value != 1:
-            case.q = case.q[:2]
-            with pytest.raises(ValueError, match=says.partition(";")[0]):
-                case.decode()
-
-
-def test_each_token_has_a_sequence(no_kernel):
-    case = make_case([2, 1], [2, 9], device=DEVICE)
-    with pytest.raises(ValueError, match="q has 3 tokens and context_lens 2 sequences"):
-        case.decode()
-    case.q = case.q[:2]
-    with pytest.raises(ValueError, match=r"cu_seqlens_q is \[0, 2, 3\]; it must rise from 0 to 2"):
-        case.varlen()
 
 
 def test_nothing_in_nothing_out():
     case = make_case([], [], device=DEVICE)
-    assert case.varlen().shape == case.decode().shape == case.q.shape
+    assert case.varlen().shape == case.q.shape
 
 
 # --- how the work is cut up
@@ -390,7 +372,7 @@ def test_the_more_sequences_the_fewer_splits(num_seqs, kv_heads, processors):
 def splits_of(case, longest, **options):
     """For each sequence, the (start, end) of the keys that each program of its first KV head reads; and the result."""
     kernel, out = Recorder(decode_kernel), torch.full_like(case.q, float("nan"))
-    launch_decode(case.q, *case.cache[:-1], None, out, case.scale, longest, kernel=kernel, **options)
+    launch_decode(case.q, *case.cache, out, case.scale, longest, kernel=kernel, **options)
     found = [[] for _ in case.context_lens]
     for program in kernel.recording.programs:
         head, seq, _ = program.ids

@@ -9,7 +9,7 @@ from lessons_lib.batching.greedy import generate_one_by_one
 from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import NoProgress, RaggedBatch, ragged_generate
-from lessons_lib.batching.request import IllegalTransition, Request, RequestState
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.loading import DamagedModel, ModelNotFound, load_model
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
@@ -65,7 +65,7 @@ def test_a_step_that_computes_nothing_ends_the_run():
 def test_a_request_that_is_not_waiting_is_not_taken_in():
     batch = RaggedBatch(tiny_model(), 2)
     request = Request("A", GOOD, 3, state=RequestState.FINISHED)
-    with pytest.raises(IllegalTransition, match="request 'A' is finished"):
+    with pytest.raises(BadRequest, match="request 'A' is finished"):
         batch.submit(request)
     assert not batch.running and not batch.waiting and not batch.caches and request.state is RequestState.FINISHED
 

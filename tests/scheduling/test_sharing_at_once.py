@@ -11,15 +11,13 @@ from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.compat.gathered_runner import GatheredRunner
 from lessons_lib.engine.core import overlapped_step
-from lessons_lib.engine.greedy_loop import GreedyLoop, serve_greedily
+from lessons_lib.engine.greedy_loop import GreedyLoop
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT
 from lessons_lib.kv_cache.block_hashes import block_hash
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import optimistic
 from lessons_lib.scheduling.sequence import Sequence
@@ -48,7 +46,7 @@ def answer_to(prompt, length):
 class Device(GreedyLoop):
     """A loop and a cache without a model, in which each slot holds the tokens up to it, and each read is checked.
 
-    Sequences are computed one after the other, as GatheredRunner does, so that one can read what those before it in the
+    Sequences are computed one after the other, so that one can read what those before it in the
     same step have written. The last step of the prompts of `sick` ids computes no numbers.
     """
 
@@ -306,17 +304,6 @@ def test_blocks_of_a_request_that_failed_and_was_preempted_are_not_found():
     scheduler.add(c)
     device.run_out()
     assert c.output_ids == answer_to(range(50, 62), 2)
-
-
-def test_gathered_sequences_find_what_those_before_them_in_the_step_computed():
-    model = tiny_model("qwen2", seed=3)
-    prompts = [[*range(5, 30), n] for n in range(6)]
-    runner, scheduler = GatheredRunner(model, 100, 4), a_scheduler(100)
-    for tensor in (*runner.cache.keys, *runner.cache.values):
-        tensor.fill_(torch.nan)
-    sequences = [Sequence(f"{n}", prompt, 9) for n, prompt in enumerate(prompts)]
-    answers = serve_greedily(runner, scheduler, sequences)
-    assert answers == [alone("qwen2", prompt, 9, ignore_eos=True) for prompt in prompts]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -113,16 +113,6 @@ def test_close_goes_on_when_an_abort_fails():
     assert len(asked) == 4, "nothing is left to abort"
 
 
-def test_an_error_of_the_model_fails_its_requests_only():
-    loop = EngineLoop(counting_engine())
-    forward, loop.engine.runner.forward = loop.engine.runner.forward, None  # not callable
-    events = loop.turn([AddRequest("a", [1], greedy(9))])
-    assert kinds(events) == [Accepted, RequestEnded, EngineStatus] and events[1].error.startswith("TypeError: ")
-    loop.engine.runner.forward = forward
-    assert NewTokens in kinds(loop.turn([AddRequest("b", [1], greedy(9))]))
-    loop.close()
-
-
 def test_all_events_survive_pickling():
     loop = EngineLoop(tiny_engine())
     params = greedy(4, n=2, logprobs=2, prompt_logprobs=1, temperature=1.0, seed=3, ignore_eos=True)

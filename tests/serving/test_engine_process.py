@@ -4,8 +4,6 @@ import asyncio
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -73,31 +71,6 @@ async def test_an_engine_that_cannot_be_made_says_why():
     with pytest.raises(EngineDead, match="didn't start: Dead: no weights in this folder"):
         await front.__aenter__()
     assert is_gone(front.process.pid)
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not os.path.exists("/proc"), reason="asks /proc")
-async def test_the_process_ends_when_its_parent_is_killed():
-    script = """
-import asyncio
-from functools import partial
-from fronts import counting_engine
-from lessons_lib.serving.engine_process import EngineProcess
-async def main():
-    async with EngineProcess(counting_engine) as front:
-        print(front.process.pid, flush=True)
-        await asyncio.sleep(600)
-asyncio.run(main())
-"""
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}, text=True
-    )
-    with parent:
-        pid = int(parent.stdout.readline())
-        assert not is_gone(pid)
-        parent.kill()
-    await until(lambda: is_gone(pid))
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process():

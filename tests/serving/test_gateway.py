@@ -225,10 +225,8 @@ async def test_what_the_router_refuses_has_a_status():
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_is_seen_by_the_replica(stream):
     fake = FakeReplica(2, "hangs")
-    has_left, content = (
-        asyncio.Event(),
-        [{"type": "http.request", "body": json.dumps(STREAM | {"stream": stream}).encode()}],
-    )
+    body = json.dumps(STREAM | {"stream": stream}).encode()
+    has_left, content = asyncio.Event(), [{"type": "http.request", "body": body}]
 
     async def receive():
         if content:
@@ -265,12 +263,8 @@ async def test_what_the_client_says_is_passed_on():
     ((scope, content),) = fake.asked
     assert json.loads(content) == {"prompt": "a", "stream": True, "seed": 5, "max_tokens": 3} | IDS
     assert (scope["method"], scope["path"], scope["query_string"]) == ("POST", COMPLETION, b"a=b")
-    headers = Headers(scope=scope)
-    assert (headers["authorization"], headers["host"], headers["accept-encoding"]) == (
-        "Bearer k",
-        "localhost",
-        "identity",
-    )
+    own = {"authorization": "Bearer k", "host": "localhost", "accept-encoding": "identity"}
+    assert own.items() <= dict(Headers(scope=scope)).items()
     wrong = FakeReplica(status=400)
     assert (await ask([wrong], {"prompt": 5, "stream": True})).status_code == 400  # the replica says what is wrong
     assert (await ask([wrong], "x" * MAX_BODY_BYTES)).status_code == 413 and len(wrong.asked) == 1

@@ -1,12 +1,11 @@
 """A step that never returns: it is noticed by the silence, and ends every stream."""
 
 import asyncio
-import os
 import signal
 
 import pytest
 from engine_cases import greedy
-from fronts import counting_engine, hanging_engine, read
+from fronts import counting_engine, hanging_engine
 
 from lessons_lib.serving.engine_process import NUM_LOOKS, EngineProcess
 from lessons_lib.serving.http.observability import health
@@ -88,16 +87,3 @@ async def test_a_process_that_hangs_is_killed():
         await all_end(front)
         assert front.error.endswith("Its process was killed: make a new one.")
         assert front.process.returncode == -signal.SIGKILL
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops a process")
-async def test_a_process_that_is_stopped_is_killed_and_an_idle_one_is_not():
-    async with EngineProcess(counting_engine, step_timeout=0.2) as front:
-        _, end = await read(await front.add([1], greedy(5, ignore_eos=True)))
-        assert end.error is None
-        os.kill(front.process.pid, signal.SIGSTOP)
-        await asyncio.sleep(0.3)
-        assert front.error is None
-        with pytest.raises(EngineDead, match="said nothing"):
-            await front.add([1])

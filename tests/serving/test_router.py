@@ -73,14 +73,6 @@ def test_sent_blocks_are_bounded_and_lose_the_ends_of_old_prompts_first():
     assert [block in sent for block in old] == [True, False, False, False]
 
 
-def test_loads_are_counted():
-    one = Replica()
-    one.begin(HASHES)
-    one.begin([])
-    one.end()
-    assert (one.load, one.num_sent, len(one.sent_blocks)) == (1, 2, 4)
-
-
 def test_round_robin_goes_around_and_survives_that_a_replica_goes():
     policy = RoundRobin()
     replicas = [Replica() for _ in range(3)]

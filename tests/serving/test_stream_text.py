@@ -77,13 +77,9 @@ def test_a_completion_that_goes_on(stop):
 
 def test_only_stop_strings_need_their_text_in_the_engine():
     loop = EngineLoop(counting_engine())
-    (silent, with_stop, without) = loop.apply(
-        [
-            AddRequest("a", [4], SamplingParams(max_tokens=2)),
-            AddRequest("b", [4], SamplingParams(max_tokens=2, stop=("x",))),
-            AddRequest("c", [4], SamplingParams(max_tokens=2, detokenize=False)),
-        ]
-    )
+    own = {"a": {}, "b": {"stop": ("x",)}, "c": {"detokenize": False}}
+    commands = [AddRequest(name, [4], SamplingParams(max_tokens=2, **fields)) for name, fields in own.items()]
+    silent, with_stop, without = loop.apply(commands)
     assert silent.text_rules and with_stop.text_rules is None and without.text_rules is None
     (of_step,) = (event for event in loop.step() if isinstance(event, NewTokens))
     assert {token.request_id for token in of_step.tokens if token.text} == {"b"}

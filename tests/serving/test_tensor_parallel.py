@@ -84,11 +84,7 @@ def test_a_model_in_parts_computes_the_same_logits(name):
 
 
 REFUSED = {
-    "3 processes": (
-        lambda: tiny_model("llama"),
-        3,
-        "3 equal parts: num_attention_heads is 4. It can be cut into 1 or 2",
-    ),
+    "3 parts": (lambda: tiny_model("llama"), 3, "num_attention_heads is 4. It can be cut into 1 or 2"),
     "KV heads": (lambda: tiny_model("llama"), 4, "4 equal parts: num_key_value_heads is 2"),
     "MLP": (lambda: random_model(LlamaForCausalLM, LlamaConfig, intermediate_size=47), 2, "intermediate_size is 47"),
     "GPT-2": (lambda: tiny_model("gpt2"), 2, "no `model.layers`"),

@@ -17,13 +17,13 @@ from tiny_architectures import FIRST_WORD, architectures, tiny_model
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from lessons_lib.compat.gathered_runner import GatheredRunner
+from lessons_lib.compat.alone_runner import AloneRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.support import REMEDY, check_supported
 
-PAGED, GATHERED, REFUSED, BROKEN, WRONG = "equal", "equal (gathered)", "refused", "can't be built", "WRONG"
+PAGED, ALONE, REFUSED, BROKEN, WRONG = "equal", "equal (alone)", "refused", "can't be built", "WRONG"
 ANSWER = 8
 CLOSE = 1e-3  # largest difference of log-probabilities
 PROMPT_LENGTHS = (1, 3, 9, 16, 17, 40)
@@ -35,7 +35,7 @@ class Outcome:
     """What became of an architecture.
 
     Attributes:
-        verdict: PAGED, GATHERED, REFUSED, BROKEN (transformers can't build it or run it by itself), or WRONG.
+        verdict: PAGED, ALONE, REFUSED, BROKEN (transformers can't build it or run it by itself), or WRONG.
         reason: for all but PAGED.
     """
 
@@ -103,9 +103,9 @@ def compare(
         difference = max(abs(found - wanted) for found, wanted in zip(logprobs, right.logprobs, strict=True))
         if difference > CLOSE:
             return Outcome(model_type, WRONG, f"prompt {index}: log-probabilities differ by {difference:.2g}")
-    if isinstance(engine.runner, GatheredRunner):
+    if isinstance(engine.runner, AloneRunner):
         reasons = [str(each.message).split(": ", 1)[1] for each in caught if "is served slowly" in str(each.message)]
-        return Outcome(model_type, GATHERED, reasons[0].rstrip("."))
+        return Outcome(model_type, ALONE, reasons[0].rstrip("."))
     return Outcome(model_type, PAGED)
 
 
@@ -139,8 +139,8 @@ def one_line(error: BaseException) -> str:
 
 TABLE = Path(__file__).parents[1] / "conformance" / "MODELS.md"
 MEANING = {
-    PAGED: "served from the paged KV cache, token for token as `generate`",
-    GATHERED: "served token for token as `generate`, slowly: each sequence alone, over a copy of its blocks",
+    PAGED: "served in one packed batch, token for token as `generate`",
+    ALONE: "served token for token as `generate`, slowly: each sequence alone, over a cache of its own",
     REFUSED: "`UnsupportedModel`, before the first token",
     BROKEN: "transformers itself can't build a tiny model of it here, or `generate` fails; not known",
     WRONG: "a defect",

@@ -23,7 +23,7 @@ SIZES: list[tuple[int, str]] = [
     "attention_hidden_size lru_width input_embedding_size output_embedding_size backbone_hidden_size "
     "hidden_size_global input_size ple_embed_dim"),
     (HEADS, "num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads "
-    "encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads index_n_heads "
+    "encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads "
     "num_local_experts num_experts n_routed_experts moe_num_experts swa_num_attention_heads linear_num_heads "
     "linear_num_value_heads conf_num_attention_heads mamba_num_heads num_codebooks index_topk_blocks n_mamba_heads"),
     (2, "num_key_value_heads num_kv_heads swa_num_key_value_heads num_global_key_value_heads kv_n_heads "
@@ -32,6 +32,7 @@ SIZES: list[tuple[int, str]] = [
     "attn_layer_period layer_group_size num_kv_shared_layers num_layers_per_stack n_groups depth zero_expert_num "
     "patch_size num_local_groups o_groups num_query_groups hc_mult hc_count mamba_expand expand "
     "max_window_layers num_residual_layers num_hash_layers"),
+    (24, "index_n_heads"),  # with few heads, relu makes index scores exactly 0, and `topk` breaks ties by length
     (1, "n_group num_expert_group topk_group first_k_dense_replace num_dense_layers moe_layer_start_index "
     "attn_layer_offset mamba_n_groups mamba_ngroups num_shared_experts n_shared_experts moe_num_shared_experts"),
     (LAYERS, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_encoder_layers "
@@ -62,7 +63,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "axk1": MLA,
     "axk2": MLA,
     "bailing_hybrid": MLA,
-    "minimax_m3_vl_text": dict(layer_types=["full_attention", "minimax_m3_sparse"] * (LAYERS // 2)),
+    "minimax_m3_vl_text": dict(
+        layer_types=["full_attention", "minimax_m3_sparse"] * (LAYERS // 2), index_n_heads=HEADS
+    ),
     "lfm2": dict(layer_types=["conv", "full_attention"] * (LAYERS // 2), full_attn_idxs=None),
     "bamba": dict(attn_layer_indices=[1, 3]),
     "cohere_compass_text": dict(logit_scale=0.5),

@@ -56,7 +56,18 @@ def test_the_engine_stays_small():
     assert "lessons_lib.engine.gpu_model_runner" in table()
 
 
-FOLDERS = ["models", "attention", "kv_cache", "kernels", "batching", "scheduling", "engine", "compat", "serving"]
+FOLDERS = [
+    "models",
+    "attention",
+    "kv_cache",
+    "kernels",
+    "batching",
+    "scheduling",
+    "engine",
+    "hybrid",
+    "compat",
+    "serving",
+]
 
 
 def lines_below(*folders, without=()):
@@ -66,9 +77,9 @@ def lines_below(*folders, without=()):
 
 
 def test_the_course_stays_light():
-    assert lines_below(*(f"lessons_lib/{folder}" for folder in FOLDERS)) <= 18_650
+    assert lines_below(*(f"lessons_lib/{folder}" for folder in FOLDERS)) <= 19_590
     everything = ("lessons_lib", "tests", "solutions", "tools", "examples")
-    assert lines_below(*everything, without=("lessons_lib/checks", "tests/answers")) <= 88_000
+    assert lines_below(*everything, without=("lessons_lib/checks", "tests/answers")) <= 89_200
 
 
 def test_a_module_that_does_not_exist_is_refused():

@@ -32,14 +32,14 @@ DECODE_TILES = {"keys": (16, 32, 64, 128), "warps": (2, 4, 8), "stages": (2, 3)}
 PREFILL_TILES = {"rows": (64, 128, 256), "keys": (32, 64, 128), "warps": (4, 8), "stages": (2, 3)}
 
 
-# Our kernels, with other tiles, splits or kernels than `decode` and `varlen` would choose
+# Our kernels, with other tiles, splits or kernels than `varlen` would choose
 
 
 def decode_with(inputs: Inputs, table: torch.Tensor, kv: Any = None, **options: Any) -> torch.Tensor:
     """A decode over one block table. `kv`: other caches; `options`: those of `launch_decode`."""
     out = torch.empty_like(inputs.q)
-    cache = (*(kv or (inputs.k_cache, inputs.v_cache)), table, inputs.context_lens)
-    launch_decode(inputs.q, *cache, None, out, inputs.scale, table.shape[1] * inputs.case.block_size, **options)
+    cache = (*(kv or (inputs.k_cache, inputs.v_cache)), table, inputs.context_lens, inputs.cu_seqlens_q)
+    launch_decode(inputs.q, *cache, out, inputs.scale, table.shape[1] * inputs.case.block_size, **options)
     return out
 
 

@@ -111,8 +111,8 @@ def broken(got: str, want: str) -> str:
         )
     if not want:
         return (
-            "All answers are complete by then. The chunk that ends a prompt gives the first token, and a request "
-            "leaves at the end of the step in which it `is_done`, also if a chunk gave it its last token."
+            "All answers are complete by then. The chunk that ends a prompt gives the first token, which may be the "
+            "last, and a step decodes before it. Look at `is_done` of all requests at the end of the step."
         )
     if want.startswith(DECODE) and got.startswith(DECODE):
         if "instead" in got:

@@ -97,7 +97,7 @@ def first_broken(seen: dict[str, Any], want: dict[str, Any]) -> str:
     if not isinstance(counts, dict):
         return "" if counts is None else "A dict is expected, of sequence → tokens."
     if any(type(count) is not int for count in counts.values()):
-        return ""
+        return "Each value is a number of tokens, an int."
     if any(not hasattr(each, "id") for each in counts):
         return "The keys are the sequences themselves, not their ids."
     shares = {each.id: count for each, count in counts.items()}

@@ -33,8 +33,8 @@ async def offer_in_steps(
         while coming and coming[0].arrival_time <= now:
             record = coming.popleft()
             try:
-                in_flight[record.request_id] = admission.admit(record.prompt_tokens)
-                record.status = 200
+                admission.admit(record.prompt_tokens)
+                in_flight[record.request_id], record.status = record.prompt_tokens, 200
                 commands.put(AddRequest(record.request_id, "The old dog", wanted))
             except Overloaded:
                 record.status = 429

@@ -44,12 +44,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     try:
         config = EngineConfig(**_of_fields(EngineConfig, options) | {"policy": POLICIES[options.policy]()})
         model = options.model or default_model()
-        keys = api_keys(options.api_key, environment)
+        # From the command line, where others on the machine can see them, and from the environment.
+        keys = [*(options.api_key or ()), *environment.get(KEY_VARIABLE, "").replace(",", " ").split()]
         own = _of_fields(ServerSettings, options)
         own["model_name"] = options.served_model_name or model_name(model)
         recipe = EngineRecipe(model, options.device, config, options.num_speculative_tokens)
         own["allowed_hosts"] = tuple(options.allowed_host) if options.allowed_host else None
-        settings = ServerSettings(api_keys=keys, **own)
+        settings = ServerSettings(api_keys=tuple(dict.fromkeys(keys)), **own)
     except ValueError as error:
         raise WrongArgument(_with_options(str(error), options)) from error
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -58,7 +59,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m lessons_lib.serving",
         description="Serve a language model with the engine of this course, in the way of OpenAI's API.",
@@ -114,12 +114,6 @@ def parser() -> argparse.ArgumentParser:
 def seconds(text: str) -> float | None:
     """A time, or no limit."""
     return None if text.lower() == "none" else float(text)
-
-
-def api_keys(given: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """All keys: from the command line, where others on the machine can see them, and from the environment."""
-    keys = [*(given or ()), *environment.get(KEY_VARIABLE, "").replace(",", " ").split()]
-    return tuple(dict.fromkeys(keys))
 
 
 def _adder(group: Any, owner: type[Any]) -> Any:

@@ -3,16 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
-
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import chat_logprobs, prompt_logprobs
 from lessons_lib.serving.http.protocol import ChatRequest
-from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.messages import RequestEnded
 
 
@@ -20,10 +15,10 @@ from lessons_lib.serving.messages import RequestEnded
 class ChatGeneration(Generation):
     """One request of this kind. It has one prompt."""
 
+    id_prefix: ClassVar[str] = "chatcmpl"
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
     prompt_field: ClassVar[str] = "messages"
-    plain_choice: ClassVar[str] = '{"index": %d, "delta": {"content": %s}, "logprobs": null, "finish_reason": null}'
 
     body: ChatRequest
 
@@ -56,14 +51,10 @@ class ChatGeneration(Generation):
         logprobs = None
         if self.body.logprobs:
             logprobs = chat_logprobs([token.logprobs for token in tokens if token.logprobs], self.served)
-        choice = {
-            "index": index,
-            "delta": {"content": "".join(token.text for token in tokens)},
-            "logprobs": logprobs,
-            "finish_reason": tokens[-1].finish_reason,
-        }
-        if tokens[-1].finish_reason:
-            choice["stop_reason"] = tokens[-1].stop_reason
+        delta, last = {"content": "".join(token.text for token in tokens)}, tokens[-1]
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": last.finish_reason}
+        if last.finish_reason:
+            choice["stop_reason"] = last.stop_reason
         if self.body.return_token_ids:
             choice["token_ids"] = [token.token for token in tokens]
         return choice
@@ -71,13 +62,10 @@ class ChatGeneration(Generation):
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
         choices = []
         for each in end.completions:
-            choice = {
-                "index": each.index,
-                "message": {"role": "assistant", "content": each.text, "refusal": None},
-                "logprobs": None if each.logprobs is None else chat_logprobs(each.logprobs, self.served),
-                "finish_reason": each.finish_reason,
-                "stop_reason": each.stop_reason,
-            }
+            message = {"role": "assistant", "content": each.text, "refusal": None}
+            logprobs = None if each.logprobs is None else chat_logprobs(each.logprobs, self.served)
+            choice = {"index": each.index, "message": message, "logprobs": logprobs}
+            choice |= {"finish_reason": each.finish_reason, "stop_reason": each.stop_reason}
             choices.append(choice | {"token_ids": each.token_ids} if self.body.return_token_ids else choice)
         return choices
 
@@ -88,15 +76,3 @@ class ChatGeneration(Generation):
         if self.body.return_token_ids:
             fields["prompt_token_ids"] = self.prompts[0]
         return fields
-
-
-def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
-    """The route."""
-    routes = APIRouter(tags=["chat"])
-
-    @routes.post("/v1/chat/completions")
-    async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
-        """Answer the last message of a chat."""
-        return await ChatGeneration(front, served, f"chatcmpl-{request.headers['x-request-id']}", body).respond(request)
-
-    return routes

@@ -5,18 +5,13 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
-
 from lessons_lib.engine.logprobs import TokenLogprobs
 from lessons_lib.engine.outputs import CompletionOutput, NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import completion_logprobs, prompt_logprobs
 from lessons_lib.serving.http.protocol import MAX_COMPLETIONS, CompletionRequest
-from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.messages import RequestEnded
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -31,12 +26,10 @@ class TextGeneration(Generation):
         lengths: choice -> length of its text so far, by the texts of its tokens.
     """
 
+    id_prefix: ClassVar[str] = "cmpl"
     kind: ClassVar[str] = "text_completion"
     chunk_kind: ClassVar[str] = "text_completion"
     prompt_field: ClassVar[str] = "prompt"
-    plain_choice: ClassVar[str] = (
-        '{"index": %d, "text": %s, "logprobs": null, "finish_reason": null, "stop_reason": null}'
-    )
 
     body: CompletionRequest
     echoed: list[str] = field(default_factory=list)
@@ -60,9 +53,6 @@ class TextGeneration(Generation):
         if known := self.body.output_token_ids:
             self.served.check_tokens("output_token_ids", known)
             self.lengths[0] = sum(len(self.served.token_text(token)) for token in known)
-
-    def is_plain(self) -> bool:
-        return super().is_plain() and not self.body.echo
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         is_first, length = index not in self.lengths, self.lengths.get(index, 0)
@@ -140,15 +130,3 @@ class TextGeneration(Generation):
         body = self.body
         own = {"prompt_logprobs": body.logprobs} if body.echo and body.logprobs is not None else {}
         return body.sampling_params(max_tokens, body.logprobs, **own)
-
-
-def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
-    """The route."""
-    routes = APIRouter(tags=["completions"])
-
-    @routes.post("/v1/completions")
-    async def create_completion(request: Request, body: CompletionRequest) -> Response:
-        """Continue one or several prompts."""
-        return await TextGeneration(front, served, f"cmpl-{request.headers['x-request-id']}", body).respond(request)
-
-    return routes

@@ -34,9 +34,6 @@ class EngineRecipe:
         device: "cpu" or "cuda"; a GPU if there is one, if None.
         config: the engine's sizes.
         num_speculative_tokens: the most guesses for a sequence and step, found in its own text (lesson 18); 0 for none.
-
-    Raises:
-        ValueError: `num_speculative_tokens` is negative.
     """
 
     model: str

@@ -1,6 +1,5 @@
 """Errors: OpenAI's body, with the status that its clients turn into a typed exception."""
 
-import json
 import math
 from collections.abc import Sized
 from difflib import get_close_matches
@@ -58,14 +57,7 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        return AsciiJSONResponse(self.body(), self.status, self.headers)
-
-
-class AsciiJSONResponse(JSONResponse):
-    """JSON that a message can't break, whatever halves of characters it quotes from a request."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content).encode("ascii")
+        return JSONResponse(self.body(), self.status, self.headers)
 
 
 def api_error(error: BaseException, fields: Any = ()) -> ApiError:
@@ -126,7 +118,8 @@ def validation_error(errors: list[Any]) -> ApiError:
     if kind == "json_invalid":
         return ApiError(400, f"the body isn't JSON: {first['ctx']['error']} (at character {first['loc'][-1]}).")
     if kind == "not_offered":
-        return ApiError(400, _sentence(first["msg"]), param=[*location, first["ctx"].get("field")][0])
+        message = first["msg"].removesuffix(".") + "."
+        return ApiError(400, message, param=[*location, first["ctx"].get("field")][0])
     if not location:
         return ApiError(400, NO_OBJECT)
     param, path = location[0], ".".join(location)
@@ -142,22 +135,14 @@ def validation_error(errors: list[Any]) -> ApiError:
         return ApiError(400, message, param=param)
     is_size = kind in ("too_short", "too_long")
     told = f"has {len(value)} items" if is_size and isinstance(value, Sized) else f"is {shortened(value)}"
-    return ApiError(400, f"{path} {told}; it must {_wanted(kind, first['msg'])}.", param=param)
+    # From pydantic's "Input should be a valid string".
+    wanted = first["msg"].split(" should ", 1)[-1].split(" after validation", 1)[0]
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        wanted = "be a JSON object"
+    return ApiError(400, f"{path} {told}; it must {wanted}.", param=param)
 
 
 NO_OBJECT = "the body must be a JSON object, sent with `Content-Type: application/json`."
 # The branches of unions, which pydantic's locations name beside fields; see protocol.py.
 TAGS = ("(text)", "(texts)", "(token ids)", "(lists of token ids)", "(parts)", "(object)")
 FIELDS: list[str] = []  # of all requests, for "did you mean"; protocol.py fills it
-
-
-def _wanted(kind: str, message: str) -> str:
-    """The demand on a value, from pydantic's "Input should be a valid string"."""
-    if kind in ("dict_type", "model_type", "model_attributes_type"):
-        return "be a JSON object"
-    rest = message.split(" should ", 1)[-1]
-    return rest.split(" after validation", 1)[0]
-
-
-def _sentence(message: str) -> str:
-    return message if message.endswith(".") else f"{message}."

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring_ascii
 from typing import Any, ClassVar
 
 from fastapi.responses import JSONResponse
@@ -24,7 +23,7 @@ from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.protocol import SamplingFields
 from lessons_lib.serving.http.served_model import ServedModel
-from lessons_lib.serving.http.sse import EventStream, EventWriter, unless_gone
+from lessons_lib.serving.http.sse import EventStream, event, unless_gone
 from lessons_lib.serving.messages import RequestEnded
 
 FINGERPRINT = f"lessons_lib-{__version__}"
@@ -32,60 +31,32 @@ _serial_numbers = itertools.count()  # two clients may send the same x-request-i
 
 
 @dataclass
-class Usage:
-    """Tokens of all prompts and completions of one HTTP request. `cached_tokens` of the prompts' were in the cache,
-    `draft_tokens` were guessed, and `accepted_tokens` of these were right."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-
-    def so_far(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
-
-    def at_the_end(self) -> dict[str, Any]:
-        rejected = self.draft_tokens - self.accepted_tokens
-        guesses = {"accepted_prediction_tokens": self.accepted_tokens, "rejected_prediction_tokens": rejected}
-        cached = {"cached_tokens": self.cached_tokens}
-        return self.so_far() | {"prompt_tokens_details": cached, "completion_tokens_details": guesses}
-
-    def note_ends(self, ends: list[RequestEnded]) -> None:
-        """Count what only the end tells."""
-        self.cached_tokens = sum(end.num_cached_tokens for end in ends)
-        completions = [each for end in ends for each in end.completions]
-        self.draft_tokens = sum(each.num_draft_tokens for each in completions)
-        self.accepted_tokens = sum(each.num_accepted_tokens for each in completions)
-
-
-@dataclass
 class Generation:
     """One HTTP request while it is served.
 
     Attributes:
-        id: of the response.
+        request: as it came.
         prompts, params: token ids and parameters of each prompt; `prepare` finds them.
         created: when the request came, in seconds since 1970.
     """
 
+    id_prefix: ClassVar[str]
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
     prompt_field: ClassVar[str]
-    # `choice` of a token that has only text, as nearly all have: index and text are put in.
-    plain_choice: ClassVar[str]
 
     front: AsyncEngine
     served: ServedModel
-    id: str
+    request: Request
     body: SamplingFields
     prompts: list[list[int]] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def id(self) -> str:
+        """Of the response."""
+        return f"{self.id_prefix}-{self.request.headers['x-request-id']}"
 
     # The two kinds differ in these.
 
@@ -100,10 +71,6 @@ class Generation:
     def first_choices(self) -> list[dict[str, Any]]:
         """Choices before the first token of a stream, one chunk each."""
         return []
-
-    def is_plain(self) -> bool:
-        """True if `plain_choice` will do."""
-        return not (self.body.return_token_ids or self.params[0].logprobs is not None)
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         """Some tokens of one completion, for a chunk."""
@@ -121,7 +88,7 @@ class Generation:
         """The number of these tokens that the client gets."""
         return num_tokens
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self) -> Response:
         """Serve the request. Status and head are sent once there is a first token, so that errors have a status.
 
         Raises:
@@ -134,9 +101,9 @@ class Generation:
         self._check_context()
         try:
             if not self.body.stream:
-                return JSONResponse(await unless_gone(request.receive, self.whole()))
+                return JSONResponse(await unless_gone(self.request.receive, self.whole()))
             events = self.events()
-            return EventStream(await unless_gone(request.receive, anext(events)), events)
+            return EventStream(await unless_gone(self.request.receive, anext(events)), events)
         except BadRequest as error:  # the engine has other names for some fields
             message = re.sub(f"^request '{re.escape(self.id)}-[0-9]+'", self.prompt_field, str(error))
             message = message.replace("output_ids", "output_token_ids")
@@ -148,43 +115,40 @@ class Generation:
         """The response in one piece."""
         async with self._started() as streams:
             ends = [await self._ended(stream) for stream in streams]
-        usage = self._usage()
-        usage.note_ends(ends)
-        usage.completion_tokens = sum(self.count_of(len(each.token_ids)) for end in ends for each in end.completions)
+        count = sum(self.count_of(len(each.token_ids)) for end in ends for each in end.completions)
         choices = [choice for index, end in enumerate(ends) for choice in self.choices(index, end)]
-        return self._head(self.kind) | {"choices": choices, "usage": usage.at_the_end()} | self.more_fields(ends)
+        return self._head(self.kind) | {"choices": choices, "usage": self._usage(count, ends)} | self.more_fields(ends)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The stream. Each item has the tokens that one step of the engine has computed for the request."""
-        options, usage, is_plain = self.body.stream_options, self._usage(), self.is_plain()
+        options, count = self.body.stream_options, len(self.body.output_token_ids or ())
         includes_usage = bool(options and options.include_usage)
         continuous = bool(includes_usage and options and options.continuous_usage_stats)
-        write = EventWriter(self._head(self.chunk_kind))
-        rest = ', "usage": null' if includes_usage else ""
+        head, rest = self._head(self.chunk_kind), {"usage": None} if includes_usage else {}
+        start = json.dumps(head)[:-1]  # the same in all chunks
 
-        def chunk(choice: str) -> str:
-            more = f', "usage": {json.dumps(usage.so_far())}' if continuous else rest
-            return write(f'"choices": [{choice}]{more}')
+        def chunk(choice: dict[str, Any]) -> str:
+            more = {"choices": [choice]} | ({"usage": self._usage(count)} if continuous else rest)
+            return f"data: {start}, {json.dumps(more)[1:]}\n\n"
 
         async with self._started() as streams, aclosing(arrivals(streams)) as arriving:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
             first = [] if self.body.output_token_ids else self.first_choices()
-            parts = [chunk(json.dumps(choice)) for choice in first]
+            parts = [chunk(choice) for choice in first]
             async for arrived in arriving:
                 for prompt_index, tokens in arrived:
-                    for completion, own in by_completion(tokens).items():
-                        usage.completion_tokens += self.count_of(len(own))
+                    of_completion: dict[int, list[NewToken]] = {}
+                    for token in tokens:
+                        of_completion.setdefault(token.index, []).append(token)
+                    for completion, own in of_completion.items():
+                        count += self.count_of(len(own))
                         index = prompt_index * self.params[0].n + completion
-                        if is_plain and own[-1].finish_reason is None:
-                            text = "".join([token.text for token in own])
-                            parts.append(chunk(self.plain_choice % (index, encode_basestring_ascii(text))))
-                        else:
-                            parts.append(chunk(json.dumps(self.choice(index, prompt_index, own))))
+                        parts.append(chunk(self.choice(index, prompt_index, own)))
                 yield "".join(parts).encode("ascii")
                 parts = []
-            usage.note_ends([await self._ended(stream) for stream in streams])
+            ends = [await self._ended(stream) for stream in streams]
         if includes_usage:
-            yield write(f'"choices": [], "usage": {json.dumps(usage.at_the_end())}').encode("ascii")
+            yield event({**head, "choices": [], "usage": self._usage(count, ends)})
 
     def _check_context(self) -> None:
         """Refuse a prompt that is too long, or leaves too little room, as the engine would, but in the API's words."""
@@ -215,33 +179,33 @@ class Generation:
 
     def _head(self, kind: str) -> dict[str, Any]:
         """The first fields of the response, and of each chunk."""
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.served.name,
-            "system_fingerprint": FINGERPRINT,
-        }
+        named = {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
+        return named | {"system_fingerprint": FINGERPRINT}
 
-    def _usage(self) -> Usage:
-        return Usage(sum(map(len, self.prompts)), len(self.body.output_token_ids or ()))
+    def _usage(self, num_completion_tokens: int, ends: list[RequestEnded] | None = None) -> dict[str, Any]:
+        """Tokens of all prompts and completions; from their ends, also how many were cached, or guessed (lesson 18)."""
+        prompt, completion = sum(map(len, self.prompts)), num_completion_tokens
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        if ends is None:
+            return usage
+        completions = [each for end in ends for each in end.completions]
+        accepted = sum(each.num_accepted_tokens for each in completions)
+        rejected = sum(each.num_draft_tokens for each in completions) - accepted
+        guesses = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+        cached = {"cached_tokens": sum(end.num_cached_tokens for end in ends)}
+        return usage | {"prompt_tokens_details": cached, "completion_tokens_details": guesses}
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[list[RequestStream]]:
         """The streams of the prompts. Those that still run when the block is left are aborted."""
         async with AsyncExitStack() as stack:
             streams: list[RequestStream] = []
+            options: dict[str, Any] = dict(tier=self.body.priority or 0, is_interactive=bool(self.body.stream))
+            options["cache_salt"] = self.body.cache_salt
             for prompt, params in zip(self.prompts, self.params):
                 request_id = f"{self.id}-{next(_serial_numbers)}"
-                stream = await self.front.add(
-                    prompt,
-                    params,
-                    request_id=request_id,
-                    tier=self.body.priority or 0,
-                    is_interactive=bool(self.body.stream),
-                    cache_salt=self.body.cache_salt,
-                    output_ids=self.body.output_token_ids or (),
-                )
+                known = self.body.output_token_ids or ()
+                stream = await self.front.add(prompt, params, request_id=request_id, output_ids=known, **options)
                 stack.push_async_callback(stream.aclose)
                 streams.append(stream)
             yield streams
@@ -283,11 +247,3 @@ async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[in
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-
-
-def by_completion(tokens: list[NewToken]) -> dict[int, list[NewToken]]:
-    """Index of a completion -> its tokens."""
-    found: dict[int, list[NewToken]] = {}
-    for token in tokens:
-        found.setdefault(token.index, []).append(token)
-    return found

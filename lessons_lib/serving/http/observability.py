@@ -38,21 +38,15 @@ def health(front: AsyncEngine) -> tuple[int, dict[str, Any]]:
 def cockpit(front: AsyncEngine) -> dict[str, Any]:
     """Figures for the page: the state of the engine, and sums whose differences are rates."""
     gauges, metrics, admission = front.gauges, front.metrics(), front.admission
+    names = ("max_num_seqs", "steps", "new_tokens", "tokens", "cached_tokens", "preemptions")
     return {
         **health(front)[1],
-        "running": gauges.running,
-        "waiting": gauges.waiting,
-        "used_blocks": gauges.used_blocks,
-        "num_blocks": gauges.num_blocks,
-        "max_num_seqs": metrics.get("max_num_seqs", 0),
+        **{name: getattr(gauges, name) for name in ("running", "waiting", "used_blocks", "num_blocks")},
+        **{name: metrics.get(name, 0) for name in (*names, "busy_seconds", "prefix_hit_rate")},
+        **{f"{name}_p50": metrics.get(name, {}).get("p50") for name in ("ttft", "itl")},
         "requests": admission.num_requests,
         "max_requests": admission.max_requests,
         "refused": admission.num_refused,
-        **{name: metrics.get(name, 0) for name in ("steps", "new_tokens", "tokens", "cached_tokens", "preemptions")},
-        "busy_seconds": metrics.get("busy_seconds", 0.0),
-        "prefix_hit_rate": metrics.get("prefix_hit_rate", 0.0),
-        "ttft_p50": metrics.get("ttft", {}).get("p50"),
-        "itl_p50": metrics.get("itl", {}).get("p50"),
     }
 
 
@@ -73,7 +67,6 @@ class ServerMetrics:
         ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
 
     def text(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def describe(self) -> list[Metric]:
@@ -81,7 +74,6 @@ class ServerMetrics:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric once."""
         labels = {"engine": "0", "model_name": self.model_name}  # as vLLM has them
         yield from engine_families(self.front.metrics(), self.front.gauges, labels)
         admission, is_healthy = self.front.admission, health(self.front)[0] == 200
@@ -111,7 +103,9 @@ class AccessLog:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         start = time.monotonic()  # not the time of day, which may be set
-        request_id = checked_request_id(scope)
+        sent = Headers(scope=scope).getlist("x-request-id")
+        request_id = sent[0] if len(sent) == 1 and REQUEST_ID.fullmatch(sent[0]) else uuid.uuid4().hex
+        MutableHeaders(scope=scope)["x-request-id"] = request_id  # the one that the app sees
         status, num_bytes, is_complete = 0, 0, False
 
         async def send_and_note(message: Message) -> None:
@@ -134,26 +128,13 @@ class AccessLog:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             self.metrics.answers[path if path in self.known_paths else "other", status] += 1
             if self.is_logged:
+                client, seconds = (scope.get("client") or ("-",))[0], time.monotonic() - start
                 # Quoted, so that a line break in a path is no line break in the log.
+                line = f'request_id={request_id} client={client} method={scope["method"]} path="{quote(path[:200])}"'
+                complete = "yes" if is_complete else "no"
                 ACCESS.info(
-                    'request_id=%s client=%s method=%s path="%s" status=%d bytes=%d seconds=%.3f complete=%s',
-                    request_id,
-                    (scope.get("client") or ("-",))[0],
-                    scope["method"],
-                    quote(path[:200], safe="/-._~"),
-                    status,
-                    num_bytes,
-                    time.monotonic() - start,
-                    "yes" if is_complete else "no",
+                    "%s status=%d bytes=%d seconds=%.3f complete=%s", line, status, num_bytes, seconds, complete
                 )
-
-
-def checked_request_id(scope: Scope) -> str:
-    """The request's id: the client's, or a new one. From now on it is the one in the request's headers."""
-    sent = Headers(scope=scope).getlist("x-request-id")
-    request_id = sent[0] if len(sent) == 1 and REQUEST_ID.fullmatch(sent[0]) else uuid.uuid4().hex
-    MutableHeaders(scope=scope)["x-request-id"] = request_id
-    return request_id
 
 
 class BackgroundLog(logging.Handler):

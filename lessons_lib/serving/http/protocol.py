@@ -5,6 +5,7 @@ the worst of all answers.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -161,6 +162,7 @@ class ResponseFormat(Fields):
         return StructuredOutputsParams(json=self.json_schema.json_schema)
 
 
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 # Field -> why it is refused, and values with which it asks for nothing, besides null. Clients fill in all they know.
 NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": ("completions are drawn, not searched; ask for n.", False),
@@ -168,10 +170,8 @@ NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "early_stopping": ("it belongs to beam search.", False),
     "truncate_prompt_tokens": ("a shortened prompt is another prompt; shorten it before you send it.",),
     "logits_processors": ("functions can't be sent; see logit_bias and structured_outputs.", []),
-    "guided_json": ("use structured_outputs, as in vLLM from 0.12 on.",),
-    "guided_regex": ("use structured_outputs, as in vLLM from 0.12 on.",),
-    "guided_choice": ("use structured_outputs, as in vLLM from 0.12 on.",),
-    "guided_grammar": ("use structured_outputs, as in vLLM from 0.12 on.",),
+    **dict.fromkeys(GUIDED, ("use structured_outputs, as in vLLM from 0.12 on.",)),
+    "best_of": ("ask for n.", 1),
     "typical_p": ("use min_p or top_p.", 1),
     "kv_transfer_params": ("KV caches stay in one engine.", {}),
     "prompt_cache_retention": ("a prompt is cached until others need the room.", "in_memory", "in-memory"),
@@ -254,11 +254,8 @@ class SamplingFields(Fields):
 
 
 # Fields that SamplingParams has by the same name and meaning.
-ENGINE_FIELDS = (
-    *("temperature", "top_p", "n", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias", "top_k"),
-    *("min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output"),
-    *("skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids", "prompt_logprobs"),
-)
+ENGINE_FIELDS = SamplingFields.model_fields.keys() & {each.name for each in fields(SamplingParams)}
+ENGINE_FIELDS.remove("structured_outputs")
 
 
 def kind_of_prompt(value: Any) -> str | None:
@@ -284,7 +281,6 @@ class CompletionRequest(SamplingFields):
     not_offered: ClassVar[dict[str, tuple[Any, ...]]] = NOT_OFFERED | {
         "suffix": ("this model writes on, and can't fill in; put all of the text into prompt.", ""),
         "prompt_embeds": ("send text or token ids.",),
-        "best_of": ("ask for n.", 1),
     }
 
     prompt: Annotated[
@@ -312,27 +308,13 @@ class TextPart(Fields):
     cache_control: Any = None  # hints for caches: every prompt is cached here
     prompt_cache_breakpoint: Any = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def refuse_other_kinds(cls, data: Any) -> Any:
-        kind = data.get("type") if isinstance(data, dict) else None
-        if isinstance(kind, str) and kind != "text":
-            # `ascii`, since pydantic can't take half a character.
-            raise PydanticCustomError(
-                "not_offered",
-                "content of type {kind} isn't offered: this model reads text only",
-                {"kind": ascii(kind)[:100]},
-            )
-        return data
-
 
 class ChatMessage(Fields):
     """One message of a chat. `name` is for templates that write it."""
 
     not_offered: ClassVar[dict[str, tuple[Any, ...]]] = {
         "annotations": ("nothing is looked up.", []),
-        "reasoning_content": ("this model doesn't reason before it answers; send it as content.",),
-        "reasoning": ("this model doesn't reason before it answers; send it as content.",),
+        **dict.fromkeys(("reasoning_content", "reasoning"), ("this model doesn't reason; send it as content.",)),
         "tool_calls": ("tools are not.", []),
         "tool_call_id": ("tools are not.", ""),
         "function_call": ("functions are not.", "none"),
@@ -348,13 +330,6 @@ class ChatMessage(Fields):
     name: str | None = None
     parsed: Any = None  # the openai client adds it to a message, which may be sent back
     cache_control: Any = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def refuse_tools(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("role") in ("tool", "function"):
-            raise PydanticCustomError("not_offered", "role {role} isn't offered: tools are not", {"role": data["role"]})
-        return data
 
     def to_template(self) -> dict[str, Any]:
         """As chat templates read it. `developer` is OpenAI's newer word for `system`, which templates know."""
@@ -375,17 +350,14 @@ class ChatRequest(SamplingFields):
     """
 
     not_offered: ClassVar[dict[str, tuple[Any, ...]]] = NOT_OFFERED | {
-        "tools": ("the answer is text; ask for JSON with response_format.", []),
-        "tool_choice": ("the answer is text; ask for JSON with response_format.", "none"),
+        **dict.fromkeys(("tools", "functions"), ("the answer is text; ask for JSON with response_format.", [])),
+        **dict.fromkeys(("tool_choice", "function_call"), ("ask for JSON with response_format.", "none")),
         "parallel_tool_calls": ("tools are not.", False, True),
-        "functions": ("the answer is text; ask for JSON with response_format.", []),
-        "function_call": ("the answer is text; ask for JSON with response_format.", "none"),
         "audio": ("this model writes text only.",),
         "prediction": ("there is no speculative decoding.",),
         "reasoning_effort": ("this model doesn't reason before it answers.", "none"),
         "verbosity": ("say it in a message, or set max_completion_tokens.", "medium"),
         "web_search_options": ("nothing is looked up.",),
-        "best_of": ("ask for n.", 1),
         "echo": ("the answer begins after the messages.", False),
         "chat_template": ("the template is the server's; send a prompt of your own to /v1/completions.",),
         "documents": ("put them into a message.", []),

@@ -21,6 +21,8 @@ import uvicorn
 
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.engine_process import EngineProcess
+from lessons_lib.serving.http.app import create_app
 from lessons_lib.serving.http.connections import limited_by
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
 from lessons_lib.serving.http.observability import BackgroundLog
@@ -74,13 +76,11 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         is_dead = self.front.error is not None
-        if is_dead != self._is_dead_logged and not self.should_exit:
-            self._is_dead_logged = is_dead
-            if is_dead:
-                remedy = "A new one is starting" if self.front.is_restarting else "Start the server again"
-                LOG.error("the engine is dead, /health says 503: %s. %s.", self.front.error, remedy)
-            else:
-                LOG.warning("a new engine serves")
+        if is_dead and not self._is_dead_logged and not self.should_exit:
+            LOG.error("the engine is dead, /health says 503: %s", self.front.error)
+        elif self._is_dead_logged and not is_dead:
+            LOG.warning("a new engine serves")
+        self._is_dead_logged = is_dead
         return await super().on_tick(counter)
 
     async def _drain(self) -> None:
@@ -124,18 +124,9 @@ def serve(
 
 
 def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
-    """The settings of uvicorn."""
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        http=limited_by(settings),
-        ws="none",
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=FLUSH_SECONDS,
-    )
+    own: dict[str, Any] = dict(log_config=None, access_log=False, server_header=False, ws="none", backlog=BACKLOG)
+    own |= dict(timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FLUSH_SECONDS)
+    return uvicorn.Config(app, http=limited_by(settings), **own)
 
 
 def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> AsyncEngine:
@@ -143,15 +134,11 @@ def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> A
     admission = AdmissionControl(settings.max_requests, settings.max_prompt_tokens)
     if engine == "thread":
         return AsyncEngine(recipe(), admission)
-    from lessons_lib.serving.engine_process import EngineProcess
-
     return EngineProcess(recipe, admission, step_timeout=settings.step_timeout, restarts=True)
 
 
 def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings) -> Any:
     """The app of a server; see `create_app`. Raises what `load_model` raises."""
-    from lessons_lib.serving.http.app import create_app
-
     config, tokenizer = recipe.text_side()
     served = ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
     return create_app(front, settings, served)
@@ -163,16 +150,13 @@ def listen(settings: ServerSettings) -> socket.socket:
     Raises:
         PortTaken: another program listens there, or the address isn't this machine's.
     """
+    bound = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        with contextlib.ExitStack() as on_error:
-            bound = on_error.enter_context(socket.socket(family, kind, protocol))
-            if os.name != "nt":  # where it would let two servers share the port
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            on_error.pop_all()
+        if os.name != "nt":  # where it would let two servers share the port
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((settings.host, settings.port))
     except OSError as error:
+        bound.close()
         raise PortTaken(
             f"can't listen on port {settings.port} of {settings.host} ({error.strerror or error}). Choose another one "
             "with --port, any free one with --port 0, or an address of this machine with --host."

@@ -41,9 +41,6 @@ class ServerSettings:
         allowed_hosts: names in `Host` headers that are served, without port; if empty, all. None: the loopback names if
             the server listens on a loopback address only, otherwise all.
         max_body_bytes: if None, as the model's context needs; see `for_context`.
-
-    Raises:
-        ValueError: a value makes no sense.
     """
 
     model_name: str

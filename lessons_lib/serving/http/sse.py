@@ -21,16 +21,6 @@ def event(data: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(data)}\n\n".encode("ascii")
 
 
-class EventWriter:
-    """Writes events that share their first fields. The rest is JSON without braces."""
-
-    def __init__(self, head: dict[str, Any]):
-        self.head = "data: " + json.dumps(head)[:-1] + ", "
-
-    def __call__(self, rest: str) -> str:
-        return f"{self.head}{rest}}}\n\n"
-
-
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     """Do some work, and cancel it if the client leaves. The body of the request must have been read.
 

@@ -1,10 +1,7 @@
 """One live server for the tests of a module."""
 
+import httpx
 import pytest
-
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-
 from live_server import LiveServer
 
 
@@ -17,8 +14,6 @@ def live():
 @pytest.fixture(scope="module")
 def http(live):
     """A client of it, of httpx."""
-    import httpx
-
     with httpx.Client(base_url=live.url, timeout=60) as client:
         yield client
 

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lessons_lib.serving.http.protocol import (
-    MAX_MESSAGES,
-    MAX_METADATA,
-    MAX_PROMPTS,
-    ChatRequest,
-    CompletionRequest,
-    Fields,
-)
-from lessons_lib.serving.http.security import MAX_OBJECTS, half_a_character, more_values_than
+from lessons_lib.serving.http.protocol import ChatRequest, CompletionRequest
+from lessons_lib.serving.http.security import MAX_OBJECTS, has_half_a_character, more_values_than
 from lessons_lib.serving.http.settings import BODY_BYTES, BYTES_PER_TOKEN, ServerSettings
 
 MANY = 20_000
@@ -72,7 +65,7 @@ def test_half_a_character_is_found_in_json_as_python_reads_it(pieces):
     except ValueError:
         return
     has_half = any("\ud800" <= each <= "\udfff" for each in text)
-    assert half_a_character(body.encode()) == ("" if has_half else None)
+    assert has_half_a_character(body.encode()) == has_half
 
 
 @pytest.mark.parametrize("context, num_tokens", [(1024, 1024), (10**6, 2**17), (None, 2**17)])
@@ -102,20 +95,12 @@ WRONG = [
     (CompletionRequest, {"prompt": [-1] * MANY}),
     (CompletionRequest, {"prompt": [[1], *[["x"]] * MANY]}),
     (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
-    (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
-    (CompletionRequest, {"prompt": "x", "stop_token_ids": ["x"] * MANY}),
-    (CompletionRequest, {"prompt": "x", "allowed_token_ids": [-1] * MANY}),
-    (CompletionRequest, {"prompt": "x", "output_token_ids": [-1] * MANY}),
     (CompletionRequest, {"prompt": "x", "logit_bias": {f"x{number}": {} for number in range(MANY)}}),
-    (CompletionRequest, {"prompt": "x", "metadata": {f"x{number}": 1 for number in range(MANY)}}),
     (CompletionRequest, {"prompt": "x", "structured_outputs": {"choice": [1] * MANY}}),
     (CompletionRequest, {"prompt": "x"} | {f"x{number}": 1 for number in range(MANY)}),
-    (CompletionRequest, {f"x{number}": 1 for number in range(MANY)}),
     (ChatRequest, {"messages": [{}] * MANY}),
     (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
-    (ChatRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}),
     (ChatRequest, {"messages": [MESSAGE | {f"x{number}": 1 for number in range(MANY)}]}),
-    (ChatRequest, {"messages": [MESSAGE], "modalities": ["audio"] * MANY}),
 ]  # fmt: skip
 
 
@@ -124,29 +109,9 @@ def test_validation_stops_at_the_first_wrong_value(kind, body):
     assert len(errors_of(kind, body)) <= 5
 
 
-AT_THE_LIMIT = [
-    (ChatRequest, lambda count: {"messages": [MESSAGE] * count}, MAX_MESSAGES),
-    (CompletionRequest, lambda count: {"prompt": ["x"] * count}, MAX_PROMPTS),
-    (CompletionRequest, lambda count: {"prompt": "x", "metadata": {str(i): "" for i in range(count)}}, MAX_METADATA),
-]
-
-
-@pytest.mark.parametrize("kind, body_of, limit", AT_THE_LIMIT)
-def test_a_field_may_have_so_many_values(kind, body_of, limit):
-    kind.model_validate(body_of(limit))
-    assert any(
-        error["type"] == "too_long" and str(limit) in error["msg"] for error in errors_of(kind, body_of(limit + 1))
-    )
-
-
 def test_one_unknown_field_is_told_and_the_known_ones_are_checked():
     errors = errors_of(CompletionRequest, {"b" * 10**6: 1, "a": 2, "max_tokens": "x"})
     assert {error["loc"][0] for error in errors} == {"b" * 100, "max_tokens", "prompt"}
-
-    class Small(Fields):
-        schema_: int
-
-    assert Small.model_validate({"schema_": 1}).schema_ == 1
 
 
 @pytest.mark.parametrize(
@@ -155,9 +120,6 @@ def test_one_unknown_field_is_told_and_the_known_ones_are_checked():
         ("/v1/chat/completions", {"messages": [{}] * MANY}, "too_many_values"),
         ("/v1/completions", {"prompt": [5] * (2**15 + 2 * 1024)}, "too_many_values"),
         ("/v1/completions", {"prompt": "x", "k" * 10**5: 1}, None),
-        ("/v1/completions", {"prompt": "x", "structured_outputs": {"choice": ["x"] * 1025}}, None),
-        ("/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "x" * 4097}}, None),
-        ("/v1/completions", {"prompt": "x", "structured_outputs": {"json": {"const": "x" * 65_537}}}, None),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -166,7 +128,7 @@ def test_a_server_refuses_it_with_the_limit(http, path, body, code):
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["code"] == code and len(error["message"]) < 500 and error["message"].endswith((".", "?"))
-    assert "limit" in error["message"] or "at most" in error["message"] or "isn't a field" in error["message"]
+    assert "limit" in error["message"] or "isn't a field" in error["message"]
 
 
 def test_so_many_values_are_read(http):

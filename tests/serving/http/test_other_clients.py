@@ -1,32 +1,14 @@
-"""`curl`, and LangChain with its standard tests: each chats, streams, and is told what isn't offered."""
+"""LangChain with its standard tests: chats, streams and structured answers."""
 
 import asyncio
-import json
-import shutil
-import subprocess
 
 import pytest
 from live_server import MODEL
 from test_openai_client import Dog
 
-openai = pytest.importorskip("openai")
 langchain_openai = pytest.importorskip("langchain_openai")
 langchain_tests = pytest.importorskip("langchain_tests.integration_tests")
 QUESTION = "Is a dog an animal?"
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
-def test_curl(live):
-    body = json.dumps({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0})
-    command = ["curl", "-sS", "--no-buffer", f"{live.url}/v1/completions", "-H", "Content-Type: application/json"]
-    whole = json.loads(subprocess.run([*command, "-d", body], capture_output=True, check=True).stdout)
-    streamed = body[:-1] + ', "stream": true}'
-    lines = subprocess.run([*command, "-d", streamed], capture_output=True, check=True).stdout.decode().split("\n\n")
-    assert lines[-2:] == ["data: [DONE]", ""]
-    text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines[:-2])
-    assert text == whole["choices"][0]["text"]
-    failing = [*command, "--fail", "-d", '{"prompt": 1}']
-    assert subprocess.run(failing, capture_output=True).returncode == 22  # an HTTP error
 
 
 @pytest.fixture
@@ -86,12 +68,3 @@ def test_structured_answers(options, how):
     pytest.importorskip("llguidance")
     chat = langchain_openai.ChatOpenAI(**options, max_tokens=60).with_structured_output(Dog, **how)
     assert isinstance(chat.invoke("A dog"), Dog)
-
-
-def test_what_is_not_offered(options):
-    with pytest.raises(openai.NotFoundError, match="use /v1/chat/completions"):
-        langchain_openai.ChatOpenAI(**options, use_responses_api=True).invoke("x")
-    with pytest.raises(openai.NotFoundError, match="embedding model"):
-        langchain_openai.OpenAIEmbeddings(**options, check_embedding_ctx_length=False).embed_query("x")
-    with pytest.raises(openai.BadRequestError, match="tools isn't offered"):
-        langchain_openai.ChatOpenAI(**options).bind_tools([Dog]).invoke("x")

@@ -55,12 +55,9 @@ def test_many_messages_are_written_outside_the_event_loop(tokenizer, monkeypatch
     assert (threads == [threading.current_thread()]) == is_inline
 
 
-def test_a_template_writes_the_chat(tokenizer):
-    assert written(served(tokenizer, CHATML)) == "<|user|>Hi there!\n<|assistant|>Sure,\n<|assistant|>"
-
-
 def test_what_a_request_says_about_the_template(tokenizer):
     model = served(tokenizer, CHATML)
+    assert written(model) == "<|user|>Hi there!\n<|assistant|>Sure,\n<|assistant|>"
     assert written(model, add_generation_prompt=False) == "<|user|>Hi there!\n<|assistant|>Sure,\n"
     assert written(model, continue_final_message=True) == "<|user|>Hi there!\n<|assistant|>Sure,"
     parts = [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]

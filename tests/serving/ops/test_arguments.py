@@ -28,11 +28,8 @@ def test_without_arguments_the_defaults_are_those_of_the_dataclasses():
     found = read()
     assert found.settings == ServerSettings("lessons-bundled")
     assert found.recipe.model == str(BUNDLED_MODEL) and found.engine == "process"
-    assert vars(found.recipe.config).keys() == vars(EngineConfig()).keys()
-    changed = {"policy"}  # an object that equals no other
-    assert {k: v for k, v in vars(found.recipe.config).items() if k not in changed} == {
-        k: v for k, v in vars(EngineConfig()).items() if k not in changed
-    }
+    policy = found.recipe.config.policy  # an object that equals no other
+    assert vars(found.recipe.config) == vars(EngineConfig()) | {"policy": policy}
 
 
 def test_the_chat_model_is_served_once_it_is_there(tmp_path):
@@ -99,15 +96,6 @@ def test_a_wrong_value_says_what_to_do(arguments, words, capsys, monkeypatch):
         assert word in str(caught.value)
     assert main(arguments) == 2
     assert words[0] in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--max-num-seqs", "many"], ["--max-num"], ["--nonsense"], ["--engine", "gpu"], ["x"]]
-)
-def test_what_is_no_option_is_refused(arguments, capsys):
-    with pytest.raises(SystemExit) as caught:
-        read(*arguments)
-    assert caught.value.code == 2 and "usage" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

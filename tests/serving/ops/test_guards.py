@@ -5,6 +5,8 @@ import asyncio
 import hmac
 import json
 import logging
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,22 +57,18 @@ def status(app, *chunks, **request):
     return ask(app, *chunks, **request)[0]
 
 
-@pytest.mark.parametrize(
-    "host, expected",
-    [
-        ("127.0.0.1:8000", 200),
-        ("localhost", 200),
-        ("LOCALHOST:1", 200),
-        ("[::1]:8000", 200),
-        ("evil.example:8000", 403),  # after DNS rebinding
-        ("127.0.0.1.evil.example", 403),
-        ("127.0.0.1:8000:9", 403),
-        ("localhost@evil.example", 403),
-        ("", 403),
-    ],
-)
-def test_only_the_names_of_this_machine_are_served(host, expected):
-    assert status(HostCheck(App(), LOCAL), headers=[("host", host)]) == expected
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:1", "[::1]:8000"])
+def test_the_names_of_this_machine_are_served(host):
+    assert status(HostCheck(App(), LOCAL), headers=[("host", host)]) == 200
+
+
+# The first is what DNS rebinding leads to.
+OTHERS = ["evil.example:8000", "127.0.0.1.evil.example", "127.0.0.1:8000:9", "localhost@evil.example", ""]
+
+
+@pytest.mark.parametrize("hosts", [*([host] for host in OTHERS), [], ["localhost", "localhost"]], ids=str)
+def test_other_names_or_two_or_none_are_refused(hosts):
+    assert status(HostCheck(App(), LOCAL), headers=[("host", host) for host in hosts]) == 403
 
 
 def test_a_server_for_others_takes_any_name_unless_told():
@@ -78,12 +76,6 @@ def test_a_server_for_others_takes_any_name_unless_told():
     settings = ServerSettings("m", host="0.0.0.0", allowed_hosts=("llm.example",))
     assert status(HostCheck(App(), settings.known_hosts), headers=[("host", "llm.example:80")]) == 200
     assert status(HostCheck(App(), settings.known_hosts), headers=[("host", "a.b")]) == 403
-
-
-def test_two_hosts_or_none_are_refused():
-    app = HostCheck(App(), LOCAL)
-    assert status(app, headers=[("host", "localhost"), ("host", "localhost")]) == 403
-    assert status(app) == 403
 
 
 @pytest.mark.parametrize(
@@ -96,32 +88,21 @@ def test_pages_of_other_sites_are_refused(origin, expected):
     assert len(app.scopes) == (expected == 200)
 
 
-@pytest.mark.parametrize(
-    "value, expected",
-    [
-        ("Bearer first", 200),
-        ("bearer second", 200),
-        ("Bearer  first ", 200),
-        ("Bearer firs", 401),
-        ("Bearer firstsecond", 401),
-        ("Basic first", 401),
-        ("first", 401),
-        ("", 401),
-        ("Bearer \xff\xfe", 401),
-        (None, 401),
-        (("Bearer first", "Bearer second"), 401),
-    ],
-)
-def test_keys(value, expected):
-    values = () if value is None else (value,) if isinstance(value, str) else value
-    headers = [("authorization", each) for each in values]
-    found, head, body = ask(ApiKeys(App(), ["first", "second"]), headers=headers)
-    assert found == expected
-    if expected == 401:
-        assert head[b"www-authenticate"].startswith(b"Bearer")
-        error = json.loads(body)["error"]
-        assert error["code"] == "invalid_api_key" and error["type"] == "invalid_request_error"
-        assert "first" not in error["message"]
+@pytest.mark.parametrize("value", ["Bearer first", "bearer second", "Bearer  first "])
+def test_right_keys(value):
+    assert status(ApiKeys(App(), ["first", "second"]), headers=[("authorization", value)]) == 200
+
+
+WRONG_KEYS = ["Bearer firs", "Bearer firstsecond", "Basic first", "first", "", "Bearer \xff\xfe"]
+
+
+@pytest.mark.parametrize("values", [*([key] for key in WRONG_KEYS), [], ["Bearer first", "Bearer second"]], ids=str)
+def test_wrong_keys(values):
+    found, head, body = ask(ApiKeys(App(), ["first", "second"]), headers=[("authorization", each) for each in values])
+    assert found == 401 and head[b"www-authenticate"].startswith(b"Bearer")
+    error = json.loads(body)["error"]
+    assert (error["code"], error["type"]) == ("invalid_api_key", "invalid_request_error")
+    assert "first" not in error["message"]
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch):
@@ -134,19 +115,9 @@ def test_every_key_is_compared_in_constant_time(monkeypatch):
     assert all(isinstance(each, bytes) and len(each) == 32 for pair in compared for each in pair)
 
 
-@pytest.mark.parametrize(
-    "path, expected",
-    [
-        ("/health", 200),
-        ("/", 200),
-        ("/metrics", 401),
-        ("/cockpit", 401),
-        ("/v1/models", 401),
-        ("//", 401),
-        ("/health/", 401),
-    ],
-)
-def test_health_and_the_page_need_no_key(path, expected):
+@pytest.mark.parametrize("path", ["/health", "/", "/metrics", "/cockpit", "/v1/models", "//", "/health/"])
+def test_health_and_the_page_need_no_key(path):
+    expected = 200 if path in ("/health", "/") else 401
     assert status(ApiKeys(App(), ["k"]), path=path) == expected
     assert status(ApiKeys(App(), ["k"]), path="/llm" + path, root_path="/llm") == expected
     assert status(ApiKeys(App(), []), path=path) == 200
@@ -187,15 +158,8 @@ def test_safe_headers_leave_the_apps_own():
     assert head[b"x-frame-options"] == b"DENY" and head[b"x-request-id"] == b"its own"
 
 
-class Answers:
-    def __init__(self):
-        from collections import Counter
-
-        self.answers = Counter()
-
-
 def access_log(app):
-    return AccessLog(app, Answers(), frozenset({"/v1/completions"}))
+    return AccessLog(app, SimpleNamespace(answers=Counter()), frozenset({"/v1/completions"}))
 
 
 @pytest.mark.parametrize("sent", ["abc-1.2:3_x", "a" * 128])

@@ -21,14 +21,8 @@ from lessons_lib.serving.http.server import listen, make_front
 from lessons_lib.serving.http.server_process import ServerFailed, ServerProcess
 from lessons_lib.serving.http.settings import ServerSettings
 
-SETTINGS = dict(
-    model_name="m",
-    max_body_bytes=20_000,
-    max_header_bytes=10_000,
-    receive_timeout=0.4,
-    stall_timeout=0.4,
-    shutdown_timeout=20.0,
-)
+SETTINGS = dict(model_name="m", max_header_bytes=10_000)
+SETTINGS |= dict(receive_timeout=0.4, stall_timeout=0.4, shutdown_timeout=20.0)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +84,6 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 100, "stream": True}
 SHORT = {"prompt": "Once upon a time", "max_tokens": 5}
 
 
-def text_of(answer):
-    return json.loads(answer)["choices"][0]["text"]
-
-
 def test_a_head_that_is_too_large_gets_431(live):
     connection = Connection(live)
     connection.socket.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
@@ -143,23 +133,12 @@ def test_a_client_that_only_reads_gets_its_answer(live, slow_model, body, versio
 
 
 def test_a_client_that_closes_its_half_before_its_request_is_whole_is_dropped(live):
-    for sent in (
-        b"",
-        b"POST /v1/completions HTTP/1.1\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{",
-    ):
+    head = b"POST /v1/completions HTTP/1.1\r\n"
+    for sent in (b"", head, head + b"Content-Length: 9\r\n\r\n{"):
         connection = Connection(live)
         connection.socket.sendall(sent)
         connection.socket.shutdown(socket.SHUT_WR)
         assert connection.is_closed_by_server()
-
-
-def test_a_body_that_is_too_large_gets_413_and_the_connection_goes_on(live):
-    connection = Connection(live)
-    response = connection.ask(body=b" " * 30_000).answer()
-    assert response.status == 413 and "20000 bytes" in json.loads(response.read())["error"]["message"]
-    response = connection.ask("/health").answer()
-    assert response.status == 200
 
 
 def test_a_client_that_sends_nothing_or_half_a_request_is_dropped(live):
@@ -192,15 +171,6 @@ def test_a_client_that_never_reads_is_dropped(live):
     assert protocol.transport.get_write_buffer_size() < 2**17  # a bounded buffer
     assert get(live, "/health")[0] == 200
     wait_until(lambda: protocol not in connections)
-
-
-def test_an_answer_that_nobody_reads_frees_its_blocks_when_it_is_complete(live):
-    before = live.engine.core.num_ended.get("length", 0)
-    connections = [Connection(live).ask(body=LONG | {"max_tokens": 30}) for _ in range(8)]
-    wait_until(lambda: live.engine.core.num_ended.get("length", 0) == before + 8)
-    wait_until(live.is_idle)
-    for connection in connections:
-        assert events(connection.answer())[-1] == "[DONE]"  # it was kept
 
 
 def test_a_drained_server_finishes_its_streams_and_refuses_others():
@@ -269,7 +239,7 @@ def test_an_engine_that_is_killed_is_noticed_and_started_again():
         wait_until(lambda: get(server, "/health")[0] == 200, 120)
         wait_until(lambda: "the engine is dead" in server.log() and "a new engine serves" in server.log())
         served = Connection(server).ask(body=SHORT, **own).answer()
-        assert served.status == 200 and text_of(served.read())
+        assert served.status == 200 and json.loads(served.read())["choices"][0]["text"]
         (new,) = children(server.process.pid)
         assert new != engine and is_gone(engine)
     assert server.process.returncode == 0

@@ -1,4 +1,0 @@
-import pytest
-
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
