@@ -23,7 +23,7 @@ def cell(source, name="attempt", **names):
     source = textwrap.dedent(source)
     filename = f"/tmp/ipykernel_7/{next(numbers)}.py"
     linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
-    names = {"torch": torch, "itertools": itertools, "time": time, "threading": threading, "__name__": "__main__", **names}
+    names = dict(torch=torch, itertools=itertools, time=time, threading=threading, __name__="__main__") | names
     exec(compile(source, filename, "exec"), names)
     return names[name]
 
