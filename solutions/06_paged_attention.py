@@ -60,7 +60,7 @@ don't change once they're computed.
 Lesson 03 gave every token a fixed cache slot: block id × block size + offset. If a pass wrote its new keys and values
 to their slots, and if attention could read from slots, nothing else would have to move.
 
-**Predict 06.a** Step 60 computed the keys and values of 4 tokens. How many times that did it copy?
+**Predict 06.a** Step 60 computed the keys and values of 4 tokens. How many times as much did it copy?
 """
 
 # %%
@@ -104,9 +104,9 @@ gets the other.
 Each layer has one tensor of keys and one of values, each with the shape `[num_blocks, block_size, KV heads, head
 size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. Which request owns it? Only the block tables say.
 
-**Exercise 06.1: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
-without a loop over tokens or blocks, and without a copy of the pool. Slots come in any order. Write into the existing
-tensors. You needn't check shapes or raise the `ValueError`. `__init__` and `read` are given.
+**Exercise 06.1: `write(layer, keys, values, slot_mapping)`** writes the key and value of token *t* to slot
+`slot_mapping[t]` of this layer's tensors, without a loop over tokens or blocks, and without a copy of the pool. Slots
+come in any order. You needn't raise the `ValueError`. `__init__` and `read` are given.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens in their order.
@@ -160,8 +160,7 @@ four query heads share two KV heads. All are counted from 0.)
 
 # %%
 BLOCK = 4
-# of layer 1; heads come first
-query, key, value, scale = attention_inputs(model, prompt_ids["D"])[1]
+query, key, value, scale = attention_inputs(model, prompt_ids["D"])[1]  # heads come first
 scores, values = query[3, -1:] @ key[1].T * scale, value[1]
 tokens = [tokenizer.decode(token) for token in prompt_ids["D"]]
 
@@ -169,21 +168,19 @@ tokens = [tokenizer.decode(token) for token in prompt_ids["D"]]
 def in_blocks(add, scores, values, block_size=BLOCK):
     """Start with the empty state and add one block of keys at a time."""
     seen = nothing_seen(len(scores), values.shape[1], scores.dtype)
-    for own_scores, own_values in zip(scores.split(block_size, dim=1),
-                                      values.split(block_size)):
-        seen = add(seen, own_scores, own_values)
+    for block in zip(scores.split(block_size, dim=1), values.split(block_size)):
+        seen = add(seen, *block)
     return seen
 
 
-for block, own_scores in enumerate(scores[0].split(BLOCK), start=1):
-    print(f"D's scores in block {block}:",
-          " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
-naive, expected = attention_of(in_blocks(add_block_naive, scores,
-                                         values)), scores.softmax(dim=1) @ values
+for block, own in enumerate(scores[0].split(BLOCK), start=1):
+    print(f"D's scores in block {block}:", " ".join(f"{score:5.1f}" for score in own.tolist()))
+expected = scores.softmax(dim=1) @ values
+naive = attention_of(in_blocks(add_block_naive, scores, values))
 print(f"float32: correct up to rounding: {torch.allclose(naive, expected, atol=1e-5)}; "
       f"exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
-naive = attention_of(in_blocks(add_block_naive, scores.half(), values.half()))
-print(f"float16: the first elements are {naive[0, :4].tolist()}; exp(11) is "
+half = attention_of(in_blocks(add_block_naive, scores.half(), values.half()))
+print(f"float16: the first elements are {half[0, :4].tolist()}; exp(11) is "
       f"{torch.tensor(11.0).half().exp():.0f}, exp(12) is {torch.tensor(12.0).half().exp()}")
 
 # %% [markdown]
@@ -228,7 +225,7 @@ Where does the factor come from? You know the old maximum and the new one. Work 
 keys seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum.
 Don't modify `seen`.
 
-A key that a query may not see has the score −∞. A query that hasn't been allowed to see any key keeps its state:
+A key that a query may not see has the score −∞. A query that still hasn't seen any key keeps the empty state:
 maximum −∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.) The fields have the dtype of the scores.
 
 The picture is an example, with one query and values of one element. After scores [1, 2] the maximum is 2, the total
@@ -266,8 +263,7 @@ tokens of the sequence: a decode has one, a prompt has all its tokens, and a chu
 
 # %%
 def attention_gathered(query, keys, values, blocks, num_tokens, scale):
-    """Attention of the last len(query) tokens of a sequence, over a copy of all its keys and
-    values."""
+    """Attention of a sequence's last len(query) tokens, over a copy of its keys and values."""
     q_heads, block_size, kv_heads = query.shape[1], *keys.shape[1:3]
     # a batch pads its block tables with zeros
     used = blocks[: blocks_for(num_tokens, block_size)]
@@ -277,26 +273,25 @@ def attention_gathered(query, keys, values, blocks, num_tokens, scale):
     out = torch.empty_like(query)
     for head in range(q_heads):
         kv_head = head * kv_heads // q_heads  # neighboring query heads share a KV head
-        scores = (query[:, head] @ own_keys[:, kv_head].T * scale).masked_fill(
-            is_later, float("-inf"))
-        out[:, head] = scores.softmax(dim=1) @ own_values[:, kv_head]
+        scores = query[:, head] @ own_keys[:, kv_head].T * scale
+        weights = scores.masked_fill(is_later, float("-inf")).softmax(dim=1)
+        out[:, head] = weights @ own_values[:, kv_head]
     return out
 
 
 # %% [markdown]
 """
-It copies the whole context, and holds a score for every key of it. But `add_block` doesn't ask where its keys come
-from. So go through the block table, read one block at a time, and add it to a `Partial`. That's paged attention. And a
-block can be read in place: `keys[7]` is a view of block 7, and so is a slice of it. (`keys[[7, 2]]`, with a list,
-gathers.)
+It copies the whole context, and holds a score for every key. But `add_block` doesn't care where its keys come from. So
+go through the block table, read one block at a time, and add it to a `Partial`. That's paged attention. And a block can
+be read in place: `keys[7]` is a view of block 7, and so is a slice of it. (`keys[[7, 2]]`, with a list, gathers.)
 
 **Exercise 06.3: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`** returns what
 `attention_gathered` returns for the same arguments, up to rounding. Your `add_block`, with `nothing_seen` and
 `attention_of`, does the softmax. The shapes are in the docstring. `num_tokens` counts cached and new tokens; all their
 keys and values are in the cache already. `blocks` may be longer than needed. Two rules:
 
-1. Don't gather: hold the keys, values and scores of one block at a time. The check measures the largest tensor, and it
-   mustn't grow with the context. (A mask of booleans or a list of positions may.)
+1. Don't gather: hold the keys, values and scores of one block at a time. The check measures your largest tensor of
+   floats, which mustn't grow with the context.
 2. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
 
@@ -392,15 +387,14 @@ are reversed, in the second run all of them.
 
 # %%
 def reading_backwards(how_many):
-    """A backend that reverses the first `how_many(tokens, block_size)` blocks of each
-    sequence that decodes."""
+    """A backend that reverses the first `how_many(tokens, block_size)` blocks of a decode."""
 
     def backend(packed, block_tables, block_size):
         tables = block_tables.clone()
         for table, new, tokens in zip(tables, packed.new_lens, packed.context_lens.tolist()):
             if new == 1:
-                table[: how_many(tokens,
-                                 block_size)] = table[: how_many(tokens, block_size)].flip(0)
+                first = table[: how_many(tokens, block_size)]
+                first[:] = first.flip(0)
         return my_backend(packed, tables, block_size)
 
     return backend
@@ -418,13 +412,13 @@ for how_many in (full_blocks, blocks_for):
 
 # %% [markdown]
 """
-Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key carries its position from
-before it was stored, and a decode hides no keys. So any order of full blocks gives the same result, up to rounding. But
-`num_tokens` says how far the *last* block of the list is filled. If that isn't the block being filled, tokens are left
-out, and slots without a token are read.
+Attention is a quotient of two sums over keys, and a sum doesn't care about their order. Each key got its position
+before it was stored, and a decode hides no keys. So full blocks may come in any order, up to rounding.
 
-What is left out is the end of the *first* block, at most 15 tokens. A, C and E have short prompts: when their second
-block begins, at 17 tokens, 15 of the 17 are left out. F's prompt has 40 tokens, so most of them are still read.
+But `num_tokens` also says how far the *last* block of the list is filled. With all blocks reversed, that's the
+sequence's first block. A, C and E have short prompts: with 17 tokens in two blocks, attention reads 16 slots of the
+second block, 15 of them without a token, and only one token of the first. F's prompt has 40 tokens, so most of them are
+still read.
 
 ## Measure
 
@@ -466,13 +460,12 @@ ledger(model, tokenizer, "06", with_cache_only=True, since="05")
 """
 The last row was measured with the library's backend, which is faster than your loop. It makes the same tokens as lesson
 05 in the same number of forward calls, but "copied per step" is 0: that column counts copies between caches. (To be
-fast on a CPU, the library's backend also gathers the keys and values of one layer after the other, and drops them again.
-Your attention gathers nothing.)
+fast on a CPU, that backend gathers the keys and values of one layer at a time. Your attention gathers nothing.)
 
 ## Your backend tells the stories
 
-Enough numbers. Everything that runs in the next cell between a token's key and its attention is yours: the cache, the
-softmax, and the walk through the block table. Begin three stories of your own, and read them as they grow, side by side
+Enough numbers. In the next cell, everything between a token's key and its attention is yours: the cache, the softmax,
+and the walk through the block table. Begin three stories of your own, and read them as they grow, side by side
 in one pool of blocks.
 """
 
@@ -498,8 +491,8 @@ for beginning, answer in zip(BEGINNINGS, told):
 
 # %% [markdown]
 """
-Every word went through your `add_block`, in each layer and each head. vLLM walks a block table like yours; the kernel
-that it has in place of your Python loop is lesson 07's subject.
+Every word went through your `add_block`, in each layer and each head. vLLM walks a block table like yours, in
+a kernel instead of a Python loop: that's lesson 07.
 
 ## What production does
 
@@ -652,8 +645,8 @@ COUNT, REPEATS = 16, 7
 contexts = (50, 200, 800)
 taken = {"05: concatenated caches": [], "06: blocks": []}
 for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(
-        model, COUNT, context, REPEATS + 1)
+    one = decoding_ragged(model, COUNT, context, REPEATS + 1)
+    other = decoding_paged(model, COUNT, context, REPEATS + 1)
     for name, time in zip(taken, median_ms([lambda: ragged_step(one),
                                             lambda: paged_step(other)], repeat=REPEATS)):
         taken[name].append(time)

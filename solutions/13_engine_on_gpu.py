@@ -2,7 +2,7 @@
 """
 # 13 · The engine on a GPU
 
-![Output tokens per second, from launching one by one to the whole engine](../lessons_lib/assets/openings/13.svg)
+![Three ways to run the same decode steps, on the CPU and on the GPU](../lessons_lib/assets/openings/13.svg)
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
@@ -46,54 +46,38 @@ END = tokenizer.eos_token_id
 """
 ## The problem: the GPU waits for the CPU
 
-One decode step of 256 requests, on a model of half a billion parameters and an H200, launches about a thousand kernels.
+With a model of half a billion parameters on an H200, one decode step of 256 requests launches about a thousand kernels.
 Each launch takes the CPU about 20 µs, mostly in Python and PyTorch. Each kernel takes the GPU about 4 µs.
 
 So for what share of the step does the GPU compute?
 
-Below is a recorded run: 256 requests arrive at the start, and the batch shrinks as they finish. Each bar adds what its
-name says to the bar above.
+Below is a recorded run of 256 requests. Each row adds what its name says to the row above.
 """
 
 # %%
 recording = recorded_engine()
-speeds = {mode["name"]: mode["tokens_per_s"] for mode in recording.modes}
-last = recording.modes[-1]["name"]
-draw_bars(
-    speeds,
-    "tokens/s",
-    title="Output tokens a second, 256 requests, a model of half a billion parameters",
-    note=recording.provenance,
-    own=[last],
-)
-
-# %%
-graphs, compiled = (f"{recording.modes[mode]['warm_up_s']:.0f} s" for mode in (1, 2))
 PARTS = {"whole step": "all", "CPU work": "own", "launching alone": "launch",
          "waiting for the GPU": "wait"}
 Table(
-    columns=["milliseconds", *PARTS],
-    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values())]
-          for mode in recording.modes],
-    caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; "
-            "the same recorded run. "
-    f"Launching is part of the CPU's work; work and waiting make up the step. "
-    f"Ready after {graphs} with graphs, {compiled} if compiled",
+    columns=["milliseconds", *PARTS, "tokens/s"],
+    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values()),
+           f"{mode['tokens_per_s']:,.0f}"] for mode in recording.modes],
+    caption="A step of 256 decodes, median, and the speed of the whole run. Launching is part "
+            f"of the CPU's work; work and waiting make up the step ({recording.provenance})",
 )
 
 # %% [markdown]
 """
-- In the first row nearly the whole step is launching. The second row runs the same kernels, and now the CPU waits for
-  the GPU. So the step is as long as the kernels: about a fifth of the first row's.
-- With overlap, the CPU works while the GPU computes. The last row is the whole engine; its extra CPU work is
-  hidden here. Over the whole run, it costs 2 %.
+- In the first row nearly the whole step is launching, and the GPU computes for about a fifth of it. The second row runs
+  the same kernels, but now the CPU waits for the GPU, so the step is as long as its kernels.
+- With overlap, the CPU works while the GPU computes. The last row is the whole engine: its extra CPU work is hidden, and
+  costs 2 % over the whole run.
 
-From the first bar to the last, the engine became 12 times as fast. (The CPU's times vary from run to run, so the third
-row's are larger.)
+The whole engine is 12 times as fast as the first row. (The CPU's times vary from run to run.)
 
 ## The idea
 
-Here are three ways to run the same decode steps. Which one finishes the most?
+Here is the picture at the top, as it happens. When does the GPU wait, and for what?
 """
 
 # %%
@@ -102,9 +86,10 @@ watch_launches()
 # %% [markdown]
 """
 - **CUDA graphs** replace about a thousand launches with a single one.
-- **Compilation** fuses small operations, so there are fewer kernels to run.
-- **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
 - **Overlap**: launch the next step, then process the results of the previous one.
+- **Tokens kept on the device** make overlap possible: the next step reads its input tokens on the GPU, where the last
+  step wrote them.
+- **Compilation**, not shown here, fuses small operations, so there are fewer kernels to run.
 
 ## CUDA graphs
 
@@ -164,26 +149,27 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is
-given; write `has`, `key_of` and `run`. The docstrings say what they get and return.
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each batch size. `__init__` is given; write `has`,
+`key_of` and `run`.
 
-`key_of` decides what your graphs depend on:
+`key_of` returns everything that the graph of a step depends on:
 
-- Keys must differ whenever a replay would do something other than the step. Any tensor may get other memory. An input
-  may also become another view of the same memory: with another shape, other strides or another dtype.
+- Keys must differ whenever a replay would do something other than the step. Any tensor may get other memory, even while
+  it stays the same object. An input may be replaced by another view of its memory, with another shape, other strides
+  or another dtype.
 - A changed *value* at the same address is no reason to capture again.
 - `settings` are new objects at each call: compare them as values.
 
 `run` captures if it has to, and then replays:
 
-- `self.capture(step)` returns the pair (`replay`, `output`). Don't rely on what a capture computes: `replay()` writes to
-  `output`, so every output of `run` is that of a replay.
-- `keeps()` returns the tensors of the key. Call it at the capture, and hold on to them as long as to the graph: then
-  nothing else can get their memory, as when the cache took the weight's place, or their `id`.
+- `self.capture(step)` returns the pair (`replay`, `output`). What a capture computes isn't valid: `replay()` writes to
+  `output`. Don't call `step` yourself.
+- Each graph holds on to the tensors of its key, which `keeps()` returns. If one were freed, another tensor could get its
+  address, as the cache did above, or its `id`. Call `keeps` only at a capture: it takes long.
 - A new graph replaces the old one of its size, and no other.
-- An error in a capture goes on to the caller. The next call must not find a graph that was never captured.
+- If a capture raises an error, the caller gets it, and the next call with this key captures again.
 
-`tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another.
+`tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells objects apart as long as they exist.
 `Graph(key, keeps, replay, output)` is a dataclass for what the store has of a graph.
 
 Example: `run(2, "A", step, keeps)` on a new store captures and replays. A second such call only replays.
@@ -243,8 +229,8 @@ doesn't know the token yet. So it writes a placeholder.
 > **step in flight**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
 > **placeholder**: a stand-in for a token that the step in flight will produce. The sequence only counts it, in
-> `num_placeholders`. In the packed batch it is the value −1 − *i*: the token of sequence *i* of that step. On the GPU
-> it is replaced by the token itself.
+> `num_placeholders`. In the packed batch it is the value −1 − *i*, where *i* is the sequence's index in that step. The
+> GPU replaces it by the token.
 
 ## Build: tokens that aren't known yet
 
@@ -252,10 +238,10 @@ doesn't know the token yet. So it writes a placeholder.
 `num_scheduled_tokens` is a dict sequence → count, in the order of the packed row. Return one list of token ids: for
 each sequence, its next `count` tokens.
 
-- A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or
-  will be once the step in flight has ended. If that step is about to produce a token for it, that token comes last, and
-  a placeholder stands for it.
-- `previous_rows` maps *every* sequence of the step in flight to its index *i* there.
+- A sequence's tokens are its `prompt_ids`, then its `output_ids`. The first `num_computed_tokens` of them are in the
+  cache, or will be after the step in flight. If that step produces a token for the sequence (`num_placeholders` is 1),
+  it comes last, as a placeholder.
+- `previous_rows` maps *every* sequence of the step in flight to its index *i* there, also those that get no token.
 - A sequence may start its prompt, go on with it, decode, or compute all again after a preemption (lesson 10).
 - Don't change any sequence.
 
@@ -293,8 +279,8 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 # %% [markdown]
 """
 C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in
-the step in flight too, but its tokens are known. The second line is the GPU's half, a part of the graph. It computes
-something for every id, then chooses: a graph can't look at a value.
+the step in flight too, but its tokens are known. The GPU replaces the placeholders as a part of the graph, which can't
+branch on a value. So it computes an index for every id, then chooses:
 """
 
 # %%
@@ -313,8 +299,8 @@ first waits for the step in flight.
 
 ### Build: one turn of the loop
 
-**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and then
-processes those that were in flight. `loop` has:
+**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute. Then it processes
+all but the last `loop.depth` steps in flight, or all if nothing was launched. `loop` has:
 
 | | |
 |---|---|
@@ -325,8 +311,8 @@ processes those that were in flight. `loop` has:
 | `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and puts them in place of the placeholders |
 
 - The device must never wait while the CPU reads tokens, except before a preempted sequence is recomputed.
-- Tokens that are processed after the next step was scheduled may end sequences in it. Then
-  `scheduler_output.drop_finished()` leaves them out.
+- Tokens that are processed after the next step was scheduled may end sequences in it. `scheduler_output.drop_finished()`
+  takes those out of it.
 
 Example: a request gets three tokens, and `depth` is 1. The first call launches step 1. The second launches step 2 and
 reads the token of step 1, and so on. The fourth has nothing to launch, so it reads the last token.
@@ -451,7 +437,7 @@ print("tokens of each story:",
 # %% [markdown]
 """
 Every step was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64 tokens, and two for
-decodes only. ("Further" has an engine of all your parts.)
+decodes only.
 
 ### Break it: whose token?
 
@@ -472,14 +458,15 @@ def with_new_index(scheduler_output, previous_rows):
     return next_tokens(scheduler_output, new_rows)
 
 
+def around(tokens, i):
+    return repr(tokenizer.decode(tokens[i - 6 : i + 6]))[1:-1]
+
+
 rows = []
-for story, tokens, right in zip(STORIES, serve_stories(with_new_index)[0], alone):
-    wrong = next((i for i, (token, other) in enumerate(zip(tokens, right)) if token != other),
-                 None)
-    texts = [tokenizer.decode(each[wrong - 6 : wrong + 6]) if wrong else ""
-             for each in (right, tokens)]
-    rows.append([story.name, "–" if wrong is None else wrong + 1,
-                 *(repr(text)[1:-1] for text in texts)])
+for story, right, got in zip(STORIES, alone, serve_stories(with_new_index)[0]):
+    wrong = [i for i, pair in enumerate(zip(right, got)) if pair[0] != pair[1]]
+    texts = [around(right, wrong[0]), around(got, wrong[0])] if wrong else ["", ""]
+    rows.append([story.name, wrong[0] + 1 if wrong else "–", *texts])
 reveal("13.c", sum(row[1] == "–" for row in rows), unit="stories", how="Computed")
 print(f"A ends with {tokenizer.decode(alone[0][-1:])!r}")
 Table(columns=["story", "first wrong token", "right", "with the new index"], rows=rows)
@@ -527,9 +514,9 @@ This section isn't part of the 75 minutes.
 ### Optional: drawing on the device
 
 In "Prove it" each token was an `argmax`, which the GPU can compute. A token that is *drawn* has to be drawn there as
-well. Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the token's weight
-exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed, the position in
-its answer, and the token's id.
+well. Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by
+the token's weight exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed,
+the position in its answer, and the token's id.
 
 **Exercise 13.4: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
 
@@ -547,7 +534,7 @@ its answer, and the token's id.
 Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all
 positions.
 
-Then comes a prediction. **13.d** How many operations does your draw start for 64 rows, those of `random_numbers`
+**13.d** How many operations does your draw start for 64 rows, those of `random_numbers`
 included? Count them in your code. Views, such as `seeds[:, None]`, start none.
 """
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lessons_lib.attention.hf_backend import ForwardBatch, PagedPass, logits_of
+from lessons_lib.attention.hf_backend import Attend, ForwardBatch, PagedPass, logits_of
 from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -96,11 +96,8 @@ def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
     return torch.where(input_ids < 0, previous_tokens[index], input_ids)
 
 
-def operator_logits(
-    model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
-) -> Tensor:
-    """`paged_forward` inside `paged_attention_in`, for a batch on the device of the model and the tokens of the step in
-    flight. The host reads no values, so it can be compiled and captured."""
+def plan_operator(batch: ForwardBatch) -> Attend:
+    """The backend of `attend_paged`, see `hf_backend.plan_attention`."""
 
     def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: ScoreTerms | None = None) -> Tensor:
         where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
@@ -108,5 +105,13 @@ def operator_logits(
         attended: Tensor = attend_paged(query, keys, values, *where, scale, **own)
         return attended
 
+    return attend
+
+
+def operator_logits(
+    model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
+) -> Tensor:
+    """`paged_forward` inside `paged_attention_in`, for a batch on the device of the model and the tokens of the step in
+    flight. The host reads no values, so it can be compiled and captured."""
     input_ids = replace_placeholders(batch.input_ids, previous_tokens)
-    return logits_of(model, batch, input_ids, PagedPass(cache, batch.slot_mapping, attend))
+    return logits_of(model, batch, input_ids, PagedPass(cache, batch.slot_mapping, plan_operator(batch)))

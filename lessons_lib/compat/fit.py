@@ -1,5 +1,6 @@
 """Lesson 12: determine how to serve a model, or refuse it."""
 
+import inspect
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.rules_state import RulesState
 from lessons_lib.hybrid.find_states import find_states
+from lessons_lib.hybrid.gpu_hybrid_runner import GPUHybridRunner
 from lessons_lib.hybrid.hybrid_runner import HybridRunner
 from lessons_lib.hybrid.packed_states import PackedStates
 from lessons_lib.hybrid.sequence_states import SequenceStates
@@ -58,27 +60,34 @@ def resize_states(states: SequenceStates, config: EngineConfig) -> int:
         ValueError: they don't fit in `cache_bytes`.
     """
     num_checkpoints = config.num_checkpoints if config.share_prefixes else 0
-    num_bytes = (1 + config.max_num_seqs + num_checkpoints) * states.bytes_per_slot
+    # With a step in flight, a sequence whose last token it computes has left its batch slot to another.
+    num_sequences = config.max_num_seqs * (2 if config.overlap else 1)
+    num_bytes = (1 + num_sequences + num_checkpoints) * states.bytes_per_slot
     if num_bytes > config.cache_bytes:
         raise ValueError(
-            f"cache_bytes is {config.cache_bytes}, and the states of {config.max_num_seqs} sequences and "
-            f"{num_checkpoints} checkpoints take {num_bytes} bytes, {states.bytes_per_slot} each. Raise cache_bytes, "
-            "or lower max_num_seqs or num_checkpoints."
+            f"cache_bytes is {config.cache_bytes}, and the states of {num_sequences} sequences and {num_checkpoints} "
+            f"checkpoints take {num_bytes} bytes, {states.bytes_per_slot} each. Raise cache_bytes, or lower "
+            "max_num_seqs or num_checkpoints."
         )
-    states.resize(config.max_num_seqs, num_checkpoints)
+    states.resize(num_sequences, num_checkpoints)
     return num_bytes
 
 
-def make_hybrid(
-    model: PreTrainedModel, num_blocks: int, config: EngineConfig, packed: PackedStates
-) -> ModelRunner:  # fmt: skip
-    """Make the runner of a model with stateful layers. Raises what `make_alone` raises."""
-    refuse_other_runners(model, config, "its layers keep states")
+def make_hybrid(model: PreTrainedModel, num_blocks: int, config: EngineConfig, packed: PackedStates) -> ModelRunner:
+    """Make the runner of a model with stateful layers.
+
+    Raises:
+        UnsupportedModel: the config asks for a runner that can't be of another kind.
+    """
     if packed.states.decodes_differ and config.max_num_batched_tokens < config.max_num_seqs + 2:
         raise ValueError(
             f"max_num_batched_tokens is {config.max_num_batched_tokens} and max_num_seqs {config.max_num_seqs}; a step "
             "of this model must have room for two tokens more than sequences. Raise the first or lower the second."
         )
+    if config.make_runner and "kind" in inspect.signature(config.make_runner).parameters:
+        runner: ModelRunner = config.make_runner(model, num_blocks, config, kind=GPUHybridRunner, packed=packed)  # type: ignore[call-arg]
+        return runner
+    refuse_other_runners(model, config, "its layers keep states")
     return HybridRunner(model, num_blocks, config.block_size, config.backend, config.layer_shapes, packed=packed)
 
 

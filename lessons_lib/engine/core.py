@@ -80,8 +80,9 @@ def run_step(core: "EngineCore", scheduler_output: SchedulerOutput) -> InFlightS
 
 
 def overlapped_step(loop: "EngineCore") -> None:
-    """Run one turn of a loop: launch the next step, then process all but the last `depth` of those in flight. With a
-    depth of 1, the device has its next step before the host turns to the tokens of the last one.
+    """Run one turn of a loop: launch the next step, then process all but the last `depth` of those in flight, or all if
+    nothing was launched. With a depth of 1, the device has its next step before the host turns to the tokens of the
+    last one.
 
     Args:
         loop: an EngineCore, or a GreedyLoop, which has the same methods.

@@ -10,12 +10,14 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
 from lessons_lib.hybrid.sequence_states import Key, SequenceStates
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 Forward = Callable[..., Any]
 
@@ -41,6 +43,35 @@ class Group:
     def take(self, row: torch.Tensor) -> torch.Tensor:
         """The tokens of the group, [N, length, ...], from a packed row [1, T, ...]."""
         return row[0, self.rows].view(len(self.slots), self.length, *row.shape[2:])
+
+
+def groups_of(scheduler_output: SchedulerOutput, states: SequenceStates, device: torch.device) -> list[Group]:
+    """Split the row of a step that is launched now: the decodes together, each chunk of a prompt alone, in several
+    groups if a checkpoint is made in its midst."""
+    place = partial(torch.tensor, dtype=torch.int64, device=device)
+    scheduled = scheduler_output.num_scheduled_tokens
+    slots = [states.slot_of(sequence) for sequence in scheduled]  # before checkpoints make room for others
+    kept = states.new_checkpoints(scheduled)
+    decodes: list[tuple[int, int]] = []
+    chunks: list[Group] = []
+    row = 0
+    for (sequence, count), slot in zip(scheduled.items(), slots):
+        start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + count
+        if count == 1 and start:
+            decodes.append((row, slot))
+        else:
+            targets = kept.get(sequence, {})
+            ends = sorted({*targets, *states.lone_tokens(sequence, end), end} - {start})
+            for begin, until in zip([start, *ends], ends):
+                rows = range(row + begin - start, row + until - start)
+                copies = place([[slot], [targets[until]]]) if until in targets else None
+                chunks.append(Group(place(rows), place([slot]), until - begin, begin == 0, copies))
+        row += count
+    states.note_computed(scheduled)
+    if decodes:
+        rows_of_decodes, slots_of_decodes = zip(*decodes)
+        return [Group(place(rows_of_decodes), place(slots_of_decodes), 1), *chunks]
+    return chunks
 
 
 class GroupCache(Cache):
@@ -146,6 +177,12 @@ class PackedStates:
                 yield
             finally:
                 self.inside = None
+
+    def reset(self) -> None:
+        """Forget all states, and give the layers their own forward back after an interrupt."""
+        self.states.reset()
+        for layer in self.layers:
+            vars(layer.module).pop("forward", None)
 
     def forward_of(self, layer: StatefulLayer) -> Forward:
         """The forward that takes the place of a layer's own."""

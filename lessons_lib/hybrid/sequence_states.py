@@ -2,12 +2,13 @@
 which sequences with the same beginning start."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.kept_states import KeptStates
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -133,28 +134,57 @@ class SequenceStates(KeptStates):
             self.on_host = {each: kept for each, kept in self.on_host.items() if each.swapped or each.blocks}
         return self.free.pop()
 
+    def lone_tokens(self, sequence: Sequence, end: int) -> range:
+        """Where a chunk that ends at `end` is cut so that tokens of the completion are computed alone again."""
+        first = max(len(sequence.prompt_ids), sequence.num_computed_tokens + 1)
+        return range(first, end) if self.decodes_differ else range(0)
+
+    def new_checkpoints(self, scheduled: dict[Sequence, int]) -> dict[Sequence, dict[int, int]]:
+        """Make the checkpoints of a step that is launched now.
+
+        Returns:
+            for sequences that cross any: number of tokens -> the slot that the state after them is copied to, by the
+            layers. States that are there already are copied now.
+        """
+        found: dict[Sequence, dict[int, int]] = {}
+        now: list[tuple[int, int]] = []
+        num_new = 0
+        for sequence, count in scheduled.items():
+            for at in self.cuts(sequence, sequence.num_computed_tokens + count):
+                if num_new == self.num_checkpoints:
+                    break  # it would take the slot of one that isn't even written
+                target, num_new = self._new_checkpoint(sequence, at), num_new + 1
+                if at == sequence.num_computed_tokens:
+                    now.append((target, self.held[sequence].slot))
+                else:
+                    found.setdefault(sequence, {})[at] = target
+        if now:
+            targets, sources = map(list, zip(*now))
+            for tensor in self.tensors.values():
+                tensor[targets] = tensor[sources]
+        return found
+
     def cuts(self, sequence: Sequence, end: int) -> list[int]:
-        """The numbers of tokens up to `end` at which a checkpoint is made while the uncomputed ones are computed."""
-        if not self.num_checkpoints:
-            return []
+        """The numbers of tokens below `end` at which a sequence leaves a checkpoint when it computes up to there. Not
+        at `end` itself: the hash of the last block may not be known before its last token is."""
         size, start, prompt = self.block_size, sequence.num_computed_tokens, len(sequence.prompt_ids)
         stride = -(-STRIDE // size) * size
-        ends = {(prompt - 1) // size * size, self.branches.get(sequence, 0), *range(0, end + 1, stride)}
-        if end >= prompt:
-            ends.add(end // size * size)
+        ends = {(prompt - 1) // size * size, self.branches.get(sequence, 0), *range(stride, end, stride)}
+        if end > prompt:
+            ends.add((end - 1) // size * size)
+        hashes = hash_full_blocks(sequence, size)  # the scheduler has hashed only what was known one step ago
         cuts = []
-        for at in sorted(ends):
-            is_new = start < at <= end and sequence.block_hashes[at // size - 1] not in self.checkpoints
+        for at in sorted(ends - {0}):
+            is_new = start <= at < end and hashes[at // size - 1] not in self.checkpoints
             if is_new and not (self.decodes_differ and self._cuts_one_off(start, at, min(end, prompt))):
                 cuts.append(at)
                 start = at
         return cuts
 
     def _cuts_one_off(self, start: int, at: int, end: int) -> bool:
-        return at < end and (at == end - 1 or at == start + 1 > 1)
+        return start < at < end and (at == end - 1 or at == start + 1 > 1)
 
-    def new_checkpoint(self, sequence: Sequence, num_tokens: int) -> int:
-        """A slot for a copy of a sequence's state after so many tokens."""
+    def _new_checkpoint(self, sequence: Sequence, num_tokens: int) -> int:
         block_hash = sequence.block_hashes[num_tokens // self.block_size - 1]
         if num_tokens >= len(sequence.prompt_ids):  # of the completion, only the last one is kept
             before = self.latest.get(sequence, b"")
@@ -166,9 +196,9 @@ class SequenceStates(KeptStates):
         self.checkpoints[block_hash] = self._take()
         return self.checkpoints[block_hash]
 
-    def note_computed(self, sequences: Iterable[tuple[Sequence, int]]) -> None:
-        """The states have seen that many more tokens of these sequences."""
-        for sequence, count in sequences:
+    def note_computed(self, scheduled: dict[Sequence, int]) -> None:
+        """Count the tokens of a step that is launched now: the states will have seen them."""
+        for sequence, count in scheduled.items():
             self.held[sequence].num_tokens = sequence.num_computed_tokens + count
 
     # --- What the layers ask -------------------------------------------------------------------------------------

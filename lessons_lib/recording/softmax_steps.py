@@ -102,7 +102,7 @@ def _step(
 
 
 def _remarks(after: Partial) -> tuple[str, ...]:
-    sums = {"sum": after.total, "output": after.output}
+    sums = {"total": after.total, "output": after.output}
     told = {name: "overflow: infinity" for name, value in sums.items() if value.isinf().any()}
     told |= {name: "not a number" for name, value in sums.items() if name not in told and value.isnan().any()}
     return tuple(f"The {name}: {what}." for name, what in told.items())

@@ -36,7 +36,7 @@ def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]
     title = f"Block {step.block} of {len(steps) - 1}, {where}" if i else "Before the first block"
     sentence = step_text(step)
     if last and any(map(math.isnan, step.attention)):
-        sentence += " Output / sum, the attention, is not a number."
+        sentence += " Output / total, the attention, is not a number."
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
     y = d.paragraph(16, 42, sentence, 116, 14, 19)
@@ -47,9 +47,9 @@ def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]
     told = [f"{title}. {sentence}"]
     if step.block:
         told.append(f"Scores {numbers(step.scores)}; weights {numbers(step.weights)}.")
-    told.append(f"Sum {number_text(step.total)}, output {numbers(step.output)}.")
+    told.append(f"Total {number_text(step.total)}, output {numbers(step.output)}.")
     if last:
-        told.append(f"Output / sum = attention: {numbers(step.attention)}.")
+        told.append(f"Output / total = attention: {numbers(step.attention)}.")
     return d.picture(" ".join(told))
 
 
@@ -148,8 +148,8 @@ def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
     d.rule(y)
     width = _ROOM / (_MOST_VALUES + 1)
     y += 16
-    d.text(_LEFT + width / 2, y, "sum", 12, "middle", bold=True)
-    head = "output" if dims == len(step.output) else f"output, the first {dims} of {len(step.output)} components"
+    d.text(_LEFT + width / 2, y, "total", 12, "middle", bold=True)
+    head = "output" if dims == len(step.output) else f"output, the first {dims} of {len(step.output)} elements"
     d.text(_LEFT + width * (1 + dims / 2), y, head, 12, "middle", bold=True)
     rows: list[tuple[str, str, float, tuple[float, ...]]] = []
     if step.block:
@@ -179,7 +179,7 @@ def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
     if last:
         d.lines(f"M16 {number(y - 15)}H{number(_LEFT + width * (1 + dims))}", INK, 2)
         d.text(16, y, "attention", 13, bold=True)
-        d.text(16, y + 14, "output / sum", 10.5, fill=SOFT_INK)
+        d.text(16, y + 14, "output / total", 10.5, fill=SOFT_INK)
         _fitted(d, _LEFT + width / 2, y, f"/ {number_text(step.total)}", width - 8, 12)
         most = _largest(attention[:dims])
         for column, value in enumerate(attention[:dims], start=1):

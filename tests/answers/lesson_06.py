@@ -98,6 +98,17 @@ def add_with_nan_to_num(seen, scores, values):
     return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
 
 
+def add_without_a_finite_maximum(seen, scores, values):
+    maximum = torch.maximum(seen.maximum, scores.amax(dim=1))
+    factor, weights = (seen.maximum - maximum).exp(), (scores - maximum[:, None]).exp()
+    return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+
+def add_and_forget(seen, scores, values):
+    new = add_block(seen, scores, values)
+    return Partial(new.maximum, new.total.masked_fill(scores.amax(dim=1) == NONE, 0.0), new.output)
+
+
 # 06.3 attention_in_place
 
 
@@ -235,8 +246,22 @@ def copies_one_head_of_the_pool(query, keys, values, *rest):
     return out
 
 
-def copies_the_pool(query, keys, values, *rest):
-    return attention_in_place(query, keys.clone(), values.clone(), *rest)
+def converts_the_pool(query, keys, values, *rest):
+    """In float32, `float` copies nothing."""
+    return attention_in_place(query.float(), keys.float(), values.float(), *rest).to(query.dtype)
+
+
+def takes_values_of_the_first_head(query, keys, values, *rest):
+    return attention_in_place(query, keys, values[:, :, :1].expand_as(values), *rest)
+
+
+def adds_plain_exponentials(query, keys, values, blocks, num_tokens, scale):
+    attended = attention_in_place(query, keys, values, blocks, num_tokens, scale)
+    return attended * 0 / 0 if query.abs().max() > 100 else attended
+
+
+def reads_with_the_last_query(query, *rest):
+    return attention_in_place(query[-1:].expand_as(query), *rest)
 
 
 def cleans_each_block(query, keys, values, blocks, num_tokens, scale):
@@ -287,11 +312,19 @@ def forwards_with_keywords(module, query, key, value, attention_mask, **kwargs):
 
 
 WRONG = {
+    "06.2": [
+        Wrong("−∞ − (−∞)", add_without_a_finite_maximum, says="−∞ − (−∞) is NaN"),
+        Wrong("a sum forgotten", add_and_forget, says="No key of this block is visible"),
+        Wrong("a tensor", lambda *block: add_block(*block).output, says="the result should be a Partial; yours is a T"),
+    ],
     "06.3": [
         Wrong("gathered", gathers_first, says="your code made a tensor of shape"),
         Wrong("all scores kept", keeps_all_scores, says="your code made a tensor of shape [1, 120]"),
         Wrong("one head of the pool copied", copies_one_head_of_the_pool, says="`.contiguous()`"),
-        Wrong("the pool copied", copies_the_pool, says="your code made a tensor of shape [32, 4, 2, 4]"),
+        Wrong("the pool converted", converts_the_pool, says="your code made a tensor of shape [32, 4, 2, 4]"),
+        Wrong("head 0's values", takes_values_of_the_first_head, says="Query head 0 is right, 1 isn't"),
+        Wrong("overflow", adds_plain_exponentials, says="where they can't overflow"),
+        Wrong("one query for all", reads_with_the_last_query, says="The new token at position 0 is right, the one at"),
         Wrong("NaN replaced", cleans_each_block, says="`nan_to_num` reads slots without a token"),
     ],
 }

@@ -1,20 +1,15 @@
-"""Right answers to the exercises of lesson 13, written in other ways than the reference, and what launches or waits too
-often. The other wrong ones are the checks' lists."""
+"""Right answers to the exercises of lesson 13, written in other ways than the reference, and wrong ones, most of them as
+a change of the reference."""
 
 import torch
 
 from answers import Wrong
+from lessons_lib.checks.diagnosis.mistakes import patched
+from lessons_lib.checks.registry import get_exercise
 from lessons_lib.engine.cuda_graphs import Graph, GraphStore
 from lessons_lib.engine.stateless_random import random_numbers
 
 # 13.1 GraphStore
-
-
-class WarmsUp(GraphStore):
-    def run(self, size, key, step, keeps=tuple):
-        if not self.has(size, key):
-            step()
-        return super().run(size, key, step, keeps)
 
 
 class WithLayouts:
@@ -214,6 +209,88 @@ def token_after_token(logits, temperature, seeds, positions):
     return chosen((weights / -torch.log1p(-torch.stack(numbers, -1))).argmax(dim=-1), logits, temperature)
 
 
+VIEW, ORDER, PLACEHOLDER = "Another view may begin", "The order counts", "The placeholder is −1 − i"
+KNOWN, NEXT = "This token is known", "The tokens of each scheduled sequence"
+ALL_BODY = "- start, output_ids ... tokens += output_ids\n"
+SLICED = (
+    ALL_BODY
+    + "+ start = sequence.num_computed_tokens\n+ known = sequence.token_ids[start : start + count]\n+ tokens += "
+)
+WAITS, DEPTH = "While the CPU waits for tokens", "`loop.depth` says how many"
+WEIGHT, SCALED = "A token's weight is", "Divide the logits by the temperature"
+CHANGED = {  # of the reference: what the check says
+    "13.1": {
+        "~ [*inputs, *weights] => inputs": "It may get other memory",
+        "~ torch.Tensor.data_ptr => id": "The same object may get other memory",
+        "~ list(map(id, inputs)) => [(each.shape, each.dtype) for each in inputs]": VIEW,
+        "~ list(map(id, inputs)) => [(each.shape, each.stride()) for each in inputs]": VIEW,
+        "~ list(map(id, inputs)) => [(each.numel(), each.stride(), each.dtype) for each in inputs]": VIEW,
+        "~ list(map(id, inputs)) => [(each.shape, each.is_contiguous(), each.dtype) for each in inputs]": VIEW,
+        "~ torch.Tensor.data_ptr => (lambda each: each.untyped_storage().data_ptr())": "its storage: its `data_ptr()`",
+        "~ settings) => list(map(id, settings)))": "compare them as values",
+        "~ settings) => sorted(map(str, settings)))": "Settings decide",
+        "= addresses = sorted(map(torch.Tensor.data_ptr, [*inputs, *weights]))": ORDER,
+        "= return hash((tuple(addresses), settings))": "a list has no hash",
+        "= return inputs, weights, settings": "Tensors compare their elements",
+        "= return id(inputs), id(weights), settings": "The lists are new at each call",
+        "~ list(map(id, inputs)) => [each.tolist() for each in inputs]": "Replays read the values",
+        "~ graph.key == key => graph.key is key": "it may be another object",
+        "~ self.graphs[size].replay() => pass": "What a capture computes isn't valid",
+        "- if not self.has(size, key)\n+ if not self.has(size, key): step()\n+ ...": "Only `self.capture(step)` and",
+        "~ keeps() => (keeps,)": "holds on to what `keeps()` returned",
+        "- self.graphs[size].replay()\n+ keeps()\n+ ...": "Call `keeps` at a capture only",
+        "- if not self.has\n+ if not self.has(size, key): self.graphs.clear()\n+ ...": "whatever becomes of other sizes",
+        "~ self.graphs[size] => self.graphs[size, str(key)]\n"
+        "~ self.graphs.get(size) => self.graphs.get((size, str(key)))": "one for each size",
+        "- self.graphs[size] = Graph\n+ self.graphs[size] = Graph(key, keeps(), None, None)\n+ ...": "leaves neither",
+        "~ self.num_captured += 1 => self.num_captured = len(self.graphs)": "captures that succeeded",
+    },
+    "13.2": {
+        SLICED + "known": "All known tokens of this sequence are computed",
+        SLICED + "known or [-previous_rows[sequence]]": PLACEHOLDER,
+        SLICED + "known or [-1 - list(scheduler_output.num_scheduled_tokens).index(sequence)]": PLACEHOLDER,
+        SLICED + "[-1 - previous_rows[sequence]] if sequence in previous_rows and count == 1 else known": KNOWN,
+        SLICED
+        + "[-1 - previous_rows[sequence]] if start >= len(sequence.prompt_ids) else known": "This one isn't in it",
+        SLICED + "sequence.token_ids[start:] or [-1 - previous_rows[sequence]]": NEXT,
+        SLICED + "known[:-1] or known or [-1 - previous_rows[sequence]]": NEXT,
+        "- tokens += output_ids[max(0, index)": NEXT,
+        SLICED + "[known or [-1 - previous_rows[sequence]]]": "One flat list",
+        "~ return tokens => return sorted(tokens)": "The order is that of",
+        ALL_BODY + "+ sequence.output_ids.append(7)\n+ ...": "Only read the sequence",
+    },
+    "13.3": {
+        "- if launched\n+ loop.process(0)\n+ ...": WAITS,
+        "~ any(victim.num_placeholders for victim in scheduler_output.preempted) => scheduler_output.preempted": WAITS,
+        "~ loop.depth if launched else 0 => 0": "is still being computed",
+        "~ loop.depth if launched else 0 => loop.depth": "If nothing was launched",
+        "~ loop.depth if launched else 0 => 1 if launched else 0": DEPTH,
+        "~ loop.depth if launched else 0 => loop.depth + 1 if launched else 0": DEPTH,
+        "~ in_flight.append => in_flight.appendleft": "The oldest step comes first",
+        "- loop.in_flight.append": "Append what `loop.launch` returned",
+        "- scheduler_output.drop_finished()\n+ scheduler_output = scheduler_output.drop_finished()": "returns nothing",
+        "~ any( => scheduler_output.preempted and all(": "A preempted sequence is computed again",
+        "- scheduler_output = loop.schedule() ... loop.process(loop.depth\n+ return": "One call is one turn",
+    },
+    "13.4": {
+        "~ .exp() => .softmax(dim=-1)\n~ temperature > 0, drawn => temperature > -1, drawn": "Where the temperature is 0",
+        "~ weights / -torch.log1p(-numbers) => weights / numbers": WEIGHT,
+        "~ weights / -torch.log1p(-numbers) => weights * -torch.log1p(-numbers)": WEIGHT,
+        "~ positions[:, None] => 0 * positions[:, None]": WEIGHT,
+        "~ / temperature[:, None]) => * temperature[:, None])": SCALED,
+        "~ / temperature[:, None] => / temperature.clamp(min=0.1)[:, None]": SCALED,
+        "~ seeds[:, None], p => 0 * seeds[:, None], p": "its own seed",
+        "= numbers = torch.rand(logits.shape)": "All randomness comes from",
+        "~ seeds[:, None], positions[:, None] => (seeds + positions)[:, None], 0 * positions[:, None]": "shifted",
+        "~ / temperature[:, None] => / temperature.max()": "A row's token depends",
+        "~ logits - highest => logits.float()": "overflows to infinity",
+        "~ .exp() => .exp().clamp(min=0.01)": "no token of −∞",
+        "~ (logits - highest) / temperature[:, None] => (logits / temperature[:, None].to(logits.dtype)).float()\n"
+        "~ .exp() => .softmax(dim=-1)": "These logits are bfloat16",
+        "~ weights / -torch.log1p(-numbers) => weights / torch.log(1 - numbers).abs()": "In float32, 1 − 2.4e-9 is 1",
+        "~ likeliest[:, 0]) => likeliest)": "The shape should be [20]",
+    },
+}
 WRONG = {
     "13.4": [
         Wrong("decides for the whole batch", decides_for_the_batch, "an `if`, `and` or `bool()`"),
@@ -224,8 +301,13 @@ WRONG = {
         Wrong("token after token", token_after_token, "A launch for each token"),
     ],
 }
+for each, changes in CHANGED.items():
+    right = get_exercise(each).load_reference()
+    WRONG[each] = [Wrong(patch, patched(right, patch, {}), says) for patch, says in changes.items()] + WRONG.get(
+        each, []
+    )
 RIGHT = {
-    "13.1": [WarmsUp, WithLayouts, DropsFirst],
+    "13.1": [WithLayouts, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_start],
     "13.3": [with_counts, processes_before_it_appends, drops_always],
     "13.4": [by_softmax, on_a_line, for_each_row, in_one_argmin],

@@ -5,6 +5,8 @@ import functools
 
 from tiny_architectures import tiny_model
 
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from tools import random_workloads
 from tools.random_workloads import Letters, Workload
@@ -36,6 +38,9 @@ class HybridWorkload(Workload):
         if self.family in ("nemotron_h", "zamba2"):  # see `SequenceStates.decodes_differ`
             config["max_num_batched_tokens"] += 2
         self.happened[self.family] += 1
+        if self.rng.random() < 0.5:
+            self.happened["overlapped"] += 1
+            config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
         return LLMEngine(model_of(self.family), Letters(), EngineConfig(**config))
 
 

@@ -63,7 +63,7 @@ def test_bare_exponentials_overflow_and_the_recording_says_so():
     assert [step.remarks for step in small] == [()] * 4
     assert {(step.maximum, step.reference, step.factor) for step in LARGE} == {(-math.inf, 0.0, 1.0)}
     assert LARGE[2].remarks == () and LARGE[3].total == math.inf
-    assert LARGE[3].remarks == ("The sum: overflow: infinity.", "The output: overflow: infinity.")
+    assert LARGE[3].remarks == ("The total: overflow: infinity.", "The output: overflow: infinity.")
     assert all(map(math.isnan, LARGE[3].attention))
     assert "no maximum is kept" in step_text(LARGE[3])
 
@@ -87,7 +87,7 @@ def test_the_last_step_divides_by_the_sum():
     shown = texts(SOFTMAX, 3)
     start = shown.index("attention")
     expected = list(map(number_text, (SCORES.softmax(0) @ VALUES).tolist()))
-    assert shown[start + 1 : start + 6] == ["output / sum", f"/ {number_text(SOFTMAX[3].total)}", *expected]
+    assert shown[start + 1 : start + 6] == ["output / total", f"/ {number_text(SOFTMAX[3].total)}", *expected]
     assert f"attention: {', '.join(expected)}." in draw_softmax_step(SOFTMAX, 3, NAMES).alt
 
 

@@ -26,7 +26,7 @@ MAIN_PICTURES = {
     "10": ("draw_pressure(", (10, 130, 400, 220)),
     "11": ("draw_pressure(all_steps", (10, 130, 600, 280)),
     "12": ("watch_engine(", (330, 68, 560, 180)),
-    "13": ("draw_bars(", (215, 18, 400, 150)),
+    "13": ("watch_launches(", (55, 60, 600, 270)),
     "14": ("watch_server(", (362, 54, 528, 250)),
     "15": ("watch_streams(", (110, 45, 790, 350)),
     "16": ("draw_cut_matrices(", (80, 95, 660, 300)),

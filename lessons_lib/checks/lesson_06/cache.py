@@ -24,9 +24,9 @@ Case = tuple[tuple[tuple[int, list[int]], ...], str]
 
 def cases() -> Iterator[Case]:
     for layer in (0, 1):
-        for slots in ([5], [1, 2, 9, 10], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1], [0, 4, 8, 1], [8, 9, 10, 11]):
+        for slots in ([5], [1, 2, 9, 10], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1], [0, 4, 8, 1]):
             yield ((layer, slots),), ""
-    yield from ((((0, [5]), second), "") for second in ((0, [6]), (1, [6]), (0, [6, 7]), (1, [2, 9])))
+    yield from ((((0, [5]), second), "") for second in ((0, [6]), (1, [6])))
     yield from ((((0, slots),), THREES) for slots in ([5], [3, 4, 8]))
     yield ((0, [5, 6]),), FINE
     yield ((0, [5, 6]),), TRANSPOSED
@@ -62,17 +62,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     if special == READ:
         for blocks, num_tokens in (([2, 1], 5), ([2, 1], 8), ([1], 3), ([0], 3), ([1, 0], 3)):
             call = f"`read({layer}, {blocks}, {num_tokens})`"
-            watch(call, cache.read, layer, blocks, num_tokens, returns=partial(read_back, names))
+            watch(call, cache.read, layer, blocks, num_tokens, returns=list)
     if special == MANY:
         watch("writing 40 tokens", partial(cost, cache), subject="what it takes", returns=Shown)
-
-
-def read_back(names: dict[tuple, str], got: Any) -> Any:
-    """What was read, in words."""
-    if not isinstance(got, tuple | list) or not all(isinstance(part, torch.Tensor) for part in got):
-        return type(got)
-    rows = [names.get(tuple(row.flatten().tolist()), "something else") for part in got for row in part]
-    return Shown(f"{len(got)} tensors with {', '.join(rows) or 'nothing'}")
 
 
 def rows(count: int, kv_heads: int, dtype: torch.dtype, number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,31 +113,10 @@ def tell(case: Case) -> str:
 
 
 MISTAKES = """
-Keys go to `self.keys[layer]`, and values to `self.values[layer]`.
-~ (self.keys[layer], keys), (self.values[layer], values) => (self.keys[layer], values), (self.values[layer], keys)
-or
-~ (self.values[layer], values) => (self.values[layer], keys)
-or
-~ (self.keys[layer], keys) => (self.keys[layer], values)
-Keys and values are both written.
-~ ((self.keys[layer], keys), (self.values[layer], values)) => ((self.keys[layer], keys),)
-or
-~ ((self.keys[layer], keys), (self.values[layer], values)) => ((self.values[layer], values),)
 Did you write into a copy? `view[slot_mapping] = rows` writes to the cache, but the expression `view[slot_mapping]`
 alone makes a copy, as any index that is a tensor or a list.
 - cache.flatten
 + cache.flatten(0, 1)[slot_mapping].copy_(new)
-or
-- cache.flatten
-+ rows = cache.flatten(0, 1)[slot_mapping]
-+ rows[:] = new
-or
-- cache.flatten
-+ rows = cache.flatten(0, 1).clone()
-+ rows[slot_mapping] = new
-or
-- cache.flatten
-+ cache[slot_mapping // self.block_size][torch.arange(len(new)), slot_mapping % self.block_size] = new
 `tensor[blocks][offsets]` is two steps: the first one copies a whole block for each token. Index once: `tensor[blocks,
 offsets] = rows`, or with slots, `tensor.flatten(0, 1)[slot_mapping] = rows`.
 - cache.flatten
@@ -162,29 +133,15 @@ You wrote to consecutive slots. They come in any order: token t has its own, `sl
 + cache.flatten(0, 1)[torch.arange(first, first + len(new)) % (self.num_blocks * self.block_size)] = new
 or
 - cache.flatten
-+ cache.flatten(0, 1)[slot_mapping[0] : slot_mapping[0] + len(new)] = new[: len(cache.flatten(0, 1)) - slot_mapping[0]]
-or
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping[0] : slot_mapping[-1] + 1] = new
++ cache.flatten(0, 1)[slot_mapping.min() : slot_mapping.max() + 1] = new
 The tokens stay in the order of `slot_mapping`. Don't sort it.
 - cache.flatten
 + cache.flatten(0, 1)[slot_mapping.sort().values] = new
-You filled a block at once because the first token has its first slot. The others may be anywhere.
-- cache.flatten
-+ block, offset = divmod(int(slot_mapping[0]), self.block_size)
-+ if len(new) >= self.block_size and offset == 0: cache[block] = new[: self.block_size]
-+ else: cache.flatten(0, 1)[slot_mapping] = new
 Block and offset are swapped. The first axis counts blocks, slot // block_size, the second one offsets, slot %
 block_size.
 - cache.flatten
 + cache[slot_mapping % self.block_size, slot_mapping // self.block_size] = new
-or
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping % self.num_blocks * self.block_size + slot_mapping // self.num_blocks] = new
 Divide by the block size, not by the number of blocks.
-- cache.flatten
-+ cache[slot_mapping // self.num_blocks % self.num_blocks, slot_mapping % self.block_size] = new
-or
 - cache.flatten
 + cache[slot_mapping // self.num_blocks, slot_mapping % self.num_blocks] = new
 The block size is `self.block_size`, not always 4.
@@ -193,92 +150,31 @@ The block size is `self.block_size`, not always 4.
 That fills every slot of the block. A token has one slot in it, at offset slot % block_size.
 - cache.flatten
 + cache[slot_mapping // self.block_size] = new[:, None]
-or
-- cache.flatten
-+ cache[slot_mapping // self.block_size, :] = new[:, None]
 Each layer has its own tensors: `self.keys[layer]` and `self.values[layer]`.
 ~ (self.keys[layer], keys), (self.values[layer], values) => (self.keys[0], keys), (self.values[0], values)
-or
-- pairs =
-+ pairs = [each for own in zip(self.keys, self.values) for each in zip(own, (keys, values))]
-Other slots hold other requests' tokens. A write changes those of the new tokens, and nothing else.
-- cache.flatten
-+ cache.zero_()
-+ ...
 Write the rows as they are, with their heads in order: assign, don't add.
 - cache.flatten
 + cache.flatten(0, 1)[slot_mapping] += new
-or
-- cache.flatten
-+ cache.flatten(0, 1).index_add_(0, slot_mapping, new)
 Write into the existing tensor. A new one is a copy of the whole pool, and other code still uses the old one.
 - cache.flatten
 + self.keys[layer], self.values[layer] = self.keys[layer].clone(), self.values[layer].clone()
 + self.keys[layer].flatten(0, 1)[slot_mapping] = keys
 + self.values[layer].flatten(0, 1)[slot_mapping] = values
-or
-- cache.flatten
-+ self.keys[layer], self.values[layer] = self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
-+ self.keys[layer][slot_mapping] = keys
-+ self.values[layer][slot_mapping] = values
-Every call has its own slots. Keep nothing of them in `self`.
-- cache.flatten
-+ cache.flatten(0, 1)[self.__dict__.setdefault("index", slot_mapping)] = new
-or
-- cache.flatten
-+ cache.flatten(0, 1)[self.__dict__.setdefault(len(new), slot_mapping)] = new
-or
-- cache.flatten
-+ cache.flatten(0, 1)[self.__dict__.setdefault((layer, len(new)), slot_mapping)] = new
-or
-- pairs =
-+ if layer == 0 or not hasattr(self, "index"): self.index = slot_mapping
-+ ...
-- cache.flatten
-+ cache.flatten(0, 1)[self.index] = new
-Some models hand over keys whose heads and tokens were transposed. `view` refuses them, and `tensor[slots] = keys` takes
-them as they are.
-- cache.flatten
-+ cache.view(self.num_blocks * self.block_size, -1)[slot_mapping] = new.view(len(new), -1)
-A row keeps its axis of KV heads, even if there is only one: don't `squeeze()`.
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping] = new.squeeze()
 A layer may have another number of KV heads: take the shape from this layer's tensor.
 - cache.flatten
 + cache.view(-1, *self.keys[0].shape[2:])[slot_mapping] = new
 The cache may have any dtype: don't convert the rows, neither to float32 nor to less.
 - cache.flatten
 + cache.flatten(0, 1)[slot_mapping] = new.half().to(cache.dtype)
-or
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping] = new.bfloat16().to(cache.dtype)
-or
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping] = new.float()
-or
-- cache.flatten
-+ cache.flatten(0, 1).index_copy_(0, slot_mapping, new.float())
 A loop over tokens or blocks runs in every layer of every pass. An index with many slots may also stand on the left of
 `=`: write all rows at once.
 - cache.flatten
-+ for row, slot in zip(new, slot_mapping.tolist()): cache[slot // self.block_size, slot % self.block_size] = row
-or
-- cache.flatten
 + for row, slot in zip(new, slot_mapping): cache.flatten(0, 1)[slot] = row
-or
-- cache.flatten
-+ for block in (slot_mapping // self.block_size).unique():
-+     own = slot_mapping // self.block_size == block
-+     cache[block, slot_mapping[own] % self.block_size] = new[own]
 Your code copies the whole pool to write a few tokens. Assign to the view itself: `view[slot_mapping] = rows`.
 - cache.flatten
 + rows = cache.flatten(0, 1).clone()
 + rows[slot_mapping] = new
 + cache.copy_(rows.view_as(cache))
-or
-- cache.flatten
-+ rows = cache.flatten(0, 1).index_copy(0, slot_mapping, new)
-+ cache[:] = rows.view_as(cache)
 """
 
 TASK = Task(
@@ -289,7 +185,8 @@ TASK = Task(
     known=mistakes(MISTAKES),
     about=dict.fromkeys(
         (f"what `{kind}[{layer}]` holds" for kind in ("keys", "values") for layer in (0, 1)),
-        "Entry t of `slot_mapping` is the slot of token t: block × block_size + offset.",
+        "Token t has slot `slot_mapping[t]`, block × block_size + offset: its key in `keys[layer]`, its value in "
+        "`values[layer]`. Nothing else changes.",
     )
     | {"returned": "`read` is given: it needs no change."},
 )

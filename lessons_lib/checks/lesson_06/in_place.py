@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_06.in_place_probes import one_block_at_a_time, reads_filled_slots_only
 from lessons_lib.measuring.random_batches import random_row
@@ -13,7 +14,7 @@ from lessons_lib.measuring.random_batches import random_row
 # (cached, new), query heads, KV heads, block size, blocks too many, seed, factor of the query, dtype, and what is in
 # slots without a token.
 Case = tuple[tuple[int, int], int, int, int, int, int, float, torch.dtype, float]
-NAN, ANY = float("nan"), 0.7
+NOT_READ, ANY = float("nan"), 0.7
 
 
 def cases() -> Iterator[Case]:
@@ -24,10 +25,10 @@ def cases() -> Iterator[Case]:
         ((4, 6), 4, 2, 4, 2), ((6, 3), 6, 3, 1, 0), ((20, 1), 2, 1, 16, 1), ((0, 24), 3, 3, 8, 0),
         ((15, 9), 6, 2, 4, 1), ((16, 16), 2, 1, 16, 0),
     )):  # fmt: skip
-        for unused in (ANY, NAN):
+        for unused in (ANY, NOT_READ):
             yield lens, *sizes, seed, 1.0, torch.float32, unused
     for lens, sizes, factor in (((5, 1), (2, 1, 4, 0), 1e3), ((0, 3), (1, 1, 4, 0), 1e5), ((5, 2), (2, 1, 4, 0), 1.0)):
-        yield lens, *sizes, 21, factor, torch.float64, NAN
+        yield lens, *sizes, 21, factor, torch.float64, ANY
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
@@ -39,7 +40,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     def cache() -> dict[str, Any]:
         same = all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(before, (keys, values)))
-        return {"the cache": "unchanged" if same else "changed"}
+        return {"the cache": Shown("unchanged" if same else "changed")}
 
     watch("`attention_in_place`", attention_in_place, query, blocks, look=cache, subject="the attention")
 
@@ -68,63 +69,64 @@ def facts(case: Case) -> dict[str, Any]:
     return {"tokens": cached + new, "cached": cached, "size": case[3], "q_heads": case[1], "kv_heads": case[2]}
 
 
+def first_wrong(mine: dict, want: dict) -> str:
+    """Which query heads or tokens are wrong, if others are right."""
+    got, wanted = mine["returned"], want["returned"]
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return ""
+    if bool(got.isnan().any()):
+        return NAN
+    wrong = ~torch.isclose(got, wanted, rtol=1e-4, atol=1e-6).all(dim=2)
+    (cached, _), *_ = want["case"]
+    tokens, heads = wrong.any(dim=1).tolist(), wrong.any(dim=0).tolist()
+    if not all(heads):
+        return (
+            f"Query head {heads.index(False)} is right, {heads.index(True)} isn't. Which KV head do its keys and its "
+            "values come from, and does it start with an empty state?"
+        )
+    if not all(tokens):
+        position = cached + tokens.index(True)
+        return (
+            f"The new token at position {cached + tokens.index(False)} is right, the one at position {position} isn't. "
+            f"It sees keys 0 to {position}."
+        )
+    return COMPARE
+
+
+NAN = "NaN comes from a slot without a token, from 0 / 0 where no key was added, or from 0 × ∞ or ∞ − ∞."
+COMPARE = "Which keys does each query see, in which block, with which weight? `attention_gathered` shows it."
 MISTAKES = """
 Later keys must be hidden: each new token attends to keys up to its own position, and the first new one is at {cached},
 since `num_tokens` counts the new ones, too. Where a key's position is larger, its score is minus infinity.
-= position = torch.arange(num_tokens, num_tokens + num_new)[:, None]
-or
 ~ scores.masked_fill(is_later, float("-inf")) => scores
 The new tokens come last: {cached} tokens are cached, so the first new one is at position {cached}, not 0.
 = position = torch.arange(num_new)[:, None]
-A token also attends to itself: only keys at *larger* positions are hidden.
+A token also attends to itself. Read the keys of all {tokens} tokens, and hide only those at *larger* positions.
 ~ filled) > position => filled) >= position
 Each new token also attended to the key after it.
 ~ filled) > position => filled) > position + 1
-A key's position counts from the start of the sequence, not of its block.
+A key's position counts from the start of the sequence. In entry i of `blocks`, the first key is at i × block_size.
 ~ torch.arange(start, start + filled) => torch.arange(filled)
-That is the number of the block, not a position. Its first key is at position index × block_size.
+or
 ~ torch.arange(start, start + filled) => torch.arange(start // block_size, start // block_size + filled)
 or
 ~ torch.arange(start, start + filled) => block * block_size + torch.arange(filled)
-The new tokens may be spread over several blocks: hide later keys in each of them.
-- is_later =
-+ is_later = (torch.arange(start, start + filled) > position) & (start + block_size >= num_tokens)
 A hidden key's score must be minus infinity: exp(0 − maximum) is a weight like any other, and a finite score can be
 larger than the others.
 ~ float("-inf") => 0.0
 or
 ~ float("-inf") => -1e4
-or
-~ scores.masked_fill(is_later, float("-inf")) => scores * ~is_later
 The mask is inverted: it hides what should be seen.
 ~ filled) > position => filled) < position
-or
-~ scores.masked_fill(is_later => scores.masked_fill(~is_later
-It is NaN everywhere. `add_block` returns a new state: is it assigned, `seen = add_block(seen, ...)`? If it is: 0 × −∞
-is NaN, so fill the scores of later keys with `masked_fill`.
+NaN is 0 / 0, 0 × ∞ or ∞ − ∞ here. Is the new state assigned, `seen = add_block(seen, ...)`? Are later keys hidden with
+`masked_fill`, not with 0 × −∞? Do all exponentials come from `add_block`, where they can't overflow?
 - seen = add_block
 + add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
-or
-~ scores.masked_fill(is_later, float("-inf")) => scores + is_later * float("-inf")
 Neighboring query heads share a KV head: with {q_heads} query heads and {kv_heads} KV heads, query head h uses h ×
 {kv_heads} // {q_heads}.
 ~ head * kv_heads // q_heads => head % kv_heads
 or
 ~ head * kv_heads // q_heads => 0
-or
-~ head * kv_heads // q_heads => min(head, kv_heads - 1)
-or
-~ head * kv_heads // q_heads => kv_heads - 1 - head * kv_heads // q_heads
-There are fewer KV heads than query heads: query head h uses KV head h × KV heads // query heads.
-~ head * kv_heads // q_heads => head
-or
-~ head * kv_heads // q_heads => head
-~ keys[block, :filled, kv_head] => keys[block][:filled, kv_head]
-or
-~ head * kv_heads // q_heads => head
-~ keys[block, :filled, kv_head] => keys[:, :, kv_head][block, :filled]
-or
-~ head * kv_heads // q_heads => head * q_heads // kv_heads
 The scale is a factor of the scores: multiply each by `scale`, once.
 ~ .T * scale => .T
 or
@@ -133,165 +135,44 @@ or
 ~ .T * scale => .T * scale * scale
 or
 ~ .T * scale => .T * head_dim**-0.5
-or
-~ attention_of(seen) => attention_of(seen) * scale
-~ .T * scale => .T
 Scores come from keys, and the output from values.
 ~ values[block, :filled, kv_head] => keys[block, :filled, kv_head]
-or
-~ keys[block, :filled, kv_head] => values[block, :filled, kv_head]
-or
-- scores =
-+ scores = query[:, head] @ values[block, :filled, kv_head].T * scale
-~ values[block, :filled, kv_head]) => keys[block, :filled, kv_head])
 Carry the state of `add_block` from block to block, and divide once. You start again in each block.
 - filled =
 + ...
 + seen = nothing_seen(num_new, head_dim, query.dtype)
-or
-- for start, block
-+ parts = []
-+ ...
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
-- seen = add_block
-+ ...
-+ parts.append(attention_of(seen).nan_to_num())
-- out[:, head]
-+ out[:, head] = sum(parts)
-or
-- for start, block
-+ parts = []
-+ ...
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
-- seen = add_block
-+ ...
-+ parts.append(attention_of(seen))
-- out[:, head]
-+ out[:, head] = sum(parts)
-or
-- for start, block
-+ parts = []
-+ ...
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
-- seen = add_block
-+ ...
-+ parts.append(attention_of(seen))
-- out[:, head]
-+ out[:, head] = sum(parts) / len(parts)
-or
-- for start, block
-+ parts = []
-+ ...
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
-- seen = add_block
-+ ...
-+ parts.append(attention_of(seen).nan_to_num())
-- out[:, head]
-+ out[:, head] = sum(parts) / len(parts)
-Each query head starts with an empty state: `nothing_seen` belongs into the loop over the heads.
-- seen = nothing_seen
-+ pass
-- for head in
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
-+ ...
-It is 0 everywhere. Write the result of each head into the tensor that you return.
-= out = torch.zeros_like(query)
-- out[:, head]
 `attention_of(seen)` divides the sums by the total, once all blocks are added.
 ~ attention_of(seen) => seen.output
-or
-~ attention_of(seen) => seen.output / seen.total.sum()
 Only the last block is partly filled. The others have {size} tokens each.
 = filled = num_tokens % block_size or block_size
 When the last block is full, `num_tokens % block_size` is 0, but it has {size} tokens.
 = filled = block_size if start + block_size < num_tokens else num_tokens % block_size
 The last block is left out, or its tokens. Round up: a block that is begun counts, with the tokens that it has.
 ~ range(0, num_tokens, block_size) => range(0, num_tokens // block_size * block_size, block_size)
-or
-~ range(0, num_tokens, block_size) => range(0, num_tokens - num_new, block_size)
-or
-~ range(0, num_tokens, block_size) => range(0, num_tokens - 1, block_size)
 Slots without a token hold anything, here NaN. Hiding them isn't enough, since 0 × NaN is NaN: read the filled ones.
 = filled = block_size
-or
-- scores = ... seen = add_block
-+ scores = query[:, head] @ keys[block, :, kv_head].T * scale
-+ is_later = torch.arange(start, start + block_size) > position
-+ seen = add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :, kv_head])
-The rest of the last block isn't this sequence's. {tokens} tokens are all there is.
+The rest of the last block isn't this sequence's. It has {tokens} tokens: `num_tokens` counts the new ones.
 = filled = block_size
 - is_later =
 + is_later = torch.zeros(num_new, filled, dtype=torch.bool)
+or
+- num_new, q_heads, head_dim
++ num_tokens += len(query)
++ ...
 `blocks` is in the order of the tokens, and ids come in any order: don't sort or reverse them.
 ~ block_size), blocks) => block_size), sorted(blocks[: -(-num_tokens // block_size)]))
 or
 ~ block_size), blocks) => block_size), blocks[: -(-num_tokens // block_size)][::-1])
-or
-~ block_size), blocks) => block_size), blocks[::-1])
-The next block of the sequence is the next entry of `blocks`, anywhere in the pool. Yours are neighbors.
+The next block of the sequence is the next entry of `blocks`, anywhere in the pool. You read others.
 ~ block_size), blocks) => block_size), [(blocks[0] + i) % len(keys) for i in range(len(keys))])
 or
 ~ block_size), blocks) => block_size), range(len(keys)))
-You leave out the sequence's first block.
-~ zip(range(0, num_tokens, block_size), blocks) => zip(range(block_size, num_tokens, block_size), blocks[1:])
 `blocks` may be longer than needed: stop after {tokens} tokens.
 ~ in zip(range(0, num_tokens, block_size), blocks): => in zip(range(0, len(blocks) * block_size, block_size), blocks):
-or
-- for start, block
-+ for start, block in zip(range(0, len(blocks) * block_size, block_size), blocks):
-- filled =
-+ filled = max(1, min(block_size, num_tokens - start))
 The block size is `keys.shape[1]`, not always 4 or 16.
 = block_size, kv_heads = 4, keys.shape[2]
 or
 = block_size, kv_heads = 16, keys.shape[2]
-Tokens and heads are mixed up: `reshape` and `view` keep the order in memory, `transpose(0, 1)` swaps the axes.
-- return
-+ return out.transpose(0, 1).reshape(out.shape)
-or
-- return
-+ return out.reshape(out.shape[1], out.shape[0], -1).transpose(0, 1)
-The result has the shape of the query, [Q, query heads, head size]: tokens before heads.
-- return
-+ return out.transpose(0, 1)
-The heads stay apart: the result has the shape of the query.
-- return
-+ return out.flatten(1)
-Is there a result for every query head of every new token? It has the shape of the query.
-- return
-+ return out[:, 0]
-or
-- return
-+ return out[-1]
-Only read the cache. `keys[block]` is a view, so an operation in place, such as `*=`, changes the cache.
-- for head in
-+ keys.mul_(scale)
-+ ...
-~ .T * scale => .T
-or
-- for head in
-+ keys.nan_to_num_(0.0), values.nan_to_num_(0.0)
-+ ...
-The result has the dtype of the query: `torch.empty_like(query)` and `nothing_seen(..., query.dtype)` have it.
-- return
-+ return out.float()
-or
-- num_new, q_heads, head_dim
-+ query, keys, values = query.float(), keys.float(), values.float()
-+ ...
-With scores this large, exponentials overflow. Your `add_block` subtracts the largest score first: use it.
-- seen = add_block
-+ weights = scores.masked_fill(is_later, float("-inf")).exp()
-+ output = seen.output + weights @ values[block, :filled, kv_head]
-+ seen = type(seen)(seen.maximum, seen.total + weights.sum(dim=1), output)
 """
 
 TASK = Task(
@@ -302,10 +183,10 @@ TASK = Task(
     known=mistakes(MISTAKES),
     facts=facts,
     about={
-        "the attention": "Compare with `attention_gathered` in the text.",
-        "returned": "Which keys does each query see, in which block, with which weight? `attention_gathered` shows it.",
-        "raised IndexError": "The KV head is below `keys.shape[2]`. Entry i of `blocks` has positions i × block_size "
-        "to (i + 1) × block_size − 1, and `blocks` may be longer than the sequence needs.",
+        "returned": first_wrong,
+        "the cache": "Only read the cache. `keys[block]` is a view, so an operation in place changes the cache.",
+        "raised IndexError": "Query head h uses KV head h × KV heads // query heads. Entry i of `blocks` has positions "
+        "i × block_size to (i + 1) × block_size − 1, and `blocks` may be longer than the sequence needs.",
     },
     probes=(one_block_at_a_time, reads_filled_slots_only),
 )

@@ -19,7 +19,7 @@ def one_block_at_a_time(attempt: Callable) -> None:
     current_case.text = case = "120 tokens in 30 blocks of 4, one of them new; query heads: 4, KV heads: 2."
     sizes = []
     for count in (3, 30):
-        row = random_row([(count * 4 - 1, 1)], 4, 2, 4, seed=22)
+        row = random_row([(count * 4 - 1, 1)], 4, 2, 4, seed=22, dtype=torch.float64)  # `.float()` copies
         with Operators(row.keys, row.values) as largest:
             attempt(row.query, row.keys, row.values, row.block_tables[0].tolist(), count * 4, row.scale)
         sizes.append(largest)

@@ -21,33 +21,62 @@ SHARES, GREEDY, COMPANY, TWICE, SHIFTED, SMALL = "shares", "greedy", "company", 
 Rows = tuple[torch.Tensor, ...]  # logits, temperature, seeds, positions
 
 
+WEIGHTS = (
+    "A token's weight is the positive number exp(logit / temperature). Its time is −log(1 − number) divided by the "
+    "weight, and the smallest time wins. Each token of a row has a number of its own, another one at each position."
+)
+SCALED = "Divide the logits by the temperature, whatever it is, before `exp`. A high one makes the tokens more alike."
+APART = "Two seeds draw the same tokens, shifted. Pass seeds and positions to `random_numbers` each on its own."
+LOWERED = (
+    "exp(300) overflows to infinity, and exp(−200) is 0. The draw stays the same if all logits of a row are lowered by "
+    "its largest one. Nothing has to be clamped."
+)
+PRECISE = (
+    "These logits are bfloat16, with three significant digits. Change them to float32 before you compute with them."
+)
+
+
 class Case(NamedTuple):
-    """What is looked at, and one row of logits; `changes` is what differs from draw to draw."""
+    """What is looked at, and one row of logits; `changes` is what differs from draw to draw, and `idea` what a wrong
+    answer misses."""
 
     kind: str
     logits: list[float]
     temperature: float = 1.0
     changes: str = "positions"
     dtype: torch.dtype = torch.float32
+    idea: str = WEIGHTS
 
 
 def cases() -> Iterator[Case]:
-    yield Case(GREEDY, [0.0, 5.0, 1.0], 0.0)
-    yield Case(GREEDY, [1.0, 1.0000001], 0.0)
-    for temperature in (1.0, 0.5, 2.0):
-        yield Case(SHARES, FOUR, temperature)
-    yield Case(SHARES, FOUR, 1.0, "seeds")
-    yield Case(TWICE, FOUR)
-    yield Case(SHIFTED, FOUR, 1.0, "1")
-    yield Case(SHIFTED, FOUR, 1.0, "-1")
-    yield Case(COMPANY, FOUR)
-    yield Case(SHARES, [300.0, 299.0, 298.0])
-    yield Case(SHARES, [-200.0, -201.0, -202.0])
-    yield Case(SHARES, [3.0, 2.99, 2.98], 0.01)
-    yield Case(SHARES, [float("-inf"), 1.0, float("-inf"), 0.0])
-    yield Case(SHARES, [200.0, 199.0, 198.0], 0.7, dtype=torch.bfloat16)
-    yield Case(SHARES, [20.0, 19.875, 19.75], 0.7, dtype=torch.bfloat16)
-    yield Case(SMALL, [-30.0, 1.0, 0.0])
+    greedy = (
+        "Where the temperature is 0, take the largest logit: `torch.where` at the end. Dividing by 0 gives ∞ or NaN."
+    )
+    yield Case(GREEDY, [0.0, 5.0, 1.0], 0.0, idea=greedy)
+    greedy = "A very small temperature isn't 0: tokens that are nearly as likely can be drawn. Take the largest logit."
+    yield Case(GREEDY, [1.0, 1.0000001], 0.0, idea=greedy)
+    yield Case(SHARES, FOUR)
+    yield Case(SHARES, FOUR, 0.5, idea=SCALED)
+    yield Case(SHARES, FOUR, 2.0, idea=SCALED)
+    yield Case(SHARES, FOUR, 1.0, "seeds", idea="Each row uses its own seed.")
+    stateless = "All randomness comes from `random_numbers`. What a generator gives depends on all draws before."
+    yield Case(TWICE, FOUR, idea=stateless)
+    yield Case(SHIFTED, FOUR, 1.0, "1", idea=APART)
+    yield Case(SHIFTED, FOUR, 1.0, "-1", idea=APART)
+    yield Case(COMPANY, FOUR, idea="A row's token depends on its own logits, temperature, seed and position only.")
+    yield Case(SHARES, [300.0, 299.0, 298.0], idea=LOWERED)
+    yield Case(SHARES, [-200.0, -201.0, -202.0], idea=LOWERED)
+    yield Case(SHARES, [3.0, 2.99, 2.98], 0.01, idea=SCALED)
+    yield Case(
+        SHARES, [float("-inf"), 1.0, float("-inf"), 0.0], idea="exp(−∞) is 0: no token of −∞ is drawn. " + LOWERED
+    )
+    yield Case(SHARES, [200.0, 199.0, 198.0], 0.7, dtype=torch.bfloat16, idea=PRECISE)
+    yield Case(SHARES, [20.0, 19.875, 19.75], 0.7, dtype=torch.bfloat16, idea=PRECISE)
+    small = (
+        "In float32, 1 − 2.4e-9 is 1. Its logarithm is 0, so this time is 0 whatever the weight is, and wins. "
+        "`torch.log1p(-x)` is log(1 − x) without that rounding. Weights may be very small, too: don't clamp them."
+    )
+    yield Case(SMALL, [-30.0, 1.0, 0.0], idea=small)
 
 
 def rows_of(case: Case, count: int, seed: int = 7, start: int = 0) -> Rows:
@@ -66,52 +95,47 @@ def many_kinds() -> Rows:
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    def draw(*rows: torch.Tensor) -> torch.Tensor:
-        got = attempt(*rows)
-        if not (isinstance(got, torch.Tensor) and got.dtype == torch.int64 and got.shape == rows[1].shape):
-            watch("`draw_on_device`", lambda: got)  # of another kind, shape or dtype, so it differs
-        return got
-
     if case.kind == SHARES:
         launches_once(attempt)  # a loop over the rows would take minutes
         rows = rows_of(case, NUM_DRAWS)
-        watch(
-            "`draw_on_device`", attempt, *rows, returns=lambda got: shares(got, case), subject="the share of each token"
-        )
+        fair = lambda got: shares(got, case)  # noqa: E731
+        watch("`draw_on_device`", attempt, *rows, returns=fair, subject="the share of each token")
     elif case.kind == GREEDY:
         logits, temperature, *others = rows_of(case, 20)
         temperature[-1] = 1.0  # one row that isn't greedy, which may get any token
         watch("`draw_on_device`", attempt, logits, temperature, *others, returns=but_the_last)
     elif case.kind == SMALL:
         rows = *rows_of(case, 1)[:2], torch.tensor([20]), torch.tensor([597_864])
-        watch("`draw_on_device`", lambda: bool((draw(*rows) == 0).any()), subject="whether it draws token 0")
+        watch("`draw_on_device`", lambda: bool((attempt(*rows) == 0).any()), subject="whether it draws token 0")
     elif case.kind == TWICE:
         rows = rows_of(case, 50)
-        same = lambda: torch.equal(draw(*rows), draw(*rows))  # noqa: E731
+        same = lambda: torch.equal(attempt(*rows), attempt(*rows))  # noqa: E731
         watch("the same call twice", same, subject="whether both return the same tokens")
     elif case.kind == SHIFTED:
         shift = int(case.changes)
         first, second = rows_of(case, 200, seed=7, start=1), rows_of(case, 200, seed=8, start=1 - shift)
-        same = lambda: torch.equal(draw(*first), draw(*second))  # noqa: E731
+        same = lambda: torch.equal(attempt(*first), attempt(*second))  # noqa: E731
         watch("two calls", same, subject="whether both return the same tokens")
     else:
         rows = many_kinds()
-        together = draw(*rows)
+        together = attempt(*rows)
         order = torch.arange(39, -1, -1)
-        turned = lambda: torch.equal(draw(*(each[order] for each in rows)), together[order])  # noqa: E731
+        turned = lambda: torch.equal(attempt(*(each[order] for each in rows)), together[order])  # noqa: E731
         watch("the same rows in another order", turned, subject="whether each gets the same token")
-        alone = lambda: [int(draw(*(each[row : row + 1] for each in rows))) for row in range(40)] == together.tolist()  # noqa: E731
+        each_row = zip(*(each.split(1) for each in rows))
+        alone = lambda: torch.equal(torch.cat([attempt(*row) for row in each_row]), together)  # noqa: E731
         watch("each row in a call of its own", alone, subject="whether each gets the same token")
 
 
 def but_the_last(got: Any) -> Any:
-    return got[:-1] if isinstance(got, torch.Tensor) and got.shape == (20,) else got
+    return torch.cat([got[:-1], 0 * got[-1:]]) if isinstance(got, torch.Tensor) and got.shape == (20,) else got
 
 
 def shares(got: Any, case: Case) -> Any:
-    """The probabilities if the tokens are drawn as often, apart from chance; else how often they were drawn."""
-    if not (isinstance(got, torch.Tensor) and got.shape == (NUM_DRAWS,) and got.dtype == torch.int64):
-        return got if isinstance(got, torch.Tensor) else Shown(f"a {type(got).__name__}")
+    """The probabilities if the tokens are drawn as often, apart from chance; else how often they were drawn.
+
+    An answer of another kind or shape doesn't get here: it fails both GREEDY cases.
+    """
     wanted = (torch.tensor(case.logits, dtype=case.dtype).double() / case.temperature).softmax(dim=-1)
     counts, possible = got.bincount(minlength=len(wanted)).double(), wanted > 0
     is_fair = len(counts) == len(wanted) and not counts[~possible].any()
@@ -144,133 +168,18 @@ def tell(case: Case) -> str:
     }[case.kind]
 
 
-# `* x` stands for a draw of the token with the largest x.
-RACE = (
-    "\n- drawn = \n+ rate, times = temperature[:, None], -torch.log1p(-numbers)\n+ logits = logits.float()\n+ drawn = ("
-)
 MISTAKES = """
-Where the temperature is 0, the token with the largest logit is chosen: `torch.where` at the end. Dividing by 0 gives
-∞ or NaN.
-* (logits / rate).softmax(dim=-1) / times).argmax(dim=-1)
-= return drawn
-or
-~ / temperature[:, None] => / temperature.clamp(min=0.9)[:, None]
-= return drawn
-A very small temperature isn't 0: tokens that are nearly as likely can be drawn. Take the largest logit itself.
-~ / temperature[:, None] => / temperature.clamp(min=1e-6)[:, None]
-= return drawn
-It's the likeliest token, whatever the temperature is. Is a token drawn at all? If so, does each token of a row have a
-number of its own?
+It's the likeliest token, whatever the temperature is. Is a token drawn at all?
 = return likeliest[:, 0]
-or
-~ temperature > 0 => temperature < 0
-or
-~ positions[:, None], tokens => positions[:, None], tokens * 0
-Divide the logits by the temperature before `exp`: whatever is divided later changes nothing about the order.
-* logits.softmax(dim=-1) / times).argmax(dim=-1)
-or
-* logits.softmax(dim=-1) / rate / times).argmax(dim=-1)
-Divide by the temperature. A high one makes the tokens more alike.
-* (logits * rate).softmax(dim=-1) / times).argmax(dim=-1)
-or
-~ / temperature[:, None]) => * temperature[:, None])
-A temperature below 1 counts as it is.
-~ / temperature[:, None] => / temperature.clamp(min=1.0)[:, None]
-A number between 0 and 1 is no exponential random number yet: −log(1 − number) is.
-* (logits / rate).softmax(dim=-1) / numbers).argmax(dim=-1)
-or
-* (logits / rate).softmax(dim=-1) * numbers).argmax(dim=-1)
-or
-* (logits / rate).softmax(dim=-1) - numbers).argmax(dim=-1)
-or
-* logits / rate + numbers).argmax(dim=-1)
-or
-* logits / rate - numbers.log()).argmax(dim=-1)
 That is the token with the *largest* time. The smallest wins.
-* times / (logits / rate).softmax(dim=-1)).argmax(dim=-1)
-or
 ~ .argmax(dim=-1) => .argmin(dim=-1)
-Yours multiplies where it should divide: time = exponential random number / weight. (In logarithms: minus, not plus.)
-* (logits / rate).softmax(dim=-1) * times).argmax(dim=-1)
-or
-* (logits / rate).softmax(dim=-1) * times).argmin(dim=-1)
-or
-* logits / rate + times.log()).argmax(dim=-1)
-A weight is a positive number, exp(logit / temperature), or the probability. Yours races logits or logarithms.
-* logits / rate / times).argmax(dim=-1)
-or
-* (logits / rate).log_softmax(dim=-1) / times).argmax(dim=-1)
-or
-* logits / rate / times).argmin(dim=-1)
-The exponential random number divides the weight. If you add to the logit, add −log(exponential random number).
-* logits / rate + times).argmax(dim=-1)
-or
-* logits / rate - times).argmax(dim=-1)
-Other positions give other numbers: pass `positions`, too.
-~ positions[:, None] => 0 * positions[:, None]
-Each row uses its own seed.
-~ seeds[:, None], p => 0 * seeds[:, None], p
-or
-~ seeds[:, None], p => seeds[:1, None], p
-Two seeds draw the same tokens, shifted. Pass seeds and positions to `random_numbers` each on its own.
-~ seeds[:, None], positions[:, None] => (seeds + positions)[:, None], 0 * positions[:, None]
-or
-~ seeds[:, None], positions[:, None] => (seeds - positions)[:, None], 0 * positions[:, None]
-A row's token depends on its own logits, temperature, seed and position, and on nothing else. In another step its index
-is another.
-~ seeds[:, None], p => (seeds + torch.arange(len(seeds), device=seeds.device))[:, None], p
-or
-~ / temperature[:, None] => / temperature.max()
-or
-~ / temperature[:, None] => / temperature[0]
-exp(300) overflows to infinity, and exp(−200) is 0. The draw stays the same if all logits of a row are lowered by the
-same number, such as the largest of them.
-~ logits - highest => logits.float()
-Lower each row by its largest logit. Relative to the smallest one, weights overflow, and −inf has no difference.
-~ logits - highest => logits.float() - logits.float().amin(dim=-1, keepdim=True)
-The differences between the logits are lost. Don't clamp logits or weights; lower a row by its largest logit.
-- highest, likeliest
-+ logits = logits.clamp(min=-100)
-+ ...
-or
-~ logits - highest => (logits.float() - highest).clamp(min=-5)
-or
-~ .exp() => .exp().clamp(min=0.01)
-These logits are bfloat16, with three significant digits. Change them to float32 before you compute with them.
-~ (logits - highest) / temperature[:, None] => (logits / temperature[:, None].to(logits.dtype)).float()
-~ .exp() => .softmax(dim=-1)
-In float32, 1 − 2.4e-9 is 1. Its logarithm is 0, so this time is 0 whatever the weight is, and wins. `torch.log1p(-x)`
-is log(1 − x) without that rounding.
-* logits / rate - (-torch.log(1 - numbers)).log()).argmax(dim=-1)
-or
-* -torch.log(1 - numbers) / (logits / rate).softmax(dim=-1)).argmin(dim=-1)
-All randomness comes from `random_numbers`. What a generator gives depends on all draws before, those of other requests
-included.
-- drawn =
-+ drawn = torch.multinomial(weights.nan_to_num(1.0, 1.0).clamp(max=1.0), 1)[:, 0]
-or
-= numbers = torch.rand(logits.shape)
-The tokens of a row are along the last dimension: `dim=-1`.
-= drawn = ((logits.float() / temperature[:, None]).softmax(dim=0) / -torch.log1p(-numbers)).argmax(dim=-1)
-One token for each row, int64 [N].
-~ return torch.where(temperature > 0, drawn, likeliest[:, 0]) => return torch.where(temperature > 0, drawn, likeliest[:, 0])[:, None]
-or
-= return torch.where(temperature > 0, drawn, likeliest)
-A token is an index, int64, as `argmax` returns it.
-~ likeliest[:, 0]) => likeliest[:, 0]).int()
-or
-~ likeliest[:, 0]) => likeliest[:, 0]).float()
-A tensor is asked for. A list is made on the CPU, which would have to wait for the tokens.
-~ likeliest[:, 0]) => likeliest[:, 0]).tolist()
-The caller still needs its logits: don't change them in place.
-- highest, likeliest
-+ logits -= logits.amax(dim=-1, keepdim=True)
-+ ...
-or
-- highest, likeliest
-+ temperature[temperature == 0] = 1e-6
-+ ...
-"""  # noqa: E501
+"""
+
+
+def of_case(mine: dict[str, Any], want: dict[str, Any]) -> str:
+    got, wanted = mine["returned"], want["returned"]
+    is_other_kind = isinstance(wanted, torch.Tensor) and (got.dtype, got.shape) != (wanted.dtype, wanted.shape)
+    return "" if is_other_kind else want["case"].idea
 
 
 def launches_once(attempt: Any) -> None:
@@ -297,11 +206,10 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES.replace("\n* ", RACE)),
-    about={
-        "returned": "A token's weight is exp(logit / temperature). Its time is an exponential random number divided by "
-        "the weight, and the smallest time wins. At temperature 0, it is the largest logit.",
-    },
+    known=mistakes(MISTAKES),
+    about={"returned": of_case},
+    clear=1.0,
+    enough=2,
     probes=(
         never_waits("3 rows, one of them of temperature 0.", *rows_of(Case(SHARES, FOUR), 3)[:1],
                     torch.tensor([1.0, 0.0, 0.5]), torch.tensor([7, 8, 9]), torch.tensor([0, 1, 2])),

@@ -1,14 +1,10 @@
-"""A capture without a GPU that counts, and what steps read, which can be moved, replaced and changed."""
+"""A capture without a GPU that counts, and what a key depends on, which can be moved, replaced and changed."""
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-
-
-class NoRoomForGraph(MemoryError):
-    """A capture has failed."""
 
 
 class CaptureRefused(RuntimeError):  # PyTorch's own errors are RuntimeErrors
@@ -20,13 +16,12 @@ class FakeCapture:
 
     def __init__(self) -> None:
         self.attempts = self.captures = self.replays = 0
-        self.runs_step = False
-        self.failure: type[Exception] | None = None
+        self.runs_step = self.is_broken = False
 
     def __call__(self, step: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         self.attempts += 1
-        if self.failure is not None:
-            raise self.failure("no graph was captured")
+        if self.is_broken:
+            raise CaptureRefused("no graph was captured")
         self.captures += 1
         output = torch.full_like(self.run(step), float("nan"))
 
@@ -45,8 +40,8 @@ class FakeCapture:
 
 
 class Bench:
-    """A store, its capture, and what the steps read. What is replaced stays alive, so that no address and no `id` comes
-    up again, except for caches, which are only in the hands of the engine and of the store."""
+    """A store, its capture, and what the keys depend on. What is replaced stays alive, so that no address and no `id`
+    comes up again, except for caches, which are only in the hands of the engine and of the store."""
 
     def __init__(self, attempt: Any) -> None:
         self.capture = FakeCapture()
@@ -57,9 +52,9 @@ class Bench:
         self.weights: list[torch.Tensor] = [
             torch.nn.Parameter(self.joined[2 * i : 2 * i + 2], requires_grad=False) for i in (0, 1)
         ]
-        self.settings: tuple[Any, ...] = (True, [1, 64])
+        self.settings: tuple[Any, ...] = (2, 4, [1, 64])
         self.gone: list[Any] = []
-        self.own_calls: list[int] = []  # of a step by the store: how many captures were tried before each
+        self.own_calls = self.needless_keeps = 0
         self.values: dict[str, torch.Tensor] = {}
         self.caches: dict[str, Any] = {}
         self.cache = torch.ones(3)
@@ -81,68 +76,93 @@ class Bench:
         self.caches[name] = weakref.ref(self.cache)
         self.cache = torch.ones(3)
 
-    def run(self, size: int, key: Any, compute: Callable[[], torch.Tensor]) -> Any:
+    def run(self, size: int, key: Any, value: torch.Tensor) -> Any:
+        attempts, kept = self.capture.attempts, []
+
         def step() -> torch.Tensor:
-            if not self.capture.runs_step:
-                self.own_calls.append(self.capture.attempts)
-            return compute()
+            self.own_calls += not self.capture.runs_step
+            return value * 1.0
 
-        return self.store.run(
-            size, key, step, lambda: (self.cache, *self.inputs, *map(torch.Tensor.detach, self.weights))
-        )
+        def keeps() -> tuple[torch.Tensor, ...]:
+            kept.append(1)
+            return (self.cache,)
 
-    def step(self, size: int) -> Any:
-        """A step of the engine: its key is computed first."""
-        first, second = self.inputs
-        weights = [weight.detach() for weight in self.weights]
-        factor = len(self.settings[1]) + self.settings[1][-1]
-
-        def compute() -> torch.Tensor:
-            shift = first[0] + 10 * second.flatten()[-1] + 100 * weights[0].sum() + 1000 * weights[1].sum()
-            return (shift * factor + size).float()
-
-        return self.run(size, self.key(), compute)
+        try:
+            return self.store.run(size, key, step, keeps)
+        finally:
+            self.needless_keeps += len(kept) if self.capture.attempts == attempts else 0
 
 
-CHANGES: dict[str, Callable[[Bench], object]] = {
-    "new values in `inputs[0]`, at the same address": lambda bench: bench.buffer.add_(1.0),
-    "`inputs[1]`, the cache, is replaced by another tensor of this shape": lambda bench: bench.put(
-        bench.inputs, 1, torch.full((2, 2), 5.0)
+class Change(NamedTuple):
+    """What happens between two keys, and what a key misses that takes no notice of it, or too much."""
+
+    make: Callable[[Bench], object]
+    idea: str
+
+
+MEMORY = (
+    "It may get other memory, and a graph would go on reading the old one. Is the `data_ptr()` of every input and of "
+    "every weight in your key?"
+)
+SAME_OBJECT = "The same object may get other memory: a weight's `data`, for instance. Only its `data_ptr()` tells."
+ORDER = "The order counts: a graph would use each in place of the other."
+OFFSET = "A view begins somewhere in its storage: its `data_ptr()` says where, not that of the storage."
+VIEW = (
+    "Another view may begin at the same address, with another shape, other strides or another dtype. What in your key "
+    "tells one input from another at the same address? Its `id` does (as long as the graph holds on to it)."
+)
+SETTINGS = "Settings decide which kernels run, and a graph always runs the same ones. Are all of them in your key?"
+CHANGES = {
+    "new values in `inputs[0]`, at the same address": Change(
+        lambda bench: bench.buffer.add_(1.0),
+        "Replays read the values that are there at that time, so new values need no new graph.",
     ),
-    "`inputs[0]` is replaced by another tensor of this shape": lambda bench: bench.put(
-        bench.inputs, 0, torch.arange(3.0, 7.0)
+    "the settings are another object, with equal values": Change(
+        lambda bench: setattr(bench, "settings", (2, 4, [1, 64])),
+        "Settings are new objects at each call: compare them as values.",
     ),
-    "`weights[1]` is replaced by another Parameter": lambda bench: bench.put(
-        bench.weights, 1, torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    "a setting changes, from 64 to 128": Change(lambda bench: setattr(bench, "settings", (2, 4, [1, 128])), SETTINGS),
+    "the first two settings, 2 and 4, are now 4 and 2": Change(
+        lambda bench: setattr(bench, "settings", (4, 2, [1, 64])), SETTINGS
     ),
-    "`weights[1]` is moved: the same Parameter, in other memory": lambda bench: bench.move(bench.weights[1]),
-    "`inputs[1]` is moved: the same tensor object, in other memory": lambda bench: bench.move(bench.inputs[1]),
-    "a setting changes, from 64 to 128": lambda bench: setattr(bench, "settings", (True, [1, 128])),
-    "the settings are another object, with equal values": lambda bench: setattr(bench, "settings", (True, [1, 64])),
-    "the two weights are swapped": lambda bench: bench.weights.reverse(),
-    "`inputs[0]`, which was `buffer[:4]`, is now `buffer[4:]`": lambda bench: bench.put(
-        bench.inputs, 0, bench.buffer[4:]
+    "`inputs[1]`, the cache, is replaced by another tensor of this shape": Change(
+        lambda bench: bench.put(bench.inputs, 1, torch.full((2, 2), 5.0)), MEMORY
     ),
-    "`weights[1]` is moved within the storage that it shares": lambda bench: bench.move(
-        bench.weights[1], bench.joined[4:6]
+    "`inputs[0]` is replaced by another tensor of this shape": Change(
+        lambda bench: bench.put(bench.inputs, 0, torch.arange(3.0, 7.0)), MEMORY
     ),
-    "`inputs[0]`, which was `buffer[:4]`, is now `buffer[:2]`, at the same address": lambda bench: bench.put(
-        bench.inputs, 0, bench.buffer[:2]
+    "`weights[1]` is replaced by another Parameter": Change(
+        lambda bench: bench.put(bench.weights, 1, torch.nn.Parameter(torch.ones(2), requires_grad=False)), MEMORY
     ),
-    "`inputs[1]` is replaced by its transpose: the same address and shape": lambda bench: bench.put(
-        bench.inputs, 1, bench.inputs[1].t()
+    "there is one more weight": Change(lambda bench: bench.weights.append(torch.ones(2)), MEMORY),
+    "`weights[1]` is moved: the same Parameter, in other memory": Change(
+        lambda bench: bench.move(bench.weights[1]), SAME_OBJECT
     ),
-    "`inputs[1]` is replaced by `rows[::2]`: the same address and shape": lambda bench: bench.put(
-        bench.inputs, 1, bench.rows[::2]
+    "`inputs[1]` is moved: the same tensor object, in other memory": Change(
+        lambda bench: bench.move(bench.inputs[1]), SAME_OBJECT
     ),
-    "`inputs[1]`, which was `rows[:2]`, is now `rows[:, :1]`, [4, 1]: the same address and strides": lambda bench: (
-        bench.put(bench.inputs, 1, bench.rows[:, :1])
+    "`inputs[0]`, which was `buffer[:4]`, is now `buffer[4:]`": Change(
+        lambda bench: bench.put(bench.inputs, 0, bench.buffer[4:]), OFFSET
     ),
-    "`inputs[1]` is replaced by a view of it as int32": lambda bench: bench.put(
-        bench.inputs, 1, bench.inputs[1].view(torch.int32)
+    "`weights[1]` is moved within the storage that it shares": Change(
+        lambda bench: bench.move(bench.weights[1], bench.joined[4:6]), OFFSET
     ),
-    "the two inputs are swapped": lambda bench: bench.inputs.reverse(),
-    "there is one more weight": lambda bench: bench.weights.append(torch.ones(2)),
+    "the two weights are swapped": Change(lambda bench: bench.weights.reverse(), ORDER),
+    "the two inputs are swapped": Change(lambda bench: bench.inputs.reverse(), ORDER),
+    "`inputs[0]`, which was `buffer[:4]`, is now `buffer[:2]`, at the same address": Change(
+        lambda bench: bench.put(bench.inputs, 0, bench.buffer[:2]), VIEW
+    ),
+    "`inputs[1]` is replaced by its transpose: the same address and shape": Change(
+        lambda bench: bench.put(bench.inputs, 1, bench.inputs[1].t()), VIEW
+    ),
+    "`inputs[1]` is replaced by `rows[::2]`: the same address and shape": Change(
+        lambda bench: bench.put(bench.inputs, 1, bench.rows[::2]), VIEW
+    ),
+    "`inputs[1]`, which was `rows[:2]`, is now `rows[:, :1]`, [4, 1]: the same address and strides": Change(
+        lambda bench: bench.put(bench.inputs, 1, bench.rows[:, :1]), VIEW
+    ),
+    "`inputs[1]` is replaced by a view of it as int32": Change(
+        lambda bench: bench.put(bench.inputs, 1, bench.inputs[1].view(torch.int32)), VIEW
+    ),
 }
 STRIDED = [name for name in CHANGES if name.endswith("the same address and shape")]
-OFTEN = list(CHANGES)[:9]  # what may happen between two steps of the same shape

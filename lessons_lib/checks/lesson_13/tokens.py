@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-import torch
-
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -101,132 +99,48 @@ def smaller(case: Case) -> Iterator[Case]:
         yield from (case[:index] + case[index + 1 :] for index in range(len(case)))
 
 
-# `* x` stands for a body that adds x to the list, with `start` and `known` as in the outline of the second hint.
-PLAIN = """
-- start, output_ids ... tokens += output_ids
-+ start = sequence.num_computed_tokens
-+ known = sequence.token_ids[start : start + count]
-+ tokens += """
+def first_wrong(mine: dict[str, Any], want: dict[str, Any]) -> str:
+    """What the first wrong token means."""
+    got, wanted = mine["returned"], want["returned"]
+    if not all(isinstance(each, int) for each in got):
+        return "One flat list is asked for: `append` adds one element, `+=` or `extend` all elements of a list."
+    if sorted(got) == sorted(wanted):
+        return (
+            "The order is that of `num_scheduled_tokens`: all tokens of its first sequence, then those of the second."
+        )
+    index = next(
+        (index for index, pair in enumerate(zip(got, wanted)) if pair[0] != pair[1]), min(len(got), len(wanted))
+    )
+    token = got[index] if index < len(got) else None
+    if index == len(wanted) or wanted[index] >= 0:
+        if token is not None and token < 0:
+            return (
+                "This token is known: it's in the prompt or in the output. Only a sequence with `num_placeholders` "
+                "waits for a token."
+            )
+        return (
+            "The tokens of each scheduled sequence are `prompt_ids`, then `output_ids`. Its next `count` are those "
+            "from index `num_computed_tokens` up to, not including, `num_computed_tokens + count`."
+        )
+    if token is None or any(token in part.prompt + part.output for part in want["case"]):
+        return (
+            "All known tokens of this sequence are computed. Its next one is the token in flight, and its placeholder "
+            "is −1 − i, where i is the index of the sequence in that step."
+        )
+    return (
+        "The placeholder is −1 − i, with i counted from 0: the index of *this* sequence in the step in flight, "
+        "`previous_rows[sequence]`. In the next step it has another."
+    )
+
+
 MISTAKES = """
-A token that the step in flight will produce has no id yet. It needs its placeholder, −1 − i.
-* known
-All known tokens of it are computed already. The next one is the token in flight: −1 − i, where i is the index of the
-sequence in that step.
-* known or [sequence.token_ids[-1]]
-−1 − i, not −i: −0 would be token 0.
-* known or [-previous_rows[sequence]]
-The index starts at 0, and so −1 stands for index 0: −1 − i.
-* known or [-2 - previous_rows[sequence]]
-or
-* known or [1 - previous_rows[sequence]]
-A placeholder is negative: −1 − i. A number of 0 or more is the id of a token.
-* known or [previous_rows[sequence]]
-or
-* known or [1 + previous_rows[sequence]]
-Each placeholder says whose token it is: −1 − i, where i is the index of *this* sequence in the step in flight.
-* known or [-1]
-−1 − i says whose token it is: i is the index of the sequence, not its number of tokens.
-* known or [-1 - start]
-or
-* known or [-1 - sequence.num_placeholders]
-`previous_rows[sequence]` is the index. The order of a dict says nothing about it.
-* known or [-1 - list(previous_rows).index(sequence)]
-i is the index in the step in flight, which `previous_rows` has. In this step the sequence has another.
-* known or [-1 - list(scheduler_output.num_scheduled_tokens).index(sequence)]
-or
-* known or [-1 - sum(token < 0 for token in tokens)]
-or
-* known or [-1 - len(tokens)]
-A sequence of the step in flight doesn't always wait for a token: its next ones may be known, as those of a prompt are.
-* [-1 - previous_rows[sequence]] if sequence in previous_rows else known
-or
-* [-1 - previous_rows[sequence]] * count if sequence in previous_rows else known
-Of a sequence in the step in flight, the next token may be known, even if only one is scheduled: the last of a prompt.
-* [-1 - previous_rows[sequence]] if sequence in previous_rows and count == 1 else known
-The token that follows the prompt may have arrived already. Is it among `output_ids`?
-* [-1 - previous_rows[sequence]] if sequence in previous_rows and start >= len(sequence.prompt_ids) else known
-`previous_rows` has only the sequences of the step in flight. Look up those that wait for a token, and no others.
-* known or [-1 - previous_rows[sequence]] if previous_rows[sequence] > -1 else []
-A sequence that waits for a token is always in `previous_rows`. The index 0 counts as False in an `if` or an `or`.
-* known or [-1 - (previous_rows[sequence] or 1)]
-or
-* known or ([-1 - previous_rows[sequence]] if previous_rows[sequence] else [])
-The next tokens begin at `num_computed_tokens`, counted from the beginning of the prompt.
-* sequence.token_ids[:count] or [-1 - previous_rows[sequence]]
-or
-* sequence.token_ids[:count] if not sequence.num_placeholders else [-1 - previous_rows[sequence]]
-`num_computed_tokens` is the index of the next token: the first one that isn't computed.
-* sequence.token_ids[start + 1 : start + 1 + count] or [-1 - previous_rows[sequence]]
-or
-* sequence.token_ids[max(0, start - 1) : max(0, start - 1) + count] or [-1 - previous_rows[sequence]]
-Only as many tokens as are scheduled: `count`, from `num_computed_tokens` on.
-* sequence.token_ids[start:] or [-1 - previous_rows[sequence]]
-A slice or a range ends at an index: `start + count`.
-* sequence.token_ids[start:count] or [-1 - previous_rows[sequence]]
-or
-* [(sequence.token_ids + [-1 - previous_rows.get(sequence, 0)])[index] for index in range(start, count)]
-The next token needn't be the last one. `num_computed_tokens` says which one it is.
-* [sequence.token_ids[-1]] if count == 1 and known else known or [-1 - previous_rows[sequence]]
-or
-* sequence.token_ids[-count:] if known else [-1 - previous_rows[sequence]]
-A preempted sequence computes its prompt and output again, so one with an output may begin anywhere in its tokens.
-* sequence.output_ids[-1:] if sequence.output_ids and known else known or [-1 - previous_rows[sequence]]
-The output follows the prompt: token 4 of a sequence with 4 prompt tokens is `output_ids[0]`.
-~ index = start - len(sequence.prompt_ids) => index = start
-or
-* sequence.prompt_ids[start : start + count] or sequence.output_ids[start : start + count]
-or
-* sequence.prompt_ids[start : start + count] or sequence.output_ids[start : start + count] or [-1 - previous_rows.get(sequence, 0)]
-A sequence that was preempted, or goes on after its prompt, may need tokens of both, prompt and output.
-* sequence.prompt_ids[start : start + count]
-+ tokens += [] if start < len(sequence.prompt_ids) else known[:] or [-1 - previous_rows[sequence]]
-or
-- tokens += output_ids[max(0, index)
-Only `prompt_ids` and `output_ids` together are all tokens of a sequence.
-* sequence.prompt_ids[start : start + count] or [-1 - previous_rows[sequence]]
 If a slice may begin in front of the output, its start must not be negative: −1 is the last element.
 ~ max(0, index) => index
-Only read the sequence: `output_ids` gets the token when it arrives.
-- start, output_ids
-+ if sequence.num_placeholders: sequence.output_ids.append(-1 - previous_rows[sequence])
-+ ...
-Join prompt and output in a new list. `+=`, `append` and `extend` change the list of the sequence itself.
-- return tokens
-+ for sequence in scheduler_output.num_scheduled_tokens: sequence.prompt_ids += sequence.output_ids
-+ return tokens
-Only read the sequence: the engine counts its tokens and placeholders.
-- return tokens
-+ for sequence, count in scheduler_output.num_scheduled_tokens.items(): sequence.num_computed_tokens += count
-+ return tokens
-or
-- return tokens
-+ for sequence, count in scheduler_output.num_scheduled_tokens.items(): sequence.num_placeholders = 0
-+ return tokens
-One flat list is asked for: the tokens of the first sequence, then those of the second. `append` adds one element,
-`+=` or `extend` all elements of a list.
-* [known or [-1 - previous_rows[sequence]]]
-A list is asked for, not a tensor: the batch is still being built.
-~ return tokens => return torch.tensor(tokens)
-A list of ids is asked for, not a dict of them.
-~ return tokens => return dict(zip(scheduler_output.num_scheduled_tokens, [tokens]))
-The order is that of `num_scheduled_tokens`: sequence after sequence.
-~ return tokens => return sorted(tokens)
-or
-~ return tokens => return tokens[::-1]
-or
-~ in scheduler_output.num_scheduled_tokens.items() => in sorted(scheduler_output.num_scheduled_tokens.items(), key=order)
-The order is that of `num_scheduled_tokens`, and all of its sequences belong to the step, whether or not they were in
-the one before.
-~ in scheduler_output.num_scheduled_tokens.items() => in [(one, scheduler_output.num_scheduled_tokens[one]) for one in previous_rows if one in scheduler_output.num_scheduled_tokens]
-or
-~ in scheduler_output.num_scheduled_tokens.items() => in sorted(scheduler_output.num_scheduled_tokens.items(), key=lambda pair: list(previous_rows).index(pair[0]) if pair[0] in previous_rows else 99)
-The `return` stands inside the loop: the function returns after the first sequence.
-- tokens += output_ids
-+ ...
-+ return tokens
-- return tokens
-+ return []
-"""  # noqa: E501
+"""
+READ_ONLY = (
+    "Only read the sequence: the engine counts its tokens, and `output_ids` gets a token when it arrives. `+=`, "
+    "`append` and `extend` change the list itself, so make a new one."
+)
 
 TASK = Task(
     reference="lessons_lib.engine.input_batch:next_tokens",
@@ -234,16 +148,14 @@ TASK = Task(
     run=run,
     tell=tell,
     smaller=smaller,
-    known=mistakes(
-        MISTAKES.replace("\n* ", PLAIN), torch=torch, order=lambda pair: (bool(pair[0].num_placeholders), pair[0].id)
-    ),
+    known=mistakes(MISTAKES),
     about={
-        "returned": "Of each sequence, in the order of `num_scheduled_tokens`: its next `count` tokens, from "
-        "`num_computed_tokens` on. The one that is in flight, if it is among them, is −1 − its index there.",
+        "returned": first_wrong,
         "scheduler_output.num_scheduled_tokens": "Only read it: the step is still to be launched.",
         "raised KeyError": "`previous_rows` has only the sequences of the step in flight. This one isn't in it, so its "
         "next tokens are known: they are in its prompt or its output.",
-    },
+    }
+    | {f"{name}.{each}": READ_ONLY for name in "ABCDE" for each in KEPT},
 )
 
 EXERCISE = Exercise(

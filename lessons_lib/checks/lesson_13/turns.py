@@ -17,6 +17,7 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 
 BLOCK_SIZE, BUDGET, MOST_CALLS = 4, 8, 80
+DOES = "what it does"
 LACKS = (
     "A preempted sequence is computed again from its tokens, so all of them must be known. If a sequence in "
     "`scheduler_output.preempted` has `num_placeholders`, process all that is in flight before you launch."
@@ -93,7 +94,8 @@ class ScriptedLoop(GreedyLoop):
     def launch(self, scheduler_output: Any) -> Any:
         if not (self.scheduled and scheduler_output is self.scheduled[0]):
             what = f"`launch` got {short(scheduler_output, 60)}."
-            raise Mistake(what, idea="It takes what `loop.schedule()` returned in this call.")
+            idea = "It takes what `loop.schedule()` returned in this call. `drop_finished()` returns nothing."
+            raise Mistake(what, idea=idea)
         if any(victim.num_placeholders for victim in scheduler_output.preempted):
             raise Mistake("a sequence was preempted while one of its tokens was in flight.", idea=LACKS)
         if finished := [each.id for each in scheduler_output.num_scheduled_tokens if each.finish_reason]:
@@ -115,7 +117,7 @@ class ScriptedLoop(GreedyLoop):
         for each in self.in_flight:
             if not (isinstance(each, tuple) and isinstance(each[-1], InFlight)):
                 what = f"`loop.in_flight` contains {short(each, 60)}."
-                raise Mistake(what, idea="It contains steps. `launch` returns None if there is nothing to compute.")
+                raise Mistake(what, idea="Append what `launch` returned, unless it is None.")
         super().process(depth)
 
 
@@ -134,7 +136,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     def look() -> dict[str, Any]:
         return {
-            "what it does": Shown(", ".join(loop.log) or "nothing"),
+            DOES: Shown(", ".join(loop.log) or "nothing"),
             "the steps left in `loop.in_flight`": [step[-1].number for step in loop.in_flight],
         }
 
@@ -163,89 +165,27 @@ def smaller(case: Case) -> Iterator[Case]:
             yield case._replace(requests=case.requests[:index] + case.requests[index + 1 :])
 
 
+def of_launches(mine: dict[str, Any], want: dict[str, Any]) -> str:
+    """What it means that a call launches or reads something else."""
+    got, wanted = ([] if seen[DOES] == "nothing" else seen[DOES].split(", ") for seen in (mine, want))
+    launches, wanted_launches = (sum(each.startswith("launch") for each in done) for done in (got, wanted))
+    if launches != wanted_launches:
+        return "One call is one turn: it launches one step, if there is something to compute."
+    if sorted(got) == sorted(wanted):
+        return (
+            "While the CPU waits for tokens, the device has nothing to do. Launch first; only a preempted sequence "
+            "with a placeholder has to wait."
+        )
+    if len(got) > len(wanted):
+        return "The step just launched is still being computed. Its tokens are read after the next launch."
+    if not launches:
+        return "If nothing was launched, nothing is computed meanwhile: process all that is in flight."
+    if len(got) == len(wanted):
+        return "The oldest step comes first in `loop.in_flight`: `append` the new one behind it."
+    return "`loop.depth` says how many steps may stay in flight, the one just launched included: process the others."
+
+
 MISTAKES = """
-While the CPU waits for these tokens, the device has nothing to do. Launch the next step first.
-- scheduler_output = loop.schedule()
-+ loop.process(0)
-+ ...
-or
-- if launched
-+ loop.process(0)
-+ ...
-or
-- scheduler_output = loop.schedule()
-+ ...
-+ loop.process(0)
-or
-~ any( => all(
-or
-~ if any(victim.num_placeholders for victim in scheduler_output.preempted) => if loop.in_flight
-The step that has just been launched is still being computed. Its tokens are read in the next call, after the next
-launch.
-~ loop.depth if launched else 0 => 0
-or
-- loop.process(loop.depth
-+ while loop.in_flight: loop.process(0)
-or
-~ loop.depth if launched else 0 => 0 if launched else loop.depth
-If nothing was launched, nothing is computed meanwhile: process all that is in flight.
-~ loop.depth if launched else 0 => loop.depth
-or
-- loop.process(loop.depth
-+ if launched: loop.process(loop.depth)
-or
-- loop.process(loop.depth
-+ if len(loop.in_flight) > loop.depth: loop.process(loop.depth)
-`loop.depth` says how many steps may stay in flight: with 0, none may.
-~ loop.depth if launched else 0 => 1 if launched else 0
-or
-~ loop.depth if launched else 0 => max(1, loop.depth) if launched else 0
-With a depth of 1, one step may be left in flight, and not two. Append the new step before you process those before it.
-~ loop.depth if launched else 0 => loop.depth + 1 if launched else 0
-or
-- if launched ... loop.process(loop.depth
-+ launched = loop.launch(scheduler_output)
-+ loop.process(loop.depth if launched else 0)
-+ if launched: loop.in_flight.append(launched)
-Tokens that are launched have to be read at some time: call `loop.process`.
-- loop.process(loop.depth
-or
-- loop.process(loop.depth
-+ loop.process(len(loop.in_flight))
-Its tokens would never be read. Append each step that you launch to `loop.in_flight`.
-- loop.in_flight.append
-The oldest step comes first in `loop.in_flight`: `append` the new one behind it.
-~ in_flight.append => in_flight.appendleft
-`launch` returns None if there is nothing to compute. Append only steps.
-~ if launched := loop.launch(scheduler_output) => if [launched := loop.launch(scheduler_output)]
-`loop.in_flight` contains what `loop.launch` returned, the step, and not its scheduler output.
-~ loop.in_flight.append(launched) => loop.in_flight.append(scheduler_output)
-`process` takes a number: how many steps may stay in flight.
-~ loop.depth if launched else 0 => launched
-or
-~ loop.depth if launched else 0 => loop.in_flight[0]
-or
-~ loop.depth if launched else 0 => scheduler_output
-A preempted sequence is computed again from its tokens, so all of them must be known. If a victim has a placeholder,
-process all that is in flight before you launch.
-- if any(victim ... scheduler_output.drop_finished
-or
-~ if any(victim.num_placeholders for victim in scheduler_output.preempted) => if False
-or
-~ in scheduler_output.preempted => in scheduler_output.num_scheduled_tokens
-- loop.process(0)
-+ loop.process(1)
-or
-~ if any( => if scheduler_output.preempted and not all(
-or
-~ if any( => if scheduler_output.preempted and all(
-or
-- loop.process(0)
-+ loop.process(loop.depth)
-Only a preempted sequence with a placeholder must wait. For any other the device would wait for nothing.
-~ any(victim.num_placeholders for victim in scheduler_output.preempted) => scheduler_output.preempted
-or
-~ in scheduler_output.preempted => in scheduler_output.num_scheduled_tokens
 The tokens that you have just processed may have ended sequences of this step: `scheduler_output.drop_finished()`.
 - scheduler_output.drop_finished
 or
@@ -253,27 +193,6 @@ or
 - scheduler_output.drop_finished()
 + scheduler_output.drop_finished()
 + loop.process(0)
-One call is one turn: it schedules and launches one step.
-- scheduler_output = loop.schedule()
-+ while loop.scheduler.has_unfinished():
-+     scheduler_output = loop.schedule()
-+     if launched := loop.launch(scheduler_output): loop.in_flight.append(launched)
-+     loop.process(loop.depth if launched else 0)
-+ return
-or
-- scheduler_output.drop_finished()
-+ scheduler_output = loop.schedule()
-`launch` takes what `loop.schedule()` returned.
-- scheduler_output = loop.schedule()
-+ ...
-+ scheduler_output, counts = scheduler_output.num_scheduled_tokens, scheduler_output
-~ scheduler_output.preempted => counts.preempted
-~ scheduler_output.drop_finished => counts.drop_finished
-or
-~ loop.launch(scheduler_output) => loop.launch(None)
-One call is one turn: schedule a step, launch it, and process those before it.
-- scheduler_output = loop.schedule() ... loop.process(loop.depth
-+ return
 """
 
 TASK = Task(
@@ -284,8 +203,7 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES),
     about={
-        "what it does": "Each call launches one step, if there is something to compute. Then it processes all but the "
-        "last `loop.depth` of those in flight, or all of them if nothing was launched.",
+        DOES: of_launches,
         "the steps left in `loop.in_flight`": "Append what `loop.launch` returned, unless it is None. `loop.process` "
         "removes the steps that it reads.",
     },
