@@ -1,17 +1,14 @@
 """Lesson 19: the gated delta nets of Qwen3.5 over a whole packed row, by two kernels that find states in slots."""
 
-import os
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from lessons_lib.hybrid.packed_states import Piece
 from lessons_lib.hybrid.sequence_states import SequenceStates
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 PARTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "conv1d", "A_log", "dt_bias", "norm", "out_proj")
 
 
@@ -52,7 +49,7 @@ def waves_of(pieces: list[Piece], device: torch.device) -> list[Wave]:
 def takes_rows(module: Any) -> bool:
     """True if a module is one that GatedDeltaLayer computes, on a GPU."""
     is_known = all(hasattr(module, part) for part in PARTS) and getattr(module, "activation", "") == "silu"
-    return is_known and (module.A_log.is_cuda or INTERPRETED)
+    return is_known and bool(module.A_log.is_cuda)
 
 
 class GatedDeltaLayer:
@@ -69,14 +66,13 @@ class GatedDeltaLayer:
 
         module, row = self.module, hidden[0]
         mixed, gate = module.in_proj_qkv(row), module.in_proj_z(row)
-        beta = module.in_proj_b(row).sigmoid()
-        decay = -module.A_log.float().exp() * F.softplus(module.in_proj_a(row).float() + module.dt_bias)
+        gates = module.in_proj_a(row), module.in_proj_b(row), module.A_log, module.dt_bias
         conv, recurrent = self.states.tensors[self.conv], self.states.tensors[self.recurrent]
         convolved, out = torch.empty_like(mixed), mixed.new_empty(len(row), *recurrent.shape[1::2])
         for wave in waves:
             where = (wave.starts, wave.lengths, wave.slots, wave.fresh)
             packed_conv(mixed, module.conv1d.weight[:, 0], conv, *where, convolved)
-            packed_delta(convolved, decay, beta, recurrent, *where, out)
+            packed_delta(convolved, *gates, recurrent, *where, out)
             if wave.copies is not None:
                 for tensor in (conv, recurrent):
                     tensor[wave.copies[1]] = tensor[wave.copies[0]]

@@ -42,7 +42,7 @@ def conv_kernel(
 
 @triton.jit
 def delta_kernel(
-    mixed, decay, beta, states, starts, lengths, slots, fresh, out, scale,
+    mixed, a, b, a_log, dt_bias, states, starts, lengths, slots, fresh, out, scale,
     K_HEADS: tl.constexpr, V_HEADS: tl.constexpr, K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     segment, head = tl.program_id(0), tl.program_id(1)
@@ -56,6 +56,7 @@ def delta_kernel(
     at = states + ((tl.load(slots + segment) * V_HEADS + head) * K_DIM + keys[:, None]) * V_DIM + values
     is_old = tl.load(fresh + segment) == 0
     state = tl.load(at, mask=inside & is_old, other=0.0).to(tl.float32)
+    rate, bias = -tl.exp(tl.load(a_log + head).to(tl.float32)), tl.load(dt_bias + head).to(tl.float32)
     for step in range(length):
         token = start + step
         place = token * row
@@ -64,8 +65,11 @@ def delta_kernel(
         value = tl.load(mixed + place + of_value, mask=inside, other=0.0).to(tl.float32)
         query *= tl.rsqrt(tl.sum(query * query) + 1e-6) * scale
         key *= tl.rsqrt(tl.sum(key * key) + 1e-6)
-        state *= tl.exp(tl.load(decay + token * V_HEADS + head))
-        error = (value - tl.sum(state * key[:, None], axis=0)) * tl.load(beta + token * V_HEADS + head).to(tl.float32)
+        time = tl.load(a + token * V_HEADS + head).to(tl.float32) + bias
+        time = tl.where(time > 20, time, tl.log(1 + tl.exp(tl.minimum(time, 20.0))))  # softplus
+        state *= tl.exp(rate * time)
+        beta = tl.sigmoid(tl.load(b + token * V_HEADS + head).to(tl.float32))
+        error = (value - tl.sum(state * key[:, None], axis=0)) * beta
         state += key[:, None] * error
         attended = tl.sum(state * query[:, None], axis=0)
         tl.store(out + (token * V_HEADS + head) * V_DIM + values, attended, mask=inside)
@@ -89,12 +93,13 @@ def packed_conv(x, weight, states, starts, lengths, slots, fresh, out) -> None:
     )
 
 
-def packed_delta(mixed, decay, beta, states, starts, lengths, slots, fresh, out) -> None:
+def packed_delta(mixed, a, b, a_log, dt_bias, states, starts, lengths, slots, fresh, out) -> None:
     """The gated delta rule of a packed row.
 
     Args:
         mixed: [T, 2 x k_heads x k_dim + v_heads x v_dim]: queries, keys and values.
-        decay, beta: [T, v_heads]: the logarithm of what a state keeps, and the share of an error that it learns.
+        a, a_log, dt_bias: [T, v_heads], [v_heads], [v_heads]: a state keeps exp(-exp(a_log) x softplus(a + dt_bias)).
+        b: [T, v_heads]; a state learns the share sigmoid(b) of an error.
         states: float32 [slots, v_heads, k_dim, v_dim]; changed in place.
         out: [T, v_heads, v_dim].
         The others: see `packed_conv`.
@@ -103,6 +108,6 @@ def packed_delta(mixed, decay, beta, states, starts, lengths, slots, fresh, out)
     k_heads = (mixed.shape[1] - v_heads * v_dim) // (2 * k_dim)
     block = min(32, triton.next_power_of_2(v_dim))
     delta_kernel[len(starts), v_heads, triton.cdiv(v_dim, block)](
-        mixed, decay, beta, states, starts, lengths, slots, fresh, out, k_dim**-0.5,
+        mixed, a, b, a_log, dt_bias, states, starts, lengths, slots, fresh, out, k_dim**-0.5,
         k_heads, v_heads, k_dim, v_dim, BLOCK_V=block, num_warps=4,
     )  # fmt: skip
