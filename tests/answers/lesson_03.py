@@ -247,6 +247,34 @@ Keep fewer
 # 03.5 BlockPool
 
 
+class PoolThatRollsBack(BlockPool):
+    """Tries, and takes everything back when it fails."""
+
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError(count)
+        blocks = []
+        try:
+            for _ in range(count):
+                blocks.append(self.free_queue.popleft())
+        except IndexError:
+            self.free_queue.extendleft(reversed(blocks))
+            raise OutOfBlocks(count) from None
+        self.used |= set(blocks)
+        return blocks
+
+    def free(self, blocks):
+        removed = []
+        try:
+            for block in reversed(blocks):
+                self.used.remove(block)
+                removed.append(block)
+        except KeyError:
+            self.used.update(removed)
+            raise ValueError(blocks) from None
+        self.free_queue.extend(removed)
+
+
 class PoolWithAList:
     """Other containers, and numbers of numpy."""
 
@@ -269,17 +297,6 @@ class PoolWithAList:
         self.free_queue += [self.used.pop(block) and block for block in reversed(blocks)]
 
 
-RIGHT_POOL = """
-Takes everything back when it fails.
-- if count > len(self.free_queue): ... )
-- blocks = [
-+ blocks = []
-+ try:
-+     for _ in range(count): blocks.append(self.free_queue.popleft())
-+ except IndexError:
-+     self.free_queue.extendleft(reversed(blocks))
-+     raise OutOfBlocks(count) from None
-"""
 POOLS = """
 Take the blocks from the front
 ~ self.free_queue.popleft() => self.free_queue.pop()
@@ -370,6 +387,6 @@ RIGHT = {
     "03.2": [by_grid, *rights(slot_mapping, RIGHT_MAPPING, np=np)],
     "03.3": [serving_by_counting, *rights(step_in_blocks, RIGHT_STEPS)],
     "03.4": [keeps_eight_blocks, keeps_half_of_what_is_left, looks_ahead, *rights(may_admit, RIGHT_RULES, np=np)],
-    "03.5": [PoolWithAList, *rights(BlockPool, RIGHT_POOL)],
+    "03.5": [PoolThatRollsBack, PoolWithAList],
     "03.6": [by_divmod, by_negative_floor, by_numpy],
 }
