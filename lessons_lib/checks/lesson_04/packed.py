@@ -71,6 +71,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             "input_ids": inputs.get("input_ids"),
             "position_ids": flat(inputs.get("position_ids"), sum(map(len, given))),
             "what `attention_mask` allows": allowed(inputs.get("attention_mask"), sum(map(len, given))),
+            "the model": Shown("changed" if changed else "as before"),
         }
         for index, sequence in enumerate(given):
             start = sum(map(len, given[:index]))
@@ -78,7 +79,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             seen[f"the tokens of the row to which the logits of sequence {index} belong"] = tokens_of(
                 got, right(*case), start
             )
-        return seen | {"the model": Shown("changed" if changed else "as before")}
+        return seen
 
     sequences = [list(sequence) for sequence in given]
     watch("`packed_logits`", packed_logits, sequences, look=look, returns=kind_of)
@@ -135,7 +136,7 @@ def what_the_mask_is(mine: dict, want: dict) -> str:
     if isinstance(got, Shown):
         return (
             "The mask has four axes: batch, heads, queries, keys. Add two in front: `mask(tags, tags)[None, None]`. "
-            "With two axes, the model takes it for the padding mask of lesson 01."
+            "With two axes, the model takes it for the padding mask of lesson 01. A packed row has no padding."
         )
     tags = tag_tokens([len(sequence) for sequence in sequences])
     if is_other and torch.equal(got, block_diagonal_mask(tags, tags)):
@@ -194,7 +195,7 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return a list with one tensor for each sequence, [tokens, vocabulary].",
+        "returned": "Return a list with one tensor [tokens, vocabulary] for each sequence, also for equal ones.",
         "the number of forward passes": "Call the model once, with the tokens of all sequences in one row. A loop over "
         "the sequences reads all weights again for each.",
         "input_ids": "Put one whole sequence after another in a single row, in the order of the list, with a batch "
@@ -203,8 +204,8 @@ TASK = Task(
         "what `attention_mask` allows": what_the_mask_is,
         **{
             f"the tokens of the row to which the logits of sequence {index} belong": "Return float logits [tokens, "
-            "vocabulary] for each sequence, as the model gives them: `logits.split(lengths)`. None: that line of yours "
-            "is no token's, because it was changed or comes from another call."
+            "vocabulary] for each sequence, as the model gives them: `logits.split(lengths)`. None "
+            "stands for logits that were changed after the pass, or come from another call."
             for index in range(6)
         },
         "the model": "The caller goes on using the model: leave its mode and its attention function as they are.",

@@ -129,8 +129,8 @@ def what_it_sees(mine: dict, want: dict) -> str:
     high, low = int(parts.argmax()), int(parts.argmin())
     factor = (parts[high] / parts[low]).log() / (scores[high] - scores[low])
     return (
-        f"{text}It does, with a softmax of {factor:.3g} · q · k. Divide by √head_dim: that makes it "
-        f"{q.shape[-1] ** -0.5:.3g} · q · k. The last axis has head_dim elements."
+        f"{text}It does, with weights as by a softmax of {factor:.3g} · q · k. It should be {q.shape[-1] ** -0.5:.3g} "
+        "· q · k: divided by √head_dim, and head_dim is the last axis."
     )
 
 
