@@ -104,11 +104,9 @@ def tokens_of(got: Any, row: torch.Tensor, start: int) -> Any:
     """For each line of a sequence's logits, the token of the row that has them; None if there is none."""
     if not isinstance(got, torch.Tensor) or got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != row.dtype:
         return Shown(f"a tensor {list(got.shape)}" if isinstance(got, torch.Tensor) else "missing")
-    tokens = []
-    for own, logits in enumerate(got.detach().cpu(), start):
-        found = ((row - logits).abs().amax(dim=1) < TOLERANCE).nonzero().flatten().tolist()
-        tokens.append(own if own in found else next(iter(found), None))
-    return tokens
+    near = (got.detach().cpu()[:, None] - row).abs().amax(dim=2) < TOLERANCE
+    found = [line.nonzero().flatten().tolist() for line in near]
+    return [own if own in tokens else next(iter(tokens), None) for own, tokens in enumerate(found, start)]
 
 
 def kind_of(got: Any) -> Any:
@@ -143,8 +141,10 @@ def what_the_mask_is(mine: dict, want: dict) -> str:
         return "Call the `mask` that your function gets: `block_diagonal_mask` is only its default."
     if torch.equal(got, ~should):
         return "It is inverted: True means that the query may attend."
-    if got.all():
-        return "A float mask is added to the scores, and 1 or 0 hardly changes them. Pass the bool mask as it is."
+    if got.all() and not is_other:
+        return (
+            "Yours allows all: a float mask is added to the scores, and 1 or 0 hardly changes them. Pass a bool mask."
+        )
     if torch.equal(got, should.T):
         return "Its last two axes are swapped: queries first, then keys."
     query, key = (got != should).nonzero()[0].tolist()

@@ -111,7 +111,7 @@ def what_it_sees(mine: dict, want: dict) -> str:
     weights = torch.linalg.lstsq(values.T, output).solution
     seen = {first + key for key, weight in enumerate(weights.tolist()) if abs(weight) > 1e-5}
     if (weights @ values - output).abs().max() > 1e-3:
-        return f"{text}Its output isn't a weighted sum of that head's values."
+        return f"{text}Its output is no weighted sum of that head's values: it has others, or rounded ones."
     if not seen:
         return f"{text}Its output is 0: it sees no key."
     if seen - set(range(start, end)):
@@ -129,7 +129,7 @@ def what_it_sees(mine: dict, want: dict) -> str:
     high, low = int(parts.argmax()), int(parts.argmin())
     factor = (parts[high] / parts[low]).log() / (scores[high] - scores[low])
     return (
-        f"{text}It does, with weights as by a softmax of {factor:.3g} · q · k. It should be {q.shape[-1] ** -0.5:.3g} "
+        f"{text}It does, with weights as by a softmax of {factor:.3f} · q · k. It should be {q.shape[-1] ** -0.5:.3f} "
         "· q · k: divided by √head_dim, and head_dim is the last axis."
     )
 
