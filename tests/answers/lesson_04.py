@@ -93,6 +93,7 @@ CHANGED = {
             "can be large"
         ),
         "= return (is_token & is_own & is_past)[None, None]": "A row for each query",
+        "~ queries.positions[:, None] => queries.positions": "all pairs",
         "= return (is_token & is_own & is_past).float()": "A mask is bool",
         "- return\n+ keys.positions.zero_()\n+ ...": "without writing to them",
     },

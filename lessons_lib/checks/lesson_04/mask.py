@@ -11,6 +11,7 @@ from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[str, str]  # queries and keys, such as "A1 B0": A's token at position 1, B's at 0; P is padding
+PAIRS = "`queries.positions[:, None]` is [queries, 1], and comparing it with [keys] gives [queries, keys]: all pairs."
 IDS = {"P": PADDING, "X": 256, "Y": 257} | {letter: seq_id for seq_id, letter in enumerate("ABCDE")}
 
 
@@ -83,10 +84,7 @@ def rule_of_a_wrong_cell(mine: dict, want: dict) -> str:
     """What the rules say about the first wrong cell."""
     got, should = mine["returned"], want["returned"]
     if got.shape != should.shape:
-        return (
-            f"A row for each query and a column for each key: {list(should.shape)}. Yours: {list(got.shape)}. "
-            "`queries.positions[:, None]` is [queries, 1], and comparing it with [keys] gives [queries, keys]."
-        )
+        return f"A row for each query, a column for each key: {list(should.shape)}. Yours: {list(got.shape)}. {PAIRS}"
     if got.dtype != torch.bool:
         return "A mask is bool: True means allowed."
     row, column = (got != should).nonzero()[0].tolist()
@@ -112,12 +110,6 @@ parentheses around each comparison.
 = return is_token and is_own and is_past
 or
 = return keys.seq_ids != PADDING & keys.seq_ids == queries.seq_ids[:, None]
-Every query is compared with every key: `queries.positions[:, None]` has shape [queries, 1], and comparing it with
-[keys] gives [queries, keys].
-~ queries.seq_ids[:, None] => queries.seq_ids
-~ queries.positions[:, None] => queries.positions
-or
-~ queries.positions[:, None] => queries.positions
 You have a row for each key. A row is a query, and a column is a key: add the new axis to the queries, not to the keys.
 = return (is_token & is_own & is_past).T
 It is inverted: True means that the query may attend.
@@ -151,6 +143,7 @@ TASK = Task(
             "The model uses the same tags. Compare tensors without writing to them.",
         ),
         "returned": rule_of_a_wrong_cell,
+        "raised RuntimeError": PAIRS,
     },
 )
 
