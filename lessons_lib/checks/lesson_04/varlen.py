@@ -130,7 +130,8 @@ def what_it_sees(mine: dict, want: dict) -> str:
     factor = (parts[high] / parts[low]).log() / (scores[high] - scores[low])
     return (
         f"{text}It does, with weights as by a softmax of {factor:.3f} · q · k. It should be {q.shape[-1] ** -0.5:.3f} "
-        "· q · k: divided by √head_dim, and head_dim is the last axis."
+        "· q · k: divided by √head_dim, and head_dim is the last axis. (A factor that makes no sense comes from other "
+        "rows of q or k.)"
     )
 
 
