@@ -83,10 +83,12 @@ class Core:
         self.in_flight, self.step = object(), object()
         self.scheduler = SimpleNamespace(running=[requests[name] for name in case.scheduled + "F"], waiting=[])
 
-    def note(self, name: str, *given: Any) -> None:
+    def word(self, got: Any) -> str:
         own = {"scheduler_output": "output", "logits": "logits", "tokens": "tokens", "in_flight": "in_flight"}
-        words = (next((w for w, name in own.items() if getattr(self, name) is got), short(got, 40)) for got in given)
-        self.calls.append(Shown(f"{name}({', '.join(words)})"))
+        return next((word for word, name in own.items() if getattr(self, name) is got), short(got, 40))
+
+    def note(self, name: str, *given: Any) -> None:
+        self.calls.append(Shown(f"{name}({', '.join(map(self.word, given))})"))
         if self.case.fails == name:
             raise ERRORS[self.case.error](f"`{name}` failed")
 
@@ -135,7 +137,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             if "failed" not in str(error):
                 raise
             return Shown(f"an error of the type {type(error).__name__}")
-        return Shown("the step that `count_launched` returned") if got is core.step else got
+        if got is core.step:
+            return Shown("the step that `count_launched` returned")
+        return None if got is None else Shown(core.word(got))
 
     def look() -> dict[str, Any]:
         return {CALLED: core.calls, "scheduler_output.preempted": [each.id for each in core.output.preempted]}
@@ -210,6 +214,9 @@ A failed step has no tokens. Raise: what comes after the `except` must not run.
 or
 - raise StepFailed
 + return StepFailed(requests or scheduler_output.swapped_out)
+or
+- raise StepFailed
++ pass
 Don't try again: what was allocated for this step isn't in order any more. The core begins again from the tokens.
 - raise StepFailed
 + try:
