@@ -115,8 +115,8 @@ reader before the whole pass has succeeded.
 
 **Exercise 12.1: `engine_loop(scheduler, compute, inbox)`**, a generator, from an empty function.
 
-- `inbox` is a deque of sequences. Before each step, give all of them to the scheduler (`scheduler.add`), the oldest
-  first. More may come whenever your loop waits at a `yield`, and join the batch in the next step.
+- `inbox` is a deque of sequences. Before each step, and only then, move all of them to the scheduler
+  (`scheduler.add`), the oldest first. More may come whenever your loop waits at a `yield`.
 - A step is `scheduler.schedule()`, `compute(scheduler_output)` and `scheduler.update(scheduler_output, tokens)`, once
   each. Run it even if nothing is scheduled: `compute` may have blocks to copy.
 - `scheduler_output.num_scheduled_tokens` is a dict, sequence → number of tokens to compute. After `update`,
@@ -124,10 +124,10 @@ reader before the whole pass has succeeded.
   *every* scheduled sequence; ignore it where `gets_token` is False.
 - Then `yield` a pair (id, token) for each sequence that got a new token, in the same order.
 - The loop ends when the inbox is empty and `scheduler.has_unfinished()` is False.
-- It may also end early. If the reader leaves, Python raises `GeneratorExit` at your `yield`. If `compute` raises an
-  error, or is interrupted by Ctrl-C, the caller must get that error. In all these cases, remove every sequence that the
-  scheduler still has: `scheduler.remove(sequence)` frees its blocks. They are in `scheduler.running` and
-  `scheduler.waiting`. What is still in the inbox stays there.
+- It may end early, too: if the reader leaves, Python raises `GeneratorExit` at your `yield`; `compute` may raise an
+  error, or be interrupted by Ctrl-C. The caller must get that error.
+- Whatever ends the loop, `scheduler.remove(sequence)` frees a sequence's blocks. Call it for all that are left in
+  `scheduler.running` (a list) and in `scheduler.waiting` (loop over it). Leave the inbox as it is.
 """
 
 # %% exercise="12.1"
@@ -177,9 +177,10 @@ print(f"D has {len(told['D'])} tokens, E {len(told['E'])}: {''.join(told['E'])}"
 
 # %% [markdown]
 """
-D has three more: E's prompt fits into one step, and each step computes a token for both. An `LLMEngine` is such a loop
-with everything around it. A user writes this; `SamplingParams` holds the settings of a request, `EngineConfig` the sizes
-of the engine:
+D has three more: E's prompt fits into one step, and each step computes a token for both.
+
+An `LLMEngine` is such a loop with everything around it. `SamplingParams` holds the settings of a request,
+`EngineConfig` the sizes of the engine:
 """
 
 # %%
@@ -221,8 +222,8 @@ settings: a row of `logits` and one value of each setting. Return the pair (prob
 [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two
 equally likely ones, the smaller token id.
 
-- Temperature comes first, then `top_k`, then `top_p`, which is a share of what `top_k` leaves. What each cut leaves
-  adds up to 1 again. `top_k` may be larger than the vocabulary.
+- Temperature comes first, then `top_k`, then `top_p`. What each cut leaves adds up to 1 again, so `top_p` is a share of
+  what `top_k` leaves. `top_k` may be larger than the vocabulary.
 - `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
   stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
@@ -267,7 +268,7 @@ Temperature keeps every token possible. The cuts rule tokens out, and the remain
 ## Draw a token
 
 One way: lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That takes
-running sums along the whole row. A way without sums gives each token a random `number` of its own. Three ideas:
+running sums along the whole row. Another way needs no sums: each token gets a random `number` of its own. Three ideas:
 
 - A draws the token with the largest `probability * number`.
 - B draws the token with the smallest `number / probability`.
@@ -293,9 +294,9 @@ for way, drawn in winners.items():
 
 # %% [markdown]
 """
-A and B draw the likelier token in three quarters of all cases, C in two thirds. In B the times are uniform, up to 1.5
-and up to 3. In half of the races the other token's time is beyond 1.5, so it has lost; the remaining half is even:
-½ + ¼ = ¾. The engine draws this way:
+C is right: A and B draw the likelier token in three quarters of all cases. B is a race in which `number / probability`
+is a token's finishing time: up to 1.5 for the likelier token, up to 3 for the other. In half of the races the other one
+needs more than 1.5 and loses; the other half is even: ½ + ¼ = ¾. The engine draws as in C:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
@@ -308,12 +309,12 @@ moment are the probabilities.
 > **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A
 > request without one gets a random seed.
 
-If all requests share a random number generator, a request's numbers depend on the others. If each has its own, a
-preempted request must keep its state. No state is needed if the random number of a token is a *hash* of the seed, of
+If all requests share a random number generator, a request's numbers depend on the others. If each has its own, the
+generator's state must survive a preemption. No state is needed if the random number of a token is a *hash* of the seed, of
 the position in the answer, and of the token's id.
 
 Here C is drawn with seed 7, alone and among others. It is added last, so in a small pool it's preempted first.
-**Guess first:** in how many of the four rows is the text different?
+**Guess first:** how many of the four texts differ?
 """
 
 # %%
@@ -344,7 +345,7 @@ Table(
 
 # %% [markdown]
 """
-It's the same in all, though C was preempted. One caveat: the rest of the batch changes the last digits of the logits.
+None, though C was preempted. One caveat: the rest of the batch changes the last digits of the logits.
 If the two smallest times are that close, another token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 ## When something breaks
@@ -361,7 +362,7 @@ handler inside the loop, which forgets the running sequences and goes on. Here t
 
 # %%
 def fails_in_call(number, function):
-    """The function, but its call with this number fails once its work is done."""
+    """`function`, except that this call of it raises, once its work is done."""
     calls = count(1)
 
     def call(*args):
@@ -409,8 +410,8 @@ reveal("12.a", len(scheduler.pool.used), unit="blocks")
 A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
-What should a failed step do instead? A real engine has a `core`, which schedules the step, calls a function for the
-part that may fail, and later gives the tokens to their requests. That function makes these calls, in this order:
+What should a failed step do instead? A real engine has a `core`. It schedules a step, calls a function for the part
+that may fail, and later gives the tokens to their requests. That function makes these calls, in this order:
 
 1. `copy_blocks(scheduler_output.block_copies)` copies blocks, also in a step that schedules nothing.
 2. `forward(scheduler_output)` is the forward pass, and returns logits.
@@ -418,12 +419,12 @@ part that may fail, and later gives the tokens to their requests. That function 
 4. `keep_tokens(scheduler_output, tokens)` begins to send them to the host, and returns them as `in_flight`.
 5. `count_launched(scheduler_output, in_flight, logits)` counts the computed tokens, and returns the step.
 
-If a failed step just tries again, and one request makes the model fail, it fails forever. A call doesn't say who is to
-blame. We choose the crude rule that surely gets on: if one of the first four calls fails, all scheduled requests end.
-Only if none is scheduled, those that are swapped out end. All others are recomputed from their tokens. An error of
-`count_launched` is a bug of the engine; it's raised as it is.
+Trying again may fail forever, if one request makes the model fail. And an error doesn't say which request caused it. So
+our rule is crude, but always makes progress: if one of the first four calls fails, all scheduled requests end. If none
+is scheduled, a copy has failed, so those that are swapped out end. All others are recomputed from their tokens. An
+error of `count_launched` is a bug of the engine; it's raised as it is.
 
-**With a pencil first:** what does the rule say in the other rows? "Swapped out" and "preempted" mean: in this step.
+**With a pencil first:** fill in the other rows. "Swapped out" and "preempted" mean: in this step.
 """
 
 # %%
@@ -441,7 +442,7 @@ draw_failed_step({"forward": {"scheduled": "ends", **OTHERS}})
 - If one of the first four calls raises an `Exception`, end with `raise StepFailed(requests) from error`. The core ends
   these requests with this error, and recomputes all others.
 - Anything else goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of `count_launched` is a bug.
-- `requests` are those that your table ends. `scheduler_output.preempted` lists what this step preempts; if a request's
+- `requests` is a list of those that end. `scheduler_output.preempted` lists what this step preempts; if a request's
   `swapped` isn't empty, it is swapped out.
 """
 
@@ -460,8 +461,8 @@ draw_failed_step(fates(run_step))  # what your step does
 """
 ### Ctrl-C
 
-`KeyboardInterrupt` may come at any line, such as after a block has left the free queue and
-before it is in a block table. No request is to blame, so none should end:
+`KeyboardInterrupt` may come at any line, such as after a block has left the free queue and before it is in a block
+table. No request is to blame, so none should end:
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
 > that it has. Everything else can be computed from those.
@@ -505,7 +506,7 @@ watch_engine(busy, trouble={12: a_long_prompt, 40: a_reader_leaves})
 
 # %% [markdown]
 """
-Change the trouble, or make more. (With knobs for everything: `engine_room()` in START.)
+The failed pass ends A, B, C and D, and frees their blocks. Change the trouble, or make more. (With knobs for everything: `engine_room()` in START.)
 """
 
 # %% [markdown]
@@ -667,10 +668,9 @@ tokens, and a byte of it, decoded alone, gives "�".
 
 ### Interrupted anywhere
 
-Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code.
-Its core makes a note when a change begins, and deletes it only once the change is complete. A call that finds a change
-unfinished calls `EngineCore.rebuild`: it empties the queues, the pool and the block tables, and adds every unfinished
-sequence to the queue again, with its tokens and nothing computed.
+Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code:
+its core only makes a note when a change begins, and deletes it once the change is complete. A call that finds a note
+recovers first (`EngineCore.rebuild`).
 
 Does that work at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
 engine, the scheduler and the cache. Let's interrupt each of 20 runs at one of them, drawn at random. (`rebuild` itself

@@ -1,9 +1,13 @@
-"""Right answers to the exercises of lesson 12, written in other ways than the reference. The wrong ones are the checks'
-lists."""
+"""Right answers to the exercises of lesson 12, written in other ways than the reference, and wrong ones that a general
+sentence explains. The other wrong ones are the checks' lists."""
 
 import re
 
 import torch
+from answers import Wrong
+
+from lessons_lib.checks.diagnosis.mistakes import patched
+from lessons_lib.checks.registry import get_exercise
 from lessons_lib.engine.core import StepFailed
 
 # 12.1 engine_loop
@@ -165,7 +169,30 @@ def walking_through(text, stop):
     return len(text), False
 
 
-WRONG: dict[str, list] = {}
+GENERAL = {
+    "12.1": {
+        "- yield\n+ ...\n+ while inbox: scheduler.add(inbox.popleft())": "only before a step",
+        "~ [*scheduler.running, *scheduler.waiting] => list(output.num_scheduled_tokens)": "none that has finished",
+        "~ while inbox or scheduler.has_unfinished(): => while True:": "The loop ends when",
+    },
+    "12.2": {
+        "~ logits.double() => logits.double().clamp(min=-10)": "A logit of −∞ means",
+        "~ logits.double() => logits.bfloat16().double()": "right, but rounded",
+        "= return probabilities, tokens": "doesn't add up to 1",
+        "~ .softmax(dim=-1) => .softmax(dim=-1)[:, : top_k.max()]": "stays in its row",
+    },
+    "12.3": {
+        "- return core.count_launched\n+ core.count_launched(scheduler_output, in_flight, logits)\n+ return logits": "Return what",
+        "~ core.sample(scheduler_output, logits)) => core.sample(logits, scheduler_output))": "in this order",
+        "~ scheduler_output.swapped_out => [scheduler_output.preempted.pop() for _ in scheduler_output.swapped_out]": (
+            "`scheduler_output.preempted` should"
+        ),
+    },
+}
+WRONG = {
+    id: [Wrong(patch, patched(get_exercise(id).test.right, patch, {}), says) for patch, says in general.items()]
+    for id, general in GENERAL.items()
+}
 RIGHT = {
     "12.1": [by_counting_tokens, in_two_parts, with_two_handlers],
     "12.2": [row_by_row, in_float32_by_argsort, with_weights],

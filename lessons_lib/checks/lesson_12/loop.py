@@ -61,7 +61,7 @@ def cases() -> Iterator[Case]:
     yield Case((a,), leaves=1)
     yield Case((Asked("A", 3, 6), Asked("B", 3, 6), Asked("C", 3, 6), Asked("D", 3, 6)), leaves=5)
     yield Case((a, b, c), slots=1, leaves=2)
-    yield Case((a, Asked("B", 5, 4, after=1)), leaves=1)  # B is still in the inbox
+    yield Case((a, b, Asked("C", 2, 2, after=1)), leaves=2)  # C is still in the inbox
     yield Case((a,), fails=1)
     yield Case((a, b), fails=2)
     yield Case((a, b), fails=2, ctrl_c=True)
@@ -198,6 +198,9 @@ TASK = Task(
         "Don't begin a step before the tokens of the last one are streamed.",
         "the answers so far": "`scheduler.update` appends each token, before you stream it.",
         "the scheduler's sequences": "However the loop ends, `scheduler.remove` every sequence that runs or waits.",
+        "the inbox": "Take requests from the inbox only before a step. If the loop ends early, the rest stays there.",
+        "raised ValueError": "`scheduler.remove` takes a sequence that is in `running` or `waiting`: none that has "
+        "finished, and none that you have taken out yourself.",
         "should raise Broken": "The caller must get the error of `compute` itself: clean up, and don't wrap it.",
     },
 )

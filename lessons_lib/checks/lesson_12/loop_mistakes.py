@@ -23,9 +23,6 @@ The oldest request is at the left of the inbox: `popleft`.
 A request that comes may join the running ones: don't wait until they have finished.
 - while inbox:
 + while inbox and not scheduler.has_unfinished():
-Don't loop over a deque that you change: `while inbox:`.
-- while inbox:
-+ for _ in inbox:
 Take what you add out of the inbox. You add the same request again before each step.
 - while inbox: ... scheduler.add(
 + for sequence in inbox: scheduler.add(sequence)
@@ -45,10 +42,6 @@ or
 + pairs = list(zip(output.num_scheduled_tokens, output.gets_token))
 + scheduler.update(output, tokens)
 ~ in zip(output.num_scheduled_tokens, output.gets_token): => in pairs:
-`gets_token` is a list in the order of `num_scheduled_tokens`, not a dict: go through both with `zip`.
-~ if gets_token: => if output.gets_token[sequence]:
-The values of `num_scheduled_tokens` are numbers of tokens to compute, not tokens.
-~ yield sequence.id, sequence.output_ids[-1] => yield sequence.id, output.num_scheduled_tokens[sequence]
 The order is that of `num_scheduled_tokens`, not of the ids.
 ~ in zip(output.num_scheduled_tokens, output.gets_token): => in by_id:
 - scheduler.update(
@@ -63,8 +56,6 @@ The order is that of `num_scheduled_tokens`, not of the ids.
 + for sequence, token in zip(getters, tokens): yield sequence.id, token
 The last chunk of a prompt gives a token, too, however long it is: `gets_token` says so.
 ~ if gets_token: => if gets_token and output.num_scheduled_tokens[sequence] == 1:
-The loop ends when the inbox is empty and the scheduler has nothing left.
-~ while inbox or scheduler.has_unfinished(): => while True:
 The last token of an answer is streamed as well.
 ~ if gets_token: => if gets_token and not sequence.finish_reason:
 or
@@ -102,20 +93,12 @@ Count the step (`scheduler.update`) before you stream its tokens. A reader may l
 + for (sequence, count), token in zip(output.num_scheduled_tokens.items(), tokens):
 +     if sequence.num_computed_tokens + count == sequence.num_tokens: yield sequence.id, token
 + scheduler.update(output, tokens)
-Every sequence that gets a token is streamed, not only one of each step.
-- yield
-+ yield sequence.id, sequence.output_ids[-1]
-+ break
 The id comes first, then the token: `yield sequence.id, token`.
 ~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1], sequence.id
 or
 ~ yield sequence.id, sequence.output_ids[-1] => yield sequence, sequence.output_ids[-1]
 or
 ~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1]
-`yield` each pair by itself, not a list of them.
-- for sequence, gets_token ... yield
-+ gets = zip(output.num_scheduled_tokens, output.gets_token)
-+ yield [(each.id, each.output_ids[-1]) for each, gets_token in gets if gets_token]
 A step without tokens isn't the end. Sequences may have to wait for blocks.
 - scheduler.update(
 + if not output.num_scheduled_tokens: break
@@ -142,6 +125,10 @@ One step is one pass for *all* scheduled sequences: call `compute` once.
 + ...
 Schedule once in each step, and use that output. Each call of `schedule` allocates blocks for a step of its own.
 ~ compute(output) => compute(scheduler.schedule())
+or
+- output =
++ scheduler.schedule()
++ ...
 When the reader leaves, Python raises `GeneratorExit` at your `yield`. Remove the scheduler's sequences then, too: their
 blocks are still in use. A `finally` runs in every case.
 - for sequence in [*scheduler.running ... scheduler.remove
@@ -160,14 +147,6 @@ Ctrl-C is a `KeyboardInterrupt`, which isn't an `Exception`. Clean up then, too:
 +     for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
 +     raise
 + else:
-Leave the inbox as it is when the loop ends early: the caller may serve those requests later.
-- finally:
-+ finally:
-+     inbox.clear()
-or
-~ [*scheduler.running, *scheduler.waiting] => [*scheduler.running, *scheduler.waiting, *inbox]
-A sequence comes to the scheduler by `scheduler.add(sequence)`.
-~ scheduler.add( => scheduler.waiting.append(
 Your clean-up runs after each step; put the `try` around the loop.
 - try: ... scheduler.remove(
 + while inbox or scheduler.has_unfinished():
@@ -179,16 +158,6 @@ Your clean-up runs after each step; put the `try` around the loop.
 +             if gets_token: yield sequence.id, sequence.output_ids[-1]
 +     finally:
 +         for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
-A sequence that has finished isn't the scheduler's any more. Remove what is in `running` and `waiting`.
-- scheduler.add(
-+ mine.append(inbox[0])
-+ ...
-- try:
-+ mine = []
-+ try:
-~ [*scheduler.running, *scheduler.waiting] => mine
-`scheduler.remove` takes the sequence, not its id.
-~ scheduler.remove(sequence) => scheduler.remove(sequence.id)
 Sequences that still wait have to go as well.
 ~ [*scheduler.running, *scheduler.waiting] => list(scheduler.running)
 Running sequences have the blocks. Remove them as well.
@@ -198,8 +167,6 @@ Running sequences have the blocks. Remove them as well.
 + for sequence in scheduler.running:
 +     scheduler.remove(sequence)
 + for sequence in list(scheduler.waiting):
-Freeing blocks isn't enough: `scheduler.remove` also takes the sequence out of its queue.
-~ scheduler.remove(sequence) => scheduler.release(sequence)
 Clearing the lists isn't enough: no sequence would ever free these blocks. `scheduler.remove` does both.
 ~ scheduler.remove(sequence) => scheduler.running.clear() or scheduler.waiting.clear()
 Clean up, and let the error go on: the caller must learn of it.

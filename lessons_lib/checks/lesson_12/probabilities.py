@@ -9,6 +9,7 @@ import torch
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_03.books import counted
 
 HALVES, MIXED = [0.5, 0.3, 0.15, 0.05], [0.15, 0.5, 0.05, 0.3]
 
@@ -45,7 +46,7 @@ def cases() -> Iterator[Case]:
     yield of([HALVES, MIXED, [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], [1.0, 2.0, 0.5, 3.0], [2, 4, 3, 9], [1.0] * 4)
     for row, top_k, top_p in (
         ([990.0, 1000.0, 995.0], 3, 1.0), ([0.0, 2.0, -inf], 3, 1.0), ([0.0, 2.0, -inf], 2, 1.0),
-        ([-inf, 0.0, -inf, 2.0], 3, 0.9), ([-1.0, -2.0, -0.5], 2, 1.0),
+        ([-inf, 0.0, -inf, 2.0], 3, 0.9), ([-20001.0, -20002.0, -20000.0], 2, 1.0),
     ):  # fmt: skip
         yield Case(torch.tensor([row]), [1.0], [top_k], [top_p], f"logits {[row]}")
     for dtype in (torch.float64, torch.bfloat16):
@@ -110,8 +111,6 @@ One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top
 ~ rank >= top_k[:, None] => rank > top_k[:, None]
 One token too few is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1.
 ~ rank >= top_k[:, None] => (rank >= top_k[:, None] - 1) & (rank > 0)
-or
-~ rank >= top_k[:, None] => rank >= top_k[:, None] - 1
 `top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn.
 ~ rank >= top_k[:, None] => rank < 0
 You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value.
@@ -122,8 +121,10 @@ A slice cuts all rows at the same place, but `top_k` has a value for each. Compa
 - probabilities = scaled
 + scaled[:, top_k:] = float("-inf")
 + probabilities = scaled.softmax(dim=-1)
-A logit of 0 doesn't cut a token: e⁰ is 1. Put `float("-inf")` in its place.
+Only `float("-inf")` surely cuts a token: e⁰ is 1, and the logits that stay may be lower than any other number.
 ~ top_k[:, None], float("-inf") => top_k[:, None], 0.0
+or
+~ top_k[:, None], float("-inf") => top_k[:, None], -1e4
 `top_k` may be larger than the vocabulary; then it cuts nothing, and an index beyond the end must not be used.
 - rank
 + rank = torch.arange(logits.shape[-1], device=logits.device)
@@ -139,7 +140,7 @@ or
 = of_likelier = probabilities.cumsum(dim=-1)
 The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`.
 ~ of_likelier >= top_p[:, None] => of_likelier > top_p[:, None]
-One token too many is left. A token is cut if the tokens before it already add up to `top_p`.
+You subtracted two probabilities from the sum. The tokens before it: `cumsum` minus its own probability.
 - of_likelier
 + of_likelier = probabilities.cumsum(dim=-1) - probabilities
 + of_likelier[:, 1:] -= probabilities[:, :-1]
@@ -155,36 +156,18 @@ or
 That compares each token's own probability with `top_p`. It's the sum of the tokens before it that counts.
 = of_likelier = 1 - probabilities
 or
-~ of_likelier >= top_p[:, None] => probabilities < top_p[:, None]
-or
 ~ of_likelier >= top_p[:, None] => (probabilities < top_p[:, None]) & (rank > 0)
-or
-~ of_likelier >= top_p[:, None] => (probabilities < 1 - top_p[:, None]) & (rank > 0)
 You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over that.
 = of_likelier = scaled.softmax(dim=-1).cumsum(dim=-1) - scaled.softmax(dim=-1)
 `top_p` is a share of what is left: divide the exponentials by their sum before you compare.
 - probabilities = scaled
 + probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
-or
-- probabilities = scaled
-+ probabilities = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
 You applied `top_p` to probabilities without the temperature. Divide by the temperature first.
 - of_likelier
 + plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
 + of_likelier = plain.cumsum(dim=-1) - plain
 Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays.
 ~ of_likelier >= top_p[:, None] => (of_likelier >= 1 - top_p[:, None]) & (rank > 0)
-These don't add up to 1, because what was cut is missing. Divide what is left by its sum.
-= return probabilities, tokens
-or
-~ .masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1) => .softmax(dim=-1)
-= return probabilities.masked_fill(rank >= top_k[:, None], 0.0), tokens
-Divide each row by its own sum: `sum(dim=-1, keepdim=True)`.
-~ probabilities.sum(dim=-1, keepdim=True) => probabilities.sum()
-or
-~ probabilities.sum(dim=-1, keepdim=True) => probabilities.sum(dim=0, keepdim=True)
-`sum(dim=-1)` is [N], and doesn't divide row by row. `keepdim=True` makes it [N, 1].
-~ sum(dim=-1, keepdim=True) => sum(dim=-1)
 Each row has settings of its own. In your code, those of one row count for another, too.
 ~ temperature[:, None] => temperature[0]
 or
@@ -197,14 +180,12 @@ or
 ~ temperature[:, None] => temperature[0]
 ~ top_k[:, None] => top_k[0]
 ~ top_p[:, None] => top_p[0]
-Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary].
+A value per row is [N]. `[:, None]`, or `keepdim=True` in a sum, makes it [N, 1], which broadcasts over [N, vocabulary].
+~ sum(dim=-1, keepdim=True) => sum(dim=-1)
+or
 ~ temperature[:, None] => temperature
 or
 ~ top_k[:, None] => top_k
-or
-~ temperature[:, None] => temperature
-~ top_k[:, None] => top_k
-~ top_p[:, None] => top_p
 Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens.
 ~ .softmax(dim=-1) => .softmax(dim=0)
 The sums go along a row: `cumsum(dim=-1)`. Over `dim=0` they go down the columns.
@@ -217,43 +198,12 @@ or
 = scaled, tokens = (logits.double().softmax(-1) / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
 The likeliest tokens come first, and they are the ones that stay: `descending=True`.
 ~ descending=True => descending=False
-These are the right probabilities, in the order of the vocabulary. Return them likeliest first.
-- return
-+ probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
-+ found = torch.zeros_like(probabilities).scatter(1, tokens, probabilities)
-+ return found, torch.arange(logits.shape[-1]).expand_as(tokens)
-or
-- return
-+ probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
-+ return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), tokens
 Your `tokens` are ranks. They should be the tokens at these ranks: the second tensor that `sort` returns.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), rank.expand_as(tokens)
 or
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.argsort(dim=-1)
 Return token ids. They are the *second* tensor that `sort` returns; the first has the sorted values.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), scaled
-or
-- return
-+ probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
-+ return probabilities, logits.sort(dim=-1, descending=True).values
-Return the pair (probabilities, tokens).
-= return probabilities / probabilities.sum(dim=-1, keepdim=True)
-Probabilities are asked for, and these are their logarithms, or logits.
-= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).log(), tokens
-or
-= return scaled.masked_fill(probabilities == 0, float("-inf")), tokens
-`log_softmax` returns logarithms. Take `softmax`.
-~ .softmax(dim=-1) => .log_softmax(dim=-1)
-A token that is cut stays in its row, with the probability 0. Only its place among the others is free.
-= return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.masked_fill(probabilities == 0, -1)
-or
-- return
-+ most = int(top_k.max().clamp(max=logits.shape[-1]))
-+ return (probabilities / probabilities.sum(dim=-1, keepdim=True))[:, :most], tokens[:, :most]
-or
-- return
-+ most = int((probabilities > 0).sum(dim=-1).max())
-+ return (probabilities / probabilities.sum(dim=-1, keepdim=True))[:, :most], tokens[:, :most]
 Of two equally likely tokens, the smaller id comes first, so that a seed gives the same text everywhere: `stable=True`.
 - scaled
 + scaled, tokens = (logits.double() / temperature[:, None]).flip(-1).sort(dim=-1, descending=True, stable=True)
@@ -264,16 +214,13 @@ or
 ~ .sort(dim=-1, descending=True, stable=True) => .topk(logits.shape[-1])
 With `stable`, `sort` takes its arguments by name: `sort(dim=-1, descending=True, stable=True)`.
 ~ .sort(dim=-1, => .sort(-1,
-NaN comes from ∞ / ∞. `softmax` can handle large logits; `exp` can't.
+NaN comes from ∞ / ∞ or 0 · ∞. `masked_fill` and `softmax` can handle large logits and −∞; `exp` and products can't.
 - probabilities = scaled
 + weights = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
 + probabilities = weights / weights.sum(dim=-1, keepdim=True)
-A logit of −∞ stands for a token that must not be drawn, and 0 · (−∞) is NaN. Don't multiply logits by a mask:
-`masked_fill` and `softmax` can handle −∞.
+or
 - probabilities = scaled
 + probabilities = (scaled * (rank < top_k[:, None]) - 1e9 * (rank >= top_k[:, None])).softmax(dim=-1)
-A logit of −∞ stands for a token that must not be drawn. Its probability is 0, as `softmax` makes it.
-~ logits.double() => logits.double().nan_to_num(neginf=0.0)
 Dividing in place changes the caller's logits: `logits / …` makes a new tensor.
 - scaled
 + logits /= temperature[:, None]
@@ -287,18 +234,38 @@ Don't change the caller's settings in place: make a new tensor.
 - rank
 + rank = torch.arange(logits.shape[-1])
 + top_k.clamp_(max=logits.shape[-1])
-Return float32 or float64. A conversion at the end rounds your numbers.
-= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).to(logits.dtype), tokens
-bfloat16 has two to three significant digits. Change the logits to float32 or float64 before you compute with them.
-~ logits.double() / temperature[:, None] => logits / temperature[:, None].to(logits.dtype)
-or
-~ logits.double() / temperature[:, None] => logits / temperature[:, None].to(logits.dtype)
-= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).float(), tokens
-or
-= return (probabilities / probabilities.sum(dim=-1, keepdim=True)).bfloat16().float(), tokens
-or
-~ logits.double() / => logits.bfloat16().double() /
 """
+
+
+def about_probabilities(mine: dict[str, Any], want: dict[str, Any]) -> str:
+    got, wanted, case = mine["the probabilities"], want["the probabilities"], want["case"]
+    if got.shape != wanted.shape:
+        return "A token that is cut stays in its row, with the probability 0."
+    if got.dtype != wanted.dtype or case.logits.dtype == torch.bfloat16:
+        return "Compute in float32 or float64, and return that."
+    if got.isnan().any():
+        return "NaN comes from 0 / 0: every token of a row was cut, and the likeliest should stay."
+    if (got < 0).any():
+        return "Probabilities are 0 or more. These are their logarithms, or logits."
+    if ((got.sum(dim=-1) - 1).abs() > 1e-2).any():
+        return "A row doesn't add up to 1. After each cut, divide each row by its own sum."
+    if ((got.sort(dim=-1, descending=True).values - wanted).abs() < 1e-6).all():
+        return "These are the right probabilities in another order. Return the likeliest first, with its token."
+    for row, (mine_left, left) in enumerate(zip((got > 0).sum(dim=-1).tolist(), (wanted > 0).sum(dim=-1).tolist())):
+        if mine_left != left:
+            several = f"In row {row}, {counted(left, 'token')} should be left; yours has {mine_left}."
+            if left == case.top_k[row] < got.shape[-1]:
+                return f"{several} `top_k` leaves exactly the ranks 0 to `top_k` − 1."
+            if case.top_p[row] < 1:
+                return f"{several} `top_p` cuts a token if the tokens before it in its row already add up to `top_p`."
+            return f"{several} A logit of −∞ means the probability 0; any other token that isn't cut may be drawn."
+    if ((got - wanted).abs() < 1e-2).all():
+        return "That is right, but rounded. Make the logits float32 or float64 first, and stay there."
+    return (
+        "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, "
+        "divide by the sum."
+    )
+
 
 TASK = Task(
     reference="lessons_lib.engine.plain_sampling:token_probabilities",
@@ -308,9 +275,9 @@ TASK = Task(
     known=mistakes(MISTAKES),
     about={
         "returned": "Return the pair (probabilities, tokens), two tensors [N, vocabulary], in this order.",
-        "the probabilities": "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of "
-        "the tokens before, divide by the sum.",
+        "the probabilities": about_probabilities,
         "the tokens": "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`.",
+        "the tokens that are cut": "A token that is cut stays in its row. Only its place among the others is free.",
     },
 )
 
