@@ -233,8 +233,12 @@ four prompts of 10 tokens and answers of 50 need 236
 ~ if sequence.num_computed < len => if sequence.num_computed + 1 < len
 4 requests of 30 tokens at once, with max_num_seqs 4, took
 ~ return chosen => return chosen[:1]
-7 requests of 30 tokens at once, with max_num_seqs 7, took
+12 requests of 30 tokens at once, with max_num_seqs 12, took
 ~ len(self.running) < self.limits.max_num_seqs => len(self.running) < min(4, self.limits.max_num_seqs)
+Eight passes of 8 are enough
+~ left = [], self.limits.max_num_batched_tokens => left = [], self.limits.max_num_batched_tokens - 1
+got its first token before
+~ in self.running: => in self.running[::-1]:
 max_num_batched_tokens is 8, and a pass of the model computed 60
 ~ self.limits.max_num_batched_tokens => 64
 max_num_batched_tokens is 8, and a pass of the model computed 19
@@ -257,7 +261,7 @@ class PromptsFirst(SmallEngine):
     """Prefills before decodes, and ends with "error" what was in a pass that failed."""
 
     def choose(self):
-        self.running.sort(key=lambda sequence: sequence.num_computed > 0)
+        self.running.sort(key=lambda sequence: sequence.num_computed >= sequence.num_prompt)
         return super().choose()
 
     def compute(self):
