@@ -188,10 +188,10 @@ class Run:
                 )
 
     def _why_idle(self, idle: int) -> str:
-        """What the model did in the last steps, which returned nothing; "" if its passes aren't seen."""
+        """What the model did in the last steps, which returned nothing."""
         if idle <= len(self.watch.passes):
             return f" Each computed {self.watch.passes[-1]} tokens: is what a pass has computed kept for the next?"
-        return " The model computed nothing in them: what do the requests wait for?" if self.watch.passes else ""
+        return " No pass was seen in them: what do the requests wait for?"
 
     def finish(self, when: str = "", after_step: Callable[[], object] | None = None) -> None:
         """Run out, check all answers and, if `when` says at which point, that all blocks are free."""
