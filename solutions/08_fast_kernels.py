@@ -9,9 +9,9 @@
 75 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a
 block table)
 
-You take lesson 07's kernel apart and rebuild it with four ideas, one function at a time. What you end up with fits on
-one screen and, for large batches, keeps up with the kernels that production uses. Results and loads are computed here,
-on your machine. Times need a GPU, so the course ships with times measured on one, labeled *recorded*.
+You rebuild lesson 07's kernel with four ideas, one function at a time. The result fits on one screen and, for large
+batches, keeps up with production kernels. Results and loads are computed here, on your machine. Times need a GPU, so
+the course ships with times measured on one, labeled *recorded*.
 """
 
 # %% folded=true
@@ -53,9 +53,8 @@ Here's the attention of one layer, in three decodes. "32,8,128" means 32 query h
 with 8 billion parameters. "14,2,64" is a small Qwen2. Every key and value must be read at least once, so bytes divided
 by read bandwidth is a lower bound for any kernel.
 
-> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
-> small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
-> a *processor*.
+> **streaming multiprocessor**: one of a GPU's many processors (SM), with arithmetic units and a small, fast memory of
+> its own. Each program runs on one of them, and one can run several programs at a time. We just say *processor*.
 """
 
 # %%
@@ -94,7 +93,7 @@ computes. So its time is
 
 > **number of iterations × time of one iteration**
 
-and we have four ideas to change that product, or the number of bytes:
+and each of our four ideas changes that product, or the number of bytes:
 
 | idea | what it changes |
 |---|---|
@@ -108,12 +107,12 @@ Which pays most for one sequence, and which for 64? Write down your order before
 ## Idea 1: read each key once
 
 Query heads that share a KV head use the same keys. In lesson 07 each had its own program, so each key was read once per
-query head. Instead, let one program compute **all query heads of one KV head**. What was one query becomes a tile of
-queries, one *row* per query head, and each key serves all rows: 4 for the Llama, 7 for the Qwen2. Maximum, sum and
-output get a row each, too.
+query head. Instead, let one program compute **all query heads of one KV head**. The query becomes a tile with one *row*
+per query head, and each key serves all rows: 4 for the Llama, 7 for the Qwen2. Each row has its own maximum, sum and
+output.
 
 **Predict 08.a** Take Idea 1 alone, still with 16 keys per iteration. One sequence of 8,192 tokens now needs a quarter
-of the bytes. Suppose that an iteration takes as long as before: what percentage of the time does that save?
+of the bytes. If an iteration takes as long as before, what percentage of the time does that save?
 """
 
 # %%
@@ -126,8 +125,7 @@ def iterations_of(keys_per_iteration):
 
 reveal("08.a", 100 * (1 - iterations_of(16) / (8192 // 16)), unit="%", how="Computed")
 ladder_provenance, ladder = recorded_ladder()
-steps = [next(steps for case, steps in ladder.items() if case.startswith(wanted.name))
-         for wanted in THREE.values()]  # name of a kernel -> what was measured
+steps = [ladder[case.name] for case in THREE.values()]  # name of a kernel -> what was measured
 print(ladder_provenance)
 for name, case in zip(THREE, steps):
     before, after = case[SEVEN]["us"], case["Idea 1, 16 keys per tile"]["us"]
@@ -135,15 +133,15 @@ for name, case in zip(THREE, steps):
 
 # %% [markdown]
 """
-Nothing: there are as many iterations as before. (This is another run, so lesson 07's kernel took 929 µs instead of
-901.) For one sequence it's even worse, because each iteration now computes four rows, on 8 processors instead of 32.
-With 64 sequences all processors are busy either way, and there Idea 1 pays. So keep it, and cut iterations.
+Nothing: there are as many iterations as before. (In this other run, lesson 07's kernel took 929 µs, not 901.) One
+sequence even gets slower, because each iteration now computes four rows, on 8 processors instead of 32. With 64
+sequences all processors are busy either way, so Idea 1 pays. We keep it, and cut iterations.
 
 ## Idea 2: a tile of several blocks
 
-A block of 16 tokens is a good size for memory (lesson 03), but a small one for an iteration. So take a tile of, say, 32
-positions, and let each look up **its own** block: `tl.load` takes a tile of addresses, and they needn't be neighbors.
-Here is what the positions 24 to 39 need, with blocks of 16 and the block table 7, 2, 5:
+16 tokens are a good block for memory (lesson 03), but few for an iteration. So take a tile of, say, 32 positions, and
+let each look up **its own** block: `tl.load` takes a tile of addresses, and they needn't be neighbors. Here's what
+positions 24 to 39 need, with blocks of 16 and the block table 7, 2, 5:
 """
 
 # %%
@@ -159,8 +157,8 @@ print("slot    ", (position % 16).tolist())
 **Exercise 08.1: `tile_offsets(table, position, is_key, stride_block, stride_slot, BLOCK_SIZE)`**, a function that
 kernels call. Return a tile: for each position, the offset of its key in the cache. Two things to watch for:
 
-- A tile may reach past the last token. There's no table entry for those positions: don't load one where `is_key` is
-  False. What you return for them doesn't matter.
+- A tile may reach past the last token, where the table has no entries: don't load one where `is_key` is False. What
+  you return there doesn't matter.
 - The cache may have more than 2³¹ elements. Table entries and strides fit into 32 bits, but their product may not.
 
 Example: BLOCK_SIZE = 16, table 7, 2, 5, `stride_block` = 2,048, `stride_slot` = 128. Position 40 is in slot 8 of block
@@ -174,12 +172,11 @@ from lessons_lib.kernels.group_decode import tile_offsets
 """
 ## Idea 3: matrix products on tensor cores
 
-> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does
-> many times as many operations per second as the other arithmetic units.
+> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it's many
+> times as fast as the other arithmetic units.
 
-Lesson 07 had one query at a time, which gives a tensor core nothing to do. Now there are several: the queries [rows, D]
-times the keys, transposed to [D, keys], give all scores in one product, and the weights times the values give the
-output.
+With one query at a time, as in lesson 07, a tensor core has nothing to do. Now there are several: the queries [rows, D]
+times the keys, transposed to [D, keys], give all scores in one product, and the weights times the values the output.
 
 | in a kernel | what it is |
 |---|---|
@@ -187,17 +184,17 @@ output.
 | `tl.dot(a, b, acc)` | the same, added to `acc` |
 | `input_precision="ieee"` | for both: without it, a GPU keeps only 10 bits of each float32 factor's mantissa (TF32) |
 | `tl.trans(a)` | `a` with its axes swapped |
-| `tl.full([N], float("-inf"), tl.float32)` | a tile with this value everywhere; what a loop updates starts as a tile, not as a scalar |
-| `a.shape[0]`, `a.dtype` | of a tile (a pointer has no shape); the shape is a constant |
+| `tl.full([N], float("-inf"), tl.float32)` | a tile of this value: if a loop makes a tile of something, start it as a tile, not as a scalar |
+| `a.shape[0]`, `a.dtype` | a tile's sides, which are constants, and its dtype |
 
-A tensor core wants at least 16 rows. So queries come in tiles of 16, and rows past the last query head are padding:
-with the Llama's 4 heads, 12 rows. That costs arithmetic, but no bytes.
+A tensor core wants at least 16 rows, so queries come in tiles of 16. The rest is padding: 12 rows with the Llama's 4
+heads. That costs arithmetic, but no bytes.
 
 ## Build 2: a group of heads, a range of keys
 
-The softmax of a tile is given: it's lesson 06's, for all rows at once. The old sum and `acc` are rescaled to the new
-maximum; adding weights × values is left to you. The weights are powers of 2, since a GPU has an instruction for 2ˣ but
-none for eˣ; `scale` includes the factor log₂ e that makes up for it.
+The softmax of a tile is given: it's lesson 06's, for all rows at once. It rescales the old sum and `acc` to the new
+maximum; you add weights × values. The weights are powers of 2, since a GPU has an instruction for 2ˣ but none for eˣ;
+the factor log₂ e in `scale` makes up for it.
 """
 
 # %%
@@ -206,14 +203,14 @@ show_source(online_softmax, attend_blocks)
 # %% [markdown]
 """
 **Exercise 08.2: `attend_keys`**, Ideas 1 to 3 in one loop: lesson 07's `attend_blocks`, shown above, for a tile of
-queries and for the keys from position `start` to `end` − 1. (Why not all keys? Idea 4 will want a part of them.) Call
-your `tile_offsets` and `online_softmax`. The stub's docstring describes the arguments.
+queries and the keys at positions `start` to `end` − 1. (Idea 4 will need only a part of the keys.) Call your
+`tile_offsets` and `online_softmax`.
 
 - Load every key and value of the range exactly once, BLOCK_N positions per iteration. Load no other slot: it may
   contain NaN.
-- A tile that goes into a `tl.dot` has the dtype of the cache; everything else is float32. The check compiles your
-  function for an NVIDIA GPU, which needn't be there, to see what runs on tensor cores. (To try 16 bits here, take
-  float16: Triton's interpreter takes the bits of a bfloat16 tile for integers.)
+- A tile that goes into a `tl.dot` has the dtype of the cache; everything else is float32. The check also compiles your
+  function for an NVIDIA GPU (you don't need one) to see what runs on tensor cores. To try 16 bits yourself, use
+  float16: Triton's interpreter gets bfloat16 wrong.
 - Return the state after the last tile: maximum, sum and `acc`. Don't divide; the caller does.
 
 Example: `start` = 0, `end` = 40, BLOCK_N = 16. Three iterations; the last one has 8 keys, and 8 positions to mask.
@@ -249,14 +246,10 @@ print("queries", list(query.shape), "| keys", list(keys.shape), "| contexts",
 
 def count(recorder):
     """(programs, iterations of the longest program, bytes of keys and values loaded)"""
-    recording = recorder.recording
-    size = {name: layout.itemsize for name, layout in recording.tensors.items()}
-    loads = [access for program in recording.programs
-             for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
-    loaded = sum(len(access.offsets) * size[access.tensor] for access in loads)
-    longest = max(sum(access.tensor == "k_cache" for access in program.accesses)
-                  for program in recording.programs)
-    return len(recording.programs), longest, loaded
+    loads = [[access for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
+             for program in recorder.recording.programs]
+    elements = sum(len(access.offsets) for program in loads for access in program)
+    return len(loads), max(map(len, loads)) // 2, elements * keys.element_size()
 
 
 seven = Recorder(decode_heads_kernel)
@@ -275,7 +268,7 @@ watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half the bytes, and no more than necessary: that's Idea 1. A quarter of the iterations: that's Idea 2. Step through B's
+Half the bytes, which is what's necessary: that's Idea 1. A quarter of the iterations: that's Idea 2. Step through B's
 program above to see one `tl.load` read keys from four blocks.
 
 ## Prove it
@@ -305,8 +298,8 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 """
 ## Which idea makes it fast?
 
-Here is a *ladder* of kernels, timed on one sequence. Without Idea 3, products are sums, as in lesson 07. The last three
-are your kernel. (Its reference solution was timed.)
+Here's a *ladder* of kernels, timed on one sequence. Without Idea 3, products are sums, as in lesson 07. The last three
+are your kernel (its reference solution, to be exact).
 """
 
 # %%
@@ -320,21 +313,20 @@ With sums, larger tiles change nothing: a quarter of the iterations, and each ta
 computing. With `tl.dot` the computing nearly vanishes. What's left of an iteration is mostly waiting, which hardly
 depends on the number of keys. *Now* fewer iterations pay.
 
-Still, one sequence takes many times as long as reading it would. What's missing? Eight programs, one per KV head, can't
-keep 132 processors busy.
+Still, one sequence takes many times as long as reading it would: eight programs, one per KV head, can't keep 132
+processors busy.
 
 ## Idea 4: split the sequence
 
-The loop over the keys needn't be one loop. Let several programs take a part of the keys each, at the same time, and
-merge their results. So a third axis of the grid counts **splits**: program (h, i, s) computes KV head h of sequence i,
-over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
-
 > **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their
-> results. Known as *Flash-Decoding*.
+> results. Also known as *Flash-Decoding*.
+
+A third axis of the grid counts the **splits**: program (h, i, s) computes KV head h of sequence i over the keys
+s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
 
 **Predict 08.b** On another GPU, your kernel with 128 keys per tile took 135 µs for the sequence of 8,192 tokens: 8
 programs with 64 iterations each. Now split it into parts of 512 keys. If an iteration takes as long as before, how many
-µs does that make?
+µs does it take?
 """
 
 # %%
@@ -351,11 +343,11 @@ print(f"{8192 // 512 * 8} programs with {512 // 128} iterations each; "
 
 # %% [markdown]
 """
-More than six times as fast. Your estimate is too low, since it leaves out what splitting adds: many programs have to be
+More than six times as fast. The estimate is too low, since it leaves out what splitting adds: many programs have to be
 started, and their results stored and merged.
 
-A split stores two things per query head: its attention, divided by its own sum, and its **log-sum-exp**, maximum + log₂
-of the sum. 2 to the power of that is the sum of the split's exponentials, so it says how much the split counts. You've
+A split stores two things per query head: its attention, divided by its own sum, and its **log-sum-exp** (LSE), maximum
++ log₂ of the sum. 2 to the power of the LSE is the sum of the split's exponentials: how much the split counts. You've
 built the hard part already: `attend_keys` takes any range. This is all that changes in the kernel around it:
 """
 
@@ -370,13 +362,13 @@ print(Variant("split", decode_splits_kernel,
 A second kernel, `merge_kernel`, loads what the splits of one query head stored, calls your function, and stores the
 result.
 
-**Exercise 08.3: `merge_splits(lse, outputs)`.** `lse` is a tile [splits], `outputs` a tile [splits, D]. Return the
-attention over all keys, a tile [D]: what one program would have computed that had seen all of them.
+**Exercise 08.3: `merge_splits(lse, outputs)`.** `lse` is a tile [splits], `outputs` a tile [splits, D]. Return the tile
+[D] that one program over all keys would have computed.
 
-A log-sum-exp may be 300, and 2³⁰⁰ doesn't fit into float32. Splits without keys have a log-sum-exp of minus infinity.
+An LSE may be 300, and 2³⁰⁰ doesn't fit into float32. Splits without keys have an LSE of minus infinity.
 
-Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The second split's sum is twice as large, so
-the result is (1 × [2, 4] + 2 × [8, 1]) / 3 = [6, 2].
+Example: two splits, LSEs 0 and 1, attentions [2, 4] and [8, 1]. The second split's sum is twice as large, so the result
+is (1 × [2, 4] + 2 × [8, 1]) / 3 = [6, 2].
 """
 
 # %% exercise="08.3"
@@ -409,12 +401,12 @@ display(Table(["idea added, µs", *THREE], rows, ladder_provenance))
 
 # %% [markdown]
 """
-Compare with the order that you wrote down. For one sequence Idea 4 pays most, for many Idea 3. And what an idea is
-worth depends on what's there already: Idea 2 brought nothing to one sequence before Idea 3. (The last kernel isn't
-yours: the library's has all four ideas, and doesn't split 64 sequences at all.)
+Compare with the order that you wrote down. For one sequence Idea 4 pays most, for many Idea 3. And an idea's worth
+depends on what's there already: before Idea 3, Idea 2 saved one sequence nothing. (The library's kernel has all four
+ideas, and doesn't split 64 sequences at all.)
 
-So why not smaller parts? **Choose a size** for a server that gets both batches, one sequence and 64, and write it down
-before you run the next cell: your kernel in parts of several sizes, on the GPU of Predict 08.b.
+How small should the parts be? **Choose a size** for a server that gets both batches, one sequence and 64, and write it
+down. The next cell shows your kernel with several sizes, on the GPU of Predict 08.b.
 """
 
 # %%
@@ -432,8 +424,8 @@ Table(columns, rows, f"128 keys per tile, or 64 in parts of 64; {splits_provenan
 # %% [markdown]
 """
 Down to 512 keys, one sequence gets much faster. By then nearly all processors are busy, and smaller parts save at most
-5% more. The 64 sequences only pay for it: 7% with parts of 512, 19% with parts of 64. No size is best for both. So the
-library chooses one from a sequence's length and from the number of sequences that the batch has room for.
+5% more. The 64 sequences only get slower: by 7% with parts of 512, by 19% with parts of 64. No size is best for both.
+So the library chooses one from a sequence's length and the number of sequences that the batch has room for.
 
 ## Measure
 

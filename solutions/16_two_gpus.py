@@ -54,8 +54,8 @@ the other, so it takes as long as before. The other way is to cut every layer.
 
 The simplest MLP is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the
 first by *columns*, and each process computes some of the elements, from the whole input. Cut the second by *rows* at
-the same places, and each process already has the inputs that its rows need. Its product is one term of each output;
-the sum over the processes is the output:
+the same places, and each process already has the inputs that its rows need. It computes one term of each output; the
+sum over the processes is the output:
 """
 
 # %%
@@ -65,8 +65,7 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 """
 Nothing is sent between the two matrices. Attention works the same way, with heads in place of elements: a process
 computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix.
-Its cache holds only its own KV heads, so their number must be divisible by the number of processes. (If there are more
-processes, vLLM copies KV heads.)
+Its cache holds only its own KV heads, so their number must be divisible by the number of processes.
 
 So a layer needs only two sums, one after attention and one after the MLP:
 
@@ -74,8 +73,8 @@ So a layer needs only two sums, one after attention and one after the MLP:
 
 ## Build 1: the two cuts
 
-`torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts
-refer to the transposed weight in this formula.
+`torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. Columns and rows are
+those of `weight.T`.
 
 **Exercise 16.1: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process.
 `rank` is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always
@@ -167,8 +166,8 @@ two_gpus_table(two_gpus, NAMES)
 Half of the bytes saves 0.15 ms, and 48 sums cost 0.34 ms: 3.21 - 0.15 + 0.34 = 3.40 ms (measured: 3.33). Two GPUs that
 share the small model are slower than *one*. The large model's step was measured at 8.84 ms (estimated: 8.85).
 
-Don't trust this agreement too much: the 7 µs were inferred from the small model's steps with one request, so for the
-small model it is close to the same measurement; and there a sum adds up 2 KB, in the large model 0.5 MB.
+Don't trust this agreement too much: the 7 µs come from the small model itself, with one request. There a sum adds up
+2 KB; in the large model, 0.5 MB.
 
 A cut in two shortens a step only if reading half of the bytes takes longer than all the sums. To beat replicas, it must
 also make up for their smaller batches.
@@ -277,9 +276,9 @@ watch_all_reduce(record_all_reduce(all_reduce, 4))
 
 # %% [markdown]
 """
-However many workers there are, none sends more than twice its tensor, apart from rounding up. What grows in a ring is
-the number of messages that wait for one another: 2 (N - 1). If yours sends each part straight to its owner, only the
-second round waits for the first. For short tensors, the waits count more than the bytes.
+However many workers there are, none sends more than twice its tensor, apart from rounding up. But in a ring, 2 (N - 1)
+messages wait for one another. If each part goes straight to its owner, only the second round waits for the first. For
+short tensors, the waits count more than the bytes.
 
 In production, the workers are processes with a GPU each, started by `torchrun`. They call
 `torch.distributed.all_reduce(tensor)`, and NVIDIA's library NCCL moves the parts over the links between the GPUs. vLLM
@@ -342,7 +341,8 @@ def generate_in_halves(add_up):
         return generate_one_by_one(halves[worker.rank], tokenizer, PROMPTS[:3],
                                    max_new_tokens=LENGTHS)
 
-    return *run_workers(generate, 2), halves
+    answers, workers = run_workers(generate, 2)
+    return answers, workers, halves
 
 
 alone = generate_one_by_one(model, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
@@ -350,9 +350,9 @@ answers, workers, halves = generate_in_halves(all_reduce)
 without_sums, _, _ = generate_in_halves(lambda tensor, worker: tensor)
 print("the same tokens as the whole model, in each worker:",
       [each == alone for each in answers])
-for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_sums[0],
-                          "no sums, worker 1": without_sums[1]}.items():
-    print(f"{what:17}  {PROMPTS[2]} “{tokenizer.decode(third)}”")
+for what, stories in {"your sums": answers[0], "no sums, worker 0": without_sums[0],
+                      "no sums, worker 1": without_sums[1]}.items():
+    print(f"{what:17}  {PROMPTS[2]} “{tokenizer.decode(stories[2])}”")
 whole, half = (sum(each.nbytes for each in one.model.layers.parameters()) / 1e6
                for one in (model, halves[0]))
 print(f"the layers' weights: {whole:.1f} MB in the whole model, {half:.1f} MB in each worker; "
@@ -369,9 +369,9 @@ Back to the model that doesn't fit on one GPU. It has 80 layers and 8 KV heads. 
 5,120 tokens, prompt and answer together, with 107 GB of keys and values. You can form groups of GPUs, each with one
 copy of the model: eight groups of 1, four of 2, two of 4, or one of 8.
 
-**Guess first:** which of these hold the model and all requests? The next cell computes that, and a lower bound for a
-step at the requests' last token: reading at full bandwidth, 7 µs for each sum, and the bytes that a GPU sends at 450
-GB/s, one direction of NVLink, the link between GPUs. (Read only its two functions.)
+**Guess first:** which of these hold the model and all requests? The next cell computes that, and a lower bound for the
+last step: each GPU reads at full bandwidth, a sum takes 7 µs, and its bytes go at 450 GB/s (one direction of NVLink,
+the link between GPUs). Read only its two functions.
 """
 
 # %%
@@ -409,9 +409,9 @@ Table(
 
 # %% [markdown]
 """
-Each GPU has an eighth of the caches in any case, but groups of 2 have no room for that next to the weights. Of the two
-setups that fit, the group of 8 wins clearly, if its sums hardly take longer. But in a ring of 8, a sum is 14 messages
-one after the other; in a ring of 4, it is 6.
+Each GPU holds an eighth of the caches in any case, but groups of 2 have no room for it next to the weights. Of the two
+setups that fit, the group of 8 is clearly faster, unless its sums take longer. In a ring of 8, a sum is 14 messages one
+after the other; in a ring of 4, it is 6.
 
 **With a pencil:** how much longer may a sum take in the group of 8 before both setups are equally fast? Start from the
 third column: how large is the difference, and how many sums share it?

@@ -137,6 +137,7 @@ def run_guarded(
 
 def _finishes(thread: threading.Thread, seconds: float, stopwatch: Stopwatch, looks: Looks) -> bool:
     """Start a thread, and see whether it finishes in time. In the last half of its time, look where it is."""
+    before = {each.ident for each in threading.enumerate()}
     if sys.platform == "emscripten":  # a browser's Python can't start threads; there, stop the kernel instead
         thread.run()
         return True
@@ -149,10 +150,18 @@ def _finishes(thread: threading.Thread, seconds: float, stopwatch: Stopwatch, lo
         if stopwatch.case_began is not case:
             case, looks.calls = stopwatch.case_began, None
         if stopwatch.of_case > seconds / 2:
-            looks.look(thread.ident or 0)
+            looks.look(_computing(before) or thread.ident or 0)
     if thread.is_alive():
-        looks.look(thread.ident or 0)
+        looks.look(_computing(before) or thread.ident or 0)
     return not thread.is_alive()
+
+
+def _computing(before: set[int | None]) -> int | None:
+    """The last thread started since that doesn't wait for another: code that is stuck may have threads of its own."""
+    frames = sys._current_frames()
+    idents = [each.ident for each in threading.enumerate() if each.ident in frames and each.ident not in before]
+    busy = [each for each in idents if each and frames[each].f_code.co_filename != threading.__file__]
+    return busy[-1] if busy else None
 
 
 @contextlib.contextmanager

@@ -53,15 +53,21 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
     return ModelFit(defaults, num_blocks, make_rules, context, **measured)
 
 
+MOST_CHECKPOINTS = 128  # unless the config asks for more: enough for 60 conversations that come back
+
+
 def resize_states(states: SequenceStates, config: EngineConfig) -> int:
     """Allocate the states of an engine's sequences, and their checkpoints. Return their size in bytes.
 
     Raises:
         ValueError: they don't fit in `cache_bytes`.
     """
-    num_checkpoints = config.num_checkpoints if config.share_prefixes else 0
     # With a step in flight, a sequence whose last token it computes has left its batch slot to another.
     num_sequences = config.max_num_seqs * (2 if config.overlap else 1)
+    num_checkpoints = config.num_checkpoints if config.share_prefixes else 0
+    if num_checkpoints is None:
+        left = config.cache_bytes // max(1, states.bytes_per_slot) - 1 - num_sequences
+        num_checkpoints = max(0, min(MOST_CHECKPOINTS, left // 2))
     num_bytes = (1 + num_sequences + num_checkpoints) * states.bytes_per_slot
     if num_bytes > config.cache_bytes:
         raise ValueError(

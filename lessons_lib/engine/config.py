@@ -41,7 +41,8 @@ class EngineConfig:
         num_swap_blocks: size of the swap space; without one, preempted sequences are recomputed.
         watermark: share of the blocks that admission leaves free for running sequences, 0 to 1.
         share_prefixes: sequences with the same beginning share blocks.
-        num_checkpoints: copies of states that are kept for it, if the model has layers with states (lesson 19).
+        num_checkpoints: copies of states that are kept for it, if the model has layers with states (lesson 19); if
+            None, up to 128 in half of the memory that `cache_bytes` leaves.
         policy: decides which request is served next, see `scheduling.policies`; None for the order of arrival.
         admission: see `scheduler.optimistic`.
         backend: computes attention, see `hf_backend.plan_attention`.
@@ -70,7 +71,7 @@ class EngineConfig:
     num_swap_blocks: int = size(0, 0, "a whole number from 0 on")
     watermark: float = checked(0.01, number, "a share of the blocks, 0 to 1", lambda value: 0 <= value <= 1)
     share_prefixes: bool = checked(True, flag)
-    num_checkpoints: int = size(64, 0, "a whole number from 0 on")
+    num_checkpoints: int | None = size(None, 0, "a whole number from 0 on, or None")
     policy: Policy | None = checked(None, ranking)
     admission: Admission = checked(
         optimistic, function, "a function (scheduler, sequence) -> bool, such as `scheduler.optimistic`"

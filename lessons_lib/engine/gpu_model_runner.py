@@ -181,20 +181,17 @@ class GPUModelRunner(ModelRunner):
         self.joined = []
 
 
-def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineConfig], GPUModelRunner]:
+def gpu_model_runner(**options: Any) -> Callable[..., GPUModelRunner]:
     """For `EngineConfig.make_runner`: a GPUModelRunner with these options, and the sizes of the engine. The engine asks
     for another `kind` if the model needs it."""
 
-    def make(
-        model: PreTrainedModel, num_blocks: int, config: EngineConfig, kind: Any = GPUModelRunner, **more: Any
-    ) -> GPUModelRunner:  # fmt: skip
+    def make(model: Any, num_blocks: int, config: EngineConfig, kind: Any = GPUModelRunner, **more: Any) -> Any:
         sizes: dict[str, Any] = dict(
             max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len, layer_shapes=config.layer_shapes
         )
         # A step never has more tokens than the budget, so larger graphs would be captured for nothing.
         sizes["max_captured_tokens"] = min(MAX_CAPTURED_TOKENS, config.max_num_batched_tokens)
-        runner: GPUModelRunner = kind(model, num_blocks, config.block_size, **sizes | options | more)
-        return runner
+        return kind(model, num_blocks, config.block_size, **sizes | options | more)
 
     return make
 

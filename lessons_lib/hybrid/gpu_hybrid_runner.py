@@ -1,5 +1,6 @@
 """Lesson 19: a HybridRunner for a GPU. Decodes are replayed from CUDA graphs, and overlap with the host."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.engine.cuda_graphs import GraphSize, GraphStore
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.input_batch import forward_batch
+from lessons_lib.hybrid.gated_delta_layer import GatedDeltaLayer, Wave, takes_rows, waves_of
 from lessons_lib.hybrid.hybrid_runner import hybrid_logits
-from lessons_lib.hybrid.packed_states import Group, PackedStates, groups_of
+from lessons_lib.hybrid.packed_states import Group, PackedStates, groups_of, pieces_of
 from lessons_lib.hybrid.sequence_states import PADDING
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
@@ -21,6 +23,7 @@ class GPUHybridRunner(GPUModelRunner):
 
     Attributes:
         packed: takes the place of the stateful layers in a pass.
+        fast: of those, the layers that take a whole row.
         slots: of the states of a captured step, int64 [largest size]; PADDING for sequences that are none.
         rows: of its tokens, int64 [largest size].
     """
@@ -32,7 +35,13 @@ class GPUHybridRunner(GPUModelRunner):
         self.packed, self.verifying = packed, []
         self.slots = torch.full((self.sizes[-1],), PADDING, dtype=torch.int64, device=model.device)
         self.rows = torch.arange(self.sizes[-1], device=model.device)
+        self.started = torch.zeros_like(self.rows)
+        self.ones = torch.ones_like(self.rows)
+        self.fast = [
+            GatedDeltaLayer(layer.module, packed.states) for layer in packed.layers if takes_rows(layer.module)
+        ]
         self._groups: list[Group] = []
+        self._waves: list[Wave] = []
 
     def graph_size(self, scheduler_output: SchedulerOutput) -> GraphSize | None:
         """See GPUModelRunner. A sequence without a state begins outside of a graph."""
@@ -43,18 +52,23 @@ class GPUHybridRunner(GPUModelRunner):
     @torch.inference_mode()
     def forward_with(self, size: GraphSize | None, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See GPUModelRunner."""
-        self._groups = groups_of(scheduler_output, self.packed.states, self.model.device)
+        pieces, device = pieces_of(scheduler_output, self.packed.states), self.model.device
+        if size:
+            self._decodes = [piece.slot for piece in pieces]
+        else:
+            self._waves = waves_of(pieces, device) if self.fast else []
+            self._groups = groups_of(pieces, device) if len(self.fast) < len(self.packed.layers) else []
         return super().forward_with(size, scheduler_output)
 
     def replay(self, store: GraphStore, size: GraphSize, batch: ForwardBatch) -> torch.Tensor:
         """See GPUModelRunner."""
-        (decodes,) = self._groups
-        slots = self.slots[: size.num_seqs]
+        rows, slots = (tensor[: size.num_seqs] for tensor in (self.rows, self.slots))
+        self._groups = [Group(rows, slots, 1)]
+        self._waves = [Wave(rows, self.ones[: size.num_seqs], slots, self.started[: size.num_seqs])]
         slots.fill_(PADDING)
-        self._groups = [Group(self.rows[: size.num_seqs], slots, 1)]
         if not store.has(size, self.key(store, self.buffers.of_size(size))):
             super().replay(store, size, batch)  # a capture runs the step several times, so it must change no state
-        slots[: len(decodes.slots)] = decodes.slots
+        slots[: len(self._decodes)] = torch.tensor(self._decodes, device=slots.device)
         return super().replay(store, size, batch)
 
     def prepare(self, scheduler_output: SchedulerOutput, size: GraphSize | None = None) -> ForwardBatch:
@@ -65,11 +79,23 @@ class GPUHybridRunner(GPUModelRunner):
         """See GPUModelRunner."""
         input_ids = replace_placeholders(batch.input_ids, self.previous_tokens)
         attend = plan_operator(batch)
-        return hybrid_logits(self.model, batch, input_ids, self.cache, attend, self.packed, self._groups)
+        own = {layer.module: partial(self.forward_fast, layer) for layer in self.fast}
+        return hybrid_logits(self.model, batch, input_ids, self.cache, attend, self.packed, self._groups, own)
+
+    def forward_fast(self, layer: GatedDeltaLayer, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The forward of a layer that takes a whole row."""
+        return layer.forward(hidden_states, self._waves)
 
     def read_by_graph(self, inputs: ForwardBatch) -> tuple[Any, ...]:
         """See GPUModelRunner."""
-        return *super().read_by_graph(inputs), self.slots, self.rows, *self.packed.states.tensors.values()
+        return (
+            *super().read_by_graph(inputs),
+            self.slots,
+            self.rows,
+            self.started,
+            self.ones,
+            *self.packed.states.tensors.values(),
+        )
 
     def reset(self) -> None:
         """See `HybridRunner.reset`."""

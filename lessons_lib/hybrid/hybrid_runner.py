@@ -1,5 +1,6 @@
 """Lesson 19: computes a scheduled step of a model whose layers aren't all alike, in one packed row."""
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from lessons_lib.attention.score_terms import score_terms
 from lessons_lib.engine.input_batch import forward_batch
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.hybrid.find_states import call_with
-from lessons_lib.hybrid.packed_states import Group, PackedStates, groups_of
+from lessons_lib.hybrid.packed_states import EMPTY, Forward, Group, PackedStates, groups_of, pieces_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -57,7 +58,7 @@ AttentionInterface.register(COUNTED, attention_by_calls)
 
 def hybrid_logits(
     model: PreTrainedModel, batch: ForwardBatch, input_ids: torch.Tensor, cache: PagedKVCache, attend: Attend,
-    packed: PackedStates, groups: list[Group],
+    packed: PackedStates, groups: list[Group], own_forwards: Mapping[Any, Forward] = EMPTY,
 ) -> torch.Tensor:  # fmt: skip
     """Run one forward pass over a packed row of these groups, on the device of the model.
 
@@ -68,7 +69,7 @@ def hybrid_logits(
     token = current_pass.set(CountedPass(PagedPass(cache, batch.slot_mapping, attend)))
     model.config._attn_implementation = COUNTED
     try:
-        with packed.split(groups):
+        with packed.split(groups, own_forwards):
             logits = call_with(
                 model, input_ids[None], position_ids=batch.positions[None], use_cache=False,
                 logits_to_keep=batch.logits_index,
@@ -98,7 +99,7 @@ class HybridRunner(ModelRunner):
     @torch.inference_mode()
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See `ModelRunner.forward`."""
-        groups = groups_of(scheduler_output, self.packed.states, self.model.device)
+        groups = groups_of(pieces_of(scheduler_output, self.packed.states), self.model.device)
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size).to(self.model.device)
         attend = plan_attention(self.backend, self.model.device)(batch, batch.block_tables, self.cache.block_size)
         return hybrid_logits(self.model, batch, batch.input_ids, self.cache, attend, self.packed, groups)

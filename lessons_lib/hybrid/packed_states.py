@@ -7,10 +7,11 @@ prompt goes alone. What the layer returns is put back into the row.
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,47 @@ from lessons_lib.hybrid.sequence_states import Key, SequenceStates
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 Forward = Callable[..., Any]
+EMPTY: Mapping[Any, Forward] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighboring tokens of one sequence in a packed row.
+
+    Attributes:
+        start, length: its rows.
+        slot: of the sequence's state.
+        is_fresh: the sequence has no state yet.
+        is_decode: it is all that the sequence computes in this step, and one token.
+        target: a slot that the state after it is copied to; None if there is none.
+    """
+
+    start: int
+    length: int
+    slot: int
+    is_fresh: bool
+    is_decode: bool
+    target: int | None
+
+
+def pieces_of(scheduler_output: SchedulerOutput, states: SequenceStates) -> list[Piece]:
+    """Cut the row of a step that is launched now into pieces: one for each sequence, and several if a checkpoint is
+    made in its midst."""
+    scheduled = scheduler_output.num_scheduled_tokens
+    slots = [states.slot_of(sequence) for sequence in scheduled]  # before checkpoints make room for others
+    kept = states.new_checkpoints(scheduled)
+    pieces = []
+    row = 0
+    for (sequence, count), slot in zip(scheduled.items(), slots):
+        start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + count
+        targets = kept.get(sequence, {})
+        ends = sorted({*targets, *states.lone_tokens(sequence, end), end} - {start})
+        for begin, until in zip([start, *ends], ends):
+            at, is_decode = row + begin - start, count == 1 and start > 0
+            pieces.append(Piece(at, until - begin, slot, begin == 0, is_decode, targets.get(until)))
+        row += count
+    states.note_computed(scheduled)
+    return pieces
 
 
 @dataclass(frozen=True)
@@ -31,47 +73,30 @@ class Group:
         slots: of their states, int64 [N].
         length: tokens of each.
         is_fresh: they have no state yet.
-        copies: pairs of slots, int64 [2, M]: after this group, copy the state of the first to the second.
+        target: a slot that the state of the only one is copied to afterwards; None if there is none.
     """
 
     rows: torch.Tensor
     slots: torch.Tensor
     length: int
     is_fresh: bool = False
-    copies: torch.Tensor | None = None
+    target: int | None = None
 
     def take(self, row: torch.Tensor) -> torch.Tensor:
         """The tokens of the group, [N, length, ...], from a packed row [1, T, ...]."""
         return row[0, self.rows].view(len(self.slots), self.length, *row.shape[2:])
 
 
-def groups_of(scheduler_output: SchedulerOutput, states: SequenceStates, device: torch.device) -> list[Group]:
-    """Split the row of a step that is launched now: the decodes together, each chunk of a prompt alone, in several
-    groups if a checkpoint is made in its midst."""
+def groups_of(pieces: list[Piece], device: torch.device) -> list[Group]:
+    """Group the pieces of a row: the decodes together, each other one alone, in order."""
     place = partial(torch.tensor, dtype=torch.int64, device=device)
-    scheduled = scheduler_output.num_scheduled_tokens
-    slots = [states.slot_of(sequence) for sequence in scheduled]  # before checkpoints make room for others
-    kept = states.new_checkpoints(scheduled)
-    decodes: list[tuple[int, int]] = []
-    chunks: list[Group] = []
-    row = 0
-    for (sequence, count), slot in zip(scheduled.items(), slots):
-        start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + count
-        if count == 1 and start:
-            decodes.append((row, slot))
-        else:
-            targets = kept.get(sequence, {})
-            ends = sorted({*targets, *states.lone_tokens(sequence, end), end} - {start})
-            for begin, until in zip([start, *ends], ends):
-                rows = range(row + begin - start, row + until - start)
-                copies = place([[slot], [targets[until]]]) if until in targets else None
-                chunks.append(Group(place(rows), place([slot]), until - begin, begin == 0, copies))
-        row += count
-    states.note_computed(scheduled)
-    if decodes:
-        rows_of_decodes, slots_of_decodes = zip(*decodes)
-        return [Group(place(rows_of_decodes), place(slots_of_decodes), 1), *chunks]
-    return chunks
+    decodes = [piece for piece in pieces if piece.is_decode]
+    groups = [Group(place([each.start for each in decodes]), place([each.slot for each in decodes]), 1)]
+    for piece in pieces:
+        if not piece.is_decode:
+            rows = range(piece.start, piece.start + piece.length)
+            groups.append(Group(place(rows), place([piece.slot]), piece.length, piece.is_fresh, piece.target))
+    return groups if decodes else groups[1:]
 
 
 class GroupCache(Cache):
@@ -149,9 +174,8 @@ class StatefulLayer:
             found = {key: cache.states(key) for key in self.keys}
         for key, new in found.items():
             states.write(key, group.slots, new)
-            if group.copies is not None:
-                source, target = group.copies
-                states.tensors[key][target] = states.tensors[key][source]
+            if group.target is not None:
+                states.tensors[key][group.target] = states.tensors[key][group.slots[0]]
         return result
 
 
@@ -169,10 +193,12 @@ class PackedStates:
         self.inside: tuple[Group, Cache] | None = None  # while a layer computes this group
 
     @contextmanager
-    def split(self, groups: list[Group]) -> Iterator[None]:
-        """Context manager: the model is called with a packed row of these groups."""
+    def split(self, groups: list[Group], own_forwards: Mapping[Any, Forward] = EMPTY) -> Iterator[None]:
+        """Context manager: the model is called with a packed row of these groups. Some modules may have a forward of
+        their own that takes such a row."""
         self.groups = groups
-        with replaced_forwards({layer.module: self.forward_of(layer) for layer in self.layers}):
+        forwards = {layer.module: self.forward_of(layer) for layer in self.layers}
+        with replaced_forwards(forwards | {**own_forwards}):
             try:
                 yield
             finally:

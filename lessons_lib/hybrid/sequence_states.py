@@ -148,9 +148,12 @@ class SequenceStates(KeptStates):
         """
         found: dict[Sequence, dict[int, int]] = {}
         now: list[tuple[int, int]] = []
-        for sequence, count in scheduled.items() if self.num_checkpoints else ():
+        num_new = 0
+        for sequence, count in scheduled.items():
             for at in self.cuts(sequence, sequence.num_computed_tokens + count):
-                target = self._new_checkpoint(sequence, at)
+                if num_new == self.num_checkpoints:
+                    break  # it would take the slot of one that isn't even written
+                target, num_new = self._new_checkpoint(sequence, at), num_new + 1
                 if at == sequence.num_computed_tokens:
                     now.append((target, self.held[sequence].slot))
                 else:

@@ -95,8 +95,15 @@ def decode_groups_kernel(
     The grid is (Hkv, N): program (h, i) computes all query heads of KV head h, for sequence i.
 
     Args:
-        The first: see `simple_paged.decode_heads_kernel`, but the caches are of the dtype of q, and `scale` includes
-            log2(e).
+        q, out: pointers to [N, Hq, D].
+        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q. Slots without a token may
+            hold NaN.
+        block_tables: pointer to int32 [N, M]; entries past the last block in use may be garbage or missing.
+        context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
+        scale: factor of the scores, log2(e) included.
+        stride_seq, stride_q_head: of q and out, elements from one sequence and query head to the next.
+        stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
+        stride_table: of block_tables, elements from one table to the next.
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
         HEAD_DIM: D, a power of two, at least 16. BLOCK_SIZE: slots per block, any number.
         BLOCK_N: keys per iteration, a power of two, at least 16.

@@ -53,7 +53,6 @@ class RankedCore(EngineCore):
             super().process(depth)
 
     def rebuild(self) -> None:
-        """Raise RanksDiffer."""
         self.ranks.error = self.ranks.error or RuntimeError("a call was interrupted")
         self.ranks.check()
 

@@ -71,6 +71,10 @@ def attend_transposed(
     return row_max, row_sum, acc
 
 
+def merge(*lines):
+    return changed(merge_splits, *lines)
+
+
 TILES_IN_FLOAT32 = (
     ("first in range", "queries = queries.to(tl.float32)\n    for first in range"),
     ("tile_keys = tl.load(keys + elements, mask=is_key[:, None], other=0.0)", "tile_keys = tl.load(keys + elements, mask=is_key[:, None], other=0.0).to(tl.float32)"),
@@ -104,6 +108,19 @@ WRONG = {
         Wrong("factors rounded by a GPU", attend((SCORES, SCORES.replace(', input_precision="ieee"', ""))), "would keep only 10 bits"),
         Wrong("a scalar maximum", attend((START, 'row_max = float("-inf")')), "where the loop makes a tile, with a tile"),
         Wrong("queries scaled before the loop", attend(("    for first in", "    queries = queries * scale\n    for first in"), (SCORES, SCORES.replace(" * scale", ""))), "ultiply the scores instead"),
+        Wrong("from position 0", attend(("range(start", "range(0")), "Begin at `start`"),
+        Wrong("the end as a key", attend(("position < end", "position <= end")), "`end` isn't one of your positions"),
+        Wrong("no last tile", attend(("end, BLOCK_N)", "end - BLOCK_N + 1, BLOCK_N)")), "Some keys are missing"),
+        Wrong("a step of one block", attend(("end, BLOCK_N)", "end, BLOCK_SIZE)")), "the loop's step is BLOCK_N"),
+        Wrong("values not masked", attend(("values + elements, mask=is_key[:, None], other=0.0", "values + elements")), "with the same mask"),
+        Wrong("scores in 16 bits", attend((SCORES, SCORES.replace(" * scale", ".to(queries.dtype) * scale"))), "has 16 bits"),
+        Wrong("the maximum from 0", attend((START, START.replace('"-inf"', "0"))), "Scores may be very low"),
+    ],
+    "08.3": [
+        Wrong("no maximum", merge(("lse - tl.max(lse, axis=0)", "lse")), "Subtract the largest"),
+        Wrong("empty splits count", merge(("exp2(lse", 'exp2(tl.where(lse == float("-inf"), 0.0, lse)')), "Splits without keys"),
+        Wrong("weights in 16 bits", merge(("axis=0))", "axis=0)).to(tl.float16)")), "in 16 bits they lose digits"),
+        Wrong("small splits dropped", merge(("return", "weights = tl.where(weights < 1e-5, 0.0, weights)\n    return")), "A split far below"),
     ],
 }  # fmt: skip
 RIGHT = {

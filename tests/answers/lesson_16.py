@@ -1,9 +1,12 @@
-"""Right answers to the exercises of lesson 16, written in other ways than the reference. The wrong ones are the checks'
-lists."""
+"""Right answers to the exercises of lesson 16, written in other ways than the reference, and wrong ones that the checks
+don't list."""
 
 import torch
+from answers import Wrong
 
+from lessons_lib.checks.diagnosis.mistakes import patched
 from lessons_lib.checks.lesson_16.scoreboard import straight_to_the_owner
+from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.tensor_parallel import CUTS, cut_linear
 
 # 16.1 cut_linear
@@ -103,7 +106,33 @@ def sums_after_the_blocks(layer, rank, world_size, all_reduce):
     layer.self_attn.register_forward_hook(lambda module, inputs, output: (all_reduce(output[0]), *output[1:]))
 
 
-WRONG = {}
+def through_worker_0(tensor, worker):
+    if worker.rank:
+        worker.send(0, tensor)
+        return worker.receive(0)
+    total = tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+    for to in range(1, worker.world_size):
+        worker.send(to, total)
+    return total
+
+
+CAT = "torch.cat(parts).view(tensor.shape)"
+RING = {
+    "a complete part is added": (
+        "= worker.receive => = parts[(rank - step) % size] + worker.receive",
+        "worker 0's twice",
+    ),
+    "the wrong part is passed on": ("rank + 1 - step => rank - step", "Element 0 contains other elements"),
+    "no second round": ("range(size - 1) => range(0)", "Element 0 lacks worker 1's"),
+    "one part": (f"{CAT} => parts[rank]", "Elements are missing"),
+    "in another type": ("worker.receive(left) => worker.receive(left).bfloat16()", "nearly right"),
+    "a step too many": ("range(size - 1) => range(size)", "as much as whole tensors"),
+    "not flattened": ("tensor.flatten() => tensor", "Flatten the tensor first"),
+}
+WRONG = {
+    "16.2": [Wrong(name, patched(all_reduce, f"~ {patch}", {}), says) for name, (patch, says) in RING.items()]
+    + [Wrong("worker 0 adds up", through_worker_0, "Worker 0 sends the most")]
+}
 RIGHT = {
     "16.1": [with_chunk, with_a_share_of_the_bias, with_narrow_and_zeros],
     "16.2": [straight_to_the_owner, with_padding, with_slices],

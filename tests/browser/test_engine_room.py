@@ -14,8 +14,9 @@ from lessons_lib.engine import SamplingParams
 from lessons_lib.viz.engine_room import build, recording
 from lessons_lib.viz.engine_room.notebook import serve
 from lessons_lib.viz.engine_room.room import DEFAULTS, POLICIES, Room, sources
+from tools.site.__main__ import write_front_page
 
-MOST_BYTES, MOST_BYTES_FIRST = 18_000_000, 100_000
+MOST_BYTES, MOST_BYTES_FIRST, MOST_BYTES_FRONT = 18_000_000, 100_000, 600_000
 KNOBS = {  # each makes another run
     **dict(rate=9, answer=90, prompts="long", seed=5, size=8, blocks=24, budget=8, slots=3, policy="shortest"),
     **dict(admission="conservative", sharing=0, victims="swap", temperature=0),
@@ -111,15 +112,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
+    write_front_page(folder)
     return folder, build.write_page(folder)
 
 
 @pytest.fixture
 def opened(chromium, site):
-    """A function that opens the page: `opened("#rate=3")`. Requests to anything but the file server fail the test."""
+    """A function that opens the page: `opened("#rate=3")`. Requests to anything but the file server fail the test.
+    `tab.loaded` lists the files that were asked for."""
     contexts, outside = [], []
 
-    def open_page(address="", wait="first", **options):
+    def open_page(address="", wait="first", page="engine_room.html", **options):
         contexts.append(chromium.new_context(viewport={"width": 1440, "height": 900}, **options))
         tab = contexts[-1].new_page()
         home = serve(site[0])
@@ -127,8 +130,10 @@ def opened(chromium, site):
             lambda url: not url.startswith(home), lambda route: (outside.append(route.request.url), route.abort())
         )
         tab.on("pageerror", lambda error: outside.append(str(error)))
-        tab.goto(f"{home}/engine_room.html{address}")
-        tab.wait_for_function(f"document.body.dataset.{wait}", timeout=120_000)
+        tab.loaded = []
+        tab.on("request", lambda request: tab.loaded.append(request.url.removeprefix(f"{home}/").split("?")[0]))
+        tab.goto(f"{home}/{page}{address}")
+        tab.frames[-1].wait_for_function(f"document.body.dataset.{wait}", timeout=120_000)
         return tab
 
     yield open_page
@@ -169,6 +174,38 @@ def test_the_recording_plays_and_goes_back_while_nothing_else_is_loaded(opened):
     tab.wait_for_function(f"document.body.dataset.step == {step - 1}")
     assert tab.locator("#play").inner_text() == "Play"
     assert re.search(r"[?]?#.*step=", tab.url) is None or f"step={step}" in tab.url
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_the_first_page_plays_the_room_and_is_light(opened, site, width, scheme):
+    tab = opened(page="index.html", color_scheme=scheme)
+    tab.set_viewport_size({"width": width, "height": 800})
+    room = tab.frames[1]
+    room.wait_for_function("document.body.dataset.step > 62")
+    loaded = set(tab.loaded)
+    assert "assets/static_and_continuous.svg" not in loaded and "engine_room/worker.js" not in loaded
+    assert sum((site[0] / file).stat().st_size for file in loaded) <= MOST_BYTES_FRONT
+    room.evaluate("speed.value = 0")
+    room.wait_for_function("room.run.frames.length === 120 && room.state.index < 60")  # it begins again
+    for frame in tab.frames:
+        assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert axe_source() is None or axe_faults(frame, axe_source()) == []
+    assert room.evaluate("document.documentElement.scrollHeight <= innerHeight"), "nothing is cut"
+
+
+def test_the_first_page_rests_for_those_who_want_no_motion_and_needs_no_script(opened, site, chromium):
+    still = opened(page="index.html", reduced_motion="reduce")
+    assert still.frame_locator("iframe").locator("#play").inner_text() == "Play"
+    still.get_by_text("First lesson").focus()
+    for _ in range(3):  # the engine room's link, the benchmarks', the room itself
+        still.keyboard.press("Tab")
+    still.keyboard.press("Tab")
+    still.keyboard.press("Enter")
+    assert still.frame_locator("iframe").locator("#play").inner_text() == "Pause"
+    plain = chromium.new_context(java_script_enabled=False).new_page()
+    plain.goto(f"{serve(site[0])}/index.html")
+    assert plain.locator("figure img").is_visible() and plain.locator("iframe").count() == 0
+    plain.context.close()
 
 
 def test_arrow_keys_lead_from_block_to_block_and_over_the_mask(opened):
@@ -229,6 +266,30 @@ def test_texts_equal_those_of_the_engine(live):
         assert live.evaluate("given => room.ask('texts', ...given)", [TEXTS, 16, temperature]) == expected
 
 
+def test_the_number_of_a_block_stays_inside_it(live):
+    live.evaluate("""() => {
+        const draw = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+            if (this.canvas.closest('#pool')) (window.labels ??= []).push([x, y, x + this.measureText(text).width]);
+            draw.call(this, text, x, y);
+        };
+    }""")
+    live.locator("[name=blocks]").evaluate("e => (e.value = 8, e.dispatchEvent(new Event('input', {bubbles: true})))")
+    live.wait_for_function("room.state.live && room.run.settings.blocks === 96")
+    for _ in range(30):
+        live.evaluate("window.labels = []")
+        step = live.evaluate("room.state.index")
+        live.locator("#once").click()
+        live.wait_for_function(f"room.state.index > {step}")
+        labels = live.evaluate("labels.slice(0, 96)")  # once; they are drawn again while a block flashes
+        across = sum(y == labels[0][1] for _, y, _ in labels)
+        wide = live.evaluate("document.querySelector('#pool canvas').clientWidth") / across
+        assert [
+            at for at, (x, _, end) in enumerate(labels) if not at % across * wide < x < end < (at % across + 1) * wide
+        ] == []
+    live.get_by_role("button", name="reset").click()
+
+
 def test_a_crash_of_own_code_shows_its_line_and_the_page_goes_on(live):
     live.locator("#write").click()
     ours = live.locator("#schedule").input_value()
@@ -253,6 +314,10 @@ def test_knobs_scenarios_and_links(live):
     for name in live.locator("#scenarios button").all_inner_texts():
         live.get_by_role("button", name=name, exact=True).click()
         live.wait_for_function(shown_is_set + " && room.run.frames.length >= 40")
+        assert live.evaluate(
+            "[...document.querySelectorAll('.text')].every(each => room.run.requests.get(each.dataset.id)"
+            ".words.join('').startsWith(each.querySelector('p').textContent))"
+        ), "no words of the run before"
         before = settings()
         live.locator("#question [data-choice]").first.click()
         live.locator("#question [data-then]").click()

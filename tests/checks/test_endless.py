@@ -3,6 +3,7 @@
 import itertools
 import linecache
 import textwrap
+import threading
 import time
 
 import pytest
@@ -22,7 +23,7 @@ def cell(source, name="attempt", **names):
     source = textwrap.dedent(source)
     filename = f"/tmp/ipykernel_7/{next(numbers)}.py"
     linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
-    names = {"torch": torch, "itertools": itertools, "time": time, "__name__": "__main__", **names}
+    names = dict(torch=torch, itertools=itertools, time=time, threading=threading, __name__="__main__") | names
     exec(compile(source, filename, "exec"), names)
     return names[name]
 
@@ -47,7 +48,19 @@ HELPER = """
     def attempt():
         return walk(1)
 """
+THREAD = """
+    def work():
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            pass
+
+    def attempt():
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join()
+"""
 LOOPS = {
+    "thread": (THREAD, "loop at line 4 of your cell, in `work`: `while time"),
     "while": ("def attempt():\n    n = 1\n    while n:\n        n += 1\n", "loop at line 3 of your cell: `while n:`"),
     "helper": (HELPER, "loop at line 3 of your cell, in `walk`: `while n:`"),
     "calls": (

@@ -165,3 +165,14 @@ def test_a_swapped_out_state_waits_on_the_host_if_slots_run_out():
     states.tensors[KEY][states.slot_of(other)] = 42
     other.blocks, sequence.blocks, sequence.swapped = [], [1], []
     assert states.tensors[KEY][states.slot_of(sequence)] == 41
+
+
+def test_a_step_makes_no_more_checkpoints_than_there_are_slots():
+    """The one that is copied now, before the pass, would be overwritten by one that the pass itself copies."""
+    states = states_of(num_checkpoints=1)
+    first, second = sequence_of(range(9), name="first"), sequence_of(range(50, 60), name="second")
+    states.slot_of(first), states.slot_of(second)
+    states.note_computed({second: 8})
+    second.num_computed_tokens = 8
+    assert [*states.new_checkpoints({first: 9, second: 1})] == [first]
+    assert list(states.checkpoints) == [first.block_hashes[1]]

@@ -16,8 +16,12 @@ import pytest
 from accessibility import axe_faults, axe_source
 from browser import ROOT, start_chromium, why_no_browser
 
-from lessons_lib.kv_cache import block_table
+from lessons_lib.kv_cache import BlockPool, block_table
+from lessons_lib.recording.pool_states import pool_state
+from lessons_lib.viz.drawing.svg import WIDTH
+from lessons_lib.viz.pool.grid import draw_pool
 from lessons_lib.viz.source import source_of
+from lessons_lib.viz.stepper import Stepper
 from tools.authoring.build import lesson_files
 from tools.site import doors
 from tools.site.code_pages import code_page, linked_files, to_code_pages
@@ -265,6 +269,39 @@ def test_every_link_inside_the_site_leads_somewhere(site):
             if target not in pages or unquote(anchor) not in pages[target].ids:
                 dead.append((page.name, link))
     assert len(pages) > 40 and not dead
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_on_a_phone_a_button_turns_a_picture_and_its_text_can_be_read(browser, tmp_path):
+    static = ROOT / "tools/site/static"
+    pool = draw_pool(pool_state(BlockPool(12, 4), {}))
+    opening = (ROOT / "lessons_lib/assets/openings/11.svg").read_text(encoding="utf-8")
+    (tmp_path / "_images").mkdir()
+    (tmp_path / "_images/11.svg").write_text(opening, encoding="utf-8")
+    shown = [Stepper(lambda _: pool, 2), pool]
+    body = "".join(f"<div>{each._repr_mimebundle_()['text/html']}</div>" for each in shown)
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><style>{(static / 'site.css').read_text()}</style><script>{(static / 'site.js').read_text()}</script>"
+        f"<p><img src='_images/11.svg'></p>{body}"
+    )
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.goto(page.as_uri())
+    buttons = tab.get_by_role("button", name="large picture")
+    assert buttons.count() == 3
+    for index in range(3):
+        buttons.nth(index).click()
+        frame = tab.locator(".lessons-frame:popover-open")
+        frame.get_by_role("button", name="close").wait_for()
+        box = frame.bounding_box()
+        assert (box["x"], box["y"], box["width"], box["height"]) == (0, 0, 390, 844)
+        wide = frame.locator("svg:visible, img:visible").first.bounding_box()["height"]
+        assert 9 / 10 * WIDTH < wide <= 844, "it is turned: 10 px of its 900 are 9 at least"
+        frame.get_by_role("button", name="close").click()
+        tab.wait_for_function("!document.querySelector('[popover]')")
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390 and buttons.count() == 3
+    tab.close()
 
 
 @pytest.mark.nightly

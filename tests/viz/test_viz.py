@@ -40,6 +40,8 @@ def test_shapes_and_text_have_contrast_in_both_themes():
     pairs += [(palette.EDGE, palette.PAPER, 3), (palette.HATCH, palette.PAPER, 3)]
     pairs += [(ink, palette.PAPER, 4.5) for ink in (palette.INK, palette.SOFT_INK)]
     pairs += [(palette.text_on(fill), palette.halo_on(fill) or fill, 4.5) for fill in fills]
+    for fill, text, _, dark, on_dark, _ in map(palette.in_both_themes, "ABCDEFGHIJKLMNOPQR"):
+        assert min(palette.contrast(fill, text), palette.contrast(dark, on_dark)) >= 4.5, fill
     for one, other, least in pairs:
         assert palette.contrast(one, other) >= least, one
         assert palette.contrast(palette.in_the_dark(one), palette.in_the_dark(other)) >= least, one

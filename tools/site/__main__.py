@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"✗ Sphinx ended with status {status}; see above.")
         return 1
     write_front_page(options.out)
+    write_pictures_to_share(options.out / "og")
     for page in options.out.rglob("*.html"):
         page.write_text(tidied(page.read_text(encoding="utf-8")), encoding="utf-8")
     (options.out / ".nojekyll").touch()  # else GitHub Pages leaves out _static
@@ -53,18 +54,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def write_front_page(out: Path) -> None:
-    """index.html, what it shows, and the pictures that are shared with each page."""
+def write_pictures_to_share(folder: Path) -> None:
     from resvg_py import svg_to_bytes
 
     readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
-    what, lessons = sentences(readme)[0], lessons_of(readme)
-    write_cards(lessons, what, out / "og", svg_to_bytes)
+    write_cards(lessons_of(readme), sentences(readme)[0], folder, svg_to_bytes)
+
+
+def write_front_page(out: Path) -> None:
+    """index.html, and what it shows."""
+    readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
     shown = [*Path(ROOT, "lessons_lib/assets").glob("*.svg"), *Path(ROOT, "lessons_lib/assets/tiles").glob("*.svg")]
     (out / "assets").mkdir(exist_ok=True)
     for file in (*shown, Path(__file__).parent / "static" / "front.css"):
         shutil.copy(file, out / "assets")
-    page = front_page(readme, repository(), head(NAME, what, "index"))
+    page = front_page(readme, repository(), head(NAME, sentences(readme)[0], "index"))
     (out / "index.html").write_text(page, encoding="utf-8")
 
 

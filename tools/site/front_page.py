@@ -19,6 +19,16 @@ ROUTES_OF_README = re.compile(r"^Three routes for less time: (.+)\.$", re.MULTIL
 PAGES = {"benchmarks": "Benchmarks", "the_server": "The server", "teachers": "For teachers", "install": "Install"}
 
 
+# Without a server a browser loads no modules, and the room stays empty. A lazy picture that goes at once isn't loaded.
+ROOM = """<script>if (location.protocol !== "file:") document.querySelector("figure").innerHTML =
+'<iframe src="engine_room.html?door" title="The engine room, playing"></iframe><figcaption>The real engine serves a \
+trained model: a recording, step by step. A color is a request. Click a block, a word or a request to follow it.\
+</figcaption>'
+</script>"""
+MODE = """<script>document.documentElement.style.colorScheme =
+{light: "light", dark: "dark"}[localStorage.getItem("mode")] ?? "";</script>"""  # that of the lessons' pages
+
+
 @dataclass(frozen=True)
 class Listed:
     """One card of the README."""
@@ -61,11 +71,11 @@ def sentences(readme: str) -> tuple[str, str]:
     """(what the course is, for whom), without marks."""
     both = r"^\*\*(Build .+?)\*\*$.*?^\*\*(For you\*\* .+?)\n\n"
     what, whom = re.search(both, readme, re.MULTILINE | re.DOTALL).groups()
-    return what, " ".join(re.sub(r"[*`]", "", whom).split())
+    return what, " ".join(re.sub(r"[*`]", "", whom).split()).split(". ")[0] + "."
 
 
 def front_page(readme: str, home: str, head: str) -> str:
-    """The page, in HTML. It needs no script; `engine_room.html` beside it may have one.
+    """The page, in HTML. Where no script runs, or no server is, a picture stands in place of the engine room.
 
     Args:
         readme: the text of README.md.
@@ -89,7 +99,7 @@ def front_page(readme: str, home: str, head: str) -> str:
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{NAME}: build an LLM serving engine</title>{head}<link rel="icon" href="assets/logo.svg">
-<link rel="stylesheet" href="assets/front.css"></head><body>
+<link rel="stylesheet" href="assets/front.css">{MODE}</head><body>
 <header><a class="name" href="index.html"><img src="assets/logo.svg" alt="" width="32" height="32">{NAME}</a>
 <nav aria-label="Pages">{navigation}</nav></header>
 <main><section class="first"><div class="words"><h1>{escape(what)}</h1><p>{escape(whom)}</p>
@@ -97,10 +107,10 @@ def front_page(readme: str, home: str, head: str) -> str:
 <a class="second button" href="engine_room.html">Open the engine room</a></p>{run}</div>
 <div class="numbers"><dl>{numbers}</dl>
 <p class="small">The same work on both sides; <a href="benchmarks.html">all of it, and what is slower</a>.</p></div>
-<figure id="engine-room"><a href="engine_room.html" title="Open the engine room"><picture>
+<figure><a href="engine_room.html" title="Open the engine room"><picture>
 <source media="(prefers-reduced-motion: reduce)" srcset="assets/static_and_continuous.svg#still">
-<img src="assets/static_and_continuous.svg" alt="{escape(alt)}" width="900" height="498"></picture></a>
-<figcaption>{escape(" ".join(caption.split()))}</figcaption></figure></section>
+<img src="assets/static_and_continuous.svg" alt="{escape(alt)}" width="900" height="498" loading="lazy"></picture></a>
+<figcaption>{escape(" ".join(caption.split()))}</figcaption></figure>{ROOM}</section>
 <section><h2>Lessons</h2>{"".join(_route(name, numbers, lessons) for name, numbers in routes.items())}
 <ul class="cards">{"".join(_card(lesson, routes) for lesson in lessons)}</ul>
 <p>Every term is in the <a href="glossary.html">glossary</a>.</p></section>

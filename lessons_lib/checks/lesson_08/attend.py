@@ -3,6 +3,7 @@
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,8 +50,8 @@ def outside(error: Any) -> str:
     if error.tensor == "table":
         return "The table has no entry past the last token: `tile_offsets` needs the right `is_key`."
     return (
-        "The offset of a key is where its first element is; its others follow: `offsets[:, None] + dim[None, :]`. And "
-        "offsets of masked positions may be anything: mask the loads, too."
+        "`tile_offsets` says where each key's first element is; its others follow: `offsets[:, None] + dim[None, :]`. "
+        "And offsets of masked positions may be anything: mask the loads, too."
     )
 
 
@@ -90,96 +91,30 @@ scores, float("-inf"))`.
 The mask of the scores is a column, `[:, None]`: it hides rows, which are queries. Keys are along axis 1 of the scores:
 `tl.where(is_key[None, :], ...)`.
 ~ tl.where(is_key[None, :] => tl.where(is_key[:, None]
-A masked score must be lower than any other: minus infinity. Here, all scores are far below zero.
-~ scores, float("-inf") => scores, -10000.0
-You load slots without a token. Give both loads the mask `is_key[:, None]`.
-~ keys + elements, mask=is_key[:, None], other=0.0 => keys + elements
-or
-~ values + elements, mask=is_key[:, None], other=0.0 => values + elements
-or
-~ elements, mask=is_key[:, None], other=0.0 => elements
 Elements that a mask leaves out are undefined, and 0 × NaN is NaN: give the load of the values `other=0.0`.
 ~ values + elements, mask=is_key[:, None], other=0.0 => values + elements, mask=is_key[:, None]
-`end` is the first position that isn't yours: the last key is at `end` − 1, and it is one of them.
-~ position < end => position < end - 1
-`end` isn't one of your positions: `position < end`.
-~ position < end => position <= end
-Begin at `start`, not at 0: the keys before it belong to another program.
-~ range(start, => range(0,
-or
-~ range(start, => range(start // BLOCK_N * BLOCK_N,
 The last tile reaches past `end`: mask the positions that aren't below it.
 ~ is_key = position < end => is_key = position < end + BLOCK_N
 or
 ~ is_key = position < end => is_key = tl.arange(0, BLOCK_N) < BLOCK_N
-Positions are counted from the beginning of the sequence: those of a tile are `first` + 0, 1, 2, ...
-~ position = first + tl.arange => position = start + tl.arange
-or
-~ position = first + tl.arange => position = 0 * first + tl.arange
-or
-~ range(start, end, => range(0, end - start,
-or
-~ position, is_key, => position - start, is_key,
-or
-~ first + tl.arange => first * BLOCK_N + tl.arange
-A tile is BLOCK_N positions long, whatever the block size is, so the loop's step is BLOCK_N.
-~ end, BLOCK_N): => end, BLOCK_SIZE):
-or
-~ tl.arange(0, BLOCK_N) => tl.arange(0, BLOCK_SIZE)
-or
-~ range(start, end, BLOCK_N) => range(start, end)
-Some iterations find no keys, and take their time all the same: a range of n keys takes `tl.cdiv(n, BLOCK_N)`.
-~ range(start, end, => range(start, end + BLOCK_N,
-or
-~ range(start, end, => range(start, start + end,
-The loop ends too early: a range of n keys takes `tl.cdiv(n, BLOCK_N)` iterations.
-~ range(start, end, => range(start, start + (end - start) // BLOCK_N * BLOCK_N,
-or
-~ range(start, end, => range(start, end - BLOCK_N,
-or
-~ range(start, end, => range(start, start + tl.cdiv(end - start, BLOCK_SIZE) * BLOCK_N,
-Only the first tile is read: loop over the range in steps of BLOCK_N. Is the `return` inside the loop?
-~ range(start, end, => range(start, start + BLOCK_N,
 The sides are those of `queries`, [rows, D], whatever they are: maximum and sum have a row each, `acc` has both sides.
-~ arange(0, queries.shape[1]) => arange(0, 16)
-or
-~ [queries.shape[0], queries.shape[1]] => [queries.shape[0], BLOCK_N]
-or
-~ [queries.shape[0], queries.shape[1]] => [queries.shape[0], BLOCK_SIZE]
-or
-~ [queries.shape[0]], float => [16], float
 ~ row_sum = tl.zeros([queries.shape[0]] => row_sum = tl.zeros([16]
-~ acc = tl.zeros([queries.shape[0], => acc = tl.zeros([16,
-or
-~ row_sum = tl.zeros([queries.shape[0]] => row_sum = tl.zeros([16]
-or
-~ acc = tl.zeros([queries.shape[0], => acc = tl.zeros([16,
 The scores aren't multiplied by `scale`.
 ~ ) * scale => )
-The scores are multiplied by `scale` twice.
-~ ) * scale => ) * scale * scale
 log2(e) counts twice: `scale` includes it, so the scores are in base 2, as `online_softmax` wants them.
 ~ ) * scale => ) * scale * 1.4426950408889634
-The scores are multiplied by `scale`, not divided by it.
-~ ) * scale => ) / scale
 `tile_offsets` takes the strides in this order: `stride_block`, `stride_slot`.
 ~ stride_block, stride_slot, BLOCK_SIZE) => stride_slot, stride_block, BLOCK_SIZE)
 You used the keys as values.
 ~ tl.load(values => tl.load(keys
 You used the values as keys.
 ~ tl.load(keys => tl.load(values
-Keys and values are swapped.
-~ tl.load(keys => tl.load(other_values
-~ tl.load(values => tl.load(keys
-~ other_values => values
 `acc` starts anew in each iteration, so only the last tile is in it. Add to it: `tl.dot(weights, values, acc)`.
 ~ tile_values, acc, input => tile_values, input
 `acc` is counted twice: `tl.dot(weights, values, acc)` already adds it.
 ~ acc = tl.dot => acc += tl.dot
 Don't divide: the caller does, once, and the split kernel also needs the sum.
 ~ return row_max, row_sum, acc => return row_max, row_sum, acc / row_sum[:, None]
-or
-~ return row_max, row_sum, acc => return acc / row_sum[:, None]
 You divide in every iteration. Nothing is divided here: the caller does it, once.
 - acc = tl.dot
 + ...
@@ -196,11 +131,6 @@ A new maximum changes what was summed before: `online_softmax` rescales the old 
 + row_max = tl.maximum(row_max, tl.max(scores, axis=1))
 + weights = tl.exp2(scores - row_max[:, None])
 + row_sum += tl.sum(weights, axis=1)
-The weights are relative to the maximum, 2 to the power of score − maximum: `online_softmax` returns them.
-- weights, row_max
-+ row_max = tl.maximum(row_max, tl.max(scores, axis=1))
-+ weights = tl.exp2(scores)
-+ row_sum += tl.sum(weights, axis=1)
 What the loop carries starts before it: set in the loop, maximum, sum and `acc` forget all tiles before the last one.
 - dim
 + ...
@@ -210,54 +140,33 @@ What the loop carries starts before it: set in the loop, maximum, sum and `acc` 
 ~ weights, row_max, row_sum, acc = => weights, row_sum, row_max, acc =
 or
 ~ weights, row_max, row_sum, acc = => row_max, weights, row_sum, acc =
+The sum that `online_softmax` returns has these weights in it, and its `acc` is rescaled: do neither again.
+- acc = tl.dot
++ row_sum += tl.sum(weights, axis=1)
++ ...
+or
+- weights, row_max
++ before = row_max
++ ...
+- acc = tl.dot
++ acc *= tl.exp2(before - row_max)[:, None]
++ ...
 First `online_softmax`, which rescales `acc`; then add weights × values: the weights are relative to the new maximum.
 - weights, row_max
 - acc = tl.dot
 + acc = tl.dot(tl.exp2(scores - row_max[:, None]).to(tile_values.dtype), tile_values, acc, input_precision="ieee")
 + weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-or
-- weights, row_max
-- acc = tl.dot
-+ shares = tl.exp2(scores - tl.maximum(row_max, tl.max(scores, axis=1))[:, None]).to(tile_values.dtype)
-+ acc = tl.dot(shares, tile_values, acc, input_precision="ieee")
-+ weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-The maximum starts at minus infinity: 0 is larger than low scores.
-~ tl.full([queries.shape[0]], float("-inf"), tl.float32) => tl.zeros([queries.shape[0]], tl.float32)
-The weights are powers of 2: `scale` includes log2(e), and `online_softmax` knows it.
-- weights, row_max
-+ new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-+ weights, factor = tl.exp(scores - new_max[:, None]), tl.exp(row_max - new_max)
-+ row_max, row_sum, acc = new_max, row_sum * factor + tl.sum(weights, axis=1), acc * factor[:, None]
 Return the maximum, the sum, and `acc`, in this order, as `online_softmax` and `tl.dot` leave them.
 ~ return row_max, row_sum, acc => return row_max, tl.log2(row_sum), acc
 or
 ~ return row_max, row_sum, acc => return row_max + tl.log2(row_sum), row_sum, acc
 or
 ~ return row_max, row_sum, acc => return row_sum, row_max, acc
-In 16 bits only what enters a `tl.dot` has 16 bits. Scores, maximum, sum and `acc` stay float32.
-~ acc, input_precision="ieee") => acc, input_precision="ieee").to(tile_values.dtype).to(tl.float32)
-or
-~ acc = tl.dot => acc += tl.dot
-~ tile_values, acc, input_precision="ieee") => tile_values, input_precision="ieee").to(tile_values.dtype)
-or
-~ return row_max, row_sum, acc => return row_max, row_sum, acc.to(queries.dtype)
-or
-- acc = tl.dot
-+ ...
-+ row_sum = row_sum.to(tile_keys.dtype).to(tl.float32)
-or
-- acc = tl.dot
-+ ...
-+ row_max = row_max.to(tile_keys.dtype).to(tl.float32)
-or
-~ "ieee") * scale => "ieee").to(tile_keys.dtype).to(tl.float32) * scale
 This is as near as 16 bits are, and everything is float32 here: convert nothing but the weights, to the dtype of the
 values, whichever that is, `weights.to(values.dtype)`.
 ~ tl.dot(queries, tl.trans(tile_keys) => tl.dot(queries.to(tl.float16), tl.trans(tile_keys).to(tl.float16)
 or
 ~ weights.to(tile_values.dtype), tile_values => weights.to(tl.float16), tile_values.to(tl.float16)
-The values aren't transposed: weights [rows, BLOCK_N] times values [BLOCK_N, D].
-~ tile_values, acc, => tl.trans(tile_values), acc,
 Both factors of `tl.dot` need the same dtype. The weights are float32: convert them, `weights.to(values.dtype)`.
 ~ weights.to(tile_values.dtype) => weights
 `tl.dot` multiplies [rows, inner] by [inner, columns]. For the scores these are queries [rows, D] and keys
@@ -266,9 +175,9 @@ Both factors of `tl.dot` need the same dtype. The weights are float32: convert t
 The offset of a key is where its first element is; its others follow: `offsets[:, None] + dim[None, :]`.
 ~ elements = offsets[:, None] + dim[None, :] => elements = offsets
 or
-~ offsets[:, None] + dim => offsets[:, None] * stride_slot + dim
+~ offsets[:, None] + dim[None, :] => offsets + dim
 or
-~ elements = offsets[:, None] + dim[None, :] => elements = offsets[:, None] + 0 * dim[None, :]
+~ offsets[:, None] + dim[None, :] => offsets[:, None]
 A row and a column are mixed up: keys are rows of their tile, so their offsets are a column, `offsets[:, None]`, and so
 is their mask.
 ~ offsets[:, None] + dim[None, :] => offsets[None, :] + dim[:, None]
@@ -276,6 +185,45 @@ or
 ~ keys + elements, mask=is_key[:, None] => keys + elements, mask=is_key[None, :]
 ~ values + elements, mask=is_key[:, None] => values + elements, mask=is_key[None, :]
 """
+
+
+TILES = (
+    "A tile is BLOCK_N positions long, whatever the block size is. So the loop's step is BLOCK_N, and n keys take "
+    "`tl.cdiv(n, BLOCK_N)` iterations."
+)
+
+
+def loaded_keys(mine: dict, want: dict) -> str:
+    """What a program that loads other keys gets wrong."""
+    text, (start, end) = mine["which keys are loaded"], want["case"].range
+    runs = re.search(r"positions ((\d+( to \d+)?(, )?)*)", text)
+    found = [int(number) for number in re.findall(r"\d+", runs[1])] if runs else []
+    if "only a part" in text:
+        return "An offset says where a key's first element is; its others follow: `offsets[:, None] + dim[None, :]`."
+    if "isn't the sequence's" in text:
+        return "You load slots without a token. Give both loads the mask `is_key[:, None]`."
+    if found and found[0] < start:
+        return "Begin at `start`, not at 0: the keys before it belong to another program."
+    if found and found[-1] >= end:
+        return "`end` isn't one of your positions: `position < end`."
+    if not found or len(found) > 2 or (found[0], found[-1]) != (start, end - 1):
+        return (
+            "Some keys are missing. The positions of a tile are `first` + 0, 1, 2, ..., counted from the beginning of "
+            "the sequence, and each one below `end` is a key's. Is the `return` inside the loop?"
+        )
+    return TILES
+
+
+def output(mine: dict, want: dict) -> str:
+    """What the smallest case says about a wrong output: the simpler ones are right."""
+    if want["case"].dtype == torch.float16:
+        return "In 16 bits only what enters a `tl.dot` has 16 bits. Scores, maximum, sum and `acc` stay float32."
+    if want["case"].scores == "near −100,000":
+        return "Scores may be very low: masked scores and the first maximum must be minus infinity."
+    return (
+        "In each iteration: scores = queries · keysᵀ × scale, minus infinity past the end; then `online_softmax`; then "
+        "acc += weights · values."
+    )
 
 
 def called(attempt: Any) -> Any:
@@ -306,14 +254,14 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "which keys are loaded": "Load each key from `start` to `end` − 1 once, BLOCK_N per iteration, and no slot "
-        "without one. `tile_offsets` says where they are.",
-        "which values are loaded": "Load each value from `start` to `end` − 1 once, BLOCK_N per iteration, where its "
-        "key was.",
-        "the number of iterations": "One iteration for each tile of BLOCK_N keys, from `start` on.",
-        "acc / row_sum": "In each iteration: scores = queries · keys × scale, minus infinity past the end; then "
-        "`online_softmax`; then acc += weights · values.",
-        "row_max + log2(row_sum)": "Maximum and sum are those that `online_softmax` returns in the last iteration.",
+        "which keys are loaded": loaded_keys,
+        "which values are loaded": "Load the values where the keys are, with the same mask `is_key[:, None]`.",
+        "the number of iterations": TILES,
+        "acc / row_sum": output,
+        "row_max + log2(row_sum)": "A score is query · key × `scale`, once; past the end, minus infinity. Return the "
+        "maximum and the sum as `online_softmax` returned them in the last iteration.",
+        "raised AssertionError": "`tl.dot` multiplies [rows, inner] by [inner, columns]: queries [rows, D] by keys "
+        "[D, BLOCK_N], and weights [rows, BLOCK_N] by values [BLOCK_N, D], where D is `queries.shape[1]`.",
     },
     enough=4,
     clear=0.8,

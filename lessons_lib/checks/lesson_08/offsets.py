@@ -106,9 +106,11 @@ or
 ~ position % BLOCK_SIZE => tl.arange(0, position.shape[0])
 The slot counts from the beginning of its block: position % BLOCK_SIZE.
 ~ position % BLOCK_SIZE => position
+`*` and `%` go from left to right: multiply by the stride after `position % BLOCK_SIZE`, or use parentheses.
+~ position % BLOCK_SIZE * stride_slot => stride_slot * position % BLOCK_SIZE
+BLOCK_SIZE may be any number, not only 16 or another power of two.
+~ position % BLOCK_SIZE => (position & BLOCK_SIZE - 1)
 or
-~ position % BLOCK_SIZE => (position - position // BLOCK_SIZE)
-BLOCK_SIZE may be any number. 16 is only this lesson's.
 ~ position // BLOCK_SIZE, => position // 16,
 or
 ~ position % BLOCK_SIZE => position % 16
@@ -129,9 +131,10 @@ Slots are `stride_slot` elements apart: multiply position % BLOCK_SIZE by it.
 ~ % BLOCK_SIZE * stride_slot => % BLOCK_SIZE
 or
 = return (blocks.to(tl.int64) + position % BLOCK_SIZE) * stride_block
-A block begins at block × stride_block. Between two blocks of a view there may be something else, so BLOCK_SIZE ×
-stride_slot may be less.
+A block begins at block × stride_block, whatever BLOCK_SIZE is: in a view, blocks needn't be adjacent.
 ~ * stride_block => * BLOCK_SIZE * stride_slot
+or
+~ * stride_block => * BLOCK_SIZE * stride_block
 That is the number of the slot in the pool. In memory, blocks are `stride_block` apart and slots `stride_slot`.
 = return blocks.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
 The strides are swapped: block × stride_block, slot × stride_slot.
@@ -139,7 +142,7 @@ The strides are swapped: block × stride_block, slot × stride_slot.
 Blocks are `stride_block` apart: multiply the block by it.
 = return blocks.to(tl.int64) + position % BLOCK_SIZE * stride_slot
 A block's offset is larger than a 32-bit integer can be, and both factors have 32 bits: convert the block to 64 bits,
-`.to(tl.int64)`, before you multiply.
+`.to(tl.int64)`, before you multiply, and return 64.
 = return blocks * stride_block + position % BLOCK_SIZE * stride_slot
 or
 ~ blocks.to(tl.int64) * stride_block => (blocks * stride_block).to(tl.int64)

@@ -114,125 +114,31 @@ the inputs for rowwise.
 ~ cut == "colwise" => True
 or
 ~ cut == "colwise" => False
-Too much is cut: one cut divides either the outputs or the inputs, and keeps all of the others.
-~ weight[own].clone() => weight[own, : weight.shape[1] // world_size].clone()
-~ weight[:, own].clone() => weight[: weight.shape[0] // world_size, own].clone()
-or
-~ weight[own].clone() => weight[own, own].clone()
-~ weight[:, own].clone() => weight[own, own].clone()
-The size of a part comes from the side that is cut: the {outputs} outputs for colwise, the {inputs} inputs for rowwise.
-~ weight.shape[dim], world_size => weight.shape[1 - dim], world_size
-or
-~ weight.shape[dim], world_size => weight.shape[0], world_size
 `F.linear` transposes the weight itself: a part stays [outputs, inputs].
 ~ weight[own].clone() => weight[own].T.clone()
 ~ weight[:, own].clone() => weight[:, own].T.clone()
-Every rank has neighbors: rank 0 the first ones, rank 1 the next ones, so that an attention head stays in one piece.
-- own = slice
-+ own = slice(rank, None, world_size)
-or
-~ return weight[:, own] => return weight[:, rank::world_size]
-or
-~ return weight[own].clone() => return weight[rank::world_size].clone()
-Each rank has a part of its own: rank r begins at `r * size`.
-- own = slice
-+ own = slice(0, size)
-or
-- own = slice
-+ own = slice(rank, rank + size)
-A slice ends where the next rank's begins, at `(rank + 1) * size`.
-- own = slice
-+ own = slice(rank * size, size)
-or
-- own = slice
-+ own = slice(rank * size, (rank + 1) * size - 1)
-Ranks count from 0, and rank 0 has the first part.
-- own = slice
-+ own = slice((world_size - 1 - rank) * size, (world_size - rank) * size)
-or
-~ return weight[:, own] => return weight[:, (world_size - 1 - rank) * size : (world_size - rank) * size]
 `split` takes the size of a part, and `chunk` the number of parts.
 ~ weight[own].clone() => weight.split(world_size, 0)[rank].clone()
 ~ weight[:, own].clone() => weight.split(world_size, 1)[rank].clone()
-or
-~ weight[own].clone() => weight.split(world_size, 0)[rank].clone()
-~ weight[:, own].clone() => weight.split(world_size, 1)[rank].clone()
-~ bias[own].clone() => bias.split(world_size)[rank].clone()
-A part has only this process's outputs or inputs. Zeros in place of the others take as much memory as the whole.
-~ weight[own].clone() => torch.zeros_like(weight).index_copy_(0, torch.arange(len(weight))[own], weight[own])
-~ weight[:, own].clone() => torch.zeros_like(weight).index_copy_(1, torch.arange(weight.shape[1])[own], weight[:, own])
-The weights stay as they are. Only the bias of a row cut may be shared out.
-~ weight[:, own].clone() => weight[:, own] / world_size
-`//` drops the fraction: a share of the bias is `bias / world_size`.
-~ None if bias is None or rank > 0 else bias.clone() => None if bias is None else bias // world_size
-One of {world_size} processes has one of {world_size} shares of the bias: `bias / world_size`, if you share it out.
-~ None if bias is None or rank > 0 else bias.clone() => None if bias is None else bias * 0.5
-Another type on the way loses digits, and none is needed: slice the tensor as it is.
-~ weight[own].clone() => weight[own].half().to(weight.dtype)
-~ weight[:, own].clone() => weight[:, own].half().to(weight.dtype)
-or
-~ weight[own].clone() => weight[own].bfloat16().to(weight.dtype)
-~ weight[:, own].clone() => weight[:, own].bfloat16().to(weight.dtype)
-A layer without a bias needs none, and zeros of another type give results of another type: return None.
-- dim =
-+ if bias is None: bias = torch.zeros(weight.shape[0])
-+ ...
-The remainder is the other way round: `weight.shape[dim] % world_size`.
-- if rest:
-+ if world_size % weight.shape[dim]:
 The number of parts is `world_size`; yours is always 2.
 - size, rest
 + rank, world_size = rank % 2, 2
 + ...
-Only the side that is cut must be divisible: {world_size} divides it here. It needn't divide the other side, nor the
-bias of a row cut, which one process adds.
-- if rest:
-+ if weight.shape[0] % world_size:
-or
-- if rest:
-+ if weight.shape[1] % world_size:
-or
-- if rest:
-+ if weight.shape[0] % world_size or weight.shape[1] % world_size:
-or
-- if rest:
-+ if rest or (cut == "rowwise" and bias is not None and len(bias) % world_size):
-UNEQUAL
-- if rest:
-- raise ValueError
-or
-- if rest:
-- raise ValueError
-+ size = -(-weight.shape[dim] // world_size)
-or
-~ if rest: => if rest and cut == "rowwise":
-or
-~ if rest: => if rest and cut == "colwise":
 `bias` is None if the layer has none. Then the part has none either: return None for it.
 ~ None if bias is None else bias[own] => bias[own]
 ~ None if bias is None or rank > 0 else => None if rank > 0 else
-or
-- dim =
-+ bias = bias.clone()
-+ ...
-or
-- dim =
-+ bias = bias[:]
-+ ...
-or
-~ None if bias is None or rank > 0 else => torch.zeros_like(bias) if rank > 0 else
 `if bias` asks for the truth of a tensor, which only one of a single element has: `if bias is None`.
 ~ if bias is None else => if not bias else
 ~ if bias is None or => if not bias or
-numpy has no bfloat16, the type of most large models. Slice the tensor itself.
-- dim =
-+ weight = torch.from_numpy(weight.numpy())
-+ ...
 """
 
 UNEQUAL = (
     "Equal parts aren't possible here: some would be longer, or elements lost. Raise ValueError in every rank: see "
     "whether `world_size` divides the side that is cut."
+)
+RANGE = (
+    "Colwise, rank r has the rows of `weight` from `r * size` to `(r + 1) * size`, as they are; rowwise, it has these "
+    "columns."
 )
 MEMORY = (
     "A slice, and the argument itself, keep the whole tensor alive, so every process would hold the whole model. "
@@ -244,20 +150,21 @@ TASK = Task(
     run=run,
     tell=tell,
     refusals=("ValueError",),
-    known=mistakes(MISTAKES.replace("UNEQUAL", UNEQUAL)),
-    facts=lambda case: case._asdict(),
+    known=mistakes(MISTAKES),
     about={
         "returned": "Return both, as a tuple: `return weight, bias`.",
-        "the weight": "Rank r has the outputs, or the inputs, from `r * size` to `(r + 1) * size`.",
+        "the weight": lambda seen, want: RANGE if seen["the weight"].dtype == want["the weight"].dtype else "",
         **dict.fromkeys(
             ("the bias", "the shape of the bias"),
             "Side by side, each output keeps its own bias: cut it at the same places as the outputs, in each rank.",
         ),
-        "the bias, if there is one,": "A row cut gives each process a part of *every* output, so a bias is "
-        "whole, and of the same type, or None.",
+        "the bias, if there is one,": "A row cut computes a part of *every* output, so a bias has an element for each, "
+        "in the type of the weight. None adds nothing.",
         "the sum of their biases": "The results are added up, so one process adds the bias, or each a share of it.",
         **dict.fromkeys(("the memory of the new weight", "the memory of the new bias"), MEMORY),
         "should raise ValueError": UNEQUAL,
+        "raised ValueError": "Only the side that is cut must be divisible, and here it is. The other side needn't be, "
+        "nor the bias of a row cut, which one process adds.",
     },
 )
 

@@ -19,7 +19,6 @@ from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.tensor_parallel import CUTS
 
 CLASSES = "what changed in the modules' classes"
-NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 class Case(NamedTuple):
@@ -64,7 +63,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
                 idea = "The results of a forward pass are added up, not weights. A hook is called in every pass."
                 raise Mistake("your code called `all_reduce` while it cut the layer.", idea=idea)
             if not isinstance(tensor, torch.Tensor):
-                idea = "`self_attn` returns a tuple, and so are a hook's inputs. What a matrix returns is a tensor."
+                idea = "`self_attn` returns a tuple, and a hook's inputs are one. A matrix returns a tensor."
                 raise Mistake(f"`all_reduce` takes a tensor; yours got a {type(tensor).__name__}.", idea=idea)
             return computing[rank](tensor)
 
@@ -168,9 +167,7 @@ def look_at(part: Any, whole: Any, world_size: int) -> dict[str, Any]:
         elif world_size > 1 and any(torch.equal(each, matrix.weight) for each in in_memory):
             kept.append(name)
     seen["the whole matrices that the layer still holds"] = Shown(", ".join(kept) or "none")
-    norms = {name: part.get_submodule(name).weight.data for name in NORMS}
-    seen |= {f"the shape of {name}": Shown(list(weight.shape)) for name, weight in norms.items()}
-    return seen | {f"the weight of {name}": weight for name, weight in norms.items()}
+    return seen
 
 
 def matrix_of(part: Any, name: str) -> tuple[Any, Any]:
@@ -211,8 +208,6 @@ There may be any number of processes: pass `rank` and `world_size` on to `cut_li
 ~ cut, rank, world_size => cut, world_size, rank
 `Parameter(None)` is an empty tensor, not None. Where `cut_linear` returns no bias, the bias is None.
 ~ None if bias is None else torch.nn => torch.nn
-`F.linear` transposes the weight itself: a part stays [outputs, inputs].
-~ torch.nn.Parameter(weight, => torch.nn.Parameter(weight.T.contiguous(),
 A module's weight and bias must be Parameters: `torch.nn.Parameter(weight, requires_grad=False)`.
 ~ torch.nn.Parameter(weight, requires_grad=False) => weight
 Attention and the MLP each end with a sum over all processes, and the norm before the MLP needs the whole result of
@@ -226,12 +221,6 @@ or
 - for linear in second:
 - linear.register_forward_hook
 + layer.register_forward_hook(lambda module, inputs, output: all_reduce(output))
-The residual is in the layer's output, so in a sum of it the residual counts for every process. Add up what down_proj
-returns.
-- for linear in second:
-- linear.register_forward_hook
-+ for module in (attention.o_proj, layer):
-+     module.register_forward_hook(lambda module, inputs, output: all_reduce(output))
 A matrix returns a tensor, so a hook on it returns a tensor, too, and no tuple.
 ~ all_reduce(output) => (all_reduce(output),)
 A function looks up its variables when it is called, and by then the loop is over: both matrices use the last one's.
@@ -241,14 +230,8 @@ Bind them: `lambda …, whole=whole: …`.
 + for linear in second:
 +     whole = linear.forward
 +     linear.forward = lambda hidden: all_reduce(whole(hidden))
-The sum is the output: return it as it is.
-~ all_reduce(output) => all_reduce(output) / world_size
-or
-~ all_reduce(output) => output + all_reduce(output)
 What a hook returns takes the place of the module's output. Yours returns None, so the output stays.
 ~ all_reduce(output) => all_reduce(output) is None or None
-Add up what a row cut returns, its output, not its input.
-~ all_reduce(output) => all_reduce(inputs[0])
 A hook is called with three arguments: the module, its inputs, and its output.
 ~ lambda module, inputs, output => lambda module, output
 or
@@ -266,12 +249,6 @@ The layer is changed in place: the model goes on using its own layer. No copy, a
 - for linear in second:
 - linear.register_forward_hook
 + return layer
-What takes the place of a matrix's output has its type: `.to(output.dtype)`.
-~ all_reduce(output) => all_reduce(output.float())
-The first forward pass was right. A hook must stay, for all passes.
-- linear.register_forward_hook
-+ def once(module, inputs, output, passes=iter("1")): return all_reduce(output) if next(passes, "") else None
-+ linear.register_forward_hook(once)
 """
 
 INPUTS = {
@@ -286,6 +263,10 @@ HOLDS = (
 SUMS = (
     "Each process has a part of what o_proj and down_proj return. Add up these two, each once: the results of a column "
     "cut are complete as they are, and the row cut takes this process's part of them."
+)
+RESULT = (
+    "Each of the two sums takes the place of what o_proj or down_proj has returned, as it is. All else stays: the "
+    "norms, and the residual, which each process adds by itself."
 )
 CONFIG = (
     "All layers and the cache share one config, and it describes the whole model. With the next layer it would be "
@@ -310,11 +291,8 @@ def about() -> Iterator[tuple[str, str]]:
             )
         sentence = "The results of a row cut are added up, so its bias must count once"
         yield f"the sum of their biases of {name}", f"{sentence}: assign what `cut_linear` returns, also if it is None."
-    for name in NORMS:
-        for what in ("shape", "weight"):
-            yield f"the {what} of {name}", "Every process computes the whole norm. Leave it as it is."
     for rank in range(4):
-        yield f"the result of rank {rank}", "What o_proj and down_proj return is a part of every sum."
+        yield f"the result of rank {rank}", RESULT
 
 
 TASK = Task(

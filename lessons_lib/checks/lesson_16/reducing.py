@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import near
 from lessons_lib.checks.diagnosis.telling import Shown, brief, kind
 from lessons_lib.checks.diagnosis.watching import same
 from lessons_lib.checks.exercise import Exercise, Mistake
-from lessons_lib.checks.lesson_16.scoreboard import straight_to_the_owner
 from lessons_lib.checks.lesson_16.together import keyed, together
 
 SENT = "the number of elements that the workers send, in order of rank,"
@@ -47,7 +46,7 @@ def cases() -> Iterator[Case]:
     yield Case(numbered(2, 12, dtype=torch.bfloat16))
     yield Case([torch.tensor([2**40 + 1]), torch.tensor([2])])
     for num_workers, length in ((5, 10), (8, 3)):
-        yield Case(numbered(num_workers, length, dtype=torch.int64))
+        yield Case(numbered(num_workers, length, dtype=torch.int32))
     for num_workers, length in ((3, 3), (3, 1), (3, 5), (4, 2), (4, 3), (4, 5)):
         yield Case([torch.full([length], (1e8, 1.0, -1e8, 3.0)[rank]) for rank in range(num_workers)], is_exact=False)
     yield Case([torch.tensor([1.0, 3e-5, 1e4, 0.1]) * (1 + rank / 7) for rank in range(4)])
@@ -121,6 +120,8 @@ def refuse_other_bits(results: list[torch.Tensor]) -> None:
 def why_stuck(places: str) -> tuple[str, str]:
     if "has returned" in places:
         idea = "A worker has returned, and another one still needs something from it. All must make the same steps."
+    elif any(f"worker {rank} waits for worker {rank} " in places for rank in range(8)):
+        idea = "A worker waits for itself. It has its own part already: leave out its own rank."
     elif places.count("after 0 sent") == places.count("worker ") / 2:
         idea = "All wait and none has sent anything. `send` doesn't wait, so send first, then receive."
     else:
@@ -137,56 +138,9 @@ def tell(case: Case) -> str:
     return f"{count} worker{'s' * (count > 1)}, tensors of shape {list(first.shape)}{dtype}{strided}: {tensors}{times}."
 
 
-IN_A_RING = """
+MISTAKES = """
 That is the mean: the sum is wanted.
 = return torch.cat(parts).view(tensor.shape) / size
-That is the worker's own tensor: nothing was added.
-= return tensor.clone()
-Every worker needs the sum, and has to return it.
-- return torch.cat
-or
-= return torch.cat(parts).view(tensor.shape) if rank == 0 else None
-The parts that aren't complete here are complete in other workers. They have to be passed on.
-- for step in range(size - 1):
-- worker.send(right, parts[(rank + 1
-- parts[(rank - step)
-With N workers, a part needs N - 1 additions, and then N - 1 steps to get to all the others. Yours makes fewer.
-- for step in range(size - 1):
-- worker.send(right, parts[(rank - step)
-+ for step in range(max(1, size - 2) if size > 1 else 0):
-+     worker.send(right, parts[(rank - step) % size])
-or
-- for step in range(size - 1):
-- worker.send(right, parts[(rank + 1
-+ for step in range(max(1, size - 2) if size > 1 else 0):
-+     worker.send(right, parts[(rank + 1 - step) % size])
-or
-~ range(size - 1) => range(1)
-or
-- rank, size ... return torch.cat
-+ rank, size = worker.rank, worker.world_size
-+ worker.send((rank + 1) % size, tensor)
-+ return tensor + worker.receive((rank - 1) % size)
-A ring of N workers takes N - 1 steps in each round. In yours, a part comes back to where it began.
-~ range(size - 1) => range(size)
-Pass on the part that you have just added to. Yours sends the one that it had before.
-~ right, parts[(rank - step) % size]) => right, tensor.flatten().tensor_split(size)[(rank - step) % size])
-`a.add(b)` returns a new tensor, and `a` stays as it was: nothing was added.
-~ parts[own] = parts[own] + worker.receive(left) => parts[own].add(worker.receive(left))
-In the second round, a complete sum arrives. It takes the place of the part; yours was added a second time.
-~ % size] = worker.receive(left) => % size] = parts[(rank - step) % size] + worker.receive(left)
-What arrives belongs to the part that the left worker has sent, and a part that is passed on must be complete. Yours
-sends or stores another one. (`a.add(b)` returns a new tensor, and must be stored.)
-~ rank + 1 - step => rank - step
-or
-~ rank + 1 - step => rank - step
-~ parts[(rank - step) % size] = => parts[(rank - step - 1) % size] =
-or
-= own = (rank - step) % size
-or
-~ parts[(rank - step) % size] = => parts[(rank - step - 1) % size] =
-or
-~ parts[(rank - step) % size] = => parts[rank] =
 N, here {N}, needn't divide n, here {n}. `torch.chunk` may return fewer than N parts; `tensor_split` returns N, some of
 them shorter or empty.
 ~ tensor_split(size) => chunk(size)
@@ -197,105 +151,57 @@ one in length.
 = parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
 or
 = parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
-= return torch.cat(parts)
-or
-= parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
 = return torch.cat([*parts, tensor.flatten()[tensor.numel() // size * size :]]).view(tensor.shape)
-N, here {N}, needn't divide n, here {n}, so no rows of equal length are possible. Parts may differ by one in length.
-= parts = list(tensor.reshape(size, -1))
-Your result has more elements than the tensor: it was filled up, to get equal parts. Cut the
-padding off: `[:n]`, here `[:{n}]`.
-= parts = list(torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % size)).tensor_split(size))
-= return torch.cat(parts)
-or
-= parts = list(torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % size)).tensor_split(size))
-Two rows can't be shared evenly by three workers, but six elements can: flatten the tensor first.
-~ tensor.flatten().tensor_split => tensor.tensor_split
-= return torch.cat(parts)
-The parts come from the flattened tensor. Give the result its shape back: `.view(tensor.shape)`.
-~ torch.cat(parts).view(tensor.shape) => torch.cat(parts)
-Return one tensor, not the parts: `torch.cat(parts).view(tensor.shape)`.
-= return parts
-Whole tensors are sent. A worker that adds up one part only needs that part from the others.
-- rank, size ... return torch.cat
-+ for to in range(worker.world_size): worker.send(to, tensor)
-+ return sum(worker.receive(source) for source in range(worker.world_size)).clone()
-Worker 0 does the work of all, and its link is the slowest. Let each worker add up a part of the tensor.
-- rank, size ... return torch.cat
-+ if worker.rank:
-+     worker.send(0, tensor)
-+     return worker.receive(0)
-+ total = tensor.clone()
-+ for source in range(1, worker.world_size): total += worker.receive(source)
-+ for to in range(1, worker.world_size): worker.send(to, total)
-+ return total
-The numbers are nearly right, as if rounded to another type. Send and add in the type of the tensor.
-~ tensor.flatten().tensor => tensor.bfloat16().flatten().tensor
-= return torch.cat(parts).view(tensor.shape).to(tensor.dtype)
-or
-~ tensor.flatten().tensor => tensor.half().flatten().tensor
-= return torch.cat(parts).view(tensor.shape).to(tensor.dtype)
-A float32 can't hold such a number, and takes twice the bytes of bfloat16. Send and add in the type of the tensor.
-~ tensor.flatten().tensor => tensor.float().flatten().tensor
-= return torch.cat(parts).view(tensor.shape).to(tensor.dtype)
-The result has the type of the tensor. Where does yours become float32?
-= return torch.cat(parts).view(tensor.shape).float()
-or
-= parts = list((tensor.flatten() + torch.zeros(tensor.numel())).tensor_split(size))
-The elements of a transposed tensor aren't in memory in the order of its rows, and `view` can't change that. `flatten()`
-copies them where it has to.
-~ tensor.flatten() => tensor.view(-1)
-or
-~ tensor.flatten() => (tensor.T if tensor.dim() == 2 and not tensor.is_contiguous() else tensor).flatten()
-A tensor without dimensions is one number, and `flatten` makes a list of it: `.view(tensor.shape)` works here, too.
-= return torch.cat(parts).view(tensor.shape or (1,))
-"""
-TO_THE_OWNER = """
-Whole tensors are sent. A worker that adds up one part only needs that part from the others.
-~ worker.send(to, parts[to]) => worker.send(to, tensor)
-= parts[rank] = parts[rank] + worker.receive(source).flatten().tensor_split(size)[rank]
-This worker's own part was left out of the sum, or added twice.
-- for source in others:
-- parts[rank]
-+ parts[rank] = torch.zeros_like(parts[rank])
-+ for source in others:
-+     parts[rank] = parts[rank] + worker.receive(source)
-or
-- for source in others:
-- parts[rank]
-+ parts[rank] = parts[rank] * 2
-+ for source in others:
-+     parts[rank] = parts[rank] + worker.receive(source)
-The parts that aren't complete here are complete in other workers. They have to be passed on.
-- for to in others:
-- worker.send(to, parts[rank])
-- for source in others:
-- parts[source]
-Each part is added up by one worker, to which all others send it. Yours sends another part.
-~ worker.send(to, parts[to]) => worker.send(to, parts[rank])
-The parts aren't equally long: the worker with the longest one sends it to all others. Make them as even as possible.
-~ tensor_split(size) => tensor_split([i * (tensor.numel() // size) for i in range(1, size)])
-Worker 0 collects the finished parts and sends them on, so it sends more than the others. Each worker can send its own
-finished part to all others.
-- for to in others:
-- worker.send(to, parts[rank])
-- for source in others:
-- parts[source]
-- return
-+ if rank:
-+     worker.send(0, parts[rank])
-+     return worker.receive(0)
-+ total = torch.cat([parts[0], *(worker.receive(other) for other in range(1, size))]).view(tensor.shape)
-+ for to in others: worker.send(to, total)
-+ return total
 """
 
 
-class ToTheOwner(Known):
-    """A mistake in the other way to add up: each part goes straight to its owner."""
+def about_result(seen: dict, want: dict) -> str:
+    """What the first wrong element lacks, or contains twice: element i of worker r is (i + 1) * 10**r."""
+    tensors = want["case"].tensors
+    name = next(each for each in want if not same(seen.get(each), want[each]))
+    got, total = seen[name].flatten(), want[name].flatten()
+    if got.dtype != total.dtype:
+        return ""
+    if len(got) < len(total):
+        return "Elements are missing. Each must be in a part, and every worker must get all parts."
+    if len(got) > len(total):
+        return "Your result has more elements than the tensor. Is there padding to cut off?"
+    if seen[name].shape != want[name].shape:
+        return "The parts come from the flattened tensor. Give the result its shape back: `.view(tensor.shape)`."
+    if torch.allclose(got.double(), total.double(), rtol=0.02):
+        return "The elements are nearly right, as if rounded on the way. Send and add in the type of the tensor."
+    own = tensors[0].flatten().tolist()
+    counts = [str(int(value // one)).zfill(len(tensors))[::-1] for value, one in zip(got.tolist(), own)]
+    index = next(index for index, each in enumerate(counts) if set(each) != {"1"} or got[index] % own[index])
+    is_mixed = any(len(each) > len(tensors) or set(each) - set("012") for each in counts)
+    if is_mixed or any(value % one for value, one in zip(got.tolist(), own)):
+        return f"Element {index} contains other elements: is a part added to another one, or put in its place?"
+    said = [f"lacks worker {rank}'s" for rank, count in enumerate(counts[index]) if count == "0"]
+    said += [f"contains worker {rank}'s twice" for rank, count in enumerate(counts[index]) if count == "2"]
+    others = [seen[each].flatten()[index : index + 1] for each in of_each("result", tensors)]
+    idea = "One worker adds up each element, once."
+    if any(torch.equal(each, total[index : index + 1]) for each in others):
+        idea = "Another worker has this sum. It must be passed on, and take the place of this part."
+    return f"Element {index} {' and '.join(said)}. {idea}"
 
-    def attempt(self, reference: Any) -> Any:
-        return super().attempt(straight_to_the_owner)
+
+def about_sent(seen: dict, want: dict) -> str:
+    case, sent = want["case"], [float(each) for each in seen[SENT].split(", ")]
+    if case.tensors[0].dtype == torch.bfloat16:
+        return "Another type takes more bytes. Send in the type of the tensor."
+    if sent.count(max(sent)) == 1:
+        return (
+            f"Worker {sent.index(max(sent))} sends the most. Let each worker add up one part, all parts as even as "
+            "possible, and send its sum to the others."
+        )
+    if min(sent) >= case.times * (len(sent) - 1) * case.tensors[0].numel():
+        return (
+            "That is as much as whole tensors. A worker that adds up one part only needs that part from the others, "
+            "and a round of a ring has N - 1 steps."
+        )
+    return (
+        "Each element leaves a worker about twice. Flatten the tensor first, so that the parts are as even as possible."
+    )
 
 
 VIEWS = "The caller still uses it. The parts of a tensor are views, so `+=` changes it: cut `tensor.flatten().clone()`."
@@ -304,19 +210,16 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=[*mistakes(IN_A_RING), *(ToTheOwner(each.why, each.patch) for each in mistakes(TO_THE_OWNER))],
+    known=mistakes(MISTAKES),
     facts=lambda case: {"N": len(case.tensors), "n": case.tensors[0].numel()},
     about={
-        **dict.fromkeys(
-            of_each("result", [""] * 8), "Follow one element: one worker adds up each, once, and all get it."
-        ),
+        **dict.fromkeys(of_each("result", [""] * 8), about_result),
         **dict.fromkeys(of_each("tensor", [""] * 8), VIEWS),
         "the workers that have sent something": "Workers stand for processes. Only `send` leads from one to another: "
         "no variable outside of the function.",
         "what was sent and never received": "What is left over is received in the *next* sum, as if it belonged to "
         "that. Each `send` needs a `receive`.",
-        SENT: "Each element leaves a worker about twice: once to be added, and once as part of the sum. Are the parts "
-        "as even as possible, also if n < N, and in the type of the tensor?",
+        SENT: about_sent,
         "the memory of the result": "Return a new tensor, also if there is nothing to add: `tensor.clone()`.",
     },
 )
@@ -341,5 +244,5 @@ EXERCISE = Exercise(
         "`torch.cat(parts).view(tensor.shape)`. (`+=` would change the tensor of the caller: a part is a view.)",
     ),
     points=3,
-    time_limit=10.0,
+    time_limit=3.0,
 )

@@ -25,8 +25,6 @@ class WrongArgument(ValueError):
 
 @dataclass(frozen=True)
 class ServerArguments:
-    """The arguments of `serve`."""
-
     recipe: EngineRecipe
     settings: ServerSettings
     engine: str
@@ -112,7 +110,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def seconds(text: str) -> float | None:
-    """A time, or no limit."""
     return None if text.lower() == "none" else float(text)
 
 

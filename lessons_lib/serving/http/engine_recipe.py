@@ -60,7 +60,6 @@ class EngineRecipe:
         return engine
 
     def parts(self) -> Parts:
-        """Of an engine that speculates, or not."""
         return speculating(NgramLookup(), self.num_speculative_tokens) if self.num_speculative_tokens else Parts()
 
     def text_side(self) -> tuple[Any, Any]:

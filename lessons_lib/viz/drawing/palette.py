@@ -117,7 +117,8 @@ def in_the_dark(colour: str) -> str:
 def in_both_themes(request: str) -> list[str]:
     """A request's color, the text on it and its outline: for a light page, and again for a dark one."""
     color, dark = color_of(request), in_the_dark(color_of(request))
-    return [color, text_on(color), outline(color), dark, text_on(dark), in_the_dark(outline(color))]
+    text = text_on(dark) if contrast(text_on(dark), dark) >= 4.5 else "#000000"
+    return [color, text_on(color), outline(color), dark, text, in_the_dark(outline(color))]
 
 
 def inverted(colour: str) -> str:

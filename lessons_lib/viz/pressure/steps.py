@@ -98,7 +98,7 @@ def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
     signs = [
         ("token stored", lambda x, y: d.rect(x, y, 18, 16, one)),
         ("in use, but empty", lambda x, y: d.cell(x, y, 18, 16, PAPER, hatched=1.0, pale=tint(one))),
-        ("shared by two", shared),
+        ("shared", shared),
         ("free, but cached", lambda x, y: draw_cached(d, x, y, 18, 16)),
         ("free", lambda x, y: d.rect(x + 0.5, y + 0.5, 17, 15, "none", EDGE, radius=3)),
         ("target of a copy", lambda x, y: d.rect(x + 1.5, y + 1.5, 15, 13, "none", INK, 3, radius=3)),

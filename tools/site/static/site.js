@@ -7,31 +7,40 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // What scrolls must be reachable with the Tab key.
   const reach = () => {
-    for (const box of document.querySelectorAll(".cell_output .text_html, .cell_output .text_plain, pre"))
+    for (const box of document.querySelectorAll(".cell_output .text_html, .cell_output .text_plain, pre, p:has(> img)"))
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   };
-  reach();
+  addEventListener("load", reach);
   addEventListener("resize", reach);
 
-  // In a narrow window a picture scrolls, so that its text can be read; a button shows all of it, smaller.
-  for (const picture of document.querySelectorAll("lessons-player, div:has(> img.lessons-picture)")) {
+  // On a phone a picture scrolls, so that its text can be read; a button turns it, and it has the whole screen.
+  for (const picture of document.querySelectorAll(
+    "lessons-player, div:has(> img.lessons-picture), p:has(> img[src*='_images/'])",
+  )) {
     if (picture.parentElement.closest("lessons-player")) continue;
-    const button = document.createElement("button");
-    button.className = "lessons-whole";
-    button.textContent = "whole picture";
-    button.ariaPressed = "false";
+    const frame = document.createElement("div"),
+      button = document.createElement("button");
+    frame.className = "lessons-frame";
+    button.textContent = "large picture";
     button.onclick = () => {
-      const isWhole = picture.classList.toggle("lessons-is-whole");
-      button.ariaPressed = String(isWhole);
+      frame.popover ??= "auto";
+      frame.togglePopover();
+    };
+    frame.ontoggle = ({ newState }) => {
+      const isLarge = newState === "open";
+      button.textContent = isLarge ? "close" : "large picture";
+      if (!isLarge) frame.popover = null; // back to its place
+      picture.classList.toggle("lessons-is-large", isLarge);
       addRules(picture);
     };
-    picture.after(button);
+    picture.replaceWith(frame);
+    frame.append(picture, button);
   }
 });
 
 // Rules for players, which the page's own don't reach.
 const RULES = new CSSStyleSheet();
-RULES.replaceSync(`:host(.lessons-is-whole) { svg { min-width: 0; } .sheet > div { height: auto !important; } }
+RULES.replaceSync(`:host(.lessons-is-large) { svg { min-width: 0; } .sheet > div { height: auto !important; } .controls { margin-right: 80px; } }
   @media print { svg { min-width: 0; } .controls { display: none; } .sheet { overflow: visible; animation: none; } }`);
 function addRules(player) {
   const sheets = player.shadowRoot?.adoptedStyleSheets;

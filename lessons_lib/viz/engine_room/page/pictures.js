@@ -260,14 +260,14 @@ function pool(view, frame) {
     g.setLineDash([]);
     if (w > 20 && h > 11) {
       const filled = list.length === 1 ? (list[0][1] * w) / size : 0,
-        isOver = filled > 30;
+        label = `${block}${list.length === 1 && w > 44 ? ` ${list[0][0]}` : ""}`,
+        wide = g.measureText(label).width + 4,
+        isOver = filled > wide,
+        isBeside = !isOver && filled + wide <= w;
       g.fillStyle = isOver ? colors(list[0][0])[1] : token("--ink");
-      if (list.length > 1) ((g.strokeStyle = token("--empty")), (g.lineWidth = 3), g.strokeText(block, x + 3, y + 11));
-      g.fillText(
-        `${block}${list.length === 1 && w > 44 ? ` ${list[0][0]}` : ""}`,
-        x + 3 + (isOver ? 0 : filled),
-        y + 11,
-      );
+      if (list.length && !isOver && !isBeside)
+        ((g.strokeStyle = token("--empty")), (g.lineWidth = 3), g.strokeText(label, x + 3, y + 11));
+      g.fillText(label, x + 3 + (isBeside ? filled : 0), y + 11);
     }
     const owner = list.find(([id]) => id === view.follow) ?? list[0];
     hit(x, y, cw, ch, owner ? { id: owner[0], from: owner[2] * size, to: (owner[2] + 1) * size, block } : { block });
@@ -343,10 +343,13 @@ function texts(view, frame) {
   $("#texts small").textContent = `${frame.running.length} running`;
   const old = new Map([...box.children].map((child) => [child.dataset.id, child]));
   wanted.forEach(([id, tokens, says, kind], place) => {
-    const { words, prompt } = requests.get(id),
-      child = old.get(id) ?? document.createElement("div");
-    old.delete(id);
-    if (!child.dataset.id) {
+    const request = requests.get(id),
+      { words, prompt } = request,
+      isSame = old.get(id)?.request === request, // not the one of this name in another run
+      child = isSame ? old.get(id) : document.createElement("div");
+    if (isSame) old.delete(id);
+    else {
+      child.request = request;
       child.dataset.id = id;
       child.innerHTML = `<small></small><b>${id}</b><p></p>`;
       child.style = style(id);

@@ -71,6 +71,7 @@ const MOST_AGAIN = 150; // that the reader waits for, until another run is at th
 const TARGETS = { ttft: 500, itl: 50 };
 const begin = await (await fetch(new URL("begin.json", import.meta.url))).json();
 setPalette(begin.colors);
+if (document.documentElement.matches(".door")) begin.live = false;
 let settings = { ...begin.defaults, sent: [] },
   run = newRun({ ...settings }),
   previous = null,
@@ -186,6 +187,7 @@ async function advance(isShown = true) {
     // the recording
     if (of.frames.length < begin.frames.length)
       (take(of, begin.frames[of.frames.length]), isShown && show(of.frames.length - 1, true));
+    else if (!begin.live) show(0);
     return;
   }
   busy = true;
