@@ -158,8 +158,7 @@ class Run:
         served = self.requests.get(name)
         if served is None:
             raise Broken(f"step() returned tokens of request {name!r}, which was never added.")
-        before = [tokens for last, tokens in self.returned if last.request_id == name]
-        served.take(event, self.steps, before, STEPS in self.features)
+        served.take(event, self.steps, STEPS in self.features)
 
     def run_out(self, after_step: Callable[[], object] | None = None) -> None:
         """Step until nothing is unfinished."""

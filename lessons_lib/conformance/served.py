@@ -43,11 +43,10 @@ class Served:
             told += f", stop_token_ids {list(self.params.stop_token_ids)}"
         return told + (", ignore_eos" if self.params.ignore_eos else "")
 
-    def take(self, event: NewTokens, step: int, before: list[list[int]], has_steps: bool) -> None:
+    def take(self, event: NewTokens, step: int, has_steps: bool) -> None:
         """Keep what a step has returned of this request.
 
         Args:
-            before: its tokens in what the step before returned.
             has_steps: whether one step of the engine is one pass.
 
         Raises:
@@ -84,6 +83,7 @@ class Served:
         if event.token_ids:
             self.first_step = step if self.first_step is None else self.first_step
             self.last_step = step
+        earlier = self.tokens[1 - len(event.token_ids) :]
         self.tokens += event.token_ids
         self.text += event.text
         if len(self.tokens) > self.params.max_tokens:
@@ -91,12 +91,11 @@ class Served:
                 f"{where}: token {len(self.tokens)} came, and max_tokens is {self.params.max_tokens}. The step "
                 f"returned {event.token_ids}."
             )
-            for tokens in before:
-                if tokens and event.token_ids[:-1] == tokens:
-                    raise BrokenRule(
-                        f"{told} The step before returned {tokens}. Are these the same tokens again? A step returns "
-                        "only the tokens that are new."
-                    )
+            if len(event.token_ids) > 1 and event.token_ids[:-1] == earlier:
+                raise BrokenRule(
+                    f"{told} Before, it returned {earlier}. Are these the same tokens again? A step returns only the "
+                    "tokens that are new."
+                )
             raise Broken(told)
         self.finish_reason = self.finish_reason or event.finish_reason
 

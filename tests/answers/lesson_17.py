@@ -209,6 +209,8 @@ a batch that waits for its longest request is static batching
 - chosen = self.choose
 + self.full = bool(self.running)
 + ...
+New prompts must not stop the requests that run
+~ for sequence in self.running: => for sequence in [each for each in self.running if each.num_computed < each.num_prompt] or self.running:
 `while`, not `if`
 ~ while self.waiting and len => if self.waiting and len
 It is that of request 'r2': which row is whose
@@ -465,10 +467,16 @@ and your test counts them: look at `request_id`
 ~ event.request_id == other or not event.token_ids => not event.token_ids
 its assertion has no message
 ~ event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => not event.token_ids
-no notice
+Your test demands a notice with “abort”
 - while engine.has_unfinished()
 + assert any(event.finish_reason == "abort" for event in engine.step()), "no notice"
 + ...
+was added again after its abort
+- engine.abort(aborted)
++ engine.abort(aborted)
++ engine.add_request(aborted, [5], Params(max_tokens=4, ignore_eos=True))
+It has aborted no request
+~ engine.abort(aborted) => engine.abort("other")
 AssertionError: wrong
 - engine.step()
 + raise AssertionError("wrong")
