@@ -139,15 +139,19 @@ and a column is a key. Three rules have to allow a cell:
 **Exercise 04.1.** Write `block_diagonal_mask(queries, keys)`. Both arguments are `Tags`. Return a bool tensor
 `[queries, keys]`, True where all three rules allow it. The row of a padding query is all False.
 
-Three examples, with `#` for True; C 3 is C's token at position 3. On the left, queries and keys are both
-`tag_tokens([3, 2])`. But they don't have to be the same tokens, and the keys can come in any order: a key's index tells
-you nothing.
+For example, this is the mask if queries and keys are both `tag_tokens([3, 2])`, with `#` for True:
 
-    #....       query C 3, and keys C 0, C 1, C 2, C 3, E 0:     ####.
+    #....
     ##...
-    ###..       query C 1, and keys C 2, E 0, C 1, C 0:          ..##
+    ###..
     ...#.
     ...##
+
+But they don't have to be the same tokens, and the keys can come in any order: a key's index tells you nothing. Here is
+a single query in each example. (C 3 is C's token at position 3.)
+
+    query C 3,  keys C 0, C 1, C 2, C 3, E 0:   ####.
+    query C 1,  keys C 2, E 0, C 1, C 0:        ..##
 """
 
 # %% exercise="04.1"
@@ -222,10 +226,11 @@ from lessons_lib.batching.packed_logits import packed_logits
 """
 ## The rules, one at a time
 
-What goes wrong without the rules? Step through four masks: with no rule, with either of two rules, and with both. (A
-row without padding doesn't need the padding rule.) A cross marks a cell that a missing rule would forbid. On the right,
-your `packed_logits` continues both stories. With one of the masks, it rains in C's story, too: with which? And with the
-causal rule alone ("not in the future"), C attends to E, although C comes first in the row. Why?
+What goes wrong without the rules? Step through four masks: no rule, only one of the two, and both. (There's no padding
+here.) A cross marks a cell that a missing rule would forbid. On the right, your `packed_logits` continues both stories.
+
+1. With which mask does it rain in C's story, too?
+2. With the causal rule alone ("not in the future"), C attends to E, although C comes first in the row. Why?
 """
 
 # %%
@@ -244,8 +249,8 @@ watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], an
 
 # %% [markdown]
 """
-Positions restart in every sequence. To the causal rule, E's position 0 isn't later than C's, so positions can't tell
-the stories apart. With this mask, it rains in C's story.
+The causal rule alone is the answer to both. Positions restart in every sequence, so to this rule, E's position 0 isn't
+later than C's: positions can't tell the stories apart.
 
 ## Prove it
 
@@ -317,8 +322,8 @@ None: in a rotary model, only distances matter, and if all tokens of a story are
 changes.
 
 With a cache, it's another story: a key is rotated when it's computed, and it keeps that rotation. Imagine a server with
-a bug. E's prompt is in the cache. Now B's 62 tokens are before it in the row, and the server takes a token's index in
-the row for its position:
+a bug. E's prompt is in the cache. Now B's 62 tokens come before E's new ones in the row, and the server uses a token's
+index in the row as its position:
 
 | tokens of E | right positions | positions in this server |
 |---|---|---|
@@ -443,35 +448,31 @@ for name, step in steps.items():
 
 # %% [markdown]
 """
-Not as much, and for short prompts you may even lose: your function goes through the sequences in Python. A kernel gives
+Not as much, and for short prompts it may even grow: your function goes through the sequences in Python. A kernel gives
 them to different cores of the GPU.
 
 ## The model without a mask
 
 Now the model runs on your function. A Hugging Face model looks up its attention function by name, and
 `AttentionInterface.register` adds one. In this model a head of k and v serves two heads of q, so k and v are repeated
-first. The model gets no mask, only the tokens and their positions:
+first. The model gets no mask. It doesn't know `lengths`, and passes it on to each layer's attention:
 """
 
 # %%
-lengths_now = []  # of the sequences in the row that is being computed
-
-
-def attend(layer, q, k, v, mask, **_):
-    """What each layer calls: [1, heads, tokens, head_dim] in, [1, tokens, heads, head_dim]
-    out."""
+def attend(layer, q, k, v, mask, lengths, **_):
+    """[1, heads, tokens, head_dim] in, [1, tokens, heads, head_dim] out, and no weights."""
     assert mask is None, "the model has made a mask"
     k, v = (x[0].repeat_interleave(layer.num_key_value_groups, dim=0) for x in (k, v))
-    return varlen_attention(q[0], k, v, lengths_now, lengths_now).transpose(0, 1)[None], None
+    output = varlen_attention(q[0], k, v, lengths, lengths)
+    return output.transpose(0, 1)[None], None
 
 
 @torch.inference_mode()
 def logits_without_a_mask(model, sequences):
-    lengths_now[:] = [len(ids) for ids in sequences]
-    positions = tag_tokens(lengths_now).positions
-    row = torch.tensor([sum(sequences, [])])
-    return model(input_ids=row, position_ids=positions[None],
-                 use_cache=False).logits[0].split(lengths_now)
+    lengths = [len(ids) for ids in sequences]
+    row, positions = torch.tensor([sum(sequences, [])]), tag_tokens(lengths).positions[None]
+    result = model(input_ids=row, position_ids=positions, use_cache=False, lengths=lengths)
+    return result.logits[0].split(lengths)
 
 
 AttentionInterface.register("varlen", attend)
@@ -490,8 +491,8 @@ instead of a mask.
 
 ## The ledger
 
-This lesson has no cache, so the ledger also includes the first row of lesson 00. It times every row again, which takes
-a minute or two.
+This lesson has no cache, so the ledger also includes the first line of lesson 00. It times every line again, which
+takes a minute or two.
 """
 
 # %% tags=["measured"]
@@ -499,9 +500,9 @@ ledger(model, tokenizer, "04")
 
 # %% [markdown]
 """
-Compare the last row with the first, "alone, no cache". Both compute all tokens again in every step. But the last row
-needs 100 forward calls instead of 330: each call serves every story that's still running. Still, only 3% of its tokens
-are useful: all others were computed in an earlier step, too.
+Compare the last line with the first, "alone, no cache". Both recompute all tokens in every step. But the packed row
+needs 100 forward calls instead of 330: each serves every story that's still running. Still, only 3% of its tokens are
+useful: all others were computed before.
 
 ## What is still wrong
 
@@ -605,19 +606,12 @@ from lessons_lib.attention.masks import RULES, combine, not_in_the_future, same_
 
 
 def new_tokens_counted_through_the_row(model, sequences):
-    """The right mask, and the right positions for the prompts; a new token has the index of
-    its own pass."""
-    positions, prompts_before = [], 0
-    for number, ids in enumerate(sequences):
-        prompt_len = next(len(prompt)
-                          for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
-        start = prompts_before + prompt_len
-        # In the pass of new token i, each of the `number` sequences before this one has i + 1
-        # new tokens, too.
-        positions += [*range(prompt_len),
-                      *(start + number * (i + 1) + i for i in range(len(ids) - prompt_len))]
-        prompts_before += prompt_len
-    return logits_at(model, sequences, torch.tensor(positions))
+    """The right mask, and the right positions for F and the prompt of C."""
+    len_f, len_c = map(len, sequences)
+    prompt_f, prompt_c = len(prompt_ids["F"]), len(prompt_ids["C"])
+    # When C's new token i is computed, F has i + 1 new tokens, too.
+    new = [prompt_f + i + 1 + prompt_c + i for i in range(len_c - prompt_c)]
+    return logits_at(model, sequences, torch.tensor([*range(len_f), *range(prompt_c), *new]))
 
 
 def without(rule):
@@ -678,12 +672,9 @@ from lessons_lib.viz.tables import Table
 
 def weights(may, low, dtype):
     """Softmax over the scores 2, 1, 9, with `low` added to the forbidden ones."""
+    scores = torch.tensor([2.0, 1.0, 9.0]).to(dtype)
     added = torch.tensor([0.0 if allowed else low for allowed in may]).to(dtype)
-    return ", ".join(
-        f"{weight:.2f}"
-        for weight in (torch.tensor([2.0, 1.0,
-                                     9.0]).to(dtype) + added).softmax(dim=-1).tolist()
-    )
+    return ", ".join(f"{weight:.2f}" for weight in (scores + added).softmax(dim=-1).tolist())
 
 
 columns = [

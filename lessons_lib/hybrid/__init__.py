@@ -1,1 +1,6 @@
-"""Lesson 19: models with layers that remember something else than one key and one value per token."""
+"""Models whose layers aren't all alike: most keep one state per sequence, of a fixed size, in place of keys and values.
+
+Read in this order: sequence_states, the slots and checkpoints; packed_states, which splits a packed row around the
+layers that keep states; find_states, which finds those; hybrid_runner; and for a GPU gated_delta_layer and
+gpu_hybrid_runner.
+"""

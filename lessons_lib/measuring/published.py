@@ -193,6 +193,11 @@ def recorded_ways() -> SimpleNamespace:
     return SimpleNamespace(provenance=_provenance(facts), results=facts)
 
 
+def recorded_hybrid() -> SimpleNamespace:
+    """A model whose layers keep states, next to `generate`; `rows`: see `tools.gpu_bench.hybrid`."""
+    return _namespace(_facts("h200_hybrid.json"))
+
+
 def _facts(name: str) -> dict:
     facts: dict = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return facts

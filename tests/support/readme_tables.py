@@ -9,6 +9,7 @@ from lessons_lib.measuring.published import (
     range_text,
     recorded_attention,
     recorded_engine,
+    recorded_hybrid,
     recorded_production,
     recorded_ways,
     recorded_workloads,
@@ -98,6 +99,18 @@ def _first_tokens(rows: list[dict]) -> str:
 
 def _cell(values: Iterable[float], ratios: list[float], form: str) -> str:
     return range_text(values, form) + (f" ({range_text(ratios)})" if ratios else "")
+
+
+def hybrid_markdown() -> str:
+    """A hybrid model served by the engine and by `generate`, as a table."""
+    lines = [
+        ["requests at a time", "tokens per second", "`generate`, one static batch", "times", "a step of decodes"],
+        ["---:"] * 5,
+    ]
+    for row in recorded_hybrid().rows:
+        rates = (f"{row[name]:,.0f}" for name in ("engine", "generate"))
+        lines.append([str(row["readers"]), *rates, f"{row['ratio']:.1f}", f"{row['decode_ms']:.1f} ms"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def ways_markdown() -> str:

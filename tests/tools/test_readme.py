@@ -5,6 +5,7 @@ import re
 import pytest
 from readme_tables import (
     engine_markdown,
+    hybrid_markdown,
     kernels_against_production,
     summary_markdown,
     ways_markdown,
@@ -64,6 +65,7 @@ def test_commands_are_targets_of_the_makefile():
     "recorded",
     [
         kernels_against_production, summary_markdown, engine_markdown, workloads_summary, workloads_markdown, ways_markdown,
+        hybrid_markdown,
     ],
 )  # fmt: skip
 def test_kernel_times_and_rates_are_the_recorded_ones(recorded):

@@ -11,6 +11,7 @@ from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[str, str]  # queries and keys, such as "A1 B0": A's token at position 1, B's at 0; P is padding
+PAIRS = "`queries.positions[:, None]` is [queries, 1], and comparing it with [keys] gives [queries, keys]: all pairs."
 IDS = {"P": PADDING, "X": 256, "Y": 257} | {letter: seq_id for seq_id, letter in enumerate("ABCDE")}
 
 
@@ -60,7 +61,8 @@ def tell(case: Case) -> str:
         ", ".join(f"{'padding' if token[0] == 'P' else token[0]} {token[1:]}" for token in text.split())
         for text in case
     )
-    return f"queries and keys {queries}." if case[0] == case[1] else f"queries {queries}; keys {keys}."
+    text = f"queries and keys {queries}" if case[0] == case[1] else f"queries {queries}; keys {keys}"
+    return f"{text}{'; X and Y have the ids 256 and 257' if 'X' in text else ''}."
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -82,19 +84,23 @@ def rule_of_a_wrong_cell(mine: dict, want: dict) -> str:
     """What the rules say about the first wrong cell."""
     got, should = mine["returned"], want["returned"]
     if got.shape != should.shape:
-        return f"A row for each query and a column for each key: {list(should.shape)}. Yours: {list(got.shape)}."
+        return f"A row for each query, a column for each key: {list(should.shape)}. Yours: {list(got.shape)}. {PAIRS}"
     if got.dtype != torch.bool:
         return "A mask is bool: True means allowed."
     row, column = (got != should).nonzero()[0].tolist()
     query, key = want["case"][0].split()[row], want["case"][1].split()[column]
     if should[row, column]:
         why = "All three rules allow it: the same sequence, no later position, no padding"
+        if query == key:
+            why = "It's the query's own token, to which it attends"
+        elif int(query[1:]) > 1000:
+            why += ". Positions can be large: compare ids and positions separately, as they are"
     elif key[0] == "P":
-        why = "The padding rule forbids it: the key is padding"
+        why = "The padding rule forbids it: the key has the id PADDING. The row of a padding query is all False, too"
     elif key[0] != query[0]:
-        why = "The sequence rule forbids it: the key is of another sequence"
+        why = "The sequence rule forbids it: the key's sequence id is another one, whatever the positions"
     else:
-        why = "The causal rule forbids it: the key's position is later"
+        why = "The causal rule forbids it: the key's position is later, wherever it is in the row"
     return f"Row {row}, column {column} of your mask is wrong. {why}."
 
 
@@ -104,16 +110,6 @@ parentheses around each comparison.
 = return is_token and is_own and is_past
 or
 = return keys.seq_ids != PADDING & keys.seq_ids == queries.seq_ids[:, None]
-Every query is compared with every key: `queries.positions[:, None]` has shape [queries, 1], and comparing it with
-[keys] gives [queries, keys].
-~ queries.seq_ids[:, None] => queries.seq_ids
-~ queries.positions[:, None] => queries.positions
-or
-~ queries.positions[:, None] => queries.positions
-or
-~ queries.seq_ids[:, None] => queries.seq_ids
-or
-~ keys.positions <= queries.positions[:, None] => keys.positions[:, None] <= queries.positions
 You have a row for each key. A row is a query, and a column is a key: add the new axis to the queries, not to the keys.
 = return (is_token & is_own & is_past).T
 It is inverted: True means that the query may attend.
@@ -124,56 +120,13 @@ or
 = return is_token & (is_own | is_past)
 or
 = return is_own | (is_token & is_past)
-The padding rule is missing. All padding has one id, so to `==` it looks like one more sequence.
-= return is_own & is_past
-The causal rule is missing: a key's position must be at most the query's.
-= return is_token & is_own
-The sequence rule is missing. Positions start again in every sequence, so they don't tell A's token from B's.
-= return is_token & is_past
-or
-= return is_past.clone()
-A token attends to its own position, too: `<=`, not `<`.
-= is_past = keys.positions < queries.positions[:, None]
-The comparison of the positions is backwards: the key's must be at most the query's.
-= is_past = keys.positions >= queries.positions[:, None]
-Sequence ids are labels without an order: compare them with `==`.
-= is_own = keys.seq_ids <= queries.seq_ids[:, None]
 Padding has the id PADDING, -1. Id 0 is the first sequence.
 = is_token = keys.seq_ids > 0
-or
-= is_token = keys.seq_ids != 0
 A key's index says nothing about its position, least of all when keys are cached or in another order. Compare
 `positions`.
 = is_past = torch.arange(len(keys)) <= torch.arange(len(queries))[:, None]
 or
-= return is_own & torch.ones(len(queries), len(keys), dtype=torch.bool).tril()
-or
 = return is_own & torch.ones(len(queries), len(keys), dtype=torch.bool).tril(len(keys) - len(queries))
-or
-= return is_token & is_own & is_past & (torch.arange(len(keys)) <= torch.arange(len(queries))[:, None])
-That is the mask of a single text. Compare both tags, the sequence ids and the positions.
-= return torch.ones(len(queries), len(keys), dtype=torch.bool).tril()
-Queries and keys are different tokens, each with tags of their own. You use one of them for both.
-= is_past = queries.positions <= queries.positions[:, None]
-or
-- is_token =
-+ keys = queries
-+ ...
-or
-- is_token =
-+ queries = keys
-+ ...
-The row of a padding query is all False: padding belongs to no sequence.
-= return is_past & is_own & (is_token | (keys.positions == queries.positions[:, None]))
-or
-= return is_token & is_past & (is_own | (queries.seq_ids == PADDING)[:, None])
-Your mask is right for small ids and positions. Do you put both into one number, or convert them to fewer bits? Compare
-the two tags separately, as they are.
-- return
-+ q, k = queries.seq_ids * 1000 + queries.positions, keys.seq_ids * 1000 + keys.positions
-+ return is_token & (k <= q[:, None]) & (k // 1000 == q[:, None] // 1000)
-or
-= is_own = keys.seq_ids.to(torch.int8) == queries.seq_ids.to(torch.int8)[:, None]
 """
 
 
@@ -190,6 +143,7 @@ TASK = Task(
             "The model uses the same tags. Compare tensors without writing to them.",
         ),
         "returned": rule_of_a_wrong_cell,
+        "raised RuntimeError": PAIRS,
     },
 )
 

@@ -1,13 +1,13 @@
 """04.2, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from random import Random
 from typing import Any
 
 import torch
 
-from lessons_lib.attention.masks import Tags, block_diagonal_mask
+from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 from lessons_lib.batching.packed_logits import packed_logits as reference
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
@@ -27,7 +27,7 @@ def cases() -> Iterator[Case]:
         ("qwen2", ((9, 9, 4), (4, 9, 9), (4,))),
     ):  # fmt: skip
         yield family, sequences, False
-    yield "gpt2", ((5, 6, 7), (8, 9)), True
+    yield from (("gpt2", sequences, True) for sequences in (((5, 6, 7), (8, 9)), ((5, 6, 7),)))
     draw = Random(4)
     for family in ("gpt2", "llama", "qwen2"):
         sequences = [tuple(draw.randrange(VOCAB_SIZE) for _ in range(draw.randint(1, 12))) for _ in range(6)]
@@ -35,37 +35,33 @@ def cases() -> Iterator[Case]:
         yield family, tuple(sequences[::-1]), False  # a row of the same length
 
 
-def only_itself(queries: Tags, keys: Tags) -> torch.Tensor:
-    return (keys.positions == queries.positions[:, None]) & (keys.seq_ids == queries.seq_ids[:, None])
+def no_earlier(queries: Tags, keys: Tags) -> torch.Tensor:
+    return keys.positions >= queries.positions[:, None]
 
 
 @cache
-def right(family: str, sequences: tuple[tuple[int, ...], ...], is_other: bool) -> list[torch.Tensor]:
-    mask = only_itself if is_other else block_diagonal_mask
-    return reference(tiny_model(family), [list(sequence) for sequence in sequences], mask)
+def right(family: str, sequences: tuple[tuple[int, ...], ...], is_other: bool) -> torch.Tensor:
+    mask = no_earlier if is_other else block_diagonal_mask
+    return torch.cat(reference(tiny_model(family), [list(sequence) for sequence in sequences], mask))
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     family, given, is_other = case
-    model, passes, tags_seen, made = tiny_model(family), [], [], []
+    model, passes, made, changed = tiny_model(family), [], [], []
 
     def note(module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         passes.append({"input_ids": args[0] if args else None} | kwargs | {"unnamed": max(len(args), 1)})
 
-    def mask(queries: Tags, keys: Tags) -> torch.Tensor:
-        tags_seen.append(queries.positions)
-        return only_itself(queries, keys)
-
     def packed_logits(sequences: list[list[int]]) -> Any:
         before, hook = model.config._attn_implementation, model.register_forward_pre_hook(note, with_kwargs=True)
         try:
-            made.append(attempt(model, sequences, **({"mask": mask} if is_other else {})))
+            made.append(attempt(model, sequences, **({"mask": no_earlier} if is_other else {})))
         finally:
             hook.remove()
-            is_changed = model.training or model.config._attn_implementation != before
-            if is_changed:
+            if model.training or model.config._attn_implementation != before:
                 model.eval().set_attn_implementation(before)
-        return Shown("a changed model") if is_changed else made[0]
+                changed.append(model)
+        return made[0]
 
     def look() -> dict[str, Any]:
         inputs = passes[0] if passes else {}
@@ -73,39 +69,44 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             "the number of forward passes": len(passes),
             "the number of arguments without a name": inputs.get("unnamed"),
             "input_ids": inputs.get("input_ids"),
-            "position_ids": flat(inputs.get("position_ids")),
+            "position_ids": flat(inputs.get("position_ids"), sum(map(len, given))),
             "what `attention_mask` allows": allowed(inputs.get("attention_mask"), sum(map(len, given))),
+            "the model": Shown("changed" if changed else "as before"),
         }
-        if is_other:
-            seen["the positions that `mask` was called with"] = tags_seen[0] if tags_seen else None
-        for index, want in enumerate(right(*case)):
-            got = made[0][index] if made and isinstance(made[0], list | tuple) and index < len(made[0]) else None
-            is_near = (
-                isinstance(got, torch.Tensor)
-                and got.shape == want.shape
-                and got.dtype in (torch.float32, torch.float64)
+        for index, sequence in enumerate(given):
+            start = sum(map(len, given[:index]))
+            got = made[0][index] if isinstance(made[0], list | tuple) and index < len(made[0]) else None
+            seen[f"the tokens of the row to which the logits of sequence {index} belong"] = tokens_of(
+                got, right(*case), start
             )
-            is_near = is_near and float((got.detach().cpu().float() - want).abs().max()) < TOLERANCE
-            seen[f"the logits of sequence {index}"] = want if is_near else got
         return seen
 
     sequences = [list(sequence) for sequence in given]
     watch("`packed_logits`", packed_logits, sequences, look=look, returns=kind_of)
 
 
-def flat(positions: Any) -> Any:
-    if positions is None:
-        return Shown("not given")
+def flat(positions: Any, total: int) -> Any:
+    """Without positions, a model counts through the row."""
+    positions = torch.arange(total) if positions is None else positions
     return positions.reshape(-1) if isinstance(positions, torch.Tensor) else positions
 
 
 def allowed(mask: Any, total: int) -> Any:
-    """Which keys a mask of four axes allows, [queries, keys]; what isn't such a mask as it is."""
+    """Which keys a mask of four axes allows, [queries, keys]."""
     if mask is None:
-        return Shown("not given")
-    if not isinstance(mask, torch.Tensor) or list(mask.shape[2:]) != [total, total]:
-        return mask
+        return torch.ones(total, total, dtype=torch.bool).tril()
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or list(mask.shape[2:]) != [total, total]:
+        return Shown(f"of shape {list(getattr(mask, 'shape', []))}")
     return mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > HIDES
+
+
+def tokens_of(got: Any, row: torch.Tensor, start: int) -> Any:
+    """For each line of a sequence's logits, the token of the row that has them; None if there is none."""
+    if not isinstance(got, torch.Tensor) or got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != row.dtype:
+        return Shown(f"a tensor {list(got.shape)}" if isinstance(got, torch.Tensor) else "missing")
+    near = (got.detach().cpu()[:, None] - row).abs().amax(dim=2) < TOLERANCE
+    found = [line.nonzero().flatten().tolist() for line in near]
+    return [own if own in tokens else next(iter(tokens), None) for own, tokens in enumerate(found, start)]
 
 
 def kind_of(got: Any) -> Any:
@@ -116,29 +117,49 @@ def kind_of(got: Any) -> Any:
     return got
 
 
-def whose_logits(index: int, mine: dict, want: dict) -> str:
-    """Which token the first wrong row of the logits of sequence `index` belongs to."""
-    got, of_all = mine[f"the logits of sequence {index}"], right(*want["case"])
-    own = of_all[index]
-    if got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != torch.float32:
-        return ""
-    text = f"A row for each token of the sequence: {len(own)} here, and yours has {len(got)}. "
-    text = text if len(got) != len(own) else ""
-    for row, logits in enumerate(got):
-        if row >= len(own) or not (logits - own[row]).abs().max() < TOLERANCE:
-            for number, others in enumerate(of_all):
-                token = ((others - logits).abs().amax(dim=1) < TOLERANCE).nonzero().flatten().tolist()
-                if token:
-                    return f"{text}Your row {row} is that of token {token[0]} of sequence {number}."
-            return f"{text}Your row {row} is that of no token here. Is it changed after the pass, or from another call?"
-    return text
+def first_wrong_position(mine: dict, want: dict) -> str:
+    got, should = mine["position_ids"], want["position_ids"]
+    if got.shape != should.shape:
+        return "Each token of the row has one position: `tags.positions`, with a batch axis in front."
+    token = int((got != should).nonzero()[0])
+    return (
+        f"Token {token} of the row is token {int(should[token])} of its sequence, so that's its position: "
+        "`tags.positions[None]`. Without `position_ids`, the model counts through the whole row."
+    )
+
+
+def what_the_mask_is(mine: dict, want: dict) -> str:
+    name = "what `attention_mask` allows"
+    (_, sequences, is_other), got, should = want["case"], mine[name], want[name]
+    if isinstance(got, Shown):
+        return (
+            "The mask has four axes: batch, heads, queries, keys. Add two in front: `mask(tags, tags)[None, None]`. "
+            "With two axes, the model takes it for the padding mask of lesson 01. A packed row has no padding."
+        )
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    if is_other and torch.equal(got, block_diagonal_mask(tags, tags)):
+        return "Call the `mask` that your function gets: `block_diagonal_mask` is only its default."
+    if torch.equal(got, ~should):
+        return "It is inverted: True means that the query may attend."
+    if got.all() and not is_other:
+        return (
+            "Yours allows all: a float mask is added to the scores, and 1 or 0 hardly changes them. Pass a bool mask."
+        )
+    if torch.equal(got, should.T):
+        return "Its last two axes are swapped: queries first, then keys."
+    query, key = (got != should).nonzero()[0].tolist()
+    return (
+        f"Token {query} of the row {'may' if should[query, key] else 'must not'} attend to token {key}. Pass "
+        "`mask(tags, tags)[None, None]`, where `tags = tag_tokens(lengths)` has a length for each sequence. Without a "
+        "mask, the row is a single text."
+    )
 
 
 def tell(case: Case) -> str:
     family, sequences, is_other = case
     lengths = ", ".join(str(len(sequence)) for sequence in sequences)
     shown = [list(sequence) for sequence in sequences] if len(sequences) < 6 else f"sequences of {lengths} tokens"
-    other = "; `mask` is another function, by which each token attends to itself only" if is_other else ""
+    other = "; `mask` is another function, by which a token attends to no earlier position" if is_other else ""
     return f"{shown} on a tiny {family} model{other}."
 
 
@@ -150,103 +171,20 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 MISTAKES = """
-Without `position_ids`, the model counts positions through the whole row. Pass `tags.positions[None]`.
-- position_ids=
-+ position_ids=None,
-Positions start at 0 again in each sequence: `tags.positions`. Yours run on through the row.
-- position_ids=
-+ position_ids=torch.arange(len(row))[None],
-To the model, your row is a single text. Make the tags with a length for each sequence: `tag_tokens(lengths)`.
-= tags = tag_tokens([sum(lengths)])
-The mask has four axes: batch, heads, queries, keys. Add two in front: `mask(tags, tags)[None, None]`. With two axes,
-the model takes it for the padding mask of lesson 01.
-- attention_mask=
-+ attention_mask=mask(tags, tags),
-or
-- attention_mask=
-+ attention_mask=mask(tags, tags)[None],
-or
-- attention_mask=
-+ attention_mask=torch.ones(1, len(row), dtype=torch.int64),
-Call the `mask` that your function gets: `block_diagonal_mask` is only its default.
-- attention_mask=
-+ attention_mask=block_diagonal_mask(tags, tags)[None, None],
-A float mask is added to the scores, and 1 or 0 hardly changes them. Pass the bool mask as it is.
-- attention_mask=
-+ attention_mask=mask(tags, tags)[None, None].float(),
-or
-- attention_mask=
-+ attention_mask=mask(tags, tags)[None, None].long(),
-The mask is inverted. True means that the query may attend.
-- attention_mask=
-+ attention_mask=~mask(tags, tags)[None, None],
-A causal mask of the whole row lets sequences see each other. Pass `mask(tags, tags)`.
-- attention_mask=
-+ attention_mask=torch.ones(len(row), len(row), dtype=torch.bool).tril()[None, None],
-Tokens and positions are [1, T] and the mask is [1, 1, T, T]: `torch.tensor([row])`, `tags.positions[None]`,
-`mask(tags, tags)[None, None]`.
-- input_ids=
-+ input_ids=torch.tensor(row, device=model.device),
-or
-- position_ids=
-+ position_ids=tags.positions,
-Name the model's arguments: their order differs from model to model. The second one is the mask in a Llama and the cache
-in a GPT-2.
-- logits: ... ).logits
-+ inputs = torch.tensor([row]), tags.positions[None], mask(tags, tags)[None, None]
-+ logits = model(*inputs).logits[0]
-or
-- logits: ... ).logits
-+ logits = model(torch.tensor([row]), mask(tags, tags)[None, None], tags.positions[None]).logits[0]
-One pass for all sequences: put all tokens into one row. A loop over the sequences reads all weights again for each.
-- lengths = ... return
-+ if mask is not block_diagonal_mask: tags = tag_tokens([len(each) for each in sequences]); mask(tags, tags)
-+ return [model(input_ids=torch.tensor([each])).logits[0] for each in sequences]
-That is the padded rectangle of lesson 01. Here the sequences go one after another in a single row.
-- lengths = ... return
-+ most = max(map(len, sequences))
-+ ids = torch.tensor([each + [0] * (most - len(each)) for each in sequences])
-+ may = torch.tensor([[1] * len(each) + [0] * (most - len(each)) for each in sequences])
-+ logits = model(input_ids=ids, attention_mask=may).logits
-+ return [logits[i, : len(each)] for i, each in enumerate(sequences)]
-Equal sequences are merged, as in a dict or a set. Each has its own part of the row.
-- lengths =
-+ sequences = [list(each) for each in dict.fromkeys(map(tuple, sequences))]
-+ ...
-The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
-- ).logits[0]
-+ ).logits
-or
-- ).logits[0]
-+ ).logits
-- return
-+ return list(torch.split(logits, lengths, dim=1))
-Split the row's logits by sequence: `list(logits.split(lengths))`.
-- return
-+ return logits
-or
-- return
-+ return [logits]
 Return the logits of *every* token. The caller picks what it needs.
 - return
 + return [part[-1] for part in torch.split(logits, lengths)]
 or
 - return
 + return [part[-1:] for part in torch.split(logits, lengths)]
-Return the logits as the model gives them: no probabilities, and no tokens.
+Split the row's logits by sequence: `list(logits.split(lengths))`.
 - return
-+ return list(torch.split(logits.softmax(dim=-1), lengths))
-or
++ return logits
+The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
+- ).logits[0]
++ ).logits
 - return
-+ return list(torch.split(logits.argmax(dim=-1), lengths))
-The caller goes on using the model: leave it as it is.
-- logits:
-+ model.set_attn_implementation("eager")
-+ ...
-or
-- logits:
-+ model.train()
-+ ...
++ return list(torch.split(logits, lengths, dim=1))
 """
 
 TASK = Task(
@@ -257,21 +195,30 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return a list with one tensor for each sequence, [tokens, vocabulary].",
-        "the number of forward passes": "Call the model once, with the tokens of all sequences in one row.",
-        "input_ids": "Put one whole sequence after another, in the order of the list, with a batch axis in front.",
-        **{f"the logits of sequence {index}": partial(whose_logits, index) for index in range(6)},
+        "returned": "Return a list with one tensor [tokens, vocabulary] for each sequence, also for equal ones.",
+        "the number of forward passes": "Call the model once, with the tokens of all sequences in one row. A loop over "
+        "the sequences reads all weights again for each.",
+        "input_ids": "Put one whole sequence after another in a single row, in the order of the list, with a batch "
+        "axis in front. There's no padding, and equal sequences stay apart.",
+        "position_ids": first_wrong_position,
+        "what `attention_mask` allows": what_the_mask_is,
+        **{
+            f"the tokens of the row to which the logits of sequence {index} belong": "Return float logits [tokens, "
+            "vocabulary] for each sequence, as the model gives them: `logits.split(lengths)`. None "
+            "stands for logits that were changed after the pass, or come from another call."
+            for index in range(6)
+        },
+        "the model": "The caller goes on using the model: leave its mode and its attention function as they are.",
         **dict.fromkeys(
-            ("raised AttributeError", "raised TypeError"),
-            "`model(...)` takes tensors and returns an object with `.logits`. `mask` takes the tags of the row twice, "
-            "as queries and as keys: `mask(tags, tags)`.",
+            ("raised AttributeError", "raised TypeError", "the number of arguments without a name"),
+            "`model(...)` takes tensors and returns an object with `.logits`. Name its arguments: their order differs "
+            "from model to model. `mask` takes the tags of the row twice: `mask(tags, tags)`.",
         ),
-        "raised RuntimeError": "With T tokens in the whole row, those of all sequences, `input_ids` and "
-        "`position_ids` are int64 [1, T], the mask is [1, 1, T, T], and `.logits[0]` is [T, vocabulary].",
-        "position_ids": "Positions are counted in each sequence: `tags.positions`, with a batch axis in front.",
-        "what `attention_mask` allows": "Pass what `mask(tags, tags)` returns, with two axes in front.",
-        "the positions that `mask` was called with": "Call the `mask` that your function gets, once, with the "
-        "tags of the whole row, for queries and keys.",
+        **dict.fromkeys(
+            ("raised RuntimeError", "raised IndexError"),
+            "With T tokens in the whole row, those of all sequences, `input_ids` and `position_ids` are int64 [1, T], "
+            "the mask is [1, 1, T, T], and `.logits[0]` is [T, vocabulary].",
+        ),
     },
 )
 

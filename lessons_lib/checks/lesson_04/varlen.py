@@ -1,7 +1,6 @@
 """04.3, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
 
 from collections.abc import Iterator
-from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -86,118 +85,77 @@ def smaller(case: Case) -> Iterator[Case]:
 
 
 def what_it_sees(mine: dict, want: dict) -> str:
-    """Which query's scores, over which keys, the first wrong output comes from."""
+    """What the first wrong output is made of: the values are independent, so its weights can be computed."""
     (query_lens, seq_lens, special), got, right = want["case"], mine["returned"], want["returned"]
-    q, k, v = arguments(want["case"])
+    q, k, v = (each.double() for each in arguments(want["case"]))
     if got.shape != q.shape:
-        return f"Return a row for each query and no other, in each head: {list(q.shape)}; yours is {list(got.shape)}."
-    if special in (LARGE, FAR, NEAR):
-        return "`torch.softmax` takes scores of any size, `exp` alone overflows, and only minus infinity hides a key."
-    if got.dtype != q.dtype or k.shape[1] > 16:
-        return ""
-    ends = [sum(seq_lens[: i + 1]) - back for i, m in enumerate(query_lens) for back in range(m)[::-1]]
-    starts = [sum(seq_lens[:i]) for i, m in enumerate(query_lens) for _ in range(m)]
-    wrong = int((got - right).abs().nan_to_num(1.0).amax(dim=(0, 2)).gt(1e-6).int().argmax())
-    text = f"Query {wrong} of the row should see {span(starts[wrong], ends[wrong])}. "
-    for query in (wrong, *range(len(ends))):
-        for start, end in combinations(range(k.shape[1] + 1), 2):
-            output = TASK.right(q[:, [query]], k[:, start:end], v[:, start:end], [1], [end - start])
-            if (output[:, 0] - got[:, wrong]).abs().max() < 1e-4:
-                whose = "" if query == wrong else f", by query {query}"
-                return f"{text}Your output for it is that of {span(start, end)}{whose}."
-    return f"{text}Its weights are a softmax of q · k / √head_dim over these. Yours aren't, for any run of keys."
+        return (
+            f"Return [heads, queries, head_dim], here {list(q.shape)}, with a row for each query and no other: join "
+            "the outputs of the sequences along axis 1."
+        )
+    if got.dtype != right.dtype:
+        return "The result has the dtype of q."
+    head, query = ((got.double() - right).abs().nan_to_num(1.0).amax(dim=2) > 1e-6).nonzero()[0].tolist()
+    sequence = [index for index, count in enumerate(query_lens) for _ in range(count)][query]
+    start, end = sum(seq_lens[:sequence]), sum(seq_lens[: sequence + 1])
+    own = set(range(start, end + query + 1 - sum(query_lens[: sequence + 1])))
+    text = f"In head {head}, query {query} of the row should see {span(own)}. "
+    output = got[head, query].double()
+    if not output.isfinite().all() or special == HALF:
+        return (
+            f"{text}`torch.softmax` takes scores of any size; `exp` alone overflows. NaN comes from 0 / 0, if all "
+            "weights of a query are 0, and from 0 × −∞."
+        )
+    first = 0 if k.shape[1] <= v.shape[2] else start
+    values = v[head, first : first + v.shape[2]]
+    weights = torch.linalg.lstsq(values.T, output).solution
+    seen = {first + key for key, weight in enumerate(weights.tolist()) if abs(weight) > 1e-5}
+    if (weights @ values - output).abs().max() > 1e-3:
+        return f"{text}Its output is no weighted sum of that head's values: it has others, or rounded ones."
+    if not seen:
+        return f"{text}Its output is 0: it sees no key."
+    if seen - set(range(start, end)):
+        return f"{text}Yours sees {span(seen)}. A sequence's keys begin where those of the previous one end."
+    if seen - own:
+        return f"{text}Yours sees {span(seen)}. Hide later keys before the softmax, by a score of −∞, not a finite one."
+    if abs(weights.sum() - 1) > 1e-3:
+        return f"{text}Its weights add up to {weights.sum():.3g}. A softmax over the visible keys makes that 1."
+    if seen != own:
+        return (
+            f"{text}Yours sees {span(seen)} only. A sequence's queries are its last tokens: the first is at position "
+            "seq_len - query_len. Or are the scores too large?"
+        )
+    parts, scores = weights[[key - first for key in sorted(own)]], k[head, sorted(own)] @ q[head, query]
+    high, low = int(parts.argmax()), int(parts.argmin())
+    factor = (parts[high] / parts[low]).log() / (scores[high] - scores[low])
+    return (
+        f"{text}It does, with weights as by a softmax of {factor:.3f} · q · k. It should be {q.shape[-1] ** -0.5:.3f} "
+        "· q · k: divided by √head_dim, and head_dim is the last axis. (A factor that makes no sense comes from other "
+        "rows of q or k.)"
+    )
 
 
-def span(start: int, end: int) -> str:
-    return f"key {start}" if end - start == 1 else f"keys {start} to {end - 1}"
+def span(keys: set[int]) -> str:
+    return f"key {min(keys)}" if len(keys) == 1 else f"keys {min(keys)} to {max(keys)}"
+
+
+def what_does_not_fit(mine: dict, want: dict) -> str:
+    if want["case"][2] in (DOUBLE, HALF):
+        return "Keep to the dtype of q. The largest float16 is 65,504, and every float dtype has minus infinity."
+    return (
+        "With m queries and n keys, a sequence's scores are [heads, m, n] (`q @ k.mT`), and so is what hides keys. "
+        "m may be 0."
+    )
 
 
 MISTAKES = """
-A query attends to its own position and to earlier ones. Yours sees later tokens of its sequence, too.
-= is_later = torch.arange(seq_len, device=q.device) < 0
 The queries are those of the *last* tokens of a sequence: the first one is at position seq_len - query_len, not at 0.
 (`is_causal=True` counts from 0, too.)
 = position = torch.arange(query_len, device=q.device)[:, None]
 A query sees its own position, too.
 ~ > position => >= position
-Scores are divided by √head_dim, and head_dim is the last axis.
-~ own_k.mT / q.shape[-1] ** 0.5 => own_k.mT
-or
-~ / q.shape[-1] ** 0.5 => / q.shape[-1]
-or
-~ / q.shape[-1] ** 0.5 => * q.shape[-1] ** 0.5
-or
-~ / q.shape[-1] ** 0.5 => / q.shape[0] ** 0.5
-or
-~ / q.shape[-1] ** 0.5 => / q.shape[1] ** 0.5
-or
-~ / q.shape[-1] ** 0.5 => / 4.0
-The softmax runs over the keys of a query, the last axis of its scores.
-~ .softmax(dim=-1) => .softmax(dim=-2)
-or
-~ .softmax(dim=-1) => .softmax(dim=0)
-The weights of a query sum to 1: take a softmax of the scores, not the exponentials alone.
-~ .softmax(dim=-1) => .sigmoid()
-or
-- outputs.append
-+ masked = scores.masked_fill(is_later, float("-inf"))
-+ weights = (masked - masked.amax(dim=-1, keepdim=True)).exp() if masked.numel() else masked
-+ outputs.append(weights @ own_v)
-exp(1024) is beyond the largest float. A softmax stays the same if a query's largest score is subtracted from all of its
-scores. `torch.softmax` does that.
-- scores =
-+ ...
-+ weights = scores.masked_fill(is_later, float("-inf")).exp()
-- outputs.append
-+ outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
-All weights of a query are 0 here, and 0 / 0 is NaN. Hide keys before the softmax, and let each query have a largest
-score of its own: `softmax` over the keys does both.
-- scores =
-+ ...
-+ masked = scores.masked_fill(is_later, float("-inf"))
-+ weights = (masked - masked.max()).exp() if masked.numel() else masked
-- outputs.append
-+ outputs.append(weights / weights.sum(dim=-1, keepdim=True) @ own_v)
-A hidden key must be out before the softmax: minus infinity in place of its score. Yours is finite, and a large score
-wins all the same.
-~ float("-inf") => -100.0
-or
-~ float("-inf") => -1e4
-or
-~ float("-inf") => 0.0
-Hide keys before the softmax. If their weights are cut out afterwards, the others no longer sum to 1.
-- outputs.append
-+ outputs.append(scores.softmax(dim=-1).masked_fill(is_later, 0.0) @ own_v)
-The mask is inverted: it hides what a query should see.
-~ masked_fill(is_later => masked_fill(~is_later
-0 × −∞ is NaN: use `masked_fill`.
-- outputs.append
-+ outputs.append((scores + is_later * float("-inf")).softmax(dim=-1) @ own_v)
-The largest float16 is 65,504: a value such as -1e9 is beyond it. Every float dtype has minus infinity.
-~ float("-inf") => -1e9
-The score is q · k. You took the keys' place for the values', or the other way around.
-~ @ own_v) => @ own_k)
-or
-~ own_k.mT => own_v.mT
-or
-~ own_k, own_v in => own_v, own_k in
-Join the outputs along the tokens, axis 1 of three. `torch.cat` needs at least one: begin with the empty `q[:, :0]`.
+`torch.cat` needs at least one tensor: begin with the empty `q[:, :0]`.
 = outputs = []
-or
-= return outputs[1:]
-or
-= return torch.cat([each.transpose(0, 1) for each in outputs])
-or
-= return torch.cat(outputs[1:] or outputs)
-or
-= return torch.stack(outputs[1:] or outputs)
-The result has the dtype of q.
-- return
-+ return torch.cat(outputs, dim=1).float()
-or
-- outputs =
-+ q, k, v = q.float(), k.float(), v.float()
-+ ...
 """
 
 TASK = Task(
@@ -211,8 +169,7 @@ TASK = Task(
         "returned": what_it_sees,
         "the number of score cells in each head": "For each sequence, multiply its own m queries with its own n keys, "
         "once: m × n scores. Other keys, padding and queries that it doesn't have cost scores.",
-        "raised RuntimeError": "With m queries and n keys, a sequence's scores are [heads, m, n] (`q @ k.mT`), and so "
-        "is what hides keys. m may be 0.",
+        "raised RuntimeError": what_does_not_fit,
     },
 )
 
