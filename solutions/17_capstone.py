@@ -13,8 +13,8 @@ project of about 60 minutes (for its larger sizes also 09 to 12 and 14)
 In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that
 judges any engine by what it does.
 
-First you write an engine that is right, one request at a time, and race it. Then you write the loop that batches. Then
-you write a test that finds wrong engines, and find out what your engine gets wrong itself.
+First you write an engine that serves one request at a time, and race it. Then you write the loop that batches, and a
+test that catches wrong engines. At the end you see what your own engine still gets wrong.
 """
 
 # %% folded=true
@@ -34,7 +34,7 @@ from lessons_lib.conformance.level_table import judge_package
 from lessons_lib.conformance.levels import LEVELS
 from lessons_lib.conformance.oracle import a_model
 from lessons_lib.conformance.production_map import parts_in
-from lessons_lib.conformance.report import BROKEN, HELD, SIGNS, judge
+from lessons_lib.conformance.report import SIGNS, judge
 from lessons_lib.conformance.scoreboard import race, steps_of, workload
 from lessons_lib.conformance.texts import byte_tokenizer
 from lessons_lib.measuring import STORIES
@@ -49,19 +49,18 @@ from lessons_lib.viz.timelines import draw_compare
 A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same
 step, or answers correctly as long as memory suffices. So before you write an engine, write down what it must guarantee.
 
-> **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
-> hold of each.
+> **contract**: what every caller may rely on, however it's done inside. Here it's five methods.
 
 | method | what callers rely on |
 | --- | --- |
-| `add_request(request_id, prompt_ids, params)` | The request is noted, and nothing is computed. A prompt that leaves no room for an answer gets a ValueError. |
-| `step()` | One pass of the model at most. It returns the new tokens of each request that got some; without requests, []. |
+| `add_request(request_id, prompt_ids, params)` | It notes the request and computes nothing. A prompt that leaves no room for an answer gets a ValueError. |
+| `step()` | It makes one pass of the model at most. It returns the new tokens of each request that got some, or []. |
 | `has_unfinished()` | Whether a request is waiting or running. |
-| `abort(request_id)` | The request ends now: no token follows, and what it held is free. |
-| `stream(...)` | A generator of tokens, which the project in "Further" needs. |
+| `abort(request_id)` | The request ends now: no token follows, and all it held is free. |
+| `stream(...)` | A generator of tokens, only for the project in "Further". |
 
 A step returns `NewTokens(request_id, token_ids, finish_reason)`. The reason is None while the answer goes on. It is
-"stop" after the end token or a stop token of the request, and "length" after `max_tokens` or where the context is full.
+"stop" after the end token or a stop token of the request, and "length" after `max_tokens` or when the context is full.
 If both hold after the same token, it's "stop". The token that ends an answer is part of it. These are the limits of an
 engine and the parameters of a request:
 """
@@ -72,12 +71,12 @@ for part in (Limits, Params, NewTokens):
 
 # %% [markdown]
 """
-> **conformance suite**: tests of the contract alone. It looks at nothing of an engine but these methods and its calls
-> of the model, so it can judge any.
+> **conformance suite**: tests of the contract alone. They see an engine's methods and its calls of the model, nothing
+> else, so they can judge any engine.
 
-Its tests, the *items*, come in levels. For greedy requests, the right answer is the tokens that Hugging Face `generate`
-gives the prompt alone, whatever else runs. An engine has reached a level if no item up to it is broken. Items
-of what an engine doesn't offer are left out, but at least half of a level must have been tried.
+The tests, called *items*, come in levels. The right answer to a greedy request is what Hugging Face `generate` returns
+for its prompt alone, whatever else is running. An engine reaches a level if no item up to it is broken. An engine
+needn't offer everything, but at least half of a level's items must have been tried.
 """
 
 # %%
@@ -90,8 +89,8 @@ Table(
 """
 ## Begin: an empty file
 
-This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their
-docstrings, which say it all in full, and nothing in them.
+This cell makes a folder `my_serving` next to the notebook. Its file `engine.py` has the contract's methods, still
+empty. Their docstrings are the contract in full.
 """
 
 # %%
@@ -101,14 +100,13 @@ print(start_capstone("small"))
 """
 ## Build: the first level
 
-One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to
-get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models,
-which are GPT-2, Llama and Qwen2. You can ignore `max_num_seqs` and `max_num_batched_tokens` for now. The work is in how
-an answer ends: the end token, stop tokens, `max_tokens`, the full context. The suite varies the limits, so read them
-from `self.limits`.
+The easiest engine to get right serves one request at a time, without a cache: each step computes a whole sequence
+again. The only model call you need is `model(input_ids=torch.tensor([tokens])).logits[0, -1]`, for GPT-2, Llama and
+Qwen2 alike. Ignore `max_num_seqs` and `max_num_batched_tokens` for now. The work is in how an answer ends: the end
+token, stop tokens, `max_tokens`, the full context. The suite varies the limits, so read them from `self.limits`.
 
-Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your
-file anew, tries the items of the level, and explains the first that don't hold.
+Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reloads
+your file, tries the items of the level, and explains the first that are broken.
 """
 
 # %%
@@ -116,13 +114,12 @@ judge_package("answers")
 
 # %% [markdown]
 """
-(The suite is a command, too. To stop in your own code, put `breakpoint()` there and run
-`python -m lessons_lib.conformance my_serving.engine --size answers`. With `--only answers.end_token` it tries a single
-item.)
+**Exercise 17.1: `make_engine(model, limits, tokenizer)`.** Return the engine of your file, in one line:
+`return engine_of("my_serving")(model, limits, tokenizer)`. The check tries the items of `answers` up to the first that
+is broken. After a ✗, fix the file, then run the cell and its check again.
 
-**Exercise 17.1: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
-`return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first
-that doesn't hold. After a ✗, mend the file, then run the cell and its check again.
+(To debug, put a `breakpoint()` into your file and run the suite in a terminal:
+`python -m lessons_lib.conformance my_serving.engine --only answers.end_token`.)
 """
 
 # %% exercise="17.1"
@@ -165,7 +162,7 @@ tell(make_engine)
 
 # %% [markdown]
 """
-That is an engine, and all of it is your code. If yours serves in order of arrival, E's reader had to wait for two whole
+That is an engine, and all of it is your code. If yours serves in order of arrival, E's reader waits for two whole
 stories first.
 
 ## Measure: the scoreboard
@@ -184,8 +181,7 @@ print(f"in all {sum(each.num_prompt for each in arrivals)} + "
 """
 An engine with a cache computes each token once, except the last of each answer: 272 + 236 − 16 = 492.
 
-**17.a** How many does the engine without one compute? Work out one typical request in your head and multiply; within
-30 % is a hit.
+**17.a** How many does your engine compute, without one? Work out a typical request and multiply; within 30 % is a hit.
 """
 
 # %%
@@ -197,16 +193,16 @@ reveal("17.a", sum(again), "tokens", tolerance=0.3, how="Computed")
 
 # %% [markdown]
 """
-A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … = *a p* + *a* (*a* − 1) / 2 tokens. Long answers
-cost their square, so the typical request times 16 falls short.
+A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … = *a p* + *a* (*a* − 1) / 2 tokens. The cost
+grows with the square of the answer, so the typical request times 16 falls short.
 
 Now the race: your engine and the course's, in turns. Times compare only within one table.
 
-- *p99*: the time that 99 of 100 requests don't exceed. Of 16 requests, it is almost the longest.
+- *p99*: the time that 99 of 100 requests don't exceed. Of 16 requests, it's almost the longest.
 - *Memory at peak*: for your engine, slots. Once it has a cache, each may grow to a whole context of 64 tokens. The
   course's takes blocks of 4 tokens, as it needs them (lesson 03).
-- *Lines of code*: with those that the engine imports from the course. The course's engine also samples, makes text and
-  keeps metrics (lesson 12), shares prefixes (11) and preempts (10).
+- *Lines of code*: including those that the engine imports from the course. The course's engine also samples, makes
+  text and keeps metrics (lesson 12), shares prefixes (11) and preempts (10).
 """
 
 # %% tags=["measured"]
@@ -242,7 +238,7 @@ A step of the new engine goes like this:
 2. **Choose**, oldest first. Each running request computes its uncomputed tokens (at first its prompt, later its newest
    token), as many as still fit into `max_num_batched_tokens`. So a long prompt may take several steps.
 3. **Compute.** One pass over one packed row.
-4. **Append.** A request whose tokens are all computed gets a token. One that ends leaves its slot.
+4. **Append.** A request whose tokens are all computed gets a token. One that ends frees its slot.
 
 The row is lesson 05's, and you may import it from `lessons_lib.attention.packing`:
 
@@ -251,10 +247,11 @@ The row is lesson 05's, and you may import it from `lessons_lib.attention.packin
     logits = packed_forward(model, packed, joined)  # row i: after the last of new_tokens[i]
     caches = scatter_cache(joined, packed)   # each request's cache, with its new tokens
 
-**Exercise 17.2: `make_batching_engine(model, limits, tokenizer)`.** Write this engine in `engine.py`, and return it as
-in 17.1. Copy the first one to another folder, and point 17.1 there: when the suite names a wrong token, compare. The check tries the items of
-`answers` and of `batches`: no answer changes, slots and budget hold, requests start in order of arrival, passes are
-shared, and no token is computed twice. `judge_package("batches")` tells you where you are.
+**Exercise 17.2: `make_batching_engine(model, limits, tokenizer)`.** First copy
+`my_serving` to `my_first`, and change the name in 17.1: so you can compare the two engines when the suite names a
+wrong token. Then write the new one in `my_serving/engine.py`, and return it as in 17.1. The check tries the items of
+`answers` and `batches`: no answer changes, slots and budget hold and are used, requests start in order of arrival,
+passes are shared, and no token is computed twice. `judge_package("batches")` tells you where you are.
 """
 
 # %% exercise="17.2"
@@ -284,10 +281,11 @@ The stories are the same, and each reader gets a token in every step.
 
 ## Measure: the cache, then the slots
 
-With one slot, your new engine is the old one with a cache. It computes a fourteenth of the tokens in as many steps.
+With one slot, your new engine is the old one with a cache. It computes a fourteenth of the tokens in the same
+number of steps.
 
-**17.d** By what factor does the cache alone raise the tokens per second? Within 30 % is a hit. And which of the two
-brings more on this workload, the cache or the slots? Two tables will tell.
+**17.d** By what factor does the cache alone raise the tokens per second? Within 30 % is a hit. And which
+helps more on this workload, the cache or the slots? The next two tables tell.
 """
 
 # %%
@@ -306,10 +304,11 @@ cached.table()
 
 # %% [markdown]
 """
-A fourteenth of the tokens, and yet it's hardly faster, or even slower. The model is tiny and its texts are short, so
-most of a step is fixed overhead (lesson 00). Both engines pay it 236 times, and joining and splitting caches adds to
-it. On a large model with long texts, a cache is the first thing to build: for 8 billion parameters and 8,192 tokens, lesson 00 has at
-least 124 ms a token without a cache, and about 4.8 with one. So measure with the model and the requests that you serve.
+A fourteenth of the tokens, and yet it's hardly faster, or even slower. This model is tiny, so most of a step is fixed
+overhead (lesson 00). Both engines pay it 236 times, and the new one also joins and splits caches.
+
+On a large model with long texts, the cache matters most: with 8 billion parameters and 8,192 tokens, lesson 00 computes
+at least 124 ms a token without one, and about 4.8 with one. So measure with the model and the requests that you serve.
 """
 
 # %% tags=["measured"]
@@ -321,20 +320,20 @@ draw_compare(*slots.timelines()[::-1], names=("one slot", "four slots"))
 
 # %% [markdown]
 """
-The same tokens in a third of the steps, and most of the waiting is gone. On this workload, slots bring more than the
-cache did: a step over four requests' tokens takes far less time than four steps over one. The price is memory: each of
-four requests may fill a whole context.
+The same tokens in a third of the steps, and most of the waiting is gone. Here, slots help more than the cache did: one
+step over four requests takes far less time than four steps over one. The price is memory: each of the four may fill a
+whole context.
 
 ## Build: one test
 
 Now you write a test of your own. The contract says of `abort`: *no token follows*.
 
-**Exercise 17.3: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort,
-whether the request was running or still waiting; an `assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an
-engine with these `Limits` and a small model, whose tokens are 0 to 96; you may make several. A request is
+**Exercise 17.3: `test_an_abort(make_engine)`.** It raises (an `assert` is enough) if an engine gives tokens to a
+request after its abort, whether it was running or still waiting. `make_engine(max_num_seqs=2)` makes an engine with
+these `Limits` and a small model with the tokens 0 to 96; make as many as you like. To add a request:
 `engine.add_request("a", [5, 7], Params(max_tokens=6, ignore_eos=True))`. Every engine that keeps the contract must
-pass, whatever it does otherwise: its next `step` may return `NewTokens` without tokens and with "abort", for example.
-The check tries your test on five right engines and on several wrong ones.
+pass, for example one whose next `step` returns a `NewTokens` with "abort" and no tokens. The check tries your test on
+five right engines and on several wrong ones.
 """
 
 # %% exercise="17.3"
@@ -346,7 +345,7 @@ from lessons_lib.conformance.break_in.one_test import test_an_abort
 
 # %% [markdown]
 """
-Does your own engine pass it, too? If its `abort` isn't written yet, write it now: the next cell reads your file anew.
+Does your own engine pass it, too? If its `abort` isn't written yet, write it now: the next cell reloads your file.
 """
 
 # %%
@@ -380,10 +379,10 @@ Table(
 # %% [markdown]
 """
 (In G, one pass of the model raises, once before its layers and once after them, and the suite goes on calling `step`.)
-For each of the eight, does your engine keep it? In the cell after next, write the letters of the promises it breaks. Then
-guess for the whole level:
 
-**17.e** `manners` has 15 items that need no stream. How many of them does your engine keep?
+Which of the eight does your engine break? Before you run the cell with `BROKEN_ONES`, write their letters there.
+
+**17.e** The whole level has 15 items that need no stream. How many of them does your engine keep?
 """
 
 # %%
@@ -392,35 +391,35 @@ predict("17.e", ...)  # items
 # %%
 BROKEN_ONES = None  # such as "AH"
 
-report = judge(make_batching_engine, [Level("eight", "", list(eight.values()))])
-rows = []
-for letter, verdict in zip(eight, report.verdicts["eight"]):
-    guess = "–" if BROKEN_ONES is None else SIGNS[BROKEN if letter in BROKEN_ONES else HELD]
-    rows.append([letter, verdict.item.name, guess, SIGNS[verdict.status], verdict.reason])
 plain = [item for item in manners.items if STREAM not in item.needs]
-held = judge(make_batching_engine, [Level("plain", "", plain)]).held
-reveal("17.e", len(held), f"of {len(plain)} items")
+report = judge(make_batching_engine, [Level("plain", "", plain)])
+verdicts = {each.item.name: each for each in report.verdicts["plain"]}
+rows = []
+for letter, item in eight.items():
+    guess = "–" if BROKEN_ONES is None else "✗" if letter in BROKEN_ONES else "✓"
+    verdict = verdicts[item.name]
+    rows.append([letter, item.name, guess, SIGNS[verdict.status], verdict.reason])
+reveal("17.e", len(report.held), f"of {len(plain)} items")
 Table(columns=["", "item", "your guess", "it is", "why"], rows=rows)
 
 # %% [markdown]
 """
-E holds if lists are copied, D and F if an abort removes all that is kept of the request.
+E holds if you copy lists, D and F if an abort removes all that is kept of the request.
 
-G is harder than it looks. If a pass fails after its layers and is tried again with the same cache, the keys of its
-tokens are in it twice, and the answer is wrong. Here the pass writes into `joined`, a copy, and requests change only
-once it has returned.
+G is harder than it looks. If a pass fails after its layers and is tried again with the same cache, the cache has its
+keys twice, and the answer is wrong. Here the pass writes into `joined`, a copy, and requests change only once it has
+returned. So H holds, too.
 
-A to C are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and all
-others wait forever. If two requests have the same id, their tokens can't be told apart. **Mend them now**, unless your
-engine refuses them already: a few lines at the beginning of `add_request`, before anything is appended. Write them in
-`engine.py`, and run the cell again: if 17.2 has passed, it reads your file anew, and the rows turn to ✓.
-(`add_request` in `lessons_lib/conformance/examples/small_engine.py` has these lines.)
+A to C are the dangerous ones. An empty prompt or an unknown token may make every later step raise, or hold its slot
+forever. Two requests with one id mix their tokens. **Fix these now**, unless your engine refuses them already: a few
+lines at the beginning of `add_request` in `engine.py`, before anything is appended. Then run the cell again: if 17.2
+has passed, it reloads your file, and the rows turn to ✓. (`add_request` in
+`lessons_lib/conformance/examples/small_engine.py` has these lines.)
 
 ## What is still wrong
 
-**A suite finds what it looks for.** At first, G failed passes only before their layers, and an engine with the flaw
-above passed it. And the end token was always 12, so an engine with a 12 written into it passed. Readers of this
-lesson found both.
+**A suite finds what it looks for.** At first, passes in G failed only before their layers, and an engine with the flaw
+above was accepted. And the end token was always 12, so a hard-coded 12 was, too. Readers of this lesson found both.
 
 **Your engine copies every cache in every step**, and each may grow to a whole context. The medium size replaces this
 with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
@@ -429,11 +428,10 @@ with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
 
 ## Where to go next
 
-Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own
-code, and ask: what does it have to handle that yours doesn't? To begin with one: `_prepare_inputs` in vLLM's
-`vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the map of vLLM. "Here" is the name in
-`lessons_lib`, "there" the one in vLLM; yours may differ. "Further" has more maps, and ten kinds of first issues in such
-a project.
+Most of what this course builds exists in production engines, often under a similar name. Open a file next to your own
+code, and ask what it has to handle that yours doesn't. Begin with `_prepare_inputs` in vLLM's
+`vllm/v1/worker/gpu_model_runner.py`: it's lesson 05's `pack`. In this map of vLLM, "here" is the name in `lessons_lib`,
+and "there" the one in vLLM. "Further" has more maps, and ten kinds of first issues.
 """
 
 # %%
@@ -484,7 +482,7 @@ judge_package("small")
 # %% [markdown]
 """
 **Exercise 17.4: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
-to the first that doesn't hold. The cell after it has the levels and the race of the new engine.
+to the first that is broken. The cell after it has the levels and the race of the new engine.
 """
 
 # %% exercise="17.4"
@@ -502,15 +500,15 @@ race(make_engine, "make_engine", seed=0).table()
 # %% [markdown]
 """
 The new engine may even be ahead of the course's. Both call the same model on as many tokens, but the course's does more
-for each request, and on a tiny model, that much Python shows.
+for each request, and on a tiny model, that Python shows.
 
 ### Break in (60 minutes)
 
 Here are twelve engines with one mistake each, called *mutants*. They lose a block, end a stream twice, or share a
 prefix that isn't one. You don't get to see them.
 
-> **mutation testing**: to judge tests by programs with a mistake. A test *kills* a mutant by failing on it. A mutant
-> that passes all tests *survives*, and shows what they don't look at.
+> **mutation testing**: judging tests by trying them on programs with a mistake. A test *kills* a mutant by failing on
+> it. A mutant that passes all tests *survives*, and shows what they don't look at.
 
 A test is a function that takes `make_engine` and raises if the engine is wrong. The right engine must pass it. The cell
 prints what a test may call, besides the methods of the contract and `engine.num_free_blocks()`, the number of blocks
@@ -541,9 +539,9 @@ break_in([test_one_request]).table()
 
 # %% [markdown]
 """
-**Exercise 17.5: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed
-assertion does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop
-ends. Each mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
+**Exercise 17.5: `break_in_tests()`.** Return a list of tests that kills all twelve. Any error that the
+right engine doesn't raise counts as a failed assertion. An engine takes 600 steps at most, so that a loop ends. Each
+mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
 """
 
 # %% exercise="17.5"

@@ -2,99 +2,24 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from lessons_lib.conformance.contract import BLOCKS, STEPS, Limits, NewTokens, Params, features_of
 from lessons_lib.conformance.oracle import a_model, a_prompt, expected
+from lessons_lib.conformance.served import Broken, BrokenRule, Served, check_answer
 from lessons_lib.conformance.texts import byte_tokenizer
+from lessons_lib.conformance.watch import ModelWatch
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 MAX_STEPS = 1500
 MAX_IDLE_STEPS = 300  # in a row that return nothing; of an engine in a thread they take a fifth of a second each
 MAX_IDLE_WAITS = 40
 PATIENCE = 3.0  # seconds that an engine in a thread has for giving back what a request held
-REASONS = ("stop", "length", "abort", "error")
 MakeEngine = Callable[[Any, Limits, Any], Any]
-
-
-class Broken(AssertionError):
-    """The engine violates the contract. The message names what was expected, what came, and the case."""
-
-
-class BrokenRule(Broken):
-    """The engine broke a rule that holds for every request, whatever the item is about."""
 
 
 class NotOffered(Exception):
     """The engine doesn't have what this item judges."""
-
-
-@dataclass
-class Served:
-    """A request and what the engine has returned of it so far.
-
-    Attributes:
-        first_step, last_step: of its tokens; None before the first.
-        given: the list that the engine got as `prompt_ids`.
-    """
-
-    prompt: list[int]
-    params: Params
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    finish_reason: str | None = None
-    first_step: int | None = None
-    last_step: int | None = None
-    is_aborted: bool = False
-    given: list[int] | None = None
-
-    def __str__(self) -> str:
-        length = len(self.prompt)
-        told = f"prompt of {length} token{'s' * (length != 1)}, max_tokens {self.params.max_tokens}"
-        if self.params.stop_token_ids:
-            told += f", stop_token_ids {list(self.params.stop_token_ids)}"
-        return told + (", ignore_eos" if self.params.ignore_eos else "")
-
-
-class ModelWatch:
-    """Counts the tokens that a model computes, and makes its passes slow, or one of them fail, if asked to.
-
-    Attributes:
-        passes: tokens of each pass.
-        fail_at: the number of the pass that raises, counted from 1.
-        fails_late: whether it raises after all layers, when their keys and values are in the cache already, or before.
-        seconds_per_pass: added to each.
-    """
-
-    def __init__(self, model: Any):
-        self.passes: list[int] = []
-        self.fail_at: int | None = None
-        self.fails_late = False
-        self.seconds_per_pass = 0.0
-        model.get_input_embeddings().register_forward_pre_hook(self._begins)
-        model.get_output_embeddings().register_forward_pre_hook(self._ends)
-
-    def _begins(self, module: object, args: tuple[torch.Tensor, ...]) -> None:
-        self.passes.append(args[0].numel())
-        self.wait()
-        self._fail_if(not self.fails_late)
-
-    def _ends(self, module: object, args: tuple[torch.Tensor, ...]) -> None:
-        self._fail_if(self.fails_late)
-
-    def _fail_if(self, is_here: bool) -> None:
-        if is_here and len(self.passes) == self.fail_at:
-            raise ModelFault("the model failed in this pass, on purpose")
-
-    def wait(self) -> None:
-        time.sleep(self.seconds_per_pass)
-
-
-class ModelFault(RuntimeError):
-    pass
 
 
 class Run:
@@ -233,52 +158,7 @@ class Run:
         served = self.requests.get(name)
         if served is None:
             raise Broken(f"step() returned tokens of request {name!r}, which was never added.")
-        where = f"request {name!r} ({served}), in step {self.steps}"
-        if served.is_aborted and event.token_ids:
-            raise Broken(f"{where}: the token {event.token_ids[0]} came after abort() had ended the request.")
-        if served.is_aborted and event.finish_reason not in (None, "abort"):
-            raise Broken(
-                f"{where}: it ended with {event.finish_reason!r} after abort(). An aborted request ends with 'abort', "
-                "or nothing more is said of it."
-            )
-        if served.finish_reason and not served.is_aborted:
-            raise Broken(
-                f"{where}: {event.token_ids or repr(event.finish_reason)} came after the request had ended with "
-                f"{served.finish_reason!r}. A request ends once."
-            )
-        if event.finish_reason not in (None, *REASONS):
-            raise BrokenRule(
-                f"{where}: finish_reason is {event.finish_reason!r}; it must be one of {REASONS}, or None."
-            )
-        if not isinstance(event.token_ids, list | tuple):
-            raise BrokenRule(f"{where}: token_ids is {event.token_ids!r}; it must be a list of the step's new tokens.")
-        for token in event.token_ids:
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < VOCAB_SIZE:
-                raise BrokenRule(f"{where}: {token!r} is no token id; it must be an int from 0 to {VOCAB_SIZE - 1}.")
-        is_empty = not (event.token_ids or event.finish_reason or event.text)
-        if is_empty and STEPS in self.features and not served.is_aborted:
-            raise BrokenRule(
-                f"{where}: a NewTokens came without tokens and without a reason. Return one only for requests that got "
-                "a token or that end; while part of a prompt is still to be computed, there is nothing to say."
-            )
-        if event.token_ids:
-            served.first_step = self.steps if served.first_step is None else served.first_step
-            served.last_step = self.steps
-        served.tokens += event.token_ids
-        served.text += event.text
-        if len(served.tokens) > served.params.max_tokens:
-            told = (
-                f"{where}: token {len(served.tokens)} came, and max_tokens is {served.params.max_tokens}. The step "
-                f"returned {event.token_ids}."
-            )
-            for before, tokens in self.returned:
-                if before.request_id == name and tokens and event.token_ids[:-1] == tokens:
-                    raise BrokenRule(
-                        f"{told} The step before returned {tokens}. Are these the same tokens again? A step returns "
-                        "only the tokens that are new."
-                    )
-            raise Broken(told)
-        served.finish_reason = served.finish_reason or event.finish_reason
+        served.take(event, self.steps, STEPS in self.features)
 
     def run_out(self, after_step: Callable[[], object] | None = None) -> None:
         """Step until nothing is unfinished."""
@@ -307,10 +187,10 @@ class Run:
                 )
 
     def _why_idle(self, idle: int) -> str:
-        """What the model did in the last steps, which returned nothing; "" if its passes aren't seen."""
+        """What the model did in the last steps, which returned nothing."""
         if idle <= len(self.watch.passes):
             return f" Each computed {self.watch.passes[-1]} tokens: is what a pass has computed kept for the next?"
-        return " The model computed nothing in them: what do the requests wait for?" if self.watch.passes else ""
+        return " No pass was seen in them: what do the requests wait for?"
 
     def finish(self, when: str = "", after_step: Callable[[], object] | None = None) -> None:
         """Run out, check all answers and, if `when` says at which point, that all blocks are free."""
@@ -372,7 +252,7 @@ class Run:
         served, end = self.requests[name], self.limits.eos_token_id
         others = [(other, each.prompt) for other, each in self.requests.items() if each.prompt != served.prompt]
         try:
-            _check_answer(self.family, name, served, len(self.requests), end)
+            check_answer(self.family, name, served, len(self.requests), end)
         except Broken as error:
             for other, prompt in others if len(others) < 4 and "The first token differs" in str(error) else ():
                 if served.tokens[:1] == expected(self.family, prompt, 1):
@@ -405,65 +285,3 @@ class Run:
                 f"{when}: no request is left, and {free} of {self.limits.num_blocks} blocks are free. {lost} "
                 f"{'is' if lost == 1 else 'are'} lost for good; after enough requests the engine can't serve any more."
             )
-
-
-def _check_answer(family: str, name: str, served: Served, company: int, end: int) -> None:
-    params = served.params
-    right = expected(family, served.prompt, params.max_tokens, params.ignore_eos, params.stop_token_ids, end)
-    case = f"request {name!r} ({served}, {family}, {company} in all)"
-    if served.finish_reason == "error":
-        raise Broken(f"{case} ended with 'error'; nothing had failed.")
-    if served.given not in (None, served.prompt):
-        raise BrokenRule(
-            f"{case}: the engine changed the caller's list `prompt_ids`: it has {len(served.given or ())} tokens now. "
-            "Append to a list of your own."
-        )
-    if served.tokens != right:
-        same = next(
-            (index for index, (a, b) in enumerate(zip(served.tokens, right)) if a != b),
-            min(len(served.tokens), len(right)),
-        )
-        raise Broken(
-            f"{case}: `generate` gives {_shown(right, same)}, the engine gave {_shown(served.tokens, same)}. "
-            f"{_difference(same, len(served.tokens), len(right))}{_why_it_ended(served, same, right, end)}"
-        )
-    ends = (*params.stop_token_ids, *(() if params.ignore_eos else (end,)))
-    reason = "stop" if right[-1] in ends else "length"
-    if served.finish_reason != reason:
-        raise Broken(f"{case}: finish_reason is {served.finish_reason!r}; it must be {reason!r}.")
-
-
-def _difference(same: int, got: int, wanted: int) -> str:
-    told = f"The first {same} tokens are" if same != 1 else "The first token is"
-    if same == got:
-        return f"{told} right, and {wanted - got} missing." if same else "No token came."
-    if same == wanted:
-        return f"{told} right; the answer should have ended there."
-    return f"{told} the same; then they differ." if same else "The first token differs."
-
-
-def _why_it_ended(served: Served, same: int, right: list[int], end: int) -> str:
-    """Why an answer that is right so far may have ended too early or too late; "" if nothing tells."""
-    params, length = served.params, len(served.prompt) + len(served.tokens)
-    if same < len(served.tokens) and served.tokens == right[1:]:
-        return f" The answer is right but for its first token, {right[0]}, which no step returned."
-    is_cut = 0 < same == len(served.tokens) < len(right)
-    if is_cut and params.ignore_eos and served.tokens[-1] == end:
-        return f" The last one that came is {end}, the end token, and the request has `ignore_eos`."
-    if is_cut and served.finish_reason == "length" and length == params.max_tokens:
-        return (
-            f" It ended with 'length', and the prompt and the answer are {len(served.prompt)} + {len(served.tokens)} = "
-            f"{length} tokens. Does max_tokens count the prompt in your engine? It limits the answer alone."
-        )
-    if same == len(right) < len(served.tokens) and right[-1] == end:
-        told = f" {end} is the end token of these `limits`"
-        if params.ignore_eos and end in params.stop_token_ids:
-            told += ", and here also a stop token of the request. `ignore_eos` says nothing of its stop tokens"
-        return f"{told}."
-    return ""
-
-
-def _shown(tokens: list[int], around: int) -> str:
-    begin = max(0, around - 2)
-    inner = ", ".join(map(str, tokens[begin : around + 4]))
-    return f"[{'…, ' if begin else ''}{inner}{', …' if len(tokens) > around + 4 else ''}]"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lessons_lib.checks.sandbox import run_guarded
-from lessons_lib.conformance.driver import Broken, MakeEngine, NotOffered
+from lessons_lib.conformance.driver import MakeEngine, NotOffered
 from lessons_lib.conformance.items import Item, Level
+from lessons_lib.conformance.served import Broken
 
 HELD, BROKEN, NOT_OFFERED = "held", "broken", "not offered"
 SIGNS = {HELD: "✓", BROKEN: "✗", NOT_OFFERED: "–"}

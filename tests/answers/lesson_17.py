@@ -209,6 +209,8 @@ a batch that waits for its longest request is static batching
 - chosen = self.choose
 + self.full = bool(self.running)
 + ...
+New prompts must not stop the requests that run
+~ for sequence in self.running: => for sequence in [each for each in self.running if each.num_computed < each.num_prompt] or self.running:
 `while`, not `if`
 ~ while self.waiting and len => if self.waiting and len
 It is that of request 'r2': which row is whose
@@ -233,8 +235,12 @@ four prompts of 10 tokens and answers of 50 need 236
 ~ if sequence.num_computed < len => if sequence.num_computed + 1 < len
 4 requests of 30 tokens at once, with max_num_seqs 4, took
 ~ return chosen => return chosen[:1]
-7 requests of 30 tokens at once, with max_num_seqs 7, took
+12 requests of 30 tokens at once, with max_num_seqs 12, took
 ~ len(self.running) < self.limits.max_num_seqs => len(self.running) < min(4, self.limits.max_num_seqs)
+Eight passes of 8 are enough
+~ left = [], self.limits.max_num_batched_tokens => left = [], self.limits.max_num_batched_tokens - 1
+got its first token before
+~ in self.running: => in self.running[::-1]:
 max_num_batched_tokens is 8, and a pass of the model computed 60
 ~ self.limits.max_num_batched_tokens => 64
 max_num_batched_tokens is 8, and a pass of the model computed 19
@@ -257,7 +263,7 @@ class PromptsFirst(SmallEngine):
     """Prefills before decodes, and ends with "error" what was in a pass that failed."""
 
     def choose(self):
-        self.running.sort(key=lambda sequence: sequence.num_computed > 0)
+        self.running.sort(key=lambda sequence: sequence.num_computed >= sequence.num_prompt)
         return super().choose()
 
     def compute(self):
@@ -461,10 +467,16 @@ and your test counts them: look at `request_id`
 ~ event.request_id == other or not event.token_ids => not event.token_ids
 its assertion has no message
 ~ event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => not event.token_ids
-no notice
+Your test demands a notice with “abort”
 - while engine.has_unfinished()
 + assert any(event.finish_reason == "abort" for event in engine.step()), "no notice"
 + ...
+was added again after its abort
+- engine.abort(aborted)
++ engine.abort(aborted)
++ engine.add_request(aborted, [5], Params(max_tokens=4, ignore_eos=True))
+It has aborted no request
+~ engine.abort(aborted) => engine.abort("other")
 AssertionError: wrong
 - engine.step()
 + raise AssertionError("wrong")

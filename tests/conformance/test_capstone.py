@@ -12,7 +12,6 @@ import lessons_lib
 from lessons_lib.conformance import contract, production_map
 from lessons_lib.conformance.capstone import engine_of, start_capstone, template
 from lessons_lib.conformance.contract import Engine
-from lessons_lib.conformance.driver import Broken
 from lessons_lib.conformance.examples.batching_engine import make_batching_engine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
 from lessons_lib.conformance.examples.small_engine import SmallEngine, make_engine
@@ -20,6 +19,7 @@ from lessons_lib.conformance.level_table import Judged, judge_package
 from lessons_lib.conformance.levels import LEVELS
 from lessons_lib.conformance.report import Report, Verdict
 from lessons_lib.conformance.scoreboard import Score, own_lines, race, serve, steps_of, workload
+from lessons_lib.conformance.served import Broken
 
 RIGHT = "from lessons_lib.conformance.examples.small_engine import make_engine\n"
 

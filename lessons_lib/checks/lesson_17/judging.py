@@ -5,10 +5,11 @@ from pathlib import Path
 
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.capstone import PACKAGE
-from lessons_lib.conformance.driver import Broken, BrokenRule, MakeEngine, NotOffered
+from lessons_lib.conformance.driver import MakeEngine, NotOffered
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.report import place_of
+from lessons_lib.conformance.served import Broken, BrokenRule
 
 
 def check_up_to(last: str) -> Callable[[MakeEngine], None]:

@@ -11,7 +11,7 @@ Call = tuple[str, Any, list[NewTokens]]  # method, id of the request, what a ste
 
 
 class Calls:
-    """The calls of the engine that a test used last, in order: `made`. `has_aborted`: any of its engines."""
+    """The calls of the engine that a test used last, in order: `made`. `has_aborted`: a request, on any engine."""
 
     def __init__(self) -> None:
         self.made: list[Call] = []
@@ -29,9 +29,10 @@ class Calls:
     def _noted(self, name: str, method: Callable[..., Any], made: list[Call]) -> Callable[..., Any]:
         def noting(*args: Any, **named: Any) -> Any:
             self.made = made
-            self.has_aborted |= name == "abort"
+            request_id = args[0] if args else named.get("request_id")
+            self.has_aborted |= name == "abort" and request_id in [each for _, each, _ in made]
             returned = method(*args, **named)
-            made.append((name, args[0] if args else named.get("request_id"), returned or []))
+            made.append((name, request_id, returned or []))
             return returned
 
         return noting

@@ -8,7 +8,7 @@ from typing import Any
 
 from lessons_lib.checks.endless import files_of, is_cell
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.conformance.break_in.abort_engines import RIGHT, WRONG, SilentAfterAnAbort, WrongEngine, hiding
+from lessons_lib.conformance.break_in import abort_engines
 from lessons_lib.conformance.break_in.calls import Calls
 from lessons_lib.conformance.break_in.engine import TooManySteps
 from lessons_lib.conformance.break_in.grading import Test, error_of
@@ -60,7 +60,7 @@ def check_one_test(test: Test) -> None:
     Raises:
         Mistake: a right engine fails the test, or a wrong one passes.
     """
-    for name, (make_engine, idea) in RIGHT.items():
+    for name, (make_engine, idea) in abort_engines.RIGHT.items():
         current_case.text = f"on {name}, which is right"
         for _ in range(2):
             calls = Calls()
@@ -75,7 +75,7 @@ def check_one_test(test: Test) -> None:
                     idea = _counts_others(calls, test) or idea + _counts_earlier(calls)
                     idea = idea if calls.has_aborted or not calls.served(slice(None)) else NO_ABORT
                 raise _failed(name, outcome, calls, idea)
-    for observable, (make_wrong, idea) in WRONG.items():
+    for observable, (make_wrong, idea) in abort_engines.WRONG.items():
         current_case.text = f"on an engine with this mistake: {observable}"
         outcome = _tried(test, make_wrong)
         if outcome.error is None:
@@ -94,10 +94,7 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
     if isinstance(error, TooManySteps):
         idea = "Step while `has_unfinished()` is True, or a fixed number of times."
     if isinstance(error, BadRequest):
-        idea = (
-            "The contract asks for this: `add_request` refuses what can't be served, such as a prompt and `max_tokens` "
-            "that don't fit into the context together. Ask for something that can be served."
-        )
+        idea = "The contract asks for this: `add_request` refuses what can't be served. Ask for something that can."
     if isinstance(error, TypeError):
         idea = "Is it your test's own error? "
         if "positional argument" in what:
@@ -115,11 +112,16 @@ def _counts_others(calls: Calls, test: Test) -> str:
     """What to tell a test that fails because other requests get tokens after an abort; "" if it doesn't."""
     aborts = calls.aborts()
     later = calls.served(slice(aborts[0], None)) if aborts else []
-    if not later or _tried(test, SilentAfterAnAbort).error is not None:
+    if aborts and _tried(test, abort_engines.Noticing).error is None:
+        return "Your test demands a notice with “abort”. The next step may return one, and needn't."
+    if not later or _tried(test, abort_engines.SilentAfterAnAbort).error is not None:
         return ""
+    aborted = calls.made[aborts[0]][1]
+    if aborted in later:
+        return f"{aborted!r} was added again after its abort: those tokens are the new request's."
     others = " and ".join(repr(each) for each in dict.fromkeys(later))
     return (
-        f"After its abort, {calls.made[aborts[0]][1]!r} got no token. Those that came are of {others}, and your test "
+        f"After its abort, {aborted!r} got no token. Those that came are of {others}, and your test "
         "counts them: look at `request_id`."
     )
 
@@ -136,11 +138,11 @@ def _counts_earlier(calls: Calls) -> str:
     )
 
 
-def _must_look_at_tokens(test: Test, observable: str, make_wrong: type[WrongEngine]) -> None:
+def _must_look_at_tokens(test: Test, observable: str, make_wrong: type[abort_engines.WrongEngine]) -> None:
     """For a test that failed a wrong engine before that gave a token: was it `has_unfinished` alone that failed it?"""
     case = f"{current_case.text}, whose `has_unfinished()` doesn't count requests that were aborted"
     current_case.text = case
-    if _tried(test, hiding(make_wrong)).error is None:
+    if _tried(test, abort_engines.hiding(make_wrong)).error is None:
         raise Mistake(
             f"the test passes on a wrong engine: {observable}, and `has_unfinished()` doesn't count it.",
             case=case,

@@ -6,9 +6,11 @@ from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
 from lessons_lib.conformance.contract import MODEL, STEPS, STREAM, Params
-from lessons_lib.conformance.driver import MAX_STEPS, Broken, ModelFault, Run, Served
+from lessons_lib.conformance.driver import MAX_STEPS, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
+from lessons_lib.conformance.served import Broken, Served
+from lessons_lib.conformance.watch import ModelFault
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 LEVEL = Level("manners", "Refusals, aborts, streams, faults")

@@ -3,10 +3,11 @@
 import random
 
 from lessons_lib.conformance.contract import BLOCKS, MODEL, STEPS, TABLES, Params
-from lessons_lib.conformance.driver import Broken, Run
+from lessons_lib.conformance.driver import Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels.manners import _fail_once
 from lessons_lib.conformance.oracle import FAMILIES, a_prompt
+from lessons_lib.conformance.served import Broken
 
 LEVEL = Level("memory", "Blocks, and too few of them")
 REQUESTS = ((17, 12), (3, 20), (9, 9), (25, 6), (1, 24), (12, 12))

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from lessons_lib.conformance.contract import SAMPLING, TEXT
-from lessons_lib.conformance.driver import Broken, Run
+from lessons_lib.conformance.driver import Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import END, a_prompt, expected, next_token_probabilities
+from lessons_lib.conformance.served import Broken
 
 LEVEL = Level("sampling", "Draws, seeds and texts")
 PROMPT = a_prompt(9)

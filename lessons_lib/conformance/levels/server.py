@@ -7,9 +7,10 @@ from typing import Any
 import httpx
 
 from lessons_lib.conformance.contract import MODEL, SERVER
-from lessons_lib.conformance.driver import Broken, Run
+from lessons_lib.conformance.driver import Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
+from lessons_lib.conformance.served import Broken
 
 LEVEL = Level("server", "The OpenAI protocol")
 PROMPT = a_prompt(9)

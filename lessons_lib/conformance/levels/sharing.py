@@ -1,10 +1,11 @@
 """Requests with the same beginning share its blocks, and nothing else."""
 
 from lessons_lib.conformance.contract import BLOCKS, MODEL, PREFIXES
-from lessons_lib.conformance.driver import Broken, Run
+from lessons_lib.conformance.driver import Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels.manners import _fail_once
 from lessons_lib.conformance.oracle import a_prompt
+from lessons_lib.conformance.served import Broken
 
 LEVEL = Level("sharing", "Shared prefixes")
 WORDS = a_prompt(48, 77)
