@@ -263,7 +263,7 @@ class PromptsFirst(SmallEngine):
     """Prefills before decodes, and ends with "error" what was in a pass that failed."""
 
     def choose(self):
-        self.running.sort(key=lambda sequence: sequence.num_computed >= sequence.num_prompt)
+        self.running.sort(key=lambda sequence: sequence.num_computed > 0)
         return super().choose()
 
     def compute(self):
