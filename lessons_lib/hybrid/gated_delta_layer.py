@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from lessons_lib.hybrid.packed_states import Piece
-from lessons_lib.hybrid.sequence_states import SequenceStates
+from lessons_lib.hybrid.sequence_states import PADDING, SequenceStates
 
+CLOSE = 0.02  # relative error in bfloat16
 PARTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "conv1d", "A_log", "dt_bias", "norm", "out_proj")
 
 
@@ -46,12 +47,6 @@ def waves_of(pieces: list[Piece], device: torch.device) -> list[Wave]:
     return found
 
 
-def takes_rows(module: Any) -> bool:
-    """True if a module is one that GatedDeltaLayer computes, on a GPU."""
-    is_known = all(hasattr(module, part) for part in PARTS) and getattr(module, "activation", "") == "silu"
-    return is_known and bool(module.A_log.is_cuda)
-
-
 class GatedDeltaLayer:
     """Computes a layer of Hugging Face's with its weights."""
 
@@ -79,3 +74,23 @@ class GatedDeltaLayer:
         normed = module.norm(out.flatten(0, 1), gate.reshape(-1, out.shape[-1]))
         result: torch.Tensor = module.out_proj(normed.reshape(1, len(row), -1))
         return result
+
+
+def takes_rows(module: Any, states: SequenceStates) -> bool:
+    """True if a module is on a GPU, and GatedDeltaLayer computes what it computes."""
+    is_known = all(hasattr(module, part) for part in PARTS) and getattr(module, "activation", "") == "silu"
+    return is_known and bool(module.A_log.is_cuda) and agrees(module, states)
+
+
+@torch.inference_mode()
+def agrees(module: Any, states: SequenceStates) -> bool:
+    """True if a module gives the same for a few tokens, the last of which continues from a state. Changes PADDING."""
+    weight = module.in_proj_z.weight
+    row = torch.randn(1, 6, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+    pieces = [Piece(0, 5, PADDING, True, False, None), Piece(5, 1, PADDING, False, False, None)]
+    try:
+        found = GatedDeltaLayer(module, states).forward(row, waves_of(pieces, weight.device))
+    except Exception:  # such as a head size that the kernel can't tile
+        return False
+    expected = module(row)
+    return bool((found - expected).norm() <= CLOSE * expected.norm())

@@ -25,7 +25,7 @@ class GPUHybridRunner(GPUModelRunner):
         packed: takes the place of the stateful layers in a pass.
         fast: of those, the layers that take a whole row.
         slots: of the states of a captured step, int64 [largest size]; PADDING for sequences that are none.
-        rows: of its tokens, int64 [largest size].
+        rows: of its tokens, int64 [largest size]; `ones` and `zeros` are the lengths and `fresh` of its pieces.
     """
 
     can_verify = False
@@ -35,11 +35,9 @@ class GPUHybridRunner(GPUModelRunner):
         self.packed, self.verifying = packed, []
         self.slots = torch.full((self.sizes[-1],), PADDING, dtype=torch.int64, device=model.device)
         self.rows = torch.arange(self.sizes[-1], device=model.device)
-        self.started = torch.zeros_like(self.rows)
-        self.ones = torch.ones_like(self.rows)
-        self.fast = [
-            GatedDeltaLayer(layer.module, packed.states) for layer in packed.layers if takes_rows(layer.module)
-        ]
+        self.ones, self.zeros = torch.ones_like(self.rows), torch.zeros_like(self.rows)
+        modules = [layer.module for layer in packed.layers if takes_rows(layer.module, packed.states)]
+        self.fast = [GatedDeltaLayer(module, packed.states) for module in modules]
         self._groups: list[Group] = []
         self._waves: list[Wave] = []
 
@@ -62,9 +60,9 @@ class GPUHybridRunner(GPUModelRunner):
 
     def replay(self, store: GraphStore, size: GraphSize, batch: ForwardBatch) -> torch.Tensor:
         """See GPUModelRunner."""
-        rows, slots = (tensor[: size.num_seqs] for tensor in (self.rows, self.slots))
-        self._groups = [Group(rows, slots, 1)]
-        self._waves = [Wave(rows, self.ones[: size.num_seqs], slots, self.started[: size.num_seqs])]
+        buffers = (self.rows, self.ones, self.slots, self.zeros)
+        rows, ones, slots, zeros = (tensor[: size.num_seqs] for tensor in buffers)
+        self._groups, self._waves = [Group(rows, slots, 1)], [Wave(rows, ones, slots, zeros)]
         slots.fill_(PADDING)
         if not store.has(size, self.key(store, self.buffers.of_size(size))):
             super().replay(store, size, batch)  # a capture runs the step several times, so it must change no state
@@ -88,14 +86,8 @@ class GPUHybridRunner(GPUModelRunner):
 
     def read_by_graph(self, inputs: ForwardBatch) -> tuple[Any, ...]:
         """See GPUModelRunner."""
-        return (
-            *super().read_by_graph(inputs),
-            self.slots,
-            self.rows,
-            self.started,
-            self.ones,
-            *self.packed.states.tensors.values(),
-        )
+        own = self.rows, self.ones, self.slots, self.zeros
+        return *super().read_by_graph(inputs), *own, *self.packed.states.tensors.values()
 
     def reset(self) -> None:
         """See `HybridRunner.reset`."""

@@ -149,7 +149,7 @@ class SequenceStates(KeptStates):
         found: dict[Sequence, dict[int, int]] = {}
         now: list[tuple[int, int]] = []
         num_new = 0
-        for sequence, count in scheduled.items():
+        for sequence, count in scheduled.items() if self.num_checkpoints else ():
             for at in self.cuts(sequence, sequence.num_computed_tokens + count):
                 if num_new == self.num_checkpoints:
                     break  # it would take the slot of one that isn't even written

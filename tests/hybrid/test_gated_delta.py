@@ -13,7 +13,7 @@ from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.hybrid.find_states import find_states
-from lessons_lib.hybrid.gated_delta_layer import GatedDeltaLayer, takes_rows, waves_of
+from lessons_lib.hybrid.gated_delta_layer import GatedDeltaLayer, agrees, takes_rows, waves_of
 from lessons_lib.hybrid.packed_states import Piece
 
 
@@ -58,12 +58,23 @@ def test_a_state_is_copied_after_its_piece(packed):
     assert kept.any() and not torch.equal(kept, states[1])
 
 
+def test_a_module_that_computes_something_else_keeps_its_own_forward(packed, monkeypatch):
+    module = packed.layers[0].module
+    assert agrees(module, packed.states) and not takes_rows(module, packed.states), "on a CPU the kernels are too slow"
+    own = module.norm.forward
+    monkeypatch.setattr(module.norm, "forward", lambda *args: own(*args) * 1.5)
+    assert agrees(module, packed.states), "both call it"
+    own_whole = module.forward
+    monkeypatch.setattr(module, "forward", lambda *args: own_whole(*args) * 1.1)
+    assert not agrees(module, packed.states)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_a_hybrid_on_a_gpu_answers_as_generate(is_fast, monkeypatch):
     if not is_fast:
-        monkeypatch.setattr(gpu_hybrid_runner, "takes_rows", lambda module: False)
+        monkeypatch.setattr(gpu_hybrid_runner, "takes_rows", lambda module, states: False)
     model = tiny_model("qwen3_5_text").cuda()
     config = EngineConfig(block_size=4, num_blocks=90, max_num_seqs=4, max_num_batched_tokens=40, overlap=True,
                           make_runner=gpu_model_runner())  # fmt: skip
@@ -77,8 +88,7 @@ def test_a_hybrid_on_a_gpu_answers_as_generate(is_fast, monkeypatch):
 def test_the_whole_engine_takes_the_kernels(monkeypatch):
     """On the interpreter, so only a few tokens."""
     model = tiny_model("qwen3_5_text")
-    assert not any(takes_rows(layer.module) for layer in find_states(model, 4).layers), "on a CPU they are too slow"
-    monkeypatch.setattr(gpu_hybrid_runner, "takes_rows", lambda module: True)
+    monkeypatch.setattr(gpu_hybrid_runner, "takes_rows", lambda module, states: True)
     runner = gpu_model_runner(compiled=False, capture=rerun)
     config = EngineConfig(block_size=4, num_blocks=30, max_num_seqs=2, overlap=True, make_runner=runner)
     engine = LLMEngine(model, NoText(), config)
