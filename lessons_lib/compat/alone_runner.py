@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from lessons_lib.attention.hf_backend import Backend
 from lessons_lib.engine.input_batch import num_extra_logits
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.models.configuration import KVShape, UnsupportedModel
+from lessons_lib.models.configuration import UnsupportedModel
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -30,11 +29,8 @@ class AloneRunner(ModelRunner):
 
     can_verify = False
 
-    def __init__(
-        self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None,
-        layer_shapes: list[KVShape] | None = None, keeps_caches: bool = True,
-    ):  # fmt: skip
-        super().__init__(model, num_blocks, block_size, backend, [])
+    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, keeps_caches: bool = True):
+        super().__init__(model, num_blocks, block_size, layer_shapes=[])
         self.keeps_caches, self.caches = keeps_caches, dict[Sequence, Any]()
 
     @torch.inference_mode()

@@ -25,6 +25,8 @@ from lessons_lib.hybrid.sequence_states import SequenceStates
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 from lessons_lib.models.support import check_context, checked_context
 
+MOST_CHECKPOINTS = 128  # unless the config asks for more: enough for 60 conversations that come back
+
 
 def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: EngineConfig) -> ModelFit:
     """Determine how to serve a model: by a probe, unless the config turns it off, and by its generation_config.
@@ -51,9 +53,6 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
     vocab_size = text_config(model.config).vocab_size
     make_rules = partial(rules_of, tokenizer=tokenizer, vocab_size=vocab_size, memory=RulesState())
     return ModelFit(defaults, num_blocks, make_rules, context, **measured)
-
-
-MOST_CHECKPOINTS = 128  # unless the config asks for more: enough for 60 conversations that come back
 
 
 def resize_states(states: SequenceStates, config: EngineConfig) -> int:
@@ -84,6 +83,7 @@ def make_hybrid(model: PreTrainedModel, num_blocks: int, config: EngineConfig, p
 
     Raises:
         UnsupportedModel: the config asks for a runner that can't be of another kind.
+        ValueError: a step has too little room for a model whose decodes differ; see SequenceStates.
     """
     if packed.states.decodes_differ and config.max_num_batched_tokens < config.max_num_seqs + 2:
         raise ValueError(
@@ -93,7 +93,7 @@ def make_hybrid(model: PreTrainedModel, num_blocks: int, config: EngineConfig, p
     if config.make_runner and "kind" in inspect.signature(config.make_runner).parameters:
         runner: ModelRunner = config.make_runner(model, num_blocks, config, kind=GPUHybridRunner, packed=packed)  # type: ignore[call-arg]
         return runner
-    refuse_other_runners(model, config, "its layers keep states")
+    refuse_other_runners(model, config, "its layers keep states, or don't attend once each")
     return HybridRunner(model, num_blocks, config.block_size, config.backend, config.layer_shapes, packed=packed)
 
 

@@ -148,9 +148,7 @@ def checked_shapes(
     return [cache.shapes[layer] for layer in range(len(calls))]
 
 
-def recomputed_shapes(
-    model: PreTrainedModel, references: list[Reference], keeps_caches: bool = False
-) -> list[KVShape]:  # fmt: skip
+def recomputed_shapes(model: PreTrainedModel, references: list[Reference], keeps_caches: bool = False) -> list[KVShape]:
     """`paged_shapes` with an AloneRunner. Without caches, nothing is kept."""
     runner = AloneRunner(model, num_blocks_for(references), BLOCK_SIZE, keeps_caches=keeps_caches)
     difference = error_of(runner, references)
