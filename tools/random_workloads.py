@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,10 +69,14 @@ def prompts() -> tuple[tuple[int, ...], ...]:
     return (*whole, *branches, words[60:61], words[62:65], words[66:70], words[72:80])
 
 
+# Family -> function (family) -> its tiny model; others may be added.
+MAKERS: dict[str, Callable[[str], PreTrainedModel]] = dict.fromkeys(FAMILIES, functools.partial(tiny_model, seed=3))
+
+
 @functools.cache
 def model_of(family: str) -> PreTrainedModel:
-    """The tiny model of a family; others may be put in."""
-    return tiny_model(family, seed=3)
+    """The tiny model of a family."""
+    return MAKERS[family](family)
 
 
 @functools.cache

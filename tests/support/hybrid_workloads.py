@@ -1,15 +1,13 @@
 """Random workloads on models with layers that keep states or have windows: `python tests/support/hybrid_workloads.py
 --count 5000 --seed 0`; see tools.random_workloads."""
 
-import functools
-
 from tiny_architectures import tiny_model
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from tools import random_workloads
-from tools.random_workloads import Letters, Workload
+from tools.random_workloads import MAKERS, Letters, Workload, model_of
 
 HYBRIDS = (
     "qwen3_5_text", "lfm2", "granitemoehybrid", "nemotron_h", "falcon_h1", "kimi_linear", "minimax", "zamba2", "mamba",
@@ -17,14 +15,7 @@ HYBRIDS = (
 WINDOWS = ("mistral", "gemma3_text", "gpt_oss", "cohere2")
 
 
-@functools.cache
-def model_of(family):
-    if family not in (*HYBRIDS, *WINDOWS):
-        return own_model_of(family)
-    return tiny_model(family).eval().requires_grad_(False)
-
-
-own_model_of, random_workloads.model_of = random_workloads.model_of, model_of
+MAKERS.update(dict.fromkeys((*HYBRIDS, *WINDOWS), tiny_model))
 
 
 class HybridWorkload(Workload):
