@@ -138,7 +138,7 @@ Admit by trying, and return something.
 +     except OutOfBlocks: break
 +     running.append(waiting.popleft())
 + return running
-A copy of the list, and whoever has left it is passed over.
+A copy of the list, and a request that has left it is passed over.
 - grown = 0 ... waiting.appendleft(last)
 + for request in list(running):
 +     while request in running:

@@ -68,10 +68,10 @@ def contents_page(readme: str) -> str:
 
 
 def sentences(readme: str) -> tuple[str, str]:
-    """(what the course is, for whom), without marks."""
+    """(what the course is, its readers), without marks."""
     both = r"^\*\*(Build .+?)\*\*$.*?^\*\*(For you\*\* .+?)\n\n"
-    what, whom = re.search(both, readme, re.MULTILINE | re.DOTALL).groups()
-    return what, " ".join(re.sub(r"[*`]", "", whom).split()).split(". ")[0] + "."
+    what, readers = re.search(both, readme, re.MULTILINE | re.DOTALL).groups()
+    return what, " ".join(re.sub(r"[*`]", "", readers).split()).split(". ")[0] + "."
 
 
 def front_page(readme: str, home: str, head: str) -> str:
@@ -83,7 +83,7 @@ def front_page(readme: str, home: str, head: str) -> str:
         head: tags that say to other sites what the page is.
     """
     lessons, routes, number = lessons_of(readme), routes_of(readme), facts()
-    what, whom = sentences(readme)
+    what, readers = sentences(readme)
     alt, caption = re.search(r"!\[([^\]]*)\]\([^)]*\.svg\)\n\n\*(.+?)\*\n", readme, re.DOTALL).groups()
     doors = re.sub(r"\[(\w+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', links(home, lessons[0].file))
     pages = {"contents": "Lessons"} | PAGES
@@ -102,7 +102,7 @@ def front_page(readme: str, home: str, head: str) -> str:
 <link rel="stylesheet" href="assets/front.css">{MODE}</head><body>
 <header><a class="name" href="index.html"><img src="assets/logo.svg" alt="" width="32" height="32">{NAME}</a>
 <nav aria-label="Pages">{navigation}</nav></header>
-<main><section class="first"><div class="words"><h1>{escape(what)}</h1><p>{escape(whom)}</p>
+<main><section class="first"><div class="words"><h1>{escape(what)}</h1><p>{escape(readers)}</p>
 <p class="doors"><a class="button" href="{lessons[0].file}.html">First lesson</a>
 <a class="second button" href="engine_room.html">Open the engine room</a></p>{run}</div>
 <div class="numbers"><dl>{numbers}</dl>
