@@ -9,7 +9,7 @@ import torch
 from lessons_lib.hybrid.packed_states import Piece
 from lessons_lib.hybrid.sequence_states import PADDING, SequenceStates
 
-CLOSE = 0.02  # relative error in bfloat16
+CLOSE = 0.05  # relative error; in bfloat16, rounding alone may give 0.02
 PARTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "conv1d", "A_log", "dt_bias", "norm", "out_proj")
 
 
