@@ -82,7 +82,7 @@ class OperatorCache(PagedKVCache):
     def plan(self, batch: ForwardBatch) -> Attend:
         """The backend of `attend_paged`, see `hf_backend.plan_attention`."""
 
-        def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: ScoreTerms | None = None) -> Tensor:
+        def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: Any = None) -> Tensor:
             where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
             own = {} if terms is None else vars(terms)
             attended: Tensor = attend_paged(query, keys, values, *where, scale, **own)
