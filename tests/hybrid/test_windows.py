@@ -109,3 +109,21 @@ def test_a_sequence_that_loses_its_blocks_frees_those_of_its_windows():
     assert blocks.usable(one, [9, 8, 7]) == [9, 8, 7]  # free, and not overwritten yet
     blocks.reset()
     assert blocks.usable(one, [9, 8, 7]) == [] == [*blocks.pool.used]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("family", WINDOWED)
+def test_compiled_and_captured_steps_on_a_gpu(family):
+    model = tiny_model(family).to("cuda")
+    prompts = [list(range(20, 50)), [5], list(range(30, 47))]
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    own, plain = EngineConfig(**SIZES, overlap=True), EngineConfig(**SIZES | dict(num_blocks=140, num_swap_blocks=1))
+    with LLMEngine(model, Letters(), own) as engine, LLMEngine(model, Letters(), plain) as other:
+        assert engine.runner.blocks.pool.num_blocks < engine.scheduler.pool.num_blocks
+        assert not hasattr(other.runner, "blocks")
+        for _ in range(2):
+            found, expected = engine.generate(prompts, params), other.generate(prompts, params)
+            assert [each.completions[0].token_ids for each in found] == [
+                each.completions[0].token_ids for each in expected
+            ]
