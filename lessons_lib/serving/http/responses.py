@@ -75,7 +75,7 @@ class OutputItems:
     items: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, piece: Piece) -> Iterator[Told]:
-        """What a piece changes. A value is told as it is now, so write it before the next one is asked for."""
+        """Events about a piece. Write each before you ask for the next one, which changes the item that it has."""
         is_text = piece.call is None
         if piece.name is not None or not self.items or (self.items[-1]["type"] == "message") != is_text:
             yield from self.close("completed")
