@@ -1,0 +1,65 @@
+"""Memory below the pool of an engine: a swap space for preempted sequences (lesson 10), or floors for cached blocks."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.model_fit import ModelFit
+from lessons_lib.floors.block_mover import BlockMover
+from lessons_lib.floors.floored_pool import FlooredPrefixCache
+from lessons_lib.floors.floored_scheduler import FlooredScheduler
+from lessons_lib.floors.host_cache import HostCache, bytes_of_block
+from lessons_lib.floors.host_floor import HostFloor
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.scheduling.kept_states import KeptStates
+from lessons_lib.scheduling.swapping import SwappingScheduler
+
+
+def with_lower_memory(parts: Any, model: PreTrainedModel, fit: ModelFit, config: EngineConfig) -> Any:
+    """Add the memory that a config asks for to the Parts of an engine.
+
+    Raises:
+        ValueError: the model or another value of the config rules floors out.
+    """
+    if config.host_cache_bytes:
+        check_floors(fit, config)
+        core = partial(core_with_floors, parts.core, model, config)
+        return replace(parts, core=core, scheduler=parts.scheduler or FlooredScheduler, pool=FlooredPrefixCache)
+    sizes = config.num_swap_blocks, config.block_size
+    swap_cache = PagedKVCache(model.config, *sizes, model.dtype, layer_shapes=fit.layer_shapes)
+    return replace(
+        parts,
+        core=partial(parts.core, swap_cache=swap_cache),
+        scheduler=partial(parts.scheduler or SwappingScheduler, swap_space=BlockPool(*sizes)),
+    )
+
+
+def check_floors(fit: ModelFit, config: EngineConfig) -> None:
+    """Refuse floors that can't work."""
+    reasons = {
+        "layers of this model keep states, which floors don't": type(fit.states) is not KeptStates,
+        "share_prefixes is False, and floors find blocks by their contents": not config.share_prefixes,
+        "num_swap_blocks is above 0, and floors keep preempted sequences, too": config.num_swap_blocks > 0,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"host_cache_bytes is {config.host_cache_bytes}; {reason}. Leave one of the two out.")
+
+
+def core_with_floors(
+    make_core: Any,
+    model: PreTrainedModel,
+    config: EngineConfig,
+    scheduler: Any,
+    runner: Any,
+    *others: Any,
+    **named: Any,
+) -> Any:
+    """The core of an engine. Its pool gets floors for blocks like those of the runner's cache."""
+    num_slots = config.host_cache_bytes // bytes_of_block(runner.cache)
+    scheduler.pool.below = HostFloor(BlockMover(runner.cache, HostCache(runner.cache, num_slots)))
+    return make_core(scheduler, runner, *others, **named)
