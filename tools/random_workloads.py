@@ -10,13 +10,16 @@ must be empty at the end. `--seed N --count 1` repeats one workload.
 """
 
 import argparse
+import errno
 import functools
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -268,16 +271,21 @@ class Workload:
 
 
 class FlooredWorkload(Workload):
-    """A workload whose pool has floors below it, so small that most blocks move."""
+    """A workload whose pool has floors below it, so small that most blocks move. All of its requests come back, and
+    once more after a restart, before which the file may be damaged. Some disks are full now and then."""
 
     def __init__(self, seed: int):
+        self.folder = tempfile.TemporaryDirectory()
         super().__init__(seed)
-        self.to_come += self.rng.sample(self.to_come, len(self.to_come))  # all come back
+        again = list(self.to_come)
+        self.after_restart = self.rng.sample(again, len(again))
+        self.to_come += self.rng.sample(again, len(again))
 
     def draw_config(self) -> dict[str, object]:
         config, rng = super().draw_config(), self.rng
         size = block_bytes(model_of(self.family).config, config["block_size"])
-        floors = dict(host_cache_bytes=size * rng.choice([1, 2, 5, 40]))
+        floors = dict(host_cache_bytes=size * rng.choice([1, 2, 5, 40]), cache_dir=self.folder.name)
+        floors["disk_cache_bytes"] = (size + 40) * rng.choice([0, 1, 3, 10, 100])
         return config | floors | dict(share_prefixes=True, num_swap_blocks=0)
 
     def audit(self) -> None:
@@ -285,9 +293,43 @@ class FlooredWorkload(Workload):
         audit_floors(self.engine.scheduler.pool)
 
     def play(self) -> Counter[str]:
+        self.play_once()
+        if self.happened["file"] and self.rng.random() < 0.5:
+            damage(next(Path(self.folder.name).iterdir()), self.rng)
+        self.to_come = self.after_restart
+        self.engine = LLMEngine(model_of(self.family), Letters(), self.engine.config)
+        self.metrics = EngineMetrics(self.engine)
+        self.play_once()
+        self.folder.cleanup()
+        return self.happened
+
+    def play_once(self) -> None:
+        host = self.engine.scheduler.pool.below
+        if host.below:
+            self.happened["file"] += 1
+            put, fails = host.below.segment.put, self.rng.choice([0.0, 0.0, 0.3])
+            host.below.segment.put = lambda *what: self.full_disk() if self.rng.random() < fails else put(*what)
         super().play()
         self.happened["loaded blocks"] += self.engine.scheduler.pool.num_loaded
-        return self.happened
+        self.happened["found on disk"] += sum(host.below.hits) if host.below else 0
+
+    def full_disk(self) -> None:
+        self.happened["disk full"] += 1
+        raise OSError(errno.ENOSPC, "no space left")
+
+
+def damage(file: Path, rng: random.Random) -> None:
+    """Change one bit of a file, cut it, or write something else over a part of it."""
+    data = bytearray(file.read_bytes())
+    at = rng.randrange(len(data))
+    kind = rng.randrange(3)
+    if kind == 0:
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        del data[at:]
+    else:
+        data[at : at + rng.randrange(5000)] = rng.randbytes(rng.randrange(5000))
+    file.write_bytes(data)
 
 
 def audit_floors(pool: PrefixCache) -> None:

@@ -318,6 +318,8 @@ class LLMEngine:
         for group in self.requests.values():
             self.core.cancel(group)
         self.core.settle()
+        if self.config.host_cache_bytes:
+            self.scheduler.pool.close()  # type: ignore[attr-defined]  # a FlooredPrefixCache
         self.runner.close()
         self._is_closed = True
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -9,12 +10,15 @@ from transformers import PreTrainedModel
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.floors.block_mover import BlockMover
+from lessons_lib.floors.disk_floor import DiskFloor
 from lessons_lib.floors.floored_pool import FlooredPrefixCache
 from lessons_lib.floors.floored_scheduler import FlooredScheduler
 from lessons_lib.floors.host_cache import HostCache, bytes_of_block
 from lessons_lib.floors.host_floor import HostFloor
+from lessons_lib.floors.model_identity import identity_of
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.validate import must
 from lessons_lib.scheduling.kept_states import KeptStates
 from lessons_lib.scheduling.swapping import SwappingScheduler
 
@@ -25,7 +29,7 @@ def with_lower_memory(parts: Any, model: PreTrainedModel, fit: ModelFit, config:
     Raises:
         ValueError: the model or another value of the config rules floors out.
     """
-    if config.host_cache_bytes:
+    if config.host_cache_bytes or config.disk_cache_bytes:
         check_floors(fit, config)
         core = partial(core_with_floors, parts.core, model, config)
         return replace(parts, core=core, scheduler=parts.scheduler or FlooredScheduler, pool=FlooredPrefixCache)
@@ -40,14 +44,14 @@ def with_lower_memory(parts: Any, model: PreTrainedModel, fit: ModelFit, config:
 
 def check_floors(fit: ModelFit, config: EngineConfig) -> None:
     """Refuse floors that can't work."""
-    reasons = {
-        "layers of this model keep states, which floors don't": type(fit.states) is not KeptStates,
-        "share_prefixes is False, and floors find blocks by their contents": not config.share_prefixes,
-        "num_swap_blocks is above 0, and floors keep preempted sequences, too": config.num_swap_blocks > 0,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise ValueError(f"host_cache_bytes is {config.host_cache_bytes}; {reason}. Leave one of the two out.")
+    name, value = "host_cache_bytes", config.host_cache_bytes
+    must(value > 0, name, value, "above 0 if disk_cache_bytes is: blocks move to the disk from there")
+    must(
+        not config.disk_cache_bytes or config.cache_dir, "cache_dir", config.cache_dir, "a folder for the disk's blocks"
+    )
+    must(type(fit.states) is KeptStates, name, value, "0 for this model: its layers keep states, which floors don't")
+    must(config.share_prefixes, name, value, "0 without share_prefixes: floors find blocks by their contents")
+    must(not config.num_swap_blocks, name, value, "0 with num_swap_blocks: floors keep preempted sequences, too")
 
 
 def core_with_floors(
@@ -60,6 +64,10 @@ def core_with_floors(
     **named: Any,
 ) -> Any:
     """The core of an engine. Its pool gets floors for blocks like those of the runner's cache."""
-    num_slots = config.host_cache_bytes // bytes_of_block(runner.cache)
-    scheduler.pool.below = HostFloor(BlockMover(runner.cache, HostCache(runner.cache, num_slots)))
+    num_bytes, size = bytes_of_block(runner.cache), config.block_size
+    host, disk = HostCache(runner.cache, config.host_cache_bytes // num_bytes), None
+    if config.disk_cache_bytes:
+        identity = partial(identity_of, model, runner.cache)
+        disk = DiskFloor(Path(str(config.cache_dir)), config.disk_cache_bytes, identity, num_bytes, size)
+    scheduler.pool.below = HostFloor(BlockMover(runner.cache, host), disk)
     return make_core(scheduler, runner, *others, **named)

@@ -1,5 +1,8 @@
 """A pool with floors below it: what it evicts goes down, and what it misses comes up."""
 
+from collections.abc import Iterable
+from itertools import islice
+
 from lessons_lib.floors.host_floor import HostFloor
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
@@ -26,10 +29,20 @@ class FlooredPrefixCache(PrefixCache):
     def allocate(self, count: int) -> list[int]:
         """See PrefixCache. Blocks that are evicted are copied down before."""
         if self.below and 0 < count <= len(self.free_queue):
-            front = [block for block, _ in zip(self.free_queue, range(count))]
-            if evicted := {block: self.block_to_hash[block] for block in front if block in self.block_to_hash}:
-                self.below.keep(evicted, self.depths)
+            self.move_down(islice(self.free_queue, count))
         return super().allocate(count)
+
+    def move_down(self, blocks: Iterable[int]) -> None:
+        """Copy those of some blocks that are cached to the floor below."""
+        cached = {block: self.block_to_hash[block] for block in blocks if block in self.block_to_hash}
+        if self.below and cached:
+            self.below.keep(cached, self.depths)
+
+    def close(self) -> None:
+        """Let all blocks move down as far as they can. The floors end."""
+        self.move_down(self.free_queue)
+        if self.below:
+            self.below.close()
 
     def load(self, block_hashes: list[bytes], depth: int) -> list[int]:
         """Find the blocks of these hashes, on any floor, and load those that aren't in the pool.

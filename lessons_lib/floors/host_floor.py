@@ -30,6 +30,9 @@ class Below(Protocol):
     def clear(self) -> None:
         """Remove all blocks."""
 
+    def close(self) -> None:
+        """No block will be asked for any more."""
+
 
 class HostFloor(Floor):
     """Blocks that the pool evicted, in host memory. The least recently used ones go on to the floor below.
@@ -46,18 +49,26 @@ class HostFloor(Floor):
         super().__init__(mover.host.num_blocks, mover.host.block_size, choose)
 
     def keep(self, evicted: dict[int, bytes], depths: list[int]) -> None:
-        """Copy blocks of the pool that will be overwritten, as many as there is room for.
+        """Copy blocks of the pool that will be overwritten, before the next pass. If they are too many at once, the
+        first ones go on to the floor below.
 
         Args:
             evicted: block -> its hash, least recently used first.
             depths: block -> see Floor.
         """
-        new = [(block, block_hash) for block, block_hash in evicted.items() if not self.renew(block_hash)]
-        new = new[max(0, len(new) - len(self.free_queue)) :]
-        slots = [self.take() for _ in new]
+        new = [block for block, block_hash in evicted.items() if not self.renew(block_hash)]
+        room = max(1, len(self.free_queue))
+        for start in range(0, len(new), room) if self.below else [max(0, len(new) - room)]:
+            self.store({block: evicted[block] for block in new[start : start + room]}, depths)
+
+    def store(self, blocks: dict[int, bytes], depths: list[int]) -> None:
+        """Copy blocks of the pool here, if there is room; see `keep`."""
+        if not blocks or len(blocks) > len(self.free_queue):
+            return
+        slots = [self.take() for _ in blocks]
         try:
-            self.mover.store([block for block, _ in new], slots)
-            for slot, (block, block_hash) in zip(slots, new):
+            self.mover.store(list(blocks), slots)
+            for slot, (block, block_hash) in zip(slots, blocks.items()):
                 self.fill(slot, block_hash, depths[block])
         except Exception:
             self.num_failed += 1
@@ -70,7 +81,8 @@ class HostFloor(Floor):
             self.below.keep(block_hash, self.mover.host.rows[slot], self.depths[slot])
 
     def lend(self, block_hashes: list[bytes], depth: int) -> list[int]:
-        """Find the blocks of these hashes, here or on the floor below, up to the first that is on neither.
+        """Find the first of these blocks, here or on the floor below, up to the first that is on neither. At most half
+        of the slots: blocks that the pool evicts meanwhile need room, too.
 
         Args:
             depth: of the first one.
@@ -79,7 +91,8 @@ class HostFloor(Floor):
             their slots, in use until `release`.
         """
         slots: list[int] = []
-        for index, block_hash in enumerate(block_hashes, depth):
+        most = max(1, len(self.free_queue) // 2)
+        for index, block_hash in enumerate(block_hashes[:most], depth):
             if (slot := self.hash_to_block.get(block_hash)) is not None:
                 self.touch([slot])
             elif (slot := self.fetch(block_hash, index)) is None:
@@ -128,3 +141,12 @@ class HostFloor(Floor):
         self.reset()
         if self.below:
             self.below.clear()
+
+    def close(self) -> None:
+        """Let the blocks move to the floor below, where the next engine may find them."""
+        self.mover.wait()
+        if self.below:
+            for slot in self.free_queue:
+                if slot in self.block_to_hash:
+                    self.leave(slot, self.block_to_hash[slot])
+            self.below.close()

@@ -129,7 +129,7 @@ def test_only_what_the_floor_has_room_for_is_found():
     for prompt in PROMPTS:
         ask(engine, prompt)
     found = [ask(engine, prompt) for prompt in PROMPTS]
-    assert 0 in found and len(engine.scheduler.pool.below.hash_to_block) == 7
+    assert max(found) < 20 and len(engine.scheduler.pool.below.hash_to_block) == 7
 
 
 def test_a_preempted_sequence_finds_its_blocks_on_the_floor():
@@ -202,18 +202,19 @@ def test_a_copy_that_fails_means_computing_again(way, monkeypatch):
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"share_prefixes": False}, "share_prefixes is False, and floors find blocks by their contents. Leave one"),
-        ({"num_swap_blocks": 3}, "num_swap_blocks is above 0, and floors keep preempted sequences, too. Leave one"),
+        ({"share_prefixes": False}, "host_cache_bytes is .*; it must be 0 without share_prefixes"),
+        ({"num_swap_blocks": 3}, "host_cache_bytes is .*; it must be 0 with num_swap_blocks"),
+        ({"disk_cache_bytes": 3}, "cache_dir is None; it must be a folder"),
+        ({"disk_cache_bytes": 3, "slots": 0}, "host_cache_bytes is 0; it must be above 0 if disk_cache_bytes is"),
+        (
+            {"model": tiny_model("mamba2")},
+            "host_cache_bytes is .*; it must be 0 for this model: its layers keep states",
+        ),
     ],
 )
 def test_what_rules_floors_out_is_named(config, message):
     with pytest.raises(ValueError, match=message):
         a_floored_engine(**config)
-
-
-def test_models_that_keep_states_get_no_floors():
-    with pytest.raises(ValueError, match="host_cache_bytes is 1000; layers of this model keep states"):
-        engine_of_kind("waits", tiny_model("mamba2"), host_cache_bytes=1000)
 
 
 ROUNDS = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 21)), min_size=1, max_size=4), max_size=6)
