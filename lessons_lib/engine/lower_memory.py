@@ -46,23 +46,17 @@ def check_floors(fit: ModelFit, config: EngineConfig) -> None:
     """Refuse floors that can't work."""
     name, value = "host_cache_bytes", config.host_cache_bytes
     must(value > 0, name, value, "above 0 if disk_cache_bytes is: blocks move to the disk from there")
-    must(
-        not config.disk_cache_bytes or config.cache_dir, "cache_dir", config.cache_dir, "a folder for the disk's blocks"
-    )
+    has_folder = config.cache_dir is not None or not config.disk_cache_bytes
+    must(has_folder, "cache_dir", config.cache_dir, "a folder if disk_cache_bytes is above 0")
     must(type(fit.states) is KeptStates, name, value, "0 for this model: its layers keep states, which floors don't")
     must(config.share_prefixes, name, value, "0 without share_prefixes: floors find blocks by their contents")
     must(not config.num_swap_blocks, name, value, "0 with num_swap_blocks: floors keep preempted sequences, too")
 
 
 def core_with_floors(
-    make_core: Any,
-    model: PreTrainedModel,
-    config: EngineConfig,
-    scheduler: Any,
-    runner: Any,
-    *others: Any,
+    make_core: Any, model: PreTrainedModel, config: EngineConfig, scheduler: Any, runner: Any, *others: Any,
     **named: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """The core of an engine. Its pool gets floors for blocks like those of the runner's cache."""
     num_bytes, size = bytes_of_block(runner.cache), config.block_size
     host, disk = HostCache(runner.cache, config.host_cache_bytes // num_bytes), None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_cases import KINDS
+from engine_cases import KINDS, a_model
 from test_host_floor import BLOCK, PROMPTS, a_floored_engine, ask
 
 from lessons_lib.floors.disk_floor import DiskFloor

@@ -63,6 +63,7 @@ FOLDERS = [
     "kernels",
     "batching",
     "scheduling",
+    "floors",
     "engine",
     "hybrid",
     "compat",
