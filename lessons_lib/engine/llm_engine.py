@@ -319,7 +319,8 @@ class LLMEngine:
             self.core.cancel(group)
         self.core.settle()
         if self.config.host_cache_bytes:
-            self.scheduler.pool.close()  # type: ignore[attr-defined]  # a FlooredPrefixCache
+            pool: Any = self.scheduler.pool
+            pool.close()  # its blocks may go to the disk
         self.runner.close()
         self._is_closed = True
 
