@@ -446,8 +446,9 @@ class ChatMessage(Fields):
     parsed: Any = None  # the openai client adds it to a message, which may be sent back
     cache_control: Any = None
 
-    def to_template(self) -> dict[str, Any]:
-        """As chat templates read it. `developer` is OpenAI's newer word for `system`, which templates know."""
+    def to_template(self, name: str | None = None) -> dict[str, Any]:
+        """As chat templates read it, with this name if it has none. `developer` is OpenAI's newer word for `system`,
+        which templates know."""
         content = "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
@@ -462,7 +463,7 @@ class ChatMessage(Fields):
                 }
                 for call in self.tool_calls
             ]
-        more = {"name": self.name, "tool_call_id": self.tool_call_id}
+        more = {"name": self.name or name, "tool_call_id": self.tool_call_id}
         return message | {name: value for name, value in more.items() if value is not None}
 
 
@@ -472,31 +473,31 @@ def to_template(messages: list[ChatMessage], field: str = "messages") -> list[di
     Raises:
         BadRequest: one is empty, or a call and its result don't belong together.
     """
-    waiting: list[str] = []
+    waiting: dict[str, str] = {}  # call -> the name of its function, which some templates write with the result
+    written = []
     for index, message in enumerate(messages):
         here, calls = f"{field}.{index}", message.tool_calls or []
         if message.content is None and not calls:
             raise BadRequest(f"{here}.content is missing.")
         if calls and message.role != "assistant":
             raise BadRequest(f"{here}.tool_calls is given; only the assistant calls functions.")
-        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
-            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
-        if message.role == "tool":
-            if message.tool_call_id not in waiting:
-                raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
-            waiting.remove(message.tool_call_id)
-        elif waiting:
-            raise BadRequest(f"{here} comes before the result of the call {shortened(waiting[0])}; send that first.")
         for call in calls:
             if not is_object(call.function.arguments):
                 raise BadRequest(
                     f"{here}.tool_calls has the arguments {shortened(call.function.arguments)}; they must be a JSON "
                     "object, as text."
                 )
-            waiting.append(call.id)
+        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
+            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
+        if message.role == "tool" and message.tool_call_id not in waiting:
+            raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
+        if message.role != "tool" and waiting:
+            raise BadRequest(f"{here} comes before the result of the call {shortened(min(waiting))}; send that first.")
+        written.append(message.to_template(waiting.pop(message.tool_call_id or "", None)))
+        waiting |= {call.id: call.function.name for call in calls}
     if waiting:
-        raise BadRequest(f"{field} has no result of the call {shortened(waiting[0])}.")
-    return [message.to_template() for message in messages]
+        raise BadRequest(f"{field} has no result of the call {shortened(min(waiting))}.")
+    return written
 
 
 def is_object(text: str) -> bool:
