@@ -25,6 +25,7 @@ from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.protocol import CompletionFields, StreamOptions
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.sse import DONE, EventStream, unless_gone
+from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.messages import RequestEnded
 
 FINGERPRINT = f"lessons_lib-{__version__}"
@@ -252,25 +253,22 @@ async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[in
         async for tokens in streams[0]:
             yield [(0, tokens)]
         return
-    new: list[tuple[int, list[NewToken]]] = []
-    has_news = asyncio.Event()
+    mailbox: Mailbox[tuple[int, list[NewToken]]] = Mailbox()
 
     async def read(index: int, stream: RequestStream) -> None:
         async for tokens in stream:
-            new.append((index, tokens))
-            has_news.set()
+            mailbox.put((index, tokens))
 
     async def read_all() -> None:
-        await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+        try:
+            await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+        finally:
+            mailbox.close()
 
     reading = asyncio.ensure_future(read_all())
-    reading.add_done_callback(lambda _: has_news.set())
     try:
-        while not reading.done() or new:
-            await has_news.wait()
-            has_news.clear()
-            if new:
-                yield [new.pop(0) for _ in range(len(new))]
+        while new := await mailbox.take():
+            yield new
         await reading
     finally:
         reading.cancel()
