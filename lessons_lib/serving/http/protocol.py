@@ -384,7 +384,7 @@ class ToolFields(SamplingFields):
 
 
 def inner(tool: Any) -> Any:
-    """What chats write as a "function" in a tool or a choice, and responses as its own fields."""
+    """The function of a tool or a choice: chats write it as a field, responses as fields."""
     return getattr(tool, "function", tool)
 
 
