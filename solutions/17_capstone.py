@@ -571,7 +571,7 @@ with a `url` is judged as a server.
 
 ### Judge another engine
 
-`examples/engines` has adapters for Hugging Face's continuous batching and vLLM. In the course's folder,
+`examples/engines` has adapters for Hugging Face's continuous batching and for HTTP servers. In the course's folder,
 `python -m lessons_lib.conformance examples.engines.hugging_face --size small` says what holds there, and what isn't
 offered.
 

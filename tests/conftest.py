@@ -88,14 +88,12 @@ LONGEST = [
     "test_answers",
     "test_generation",
     "test_style",
-    "test_pressure_equality",
 ]
 # What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
 # test with a few.
 MANY_CASES = [
     "test_authoring",
     "test_generation",
-    "test_pressure_equality",
     "test_kernels",
     "test_kernel_variants",
     "test_bench_engines",

@@ -79,6 +79,17 @@ class OperatorCache(PagedKVCache):
         """See `PagedKVCache.write`."""
         write_kv(keys, values, self.keys[layer], self.values[layer], slot_mapping)
 
+    def plan(self, batch: ForwardBatch) -> Attend:
+        """The backend of `attend_paged`, see `hf_backend.plan_attention`."""
+
+        def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: Any = None) -> Tensor:
+            where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
+            own = terms and (terms.window, terms.chunk, terms.softcap, terms.sinks, terms.alibi_slopes)
+            attended: Tensor = attend_paged(query, keys, values, *where, scale, *(own or ()))
+            return attended
+
+        return attend
+
 
 def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
     """Replace placeholders in a packed batch with the tokens of the step in flight.
@@ -96,22 +107,10 @@ def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
     return torch.where(input_ids < 0, previous_tokens[index], input_ids)
 
 
-def plan_operator(batch: ForwardBatch) -> Attend:
-    """The backend of `attend_paged`, see `hf_backend.plan_attention`."""
-
-    def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: ScoreTerms | None = None) -> Tensor:
-        where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
-        own = {} if terms is None else vars(terms)
-        attended: Tensor = attend_paged(query, keys, values, *where, scale, **own)
-        return attended
-
-    return attend
-
-
 def operator_logits(
     model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
 ) -> Tensor:
     """`paged_forward` inside `paged_attention_in`, for a batch on the device of the model and the tokens of the step in
     flight. The host reads no values, so it can be compiled and captured."""
     input_ids = replace_placeholders(batch.input_ids, previous_tokens)
-    return logits_of(model, batch, input_ids, PagedPass(cache, batch.slot_mapping, plan_operator(batch)))
+    return logits_of(model, batch, input_ids, PagedPass(cache, batch.slot_mapping, cache.plan(batch)))

@@ -12,7 +12,8 @@ from lessons_lib.compat.alone_runner import AloneRunner
 from lessons_lib.compat.generation_defaults import GenerationDefaults
 from lessons_lib.compat.pool_size import checked_num_blocks
 from lessons_lib.compat.probe import ALONE, HYBRID, PAGED, probe
-from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.config import EngineConfig, MakeRunner
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.logits_processors import rules_of
 from lessons_lib.engine.model_fit import ModelFit
 from lessons_lib.engine.model_runner import ModelRunner
@@ -22,9 +23,13 @@ from lessons_lib.hybrid.gpu_hybrid_runner import GPUHybridRunner
 from lessons_lib.hybrid.hybrid_runner import HybridRunner
 from lessons_lib.hybrid.packed_states import PackedStates
 from lessons_lib.hybrid.sequence_states import SequenceStates
-from lessons_lib.models.configuration import UnsupportedModel, text_config
+from lessons_lib.hybrid.window_blocks import WindowBlocks, blocks_in_windows
+from lessons_lib.hybrid.windowed_runner import GPUWindowedRunner, WindowedRunner, windows_of
+from lessons_lib.kv_cache.block_memory import block_bytes
+from lessons_lib.models.configuration import UnsupportedModel, kv_shapes, text_config
 from lessons_lib.models.support import check_context, checked_context
 
+KEPT = 4  # layers with a window have blocks for a quarter of what the others keep, so that prefixes can be shared
 MOST_CHECKPOINTS = 128  # unless the config asks for more: enough for 60 conversations that come back
 
 
@@ -37,6 +42,7 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
     """
     measured: dict[str, Any] = {}
     state_bytes = 0
+    has_windows = False
     if config.probe:
         served = probe(model)
         check_context(model.config, config.max_model_len)
@@ -47,12 +53,64 @@ def fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Engi
             measured |= dict(make_runner=partial(make_hybrid, packed=packed), states=packed.states)
         elif served.way != PAGED:
             measured |= dict(make_runner=make_alone, states=SequenceStates(config.block_size))
-    num_blocks = checked_num_blocks(replace(config, layer_shapes=measured.get("layer_shapes")), model, state_bytes)
+        has_windows = served.way == PAGED
+    sized = replace(config, layer_shapes=measured.get("layer_shapes"))
+    num_blocks = checked_num_blocks(sized, model, state_bytes)
+    if has_windows and (windowed := fit_windows(model, sized, num_blocks)):
+        num_blocks, measured["states"], measured["make_runner"] = windowed
     context = checked_context(model, config.max_model_len)
     defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
     vocab_size = text_config(model.config).vocab_size
     make_rules = partial(rules_of, tokenizer=tokenizer, vocab_size=vocab_size, memory=RulesState())
     return ModelFit(defaults, num_blocks, make_rules, context, **measured)
+
+
+def most_sequences(config: EngineConfig) -> int:
+    """The most sequences that have blocks at a time. With a step in flight, a sequence whose last token it computes has
+    left its batch slot to another."""
+    return config.max_num_seqs * (2 if config.overlap else 1)
+
+
+def fit_windows(
+    model: PreTrainedModel, config: EngineConfig, num_blocks: int
+) -> tuple[int, WindowBlocks, MakeRunner] | None:
+    """Give layers with a window a smaller cache, and the others the memory that this saves.
+
+    Args:
+        num_blocks: size of the pool if all layers have all blocks.
+
+    Returns:
+        (size of the pool, blocks of the layers with a window, function that makes the runner); None if no layer has
+        one, if nothing is saved, or if the config asks for a swap space or a runner of its own.
+    """
+    windows = windows_of(model)
+    can_choose = config.make_runner is None or "kind" in inspect.signature(config.make_runner).parameters
+    if config.num_swap_blocks or not can_choose or not any(windows):
+        return None
+    size, window = config.block_size, max(filter(None, windows))
+    num_own = blocks_in_windows(most_sequences(config), config.max_num_batched_tokens, window, size)
+    if num_own >= num_blocks:
+        return None
+    if config.num_blocks is None:
+        shapes = config.layer_shapes or kv_shapes(model.config)
+        groups = [
+            [shape for shape, own in zip(shapes, windows) if bool(own) is has_window] for has_window in (False, True)
+        ]
+        rest, own = (block_bytes(model.config, size, model.dtype.itemsize, group) for group in groups)
+        num_blocks = int(config.cache_bytes / (rest + own / KEPT))
+        if num_blocks < num_own * KEPT:
+            num_blocks = (config.cache_bytes - num_own * own) // rest
+    blocks = WindowBlocks(window, max(num_own, num_blocks // KEPT), size)
+    return num_blocks, blocks, partial(make_windowed, blocks=blocks, windows=windows)
+
+
+def make_windowed(model: PreTrainedModel, num_blocks: int, config: EngineConfig, **own: Any) -> ModelRunner:
+    """Make the runner of a model whose layers with a window have a smaller cache."""
+    make = config.make_runner or (gpu_model_runner() if config.overlap else None)
+    if make:
+        runner: ModelRunner = make(model, num_blocks, config, kind=GPUWindowedRunner, **own)  # type: ignore[call-arg]
+        return runner
+    return WindowedRunner(model, num_blocks, config.block_size, config.backend, config.layer_shapes, **own)
 
 
 def resize_states(states: SequenceStates, config: EngineConfig) -> int:
@@ -61,8 +119,7 @@ def resize_states(states: SequenceStates, config: EngineConfig) -> int:
     Raises:
         ValueError: they don't fit in `cache_bytes`.
     """
-    # With a step in flight, a sequence whose last token it computes has left its batch slot to another.
-    num_sequences = config.max_num_seqs * (2 if config.overlap else 1)
+    num_sequences = most_sequences(config)
     num_checkpoints = config.num_checkpoints if config.share_prefixes else 0
     if num_checkpoints is None:
         left = config.cache_bytes // max(1, states.bytes_per_slot) - 1 - num_sequences

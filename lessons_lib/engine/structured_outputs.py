@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The cost of a grammar grows with its size: once to compile it, and in every step of the request.
 MAX_CHOICES = 1024
-MAX_CHARACTERS = {"choice": 32_768, "regex": 4_096, "grammar": 16_384, "json": 65_536}
+MAX_CHARACTERS = {"choice": 32_768, "regex": 4_096, "grammar": 65_536, "json": 65_536}
 MAX_SCHEMA_VALUES = 8_192
 MAX_SCHEMA_DEPTH = 64
 # Otherwise a model may write spaces and new lines between two parts until it has no tokens left.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lessons_lib.attention.custom_op import plan_operator, replace_placeholders
+from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.attention.hf_backend import ForwardBatch
 from lessons_lib.engine.cuda_graphs import GraphSize, GraphStore
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
@@ -76,7 +76,7 @@ class GPUHybridRunner(GPUModelRunner):
     def compute(self, batch: ForwardBatch) -> torch.Tensor:
         """See GPUModelRunner."""
         input_ids = replace_placeholders(batch.input_ids, self.previous_tokens)
-        attend = plan_operator(batch)
+        attend = self.cache.plan(batch)
         own = {layer.module: partial(self.forward_fast, layer) for layer in self.fast}
         return hybrid_logits(self.model, batch, input_ids, self.cache, attend, self.packed, self._groups, own)
 

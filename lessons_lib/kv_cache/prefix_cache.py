@@ -1,7 +1,7 @@
 """Lesson 11: a block pool that tracks block contents, so that sequences with the same prefix share blocks."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 
@@ -87,8 +87,8 @@ class PrefixCache(SharedBlockPool):
     def reset(self) -> None:
         """Free all blocks and forget their contents."""
         super().reset()
-        self.block_to_hash: dict[int, bytes] = {}
-        self.hash_to_block: dict[bytes, int] = {}
+        self.block_to_hash: dict[int, Hashable] = {}
+        self.hash_to_block: dict[Hashable, int] = {}
 
     def match_prefix(self, block_hashes: list[bytes]) -> list[int]:
         """Find the longest cached prefix of a sequence.
@@ -137,7 +137,7 @@ class PrefixCache(SharedBlockPool):
                 )
         super().touch(blocks)
 
-    def cache_full_block(self, block: int, block_hash: bytes) -> None:
+    def cache_full_block(self, block: int, block_hash: Hashable) -> None:
         """Register a full block in use under its hash, unless another block has that hash.
 
         Raises:

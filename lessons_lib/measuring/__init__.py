@@ -1,7 +1,7 @@
 """The course's measuring tools: clocks, workloads, cost models, the ledger, and published results.
 
 stories defines the six requests of every lesson; ledger compares all methods of serving them. simulator runs a
-scheduler without a model on the requests of arrivals. ablations removes one idea at a time from the fast kernels.
+scheduler without a model on the requests of arrivals. ablations changes functions and lines of kernels.
 """
 
 from lessons_lib.measuring.arrivals import Arrival, reversed_estimates, traffic
@@ -13,8 +13,6 @@ from lessons_lib.measuring.gpu_timing import microseconds
 from lessons_lib.measuring.hf_continuous import hugging_face_continuous
 from lessons_lib.measuring.ledger import ledger
 from lessons_lib.measuring.published import (
-    ANY_GPU,
-    HOPPER,
     OURS,
     range_text,
     recorded_attention,

@@ -15,7 +15,6 @@ from lessons_lib.measuring.roofline import Machine
 FOLDER = Path(__file__).parents[1] / "assets" / "recorded"
 OURS = "this course"
 SIZES = {"8 B": (8e9, 20e9), "1–1.7 B": (2e9, 8e9), "0.5–0.6 B": (0, 2e9)}  # parameters: bytes of the weights, from to
-ANY_GPU, HOPPER = "the kernel for any GPU", "the kernel for Hopper GPUs"  # prefills use the faster of the two
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class RecordedCase:
         name, kind: see `attention_cases.Case`.
         kv_bytes: bytes of the keys and values of all sequences. flop: see `roofline.Work`.
         microseconds: method -> time of one layer's attention.
-        without: variant without one idea of our kernels -> the same time.
-        tiles: results of a sweep over tiles, if any: "rows", "keys", "warps", "stages" and microseconds "us".
     """
 
     name: str
@@ -35,8 +32,6 @@ class RecordedCase:
     kv_bytes: int
     flop: int
     microseconds: dict[str, float]
-    without: dict[str, float]
-    tiles: list[dict]
 
 
 @dataclass(frozen=True)
@@ -69,10 +64,7 @@ class Recording:
 def recorded_attention() -> Recording:
     """Our kernels and PyTorch's on one H200: `python -m tools.gpu_bench`."""
     facts = _facts("h200_attention.json")
-    cases = [
-        RecordedCase(microseconds=_times(case.pop("peers")), without=_times(case.pop("without")), **case)
-        for case in facts["cases"]
-    ]
+    cases = [RecordedCase(microseconds=_times(case.pop("peers")), **case) for case in facts["cases"]]
     machine = Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"])
     return Recording(machine, facts["processors"], _provenance(facts), tuple(cases))
 

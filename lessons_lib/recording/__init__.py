@@ -7,12 +7,6 @@ batches, pools, kernels and schedulers as plain data.
 from lessons_lib.recording.cache_growth import record_steps
 from lessons_lib.recording.decode_inputs import decode_inputs
 from lessons_lib.recording.forward_passes import attention_inputs, watch_forwards
-from lessons_lib.recording.fragmentation import (
-    contiguous_use,
-    final_tokens,
-    paged_use,
-    tokens_held,
-)
 from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_kernel
 from lessons_lib.recording.mask_text import mask_text
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
@@ -20,3 +14,4 @@ from lessons_lib.recording.pool_states import pool_state, queue_state, replay, w
 from lessons_lib.recording.scheduled_steps import record_schedule
 from lessons_lib.recording.serving import record_run
 from lessons_lib.recording.softmax_steps import record_blocks
+from lessons_lib.recording.trace import tokens_held

@@ -9,8 +9,7 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
 from lessons_lib.recording.forward_passes import before_each_pass
-from lessons_lib.recording.fragmentation import tokens_held
-from lessons_lib.recording.trace import Trace
+from lessons_lib.recording.trace import Trace, tokens_held
 from lessons_lib.recording.words import count, numbered
 
 

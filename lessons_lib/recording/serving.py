@@ -17,13 +17,13 @@ from lessons_lib.batching.ragged_batching import ragged_generate, ragged_step
 from lessons_lib.batching.request import request_names
 from lessons_lib.batching.static_batching import generate_wave as padded_wave
 from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.configuration import cache_bytes_per_token
 from lessons_lib.recording.forward_passes import Forward, watch_forwards
-from lessons_lib.recording.fragmentation import paged_use, tokens_held
 from lessons_lib.recording.packed_steps import PackedStep, PackedStepRecorder
 from lessons_lib.recording.pool_states import PagedStep, watch_paged_passes
 from lessons_lib.recording.slot_steps import recorded_serve
-from lessons_lib.recording.trace import RowWork, Step, Trace
+from lessons_lib.recording.trace import RowWork, Step, Trace, tokens_held
 
 
 @dataclass
@@ -76,8 +76,10 @@ def record_run(
 
 def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
     """The same run with its cache counted in blocks of `block_size`. Nothing is recomputed."""
-    uses = paged_use(tokens_held(run.trace), block_size)
-    steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
+    steps = []
+    for step, held in zip(run.trace.steps, tokens_held(run.trace)):
+        num_blocks = sum(blocks_for(tokens, block_size) for tokens in held.values())
+        steps.append(replace(step, cache_reserved=num_blocks * block_size, cache_used=sum(held.values())))
     return replace(run, trace=Trace(steps))
 
 

@@ -125,3 +125,21 @@ class Trace:
 
 def _missing_share(part: int, whole: int) -> float:
     return 1 - part / whole if whole else 0.0
+
+
+def tokens_held(trace: Trace) -> list[dict[str, int]]:
+    """For every step: request -> its tokens in the cache after it, from admission until its memory is freed."""
+    held: list[dict[str, int]] = []
+    total: dict[str, int] = {}
+    for step in trace.steps:
+        for row in step.rows:
+            if row.request is not None:
+                total[row.request] = total.get(row.request, 0) + row.useful
+        held.append(
+            {
+                row.request: total[row.request]
+                for row in step.rows
+                if row.request is not None and row.phase != "finished"
+            }
+        )
+    return held

@@ -6,10 +6,8 @@ import warnings
 from collections import deque
 
 import torch
-from fake_peers import FakeVllm
 
 from answers import Wrong
-from examples.engines.vllm import VllmEngine
 from lessons_lib.checks.diagnosis import mistakes
 from lessons_lib.conformance.adapters import course
 from lessons_lib.conformance.break_in import one_test
@@ -288,10 +286,6 @@ class OnlyTheNamesOfTheContract:
 
 def the_course(model, limits, tokenizer):
     return course.make_engine(model, limits, tokenizer)
-
-
-def a_fake_vllm(model, limits, tokenizer):
-    return VllmEngine(FakeVllm(model, limits, tokenizer), SamplingParams)
 
 
 # 17.4: the whole small contract
@@ -589,4 +583,4 @@ RIGHT = {
     "17.5": [the_same_as_a_tuple, objects_that_can_be_called],
 }
 if os.environ.get("LESSONS_NIGHTLY") == "1":  # each takes seconds, and other tests judge such engines by single items
-    RIGHT["17.4"] += [the_course, a_fake_vllm]
+    RIGHT["17.4"] += [the_course]

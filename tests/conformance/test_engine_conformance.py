@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from broken_engines import BROKEN
-from fake_peers import FakeVllm
 from served_engine import make_engine as make_served
 from transformers import DynamicCache
 
-from examples.engines.vllm import VllmEngine
 from lessons_lib.conformance.__main__ import main
 from lessons_lib.conformance.adapters.course import make_engine, make_overlapped_engine
 from lessons_lib.conformance.examples.batching_engine import BatchingEngine
@@ -19,7 +17,6 @@ from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels import LEVELS, levels_up_to, manners
 from lessons_lib.conformance.report import Verdict, is_reached, judge
-from lessons_lib.engine.sampling_params import SamplingParams
 
 ITEMS = {item.name: item for level in LEVELS for item in level.items}
 
@@ -41,15 +38,6 @@ def test_a_broken_engine_is_named(name, monkeypatch):
     (verdict,) = judge(broken, only(item), seconds=20).verdicts["one"]
     assert verdict.status == "broken", verdict
     assert len(verdict.reason) > 40
-
-
-def vllm(model, limits, tokenizer):
-    return VllmEngine(FakeVllm(model, limits, tokenizer), SamplingParams)
-
-
-def test_the_adapter_of_vllm_keeps_the_contract():
-    report = judge(vllm, levels_up_to("manners"))
-    assert report.broken == [] and report.reached == ["answers", "batches", "manners"], report
 
 
 def test_an_end_may_come_in_an_entry_of_its_own():

@@ -1,6 +1,8 @@
 """A model that an engine was given is as before once the engine is closed."""
 
 import copy
+import gc
+import weakref
 from contextlib import suppress
 
 import engine_cases
@@ -85,3 +87,13 @@ def test_a_closed_engine_takes_no_requests_and_can_be_closed_again(model):
     with pytest.raises(RuntimeError, match="the engine is closed"):
         engine.add_request([1, 2])
     engine.close()
+
+
+def test_an_engine_that_is_no_longer_used_is_freed(model):
+    engine = an_engine("plain", model)
+    engine.generate([[5, 6, 7]], greedy(3))
+    cache, seen = weakref.ref(engine.runner.cache.keys[0]), weakref.ref(engine)
+    engine.close()
+    del engine
+    gc.collect()
+    assert seen() is None and cache() is None

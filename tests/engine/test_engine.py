@@ -4,7 +4,18 @@ behind."""
 import random
 
 import pytest
-from engine_cases import FAMILIES, Clock, alone, an_engine, check_that_nothing_is_left, greedy, letter, run_out
+from engine_cases import (
+    FAMILIES,
+    KINDS,
+    Clock,
+    alone,
+    an_engine,
+    check_that_nothing_is_left,
+    engine_of_kind,
+    greedy,
+    letter,
+    run_out,
+)
 from oracle import END
 
 from lessons_lib.engine.metrics import BOUNDS, EngineMetrics, Histogram
@@ -108,6 +119,22 @@ def test_no_cap_is_what_context_and_pool_have_room_for(blocks, prompt, limit):
     params = SamplingParams(max_tokens=None, ignore_eos=True)
     (output,) = an_engine(num_blocks=blocks).generate([[5, 6, 7] * (prompt // 3)], params)
     assert prompt + len(output.token_ids) == limit and output.finish_reason == "length"
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_aborted_request_s_output_stays_though_its_id_is_used_again(kind, after):
+    engine = engine_of_kind(kind, num_blocks=150, block_size=4)
+    name = engine.add_request([5, 6, 7], greedy(20, ignore_eos=True), request_id="again")
+    for _ in range(after):
+        engine.step()
+    output = engine.abort(name)
+    tokens = list(output.token_ids)
+    assert tokens == alone("qwen2", [5, 6, 7], 20, ignore_eos=True)[: len(tokens)]
+    engine.add_request([1, 2], greedy(4, ignore_eos=True), request_id="again")
+    again = run_out(engine)["again"]
+    assert (output.token_ids, output.finish_reason) == (tokens, "abort")
+    assert again.token_ids == alone("qwen2", [1, 2], 4, ignore_eos=True)
 
 
 def test_a_name_is_free_again_after_the_end():

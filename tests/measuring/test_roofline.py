@@ -24,7 +24,7 @@ from lessons_lib.measuring.published import (
     recorded_splits,
 )
 from lessons_lib.measuring.roofline import Machine, Work, attainable, attention_work
-from tools.gpu_bench.__main__ import ABLATIONS, LARGEST_ERROR, SWEPT
+from tools.gpu_bench.__main__ import LARGEST_ERROR
 
 sequences = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=4)
 
@@ -83,24 +83,17 @@ def test_both_recordings_have_every_case_and_nothing_is_faster_than_the_machine(
         needed = ["this course", "packed FlashAttention-2", *["lesson 07's kernel"] * (case.kind == "decode")]
         needed += ["gather + SDPA", "dense SDPA, flash", "dense SDPA, cuDNN"] * case.is_even
         assert set(needed) <= kept.microseconds.keys() <= PEERS.keys()
-        for times in (kept.microseconds, kept.without, production.get(case.name, {})):
+        for times in (kept.microseconds, production.get(case.name, {})):
             for name, us in times.items():
                 # A little less is possible: the limit was measured once, and of a repeated read some stays in the GPU's
                 # cache.
                 assert math.isfinite(us) and us * 1e-6 > 0.85 * attainable(work, recording.machine), (case.name, name)
 
 
-def test_every_idea_was_timed_in_its_case_and_every_result_was_right():
-    facts = {case["name"]: case for case in raw("h200_attention.json")["cases"]}
-    for kept in recorded_attention().cases:
-        assert set(kept.without) == {a.without for a in ABLATIONS if kept.name.startswith(a.case)}
-        assert bool(kept.tiles) == (kept.name in SWEPT)
-        for name, result in [*facts[kept.name]["peers"].items(), *facts[kept.name]["without"].items()]:
-            assert "why" in result or 0 < result["error"] < LARGEST_ERROR, (kept.name, name)
-    for name in SWEPT:
-        tiles = recorded_attention().case(name).tiles
-        assert all(set(tile) == {"rows", "keys", "warps", "stages", "us"} for tile in tiles)
-        assert sum(tile["us"] is not None for tile in tiles) > len(tiles) / 2
+def test_every_result_was_right():
+    for case in raw("h200_attention.json")["cases"]:
+        for name, result in case["peers"].items():
+            assert "why" in result or 0 < result["error"] < LARGEST_ERROR, (case["name"], name)
 
 
 def test_the_provenance_names_machine_date_versions_and_command():

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from scheduling_cases import a_sequence, names
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
@@ -12,6 +13,7 @@ from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.policies import StrictPriority
 from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork
@@ -316,3 +318,25 @@ def test_a_block_whose_last_token_is_in_flight_is_not_hashed():
             scheduler.update_from_output(in_flight.pop(0), [token])
             assert one.block_hashes == hash_full_blocks(Sequence("A", one.token_ids, 1), 4)[: len(one.block_hashes)]
             audit(scheduler)
+
+
+@pytest.mark.parametrize("first, second", [("high", "low"), ("low", "high")])
+def test_the_worst_tier_loses_its_blocks_whichever_needs_them(first, second):
+    """The first is admitted a step earlier, and so the first that wants a third block."""
+    scheduler = make(4, share_prefixes=False, policy=StrictPriority())
+    for n, name in enumerate((first, second)):
+        scheduler.add(a_sequence(name, 7, 9, tier={"high": 0, "low": 5}[name], arrival_time=float(n)))
+        go(scheduler)
+    while not scheduler.num_preempted:
+        go(scheduler)
+    assert names(scheduler.running) == ["high"] and names(scheduler.waiting) == ["low"]
+
+
+def test_the_first_of_the_queue_is_never_preempted():
+    scheduler = make(8, share_prefixes=False)
+    for n in range(4):
+        scheduler.add(a_sequence(str(n), 7, 14, arrival_time=float(n)))
+    while scheduler.has_unfinished():
+        oldest = min([*scheduler.running, *scheduler.waiting], key=lambda s: s.arrival_time)
+        assert oldest not in go(scheduler).preempted
+    assert scheduler.num_preempted

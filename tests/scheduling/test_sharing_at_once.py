@@ -21,7 +21,7 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import optimistic
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler
+from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork
 from lessons_lib.scheduling.swapping import SwappingScheduler
 
 NOT_A_NUMBER = "not a number"
@@ -206,7 +206,7 @@ def test_as_many_tokens_are_computed_as_if_prompts_came_in_turn(to_come, size, m
 
 
 def pressed(seed):
-    """A random workload in a pool that is too small for it, with aborts and swaps, at either depth."""
+    """A random workload in a pool that is too small for it, with aborts, forks and swaps, at either depth."""
     rng = random.Random(seed)
     size, trunks = rng.choice([1, 2, 3, 4, 8]), [list(range(40)), list(range(200, 240))]
     to_come, step = [], 0
@@ -228,6 +228,12 @@ def pressed(seed):
     device = Device(scheduler, depth=rng.randrange(2))
 
     def disturb():
+        parents = [each for each in scheduler.running if not each.num_placeholders]
+        has_slot = len(scheduler.running) < scheduler.max_num_seqs and len(sequences) < 20
+        if kind is CopyOnWriteScheduler and parents and has_slot and rng.random() < 0.1:
+            parent = rng.choice(parents)
+            sequences.append(fork(scheduler, parent, f"{len(sequences)} of {parent.id}"))
+            device.happened["forks"] += 1
         candidates = [*scheduler.running, *scheduler.leaving, *scheduler.waiting]
         if candidates and rng.random() < 0.03:
             victim = rng.choice(candidates)
@@ -244,7 +250,7 @@ def pressed(seed):
     return device.happened
 
 
-LEAST = {"found in the step that fills it": 40, "preemptions": 80, "swaps": 20, "aborts": 15}
+LEAST = {"found in the step that fills it": 40, "preemptions": 80, "swaps": 20, "aborts": 15, "forks": 50}
 
 
 def test_no_block_is_read_before_it_is_computed():

@@ -1,17 +1,9 @@
-"""The application on Ray Serve: what its parts do without Ray's processes; and, by hand, all of it.
-
-LESSONS_RAY=1 pytest tests/serving/test_ray_app.py -n0        # half a minute of two cores, 3 GB
-"""
+"""The application on Ray Serve: what its parts do without Ray's processes."""
 
 import asyncio
-import json
-import os
-import signal
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import pytest
 import yaml
 
@@ -117,85 +109,3 @@ def test_the_configuration_file_is_one():
     build(application.args)
     with pytest.raises(ValueError, match="args has replica; it may have engine, imbalance_limit, "):
         build({"replica": 2})
-
-
-async def states(servers):
-    """Process id -> open requests, of all replicas that answer. Eight are asked, since a router chooses which."""
-    answers = await asyncio.gather(*(servers.state.remote() for _ in range(8)), return_exceptions=True)
-    return dict(answer for answer in answers if not isinstance(answer, BaseException))
-
-
-WAYS = [
-    {"temperature": 0},
-    {"seed": 1},
-    {"seed": 2, "presence_penalty": 1.0, "repetition_penalty": 1.1},
-    {"seed": 3, "stop": ["happy", "friend", "sad"]},
-    {"seed": 4, "min_tokens": 24, "top_p": 0.9, "logprobs": 1},
-]
-BODIES = [
-    way | {"prompt": f"Once upon a time, {name} went to the ", "max_tokens": 48, "stream": True, "ignore_eos": True}
-    for way in WAYS
-    for name in ("Tom", "Lily", "Ben")
-]
-
-
-async def answers_of(url, on_event=lambda: None):
-    """What the clients of all streams read at the same time: (text, the last line)."""
-
-    async def read(client, body):
-        text, line = "", ""
-        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
-            async for data in response.aiter_lines():
-                if data.startswith("data: {"):
-                    chunk = json.loads(data.removeprefix("data: "))
-                    text += "".join(choice["text"] for choice in chunk.get("choices", ()))
-                    text += str(chunk.get("error", ""))
-                    on_event()
-                line = data or line
-        return text, line
-
-    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None), trust_env=False) as client:
-        return await asyncio.gather(*(read(client, body) for body in BODIES))
-
-
-async def kill_and_leave(url, servers):
-    """A replica dies under load, and comes back; then a client leaves its stream."""
-    killed, num_events, tasks = [], 0, []
-    wanted = await answers_of(url)
-    assert {line for _, line in wanted} == {"data: [DONE]"}
-
-    async def kill_one():
-        killed.append(next(iter(await states(servers))))
-        os.kill(killed[0], signal.SIGKILL)
-
-    def on_event():
-        nonlocal num_events
-        num_events += 1
-        if num_events == 150:
-            tasks.append(asyncio.create_task(kill_one()))
-
-    assert await answers_of(url, on_event) == wanted
-    await asyncio.gather(*tasks)
-    while len(set(await states(servers)) - set(killed)) < 2:
-        await asyncio.sleep(0.1)
-    body = {"prompt": "Once upon a time", "stream": True, "max_tokens": 240, "n": 16, "ignore_eos": True}
-    async with (
-        httpx.AsyncClient(timeout=60, trust_env=False) as client,
-        client.stream("POST", f"{url}/v1/completions", json=body) as response,
-    ):
-        async for _ in response.aiter_raw():
-            break
-    while any((await states(servers)).values()):
-        await asyncio.sleep(0.01)
-
-
-@pytest.mark.skipif(os.environ.get("LESSONS_RAY") != "1", reason="set LESSONS_RAY=1 to start Ray: it takes a minute")
-@pytest.mark.timeout(280)
-def test_live():
-    args = {"replicas": 2}
-    try:
-        # A short path: sockets are in it.
-        with tempfile.TemporaryDirectory(prefix="ray-") as folder, ray_app.on_this_machine(args, 18000, folder) as url:
-            asyncio.run(kill_and_leave(url, ray_app.serve.get_deployment_handle("ModelServer", "llm")))
-    except ray_app.RayDidNotStart as error:
-        pytest.skip(str(error))

@@ -30,8 +30,8 @@ class LiveServer:
         front: its AsyncEngine.
     """
 
-    def __init__(self, parts=None, **settings):
-        self.parts = parts
+    def __init__(self, parts=None, context=None, **settings):
+        self.parts, self.context = parts, context
         self.settings = ServerSettings(**{"model_name": MODEL, "access_log": False} | settings)
 
     def __enter__(self):
@@ -52,6 +52,8 @@ class LiveServer:
     async def _serve(self):
         self._loop = asyncio.get_running_loop()
         model, self.tokenizer = load_model(device="cpu")
+        if self.context:  # more than the model has learned
+            model.config.max_position_embeddings = self.context
         config = EngineConfig(max_num_seqs=16)
         with contextlib.closing(LLMEngine(model, self.tokenizer, config, parts=self.parts)) as self.engine:
             self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))

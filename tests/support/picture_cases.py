@@ -26,7 +26,6 @@ from lessons_lib.measuring.simulator import Simulation, StepCost, simulate
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.cache_growth import CacheStep
 from lessons_lib.recording.engine_moments import EngineMoment, Slot, Told
-from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.kernel_accesses import Recorder, record_kernel
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.packed_steps import PackedStep
@@ -38,7 +37,7 @@ from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows
 from lessons_lib.viz.batches.verified_pass import VerifiedRow, draw_verified_pass
-from lessons_lib.viz.cache import draw_attention, draw_cache_growth, draw_memory
+from lessons_lib.viz.cache import draw_attention, draw_cache_growth
 from lessons_lib.viz.charts import (
     RooflinePoint,
     draw_bars,
@@ -290,8 +289,6 @@ PICTURES = {
     "compare": lambda: draw_compare(STATIC, CONTINUOUS, 3),
     "growth": lambda: draw_cache_growth(GROWTH, 1),
     "attention": lambda: draw_attention(["Once", " upon", " a"], ROWS, ROWS, ROWS, WEIGHTS, ROWS),
-    "memory": lambda: draw_memory(contiguous_use([{"B": 40, "A": 90}], {"B": 40, "A": 150}), 0, title=ODD),
-    "no memory": lambda: draw_memory(contiguous_use([{}], {}), 0),
     "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two.", log="xy"),
     "bars": lambda: draw_bars({"a": 1.0, ODD: 900.0}, "µs", ODD, "a note", ["a"], ("least", 5.0), 8.0, [ODD]),
     "roofline": lambda: draw_roofline(MACHINE, TWO_POINTS, note="recorded"),

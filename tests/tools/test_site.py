@@ -140,6 +140,7 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
         "characters of a prompt": f"{MAX_CHARACTERS_PER_TOKEN:,} for each token",
         "prompts of `/v1/completions`": f"{protocol.MAX_PROMPTS:,}",
         "messages of a chat": f"{protocol.MAX_MESSAGES:,}",
+        "functions in `tools`": f"{protocol.MAX_TOOLS:,}",
         "completions of a prompt (`n`)": f"{sampling_params.MAX_N:,}",
         "completions of a request": f"{protocol.MAX_COMPLETIONS:,}",
         "values in a body": f"{values:,}, and {settings.BYTES_PER_TOKEN // settings.BYTES_PER_VALUE} for each token",

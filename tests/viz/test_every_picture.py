@@ -15,7 +15,6 @@ from svg_reading import assert_sound
 
 from lessons_lib import viz
 from lessons_lib.attention.masks import tag_tokens
-from lessons_lib.recording.fragmentation import contiguous_use
 from lessons_lib.recording.trace import Trace
 from lessons_lib.viz import batches, cache, charts, masks, programs, softmax, timelines
 from lessons_lib.viz.drawing.night import CHART
@@ -57,13 +56,11 @@ def test_pictures_of_a_page_share_no_hatching_or_clipping():
 
 TAGS = tag_tokens([3, 2])
 MASK = torch.ones(5, 5, dtype=torch.bool)
-USES = contiguous_use([{"A": 2}, {"A": 3, "B": 4}], {"A": 6, "B": 7})
 REFUSED = [
     (lambda: timelines.draw_timeline(STATIC, -1), "no step -1; it may be from 0 to 4"),
     (lambda: timelines.draw_compare(STATIC, CONTINUOUS, 99), "no step 99; it may be from 0 to 4"),
     (lambda: timelines.draw_timeline(Trace(), 0), "no step 0; there are none"),
     (lambda: cache.draw_cache_growth(GROWTH, 3), "no step 3; it may be from 0 to 2"),
-    (lambda: cache.draw_memory(USES, 2), "no step 2; it may be from 0 to 1"),
     (lambda: batches.draw_slot_rows(STATIC, 5, 16), "no step 5; it may be from 0 to 4"),
     (lambda: softmax.draw_softmax_step(SOFTMAX, 4, "abcdefghij"), "no step 4; it may be from 0 to 3"),
     (lambda: programs.draw_program(ADD, 3), "no program 3; it may be from 0 to 2"),

@@ -1,19 +1,26 @@
 """`POST /v1/chat/completions`: answers to messages, which the chat template writes as one prompt."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.http.generation import Generation
 from lessons_lib.serving.http.logprobs import chat_logprobs, prompt_logprobs
-from lessons_lib.serving.http.protocol import ChatRequest
+from lessons_lib.serving.http.protocol import ChatRequest, to_template
+from lessons_lib.serving.http.tools import CallReader, Messages, Piece, Tools, new_call_id
 from lessons_lib.serving.messages import RequestEnded
 
 
 @dataclass
 class ChatGeneration(Generation):
-    """One request of this kind. It has one prompt."""
+    """One request of this kind. It has one prompt.
+
+    Attributes:
+        tools: the functions that the answer may call; None if there are none.
+        readers: of the streamed completions, by index: they find calls.
+    """
 
     id_prefix: ClassVar[str] = "chatcmpl"
     kind: ClassVar[str] = "chat.completion"
@@ -21,6 +28,8 @@ class ChatGeneration(Generation):
     prompt_field: ClassVar[str] = "messages"
 
     body: ChatRequest
+    tools: Tools | None = None
+    readers: dict[int, CallReader] = field(default_factory=dict)
 
     async def prepare(self) -> None:
         body = self.body
@@ -36,9 +45,19 @@ class ChatGeneration(Generation):
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         # None for what fits: the engine knows what does.
         max_tokens = body.max_completion_tokens or body.max_tokens
-        self.params.append(body.sampling_params(max_tokens, logprobs))
-        messages = [message.to_template() for message in body.messages]
-        self.prompts.append(await self.served.encode_chat(messages, **body.template_options()))
+        await self.ask(max_tokens, logprobs, to_template(body.messages), **body.template_options())
+
+    async def ask(self, max_tokens: int | None, logprobs: int | None, messages: Messages, **options: Any) -> None:
+        """Find prompt and params: of messages, and of the request's tools."""
+        body, tools, form, own = self.body, self.body.offered(), self.served.call_format, dict[str, Any]()
+        described = tools.for_template if tools else None
+        if tools and tools.choice != "none":
+            self.tools, self.rules_field = tools, "tools"
+            own["structured_outputs"] = tools.rules(form, body.text_rules())
+            if form.begin_token is not None:
+                own["skip_special_tokens"] = False  # it is one
+        self.params.append(body.sampling_params(max_tokens, logprobs, **own))
+        self.prompts.append(await self.served.encode_chat(messages, described, **options))
 
     def first_choices(self) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
@@ -47,25 +66,55 @@ class ChatGeneration(Generation):
             for index in range(self.params[0].n)
         ]
 
-    def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
-        logprobs = None
-        if self.body.logprobs:
-            logprobs = chat_logprobs([token.logprobs for token in tokens if token.logprobs], self.served)
-        delta, last = {"content": "".join(token.text for token in tokens)}, tokens[-1]
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": last.finish_reason}
+    def chunk_choices(self, index: int, prompt_index: int, tokens: list[NewToken]) -> list[dict[str, Any]]:
+        last, body = tokens[-1], self.body
+        pieces, finish_reason = self.read(index, "".join(token.text for token in tokens), last.finish_reason)
+        deltas = [delta_of(piece) for piece in pieces]
+        if finish_reason == "tool_calls" or (not deltas and (finish_reason or body.logprobs or body.return_token_ids)):
+            deltas.append({})
+        choices: list[dict[str, Any]] = []
+        for delta in deltas:
+            choices.append({"index": index, "delta": delta, "logprobs": None, "finish_reason": None})
+            if body.return_token_ids:
+                choices[-1]["token_ids"] = [] if choices[1:] else [token.token for token in tokens]
+        if body.logprobs:
+            choices[0]["logprobs"] = chat_logprobs([each.logprobs for each in tokens if each.logprobs], self.served)
         if last.finish_reason:
-            choice["stop_reason"] = last.stop_reason
-        if self.body.return_token_ids:
-            choice["token_ids"] = [token.token for token in tokens]
-        return choice
+            choices[-1] |= {"finish_reason": finish_reason, "stop_reason": last.stop_reason}
+        return choices
+
+    def read(self, index: int, text: str, finish_reason: str | None) -> tuple[Iterable[Piece], str | None]:
+        """(pieces that more text of a completion adds, its finish reason)."""
+        if self.tools is None:
+            return [Piece(text)], finish_reason
+        if index not in self.readers:
+            self.readers[index] = CallReader(self.tools, self.served.call_format)
+            if known := self.body.output_token_ids:  # their pieces were sent by another replica
+                skips = self.params[0].skip_special_tokens
+                list(self.readers[index].read(self.served.decode(known, skip_special_tokens=skips)))
+        reader = self.readers[index]
+        pieces = list(reader.read(text, finish_reason is not None))
+        return pieces, "tool_calls" if reader.num_calls and finish_reason == "stop" else finish_reason
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
         choices = []
         for each in end.completions:
-            message = {"role": "assistant", "content": each.text, "refusal": None}
+            pieces, finish_reason = self.read(each.index, each.text, each.finish_reason)
+            message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+            for piece in pieces:
+                if piece.call is None:
+                    message["content"] = (message["content"] or "") + piece.text
+                elif piece.name is None:
+                    message["tool_calls"][-1]["function"]["arguments"] += piece.text
+                else:
+                    call = delta_of(piece)["tool_calls"][0]
+                    del call["index"]
+                    message.setdefault("tool_calls", []).append(call)
+            if "tool_calls" not in message:
+                message["content"] = message["content"] or ""
             logprobs = None if each.logprobs is None else chat_logprobs(each.logprobs, self.served)
             choice = {"index": each.index, "message": message, "logprobs": logprobs}
-            choice |= {"finish_reason": each.finish_reason, "stop_reason": each.stop_reason}
+            choice |= {"finish_reason": finish_reason, "stop_reason": each.stop_reason}
             choices.append(choice | {"token_ids": each.token_ids} if self.body.return_token_ids else choice)
         return choices
 
@@ -76,3 +125,13 @@ class ChatGeneration(Generation):
         if self.body.return_token_ids:
             fields["prompt_token_ids"] = self.prompts[0]
         return fields
+
+
+def delta_of(piece: Piece) -> dict[str, Any]:
+    """A piece of an answer, as streams tell it."""
+    if piece.call is None:
+        return {"content": piece.text}
+    call: dict[str, Any] = {"index": piece.call, "function": {"arguments": piece.text}}
+    if piece.name is not None:
+        call |= {"id": new_call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}}
+    return {"tool_calls": [call]}

@@ -54,7 +54,7 @@ class TextGeneration(Generation):
             self.served.check_tokens("output_token_ids", known)
             self.lengths[0] = sum(len(self.served.token_text(token)) for token in known)
 
-    def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
+    def chunk_choices(self, index: int, prompt_index: int, tokens: list[NewToken]) -> list[dict[str, Any]]:
         is_first, length = index not in self.lengths, self.lengths.get(index, 0)
         token_ids = [token.token for token in tokens]
         text, logprobs = "".join(token.text for token in tokens), None
@@ -66,7 +66,7 @@ class TextGeneration(Generation):
         if self.body.max_tokens == 0:
             text, token_ids = "", []
         text = self.echoed[prompt_index] + text if is_first else text
-        return self._fields(index, text, logprobs, tokens[-1], token_ids)
+        return [self._fields(index, text, logprobs, tokens[-1], token_ids)]
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
         return [self._whole_choice(prompt_index, each, end) for each in end.completions]

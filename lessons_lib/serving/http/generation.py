@@ -36,6 +36,7 @@ class Generation:
 
     Attributes:
         request: as it came.
+        rules_field: the field that has made `structured_outputs`; None if it is the request's own.
         prompts, params: token ids and parameters of each prompt; `prepare` finds them.
         created: when the request came, in seconds since 1970.
     """
@@ -52,6 +53,7 @@ class Generation:
     prompts: list[list[int]] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
+    rules_field: str | None = None
 
     @property
     def id(self) -> str:
@@ -72,8 +74,8 @@ class Generation:
         """Choices before the first token of a stream, one chunk each."""
         return []
 
-    def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
-        """Some tokens of one completion, for a chunk."""
+    def chunk_choices(self, index: int, prompt_index: int, tokens: list[NewToken]) -> list[dict[str, Any]]:
+        """Some tokens of one completion, for a chunk each."""
         raise NotImplementedError
 
     def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
@@ -95,6 +97,7 @@ class Generation:
             What `AsyncEngine.add` raises; ApiError; ClientGone.
         """
         check_model(self.body.model, self.served)
+        self.rules_field = "response_format" if self.body.response_format else None
         await self.prepare()
         if self.body.output_token_ids and len(self.prompts) > 1:
             raise BadRequest(f"output_token_ids is given with {len(self.prompts)} prompts; one completion can go on.")
@@ -107,8 +110,8 @@ class Generation:
         except BadRequest as error:  # the engine has other names for some fields
             message = re.sub(f"^request '{re.escape(self.id)}-[0-9]+'", self.prompt_field, str(error))
             message = message.replace("output_ids", "output_token_ids")
-            if self.body.response_format:
-                message = message.replace("structured_outputs", "response_format")
+            if self.rules_field:
+                message = message.replace("structured_outputs", self.rules_field)
             raise BadRequest(message) from error
 
     async def whole(self) -> dict[str, Any]:
@@ -143,9 +146,10 @@ class Generation:
                     for completion, own in of_completion.items():
                         count += self.count_of(len(own))
                         index = prompt_index * self.params[0].n + completion
-                        parts.append(chunk(self.choice(index, prompt_index, own)))
-                yield "".join(parts).encode("ascii")
-                parts = []
+                        parts += map(chunk, self.chunk_choices(index, prompt_index, own))
+                if parts:
+                    yield "".join(parts).encode("ascii")
+                    parts = []
             ends = [await self._ended(stream) for stream in streams]
         if includes_usage:
             yield event({**head, "choices": [], "usage": self._usage(count, ends)})

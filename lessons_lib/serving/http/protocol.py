@@ -4,6 +4,7 @@ Values are checked for types and ranges, and an unknown field is refused: silent
 the worst of all answers.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -22,17 +23,20 @@ from lessons_lib.engine.sampling_params import (
     SamplingParams,
 )
 from lessons_lib.engine.structured_outputs import MAX_CHOICES, StructuredOutputsParams
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.http import errors
+from lessons_lib.serving.http.tools import Tools
 
 MAX_PROMPTS = MAX_COMPLETIONS = 1024  # of one request
 MAX_MESSAGES = 2048  # as in OpenAI's API
 MAX_METADATA = 16  # as in OpenAI's API
+MAX_TOOLS = 128  # as in OpenAI's API
 MAX_FIELD_CHARACTERS = 100  # of a field's name that isn't known, in an error
 
 TokenId = Annotated[int, Field(ge=0)]
 TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,19}$")]  # a key of a JSON object is a string
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
 Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
@@ -244,13 +248,15 @@ class SamplingFields(Fields):
         if self.output_token_ids and (not self.stream or getattr(self, "echo", None)):
             raise BadRequest("output_token_ids is given; only a stream without echo can go on behind tokens.")
         given = {name: value for name in ENGINE_FIELDS if (value := getattr(self, name)) is not None}
+        fields = {"temperature": 1.0, "structured_outputs": self.text_rules()} | given | own
+        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **fields)
+
+    def text_rules(self) -> StructuredOutputsParams | None:
+        """The form that the text must have. Raises BadRequest."""
         rules = self.response_format.to_params() if self.response_format else None
-        if self.structured_outputs:
-            if rules:
-                raise BadRequest("structured_outputs and response_format are given; give one of them.")
-            rules = self.structured_outputs.to_params()
-        fields = {"temperature": 1.0} | given | own
-        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, structured_outputs=rules, **fields)
+        if self.structured_outputs and rules:
+            raise BadRequest("structured_outputs and response_format are given; give one of them.")
+        return self.structured_outputs.to_params() if self.structured_outputs else rules
 
 
 # Fields that SamplingParams has by the same name and meaning.
@@ -300,6 +306,87 @@ class CompletionRequest(SamplingFields):
         return [self.prompt] if is_one else self.prompt  # type: ignore[list-item, return-value]
 
 
+class Function(Fields):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Fields):
+    """A function, as chats describe it."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionByName(Fields):
+    """The function that must be called."""
+
+    name: FunctionName
+
+
+class ChatToolChoice(Fields):
+    """The same, as chats name it."""
+
+    type: Literal["function"]
+    function: FunctionByName
+
+
+class ToolFields(SamplingFields):
+    """Fields of requests whose answers may call functions."""
+
+    parallel_tool_calls: bool | None = None
+
+    def offered(self) -> Tools | None:
+        """The functions, and what the request says about calls; None if it offers none. Raises BadRequest."""
+        functions, choice = self.functions(), self.choice()
+        if not functions:
+            if choice not in (None, "none"):
+                raise BadRequest(f"tool_choice is {choice!r}, and there are no tools; leave it out.")
+            return None
+        by_name = {each.name: each.model_dump(include=FUNCTION_FIELDS, exclude_none=True) for each in functions}
+        if len(by_name) < len(functions) or by_name.keys() & {*CHOICES}:
+            raise BadRequest(f"tools must have names that differ, also from {', '.join(CHOICES)}; rename one.")
+        for name, each in by_name.items():
+            if each.get("parameters", {}).get("type", "object") != "object":
+                raise BadRequest(f"tools has parameters of {name} whose type isn't 'object'; put them into an object.")
+        if choice not in (None, *CHOICES, *by_name):
+            raise BadRequest(f"tool_choice is {choice!r}, which isn't one of the tools: {', '.join(by_name)}.")
+        return Tools(by_name, choice or "auto", self.parallel_tool_calls is not False)
+
+    # Chats and responses write them differently.
+
+    def functions(self) -> "list[Function]":
+        raise NotImplementedError
+
+    def choice(self) -> str | None:
+        raise NotImplementedError
+
+
+CHOICES = ("none", "auto", "required")
+FUNCTION_FIELDS = set(Function.model_fields)
+
+
+class CalledFunction(Fields):
+    """The function of a call. `arguments` is JSON; the openai client adds them parsed."""
+
+    name: str
+    arguments: str
+    parsed_arguments: Any = None
+
+
+class ChatToolCall(Fields):
+    """A call in a message of the assistant. `index` is of streams, whose parts may have been put together."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+
 class TextPart(Fields):
     """A part of a message."""
 
@@ -310,35 +397,93 @@ class TextPart(Fields):
 
 
 class ChatMessage(Fields):
-    """One message of a chat. `name` is for templates that write it."""
+    """One message of a chat: a text, calls of functions, or, with the role "tool", the result of a call. `name` is for
+    templates that write it."""
 
     not_offered: ClassVar[dict[str, tuple[Any, ...]]] = {
         "annotations": ("nothing is looked up.", []),
         **dict.fromkeys(("reasoning_content", "reasoning"), ("this model doesn't reason; send it as content.",)),
-        "tool_calls": ("tools are not.", []),
-        "tool_call_id": ("tools are not.", ""),
-        "function_call": ("functions are not.", "none"),
+        "function_call": ("use tool_calls.", "none"),
         "audio": ("this model reads text only.",),
         "refusal": ("this model has no refusals; send it as content.", ""),
     }
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Tag(PARTS)],
-        one_of("a valid string, or a list of parts", text_or_other(PARTS, list)),
-    ]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        Annotated[
+            Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Tag(PARTS)],
+            one_of("a valid string, or a list of parts", text_or_other(PARTS, list)),
+        ]
+        | None
+    ) = None
+    tool_calls: list[ChatToolCall] | None = None
+    tool_call_id: str | None = None
     name: str | None = None
     parsed: Any = None  # the openai client adds it to a message, which may be sent back
     cache_control: Any = None
 
     def to_template(self) -> dict[str, Any]:
         """As chat templates read it. `developer` is OpenAI's newer word for `system`, which templates know."""
-        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        message = {"role": "system" if self.role == "developer" else self.role, "content": content}
-        return message if self.name is None else message | {"name": self.name}
+        content = "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": content or "",
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.function.name, "arguments": json.loads(call.function.arguments)},
+                }
+                for call in self.tool_calls
+            ]
+        more = {"name": self.name, "tool_call_id": self.tool_call_id}
+        return message | {name: value for name, value in more.items() if value is not None}
 
 
-class ChatRequest(SamplingFields):
+def to_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates read them.
+
+    Raises:
+        BadRequest: one is empty, or a call and its result don't belong together.
+    """
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        here, calls = f"messages.{index}", message.tool_calls or []
+        if message.content is None and not calls:
+            raise BadRequest(f"{here}.content is missing.")
+        if calls and message.role != "assistant":
+            raise BadRequest(f"{here}.tool_calls is given; only the assistant calls functions.")
+        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
+            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
+                raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            raise BadRequest(f"{here} comes before the result of the call {shortened(waiting[0])}; send that first.")
+        for call in calls:
+            if not is_object(call.function.arguments):
+                raise BadRequest(
+                    f"{here}.tool_calls has the arguments {shortened(call.function.arguments)}; they must be a JSON "
+                    "object, as text."
+                )
+            waiting.append(call.id)
+    if waiting:
+        raise BadRequest(f"messages has no result of the call {shortened(waiting[0])}; send a tool message.")
+    return [message.to_template() for message in messages]
+
+
+def is_object(text: str) -> bool:
+    """True for the text of a JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+class ChatRequest(ToolFields):
     """`POST /v1/chat/completions`.
 
     Attributes:
@@ -350,9 +495,8 @@ class ChatRequest(SamplingFields):
     """
 
     not_offered: ClassVar[dict[str, tuple[Any, ...]]] = NOT_OFFERED | {
-        **dict.fromkeys(("tools", "functions"), ("the answer is text; ask for JSON with response_format.", [])),
-        **dict.fromkeys(("tool_choice", "function_call"), ("ask for JSON with response_format.", "none")),
-        "parallel_tool_calls": ("tools are not.", False, True),
+        "functions": ("use tools.", []),
+        "function_call": ("use tool_choice.", "none"),
         "audio": ("this model writes text only.",),
         "prediction": ("there is no speculative decoding.",),
         "reasoning_effort": ("this model doesn't reason before it answers.", "none"),
@@ -365,6 +509,14 @@ class ChatRequest(SamplingFields):
     }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: (
+        Annotated[
+            Annotated[Literal["none", "auto", "required"], Tag(TEXT)] | Annotated[ChatToolChoice, Tag(OBJECT)],
+            one_of("'none', 'auto', 'required' or a function", text_or_other(OBJECT, dict)),
+        ]
+        | None
+    ) = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -374,6 +526,12 @@ class ChatRequest(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1)] | None = None
     store: Literal[False] | None = None
+
+    def functions(self) -> list[Function]:
+        return [each.function for each in self.tools or ()]
+
+    def choice(self) -> str | None:
+        return self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoice) else self.tool_choice
 
     def template_options(self) -> dict[str, Any]:
         continues = bool(self.continue_final_message)

@@ -5,7 +5,7 @@ import copy
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from lessons_lib.models.configuration import context_length, text_config
 from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
 from lessons_lib.models.validate import BadRequest
+from lessons_lib.serving.http.tools import FORMATS, HERMES, CallFormat, Messages, taught
 
 # A model that was never trained on chats has never seen roles: it just continues the last message.
 DEFAULT_CHAT_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
@@ -93,21 +94,27 @@ class ServedModel:
         return token_ids
 
     async def encode_chat(
-        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True,
+        self, messages: Messages, tools: Messages | None = None, *, add_generation_prompt: bool = True,
         continue_final_message: bool = False, chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:  # fmt: skip
         """Token ids of a chat, by the tokenizer's chat template, or by one that joins the messages. Only the template
-        writes control tokens; in a message, they are text.
+        writes control tokens; in a message or a tool, they are text.
 
         Raises:
             BadRequest: the template can't write these messages.
         """
-        length = sum(len(text) for message in messages for text in message.values())
+        length = sum(len(str(value)) for each in (*messages, *(tools or ())) for value in each.values())
         self._check_length("messages", length)
+        template = DEFAULT_CHAT_TEMPLATE
+        if self.tokenizer.chat_template:
+            template = self.tokenizer.get_chat_template(tools=tools)
+        if "tools" not in template and (tools or any(each["role"] == "tool" for each in messages)):
+            messages, tools = taught(messages, tools or []), None
         write = functools.partial(
             self.tokenizer.apply_chat_template,
             messages,
-            chat_template=self.tokenizer.chat_template or DEFAULT_CHAT_TEMPLATE,
+            tools=tools,  # type: ignore[arg-type]  # a list of dicts
+            chat_template=template,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             return_dict=False,
@@ -126,6 +133,13 @@ class ServedModel:
         except Exception as error:  # a template may raise anything, such as "roles must alternate"
             raise BadRequest(f"messages can't be written by the chat template: {error}") from error
         return list(encoded)
+
+    @functools.cached_property
+    def call_format(self) -> CallFormat:
+        """The format of the model's tool calls."""
+        template = str(self.tokenizer.chat_template)  # some have several, by name
+        found = next((each for each in FORMATS if each.sign in template), HERMES)
+        return replace(found, begin_token=self._special_tokens.get(found.begin))
 
     def _check_length(self, name: str, num_characters: int) -> None:
         """Refuse a text that can't fit before it is encoded: TooLong."""

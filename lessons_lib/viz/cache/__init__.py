@@ -1,5 +1,4 @@
-"""A KV cache: what it keeps of attention, growing by one request's tokens, and reserved by many requests."""
+"""A KV cache: what it keeps of attention, and growing by one request's tokens."""
 
 from lessons_lib.viz.cache.attention import draw_attention
 from lessons_lib.viz.cache.growth import draw_cache_growth
-from lessons_lib.viz.cache.memory_map import draw_memory

@@ -82,7 +82,7 @@ def test_neutral_values_ask_for_nothing(http, path, name, value):
 )
 def test_values_that_look_neutral_and_are_not(http, name, value):
     error = http.post(CHAT, json=BODIES[CHAT] | {name: value}).json()["error"]
-    assert error["param"] == name and "isn't offered" in error["message"]
+    assert error["param"] == name and error["message"].startswith(name)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 8}
 LONG = {"model": MODEL, "max_tokens": 1000, "extra_body": {"ignore_eos": True}}
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
 class Dog(BaseModel, extra="forbid"):  # otherwise the model may invent fields until it has no tokens left
@@ -214,9 +213,3 @@ def test_what_is_not_offered(client, ask):
     with pytest.raises(openai.NotFoundError, match="This server doesn't offer it: ") as caught:
         ask(client)
     assert caught.value.code == "not_offered"
-
-
-def test_tools(client):
-    with pytest.raises(openai.BadRequestError, match="ask for JSON with response_format") as caught:
-        client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[TOOL])
-    assert caught.value.param == "tools"

@@ -60,8 +60,11 @@ def served_here(body):
     for name in ("prompt", "allowed_token_ids", "stop_token_ids"):
         if name in body:
             body[name] = known_tokens(body[name])
-    for name in ("max_completion_tokens", "output_token_ids"):
+    for name in ("max_completion_tokens", "output_token_ids", "tools", "tool_choice"):
         body.pop(name, None)
+    for message in body.get("messages", ()):
+        message |= {"role": "user", "content": message.get("content") or "A dog"}
+        message.pop("tool_calls", None), message.pop("tool_call_id", None)
     for name, most in (("max_tokens", 4), ("min_tokens", 2), ("n", 2)):
         if body.get(name) or name == "max_tokens":
             body[name] = int(min(most, body.get(name) or most))

@@ -1,21 +1,14 @@
-"""What layouts of the cache waste, against a brute-force memory of single slots."""
+"""The cache of a recorded run counted in blocks, and its pool step by step."""
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.recording.fragmentation import (
-    contiguous_use,
-    final_tokens,
-    paged_use,
-    tokens_held,
-)
 from lessons_lib.recording.pool_states import replay
 from lessons_lib.recording.serving import RecordedRun, counted_in_blocks
-from lessons_lib.recording.trace import RowWork, Step, Trace
+from lessons_lib.recording.trace import RowWork, Step, Trace, tokens_held
 
 
 def trace_of(held):
@@ -47,45 +40,6 @@ def runs(draw):
 @given(held=runs())
 def test_a_trace_says_what_each_request_held(held):
     assert tokens_held(trace_of(held)) == held
-
-
-@settings(max_examples=40)
-@given(held=runs(), extra=st.integers(0, 5))
-def test_contiguous_reservations_against_single_places(held, extra):
-    final = final_tokens(held)
-    reserve = {name: tokens + extra for name, tokens in final.items()}
-    memory = [None] * 400
-    for use, now in zip(contiguous_use(held, reserve), held):
-        memory = [owner if owner in now else None for owner in memory]
-        for name in now:
-            if name not in memory and reserve[name]:
-                start = next(i for i in range(400) if all(owner is None for owner in memory[i : i + reserve[name]]))
-                memory[start : start + reserve[name]] = [name] * reserve[name]
-        end = max((i + 1 for i, owner in enumerate(memory) if owner), default=0)
-        assert use.tokens == sum(now.values())
-        assert use.later == sum(final[name] - tokens for name, tokens in now.items())
-        assert use.never == extra * len(now)
-        assert use.gaps == memory[:end].count(None)
-        assert use.slots == end
-        for region in use.regions:
-            assert memory[region.start : region.start + region.size] == [region.request] * region.size
-
-
-@settings(max_examples=40)
-@given(held=runs(), block_size=st.integers(1, 8))
-def test_blocks_waste_less_than_one_block_a_request(held, block_size):
-    final = final_tokens(held)
-    for use, now in zip(paged_use(held, block_size), held):
-        assert use.gaps == 0
-        assert use.slots == block_size * sum(blocks_for(tokens, block_size) for tokens in now.values())
-        assert use.slots - use.tokens <= (block_size - 1) * len(now)
-        rest = {name: blocks_for(tokens, block_size) * block_size for name, tokens in now.items()}
-        assert use.never == sum(max(0, rest[name] - final[name]) for name in now)
-
-
-def test_a_reservation_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="request 'A' grows to 5 tokens; 4 cache slots are reserved"):
-        contiguous_use([{"A": 1}, {"A": 5}], {"A": 4})
 
 
 def test_the_ledger_s_row_counts_blocks():
