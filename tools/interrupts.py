@@ -3,10 +3,10 @@
     python -m tools.interrupts --times 5
 
 A small workload with preemption, swap, forks, streams, stop strings, callbacks, aborts and a refused request runs once
-to note the lines that it executes in the engine, the scheduler, the cache and the attention. Then it runs again for
-each line, and there an exception is raised. The caller gives up the call that was interrupted, and everything else goes
-on. At the end, each request has ended with the answer that it gets alone, or with an error. No token was passed on
-twice or left out, and no block is lost.
+to note the lines that it executes in the engine, the scheduler, the cache, its floors and the attention. Then it runs
+again for each line, and there an exception is raised. The caller gives up the call that was interrupted, and everything
+else goes on. At the end, each request has ended with the answer that it gets alone, or with an error. No token was
+passed on twice or left out, and no block is lost.
 """
 
 import argparse
@@ -32,13 +32,15 @@ from lessons_lib.engine.speculation import speculating
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.models.validate import BadRequest
+from tools.random_workloads import audit_floors
 
 PARTS = tuple(
-    str(Path(lessons_lib.__file__).parent / part) for part in ("engine", "scheduling", "kv_cache", "attention")
+    str(Path(lessons_lib.__file__).parent / part)
+    for part in ("engine", "scheduling", "kv_cache", "attention", "floors")
 )
 END = 12
-GUESSING = -1
-DEPTHS = (0, 1, GUESSING)  # steps in flight between two calls; or none, and guesses
+GUESSING, FLOORED = -1, -2
+DEPTHS = (0, 1, GUESSING, FLOORED)  # steps in flight between two calls; or none, and guesses, or floors below the pool
 ERRORS = (KeyboardInterrupt, MemoryError)
 MOST_STEPS = 500
 
@@ -200,6 +202,7 @@ class Run:
         """Everything that must hold at the end."""
         engine, scheduler = self.engine, self.engine.scheduler
         audit(scheduler)
+        audit_floors(scheduler.pool)
         assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are lost"
         assert not engine.requests and not scheduler.running and not len(scheduler.waiting), "sequences are left"
         assert self.outputs.keys() == PARAMS.keys(), f"lost: {PARAMS.keys() ^ self.outputs.keys()}"
@@ -237,6 +240,8 @@ def make_engine(depth: int, **config) -> LLMEngine:
     sizes = dict(max_num_seqs=5, max_num_batched_tokens=16, block_size=4, num_blocks=13, num_swap_blocks=8)
     if depth == 1:
         config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
+    if depth == FLOORED:
+        config |= dict(num_swap_blocks=0, host_cache_bytes=2**15, num_blocks=8, max_model_len=32)
     parts = speculating(Guessing()) if depth == GUESSING else None
     config = {**sizes, "max_model_len": 52, **config}
     return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**config), parts=parts)

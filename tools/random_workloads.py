@@ -10,13 +10,16 @@ must be empty at the end. `--seed N --count 1` repeats one workload.
 """
 
 import argparse
+import errno
 import functools
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,8 +33,10 @@ from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.outputs import CompletionOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.engine.speculation import speculating
+from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.scheduling.policies import BalancedLengths, PriorityWithAging, ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.scheduler import conservative, optimistic
@@ -221,12 +226,12 @@ class Workload:
                 self.add_some()
                 for output in engine.step():
                     self.check(output)
-                audit(scheduler)
+                self.audit()
                 if engine.requests and self.rng.random() < self.abort_rate:
                     self.check(engine.abort(self.rng.choice(list(engine.requests))), is_aborted=True)
                 steps += 1
                 assert steps < MOST_STEPS, f"not done after {steps} steps"
-            audit(scheduler)
+            self.audit()
             assert not self.asked, f"{list(self.asked)} never finished"
             assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are still in use"
         self.happened.update(steps=steps, preemptions=scheduler.num_preempted, swaps=scheduler.num_swapped)
@@ -234,6 +239,9 @@ class Workload:
         self.happened["guesses"] += getattr(engine.core, "num_draft_tokens", 0)
         self.happened["right guesses"] += getattr(engine.core, "num_accepted_tokens", 0)
         return self.happened
+
+    def audit(self) -> None:
+        audit(self.engine.scheduler)
 
     def add_some(self) -> None:
         while self.to_come and self.rng.random() < 0.5:
@@ -262,6 +270,77 @@ class Workload:
         self.happened["aborted" if is_aborted else "finished"] += 1
 
 
+class FlooredWorkload(Workload):
+    """A workload whose pool has floors below it, so small that most blocks move. All of its requests come back, and
+    once more after a restart, before which the file may be damaged. Some disks are full now and then."""
+
+    def __init__(self, seed: int):
+        self.folder = tempfile.TemporaryDirectory()
+        super().__init__(seed)
+        again = list(self.to_come)
+        self.after_restart = self.rng.sample(again, len(again))
+        self.to_come += self.rng.sample(again, len(again))
+
+    def draw_config(self) -> dict[str, object]:
+        config, rng = super().draw_config(), self.rng
+        size = block_bytes(model_of(self.family).config, config["block_size"])
+        floors = dict(host_cache_bytes=size * rng.choice([1, 2, 5, 40]), cache_dir=self.folder.name)
+        floors["disk_cache_bytes"] = (size + 40) * rng.choice([0, 1, 3, 10, 100])
+        return config | floors | dict(share_prefixes=True, num_swap_blocks=0)
+
+    def audit(self) -> None:
+        super().audit()
+        audit_floors(self.engine.scheduler.pool)
+
+    def play(self) -> Counter[str]:
+        self.play_once()
+        if self.happened["file"] and self.rng.random() < 0.5:
+            damage(next(Path(self.folder.name).iterdir()), self.rng)
+        self.to_come = self.after_restart
+        self.engine = LLMEngine(model_of(self.family), Letters(), self.engine.config)
+        self.metrics = EngineMetrics(self.engine)
+        self.play_once()
+        self.folder.cleanup()
+        return self.happened
+
+    def play_once(self) -> None:
+        host = self.engine.scheduler.pool.below
+        if host.below:
+            self.happened["file"] += 1
+            put, fails = host.below.segment.put, self.rng.choice([0.0, 0.0, 0.3])
+            host.below.segment.put = lambda *what: self.full_disk() if self.rng.random() < fails else put(*what)
+        super().play()
+        self.happened["loaded blocks"] += self.engine.scheduler.pool.num_loaded
+        self.happened["found on disk"] += sum(host.below.hits) if host.below else 0
+
+    def full_disk(self) -> None:
+        self.happened["disk full"] += 1
+        raise OSError(errno.ENOSPC, "no space left")
+
+
+def damage(file: Path, rng: random.Random) -> None:
+    """Change one bit of a file, cut it, or write something else over a part of it."""
+    data = bytearray(file.read_bytes())
+    at = rng.randrange(len(data))
+    kind = rng.randrange(3)
+    if kind == 0:
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        del data[at:]
+    else:
+        data[at : at + rng.randrange(5000)] = rng.randbytes(rng.randrange(5000))
+    file.write_bytes(data)
+
+
+def audit_floors(pool: PrefixCache) -> None:
+    """Check that no slot of a pool's floors is in use between two steps, or lost."""
+    floor = getattr(pool, "below", None)
+    while floor:
+        assert not floor.used and not floor.ref_count and len(floor.free_queue) == floor.num_blocks, "slots are lost"
+        assert {slot: block_hash for block_hash, slot in floor.hash_to_block.items()} == floor.block_to_hash
+        floor = getattr(floor, "below", None)
+
+
 def run(count: int, seed: int, show=print, kind: type[Workload] = Workload) -> tuple[Counter[str], list[int]]:
     """Run the workloads `seed` to `seed + count - 1`.
 
@@ -283,7 +362,9 @@ def main(arguments: list[str] | None = None, kind: type[Workload] = Workload) ->
     parser = argparse.ArgumentParser(prog="python -m tools.random_workloads", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--floors", action="store_true", help="with a host floor and a disk floor below the pool")
     options = parser.parse_args(arguments)
+    kind = FlooredWorkload if options.floors else kind
     torch.set_num_threads(1)  # the models are tiny
     started = time.perf_counter()
     happened, failed = run(options.count, options.seed, kind=kind)

@@ -158,10 +158,8 @@ def not_called(config: EngineConfig, on_gpu: bool = False) -> dict[str, str]:
     if callable(config.backend) or config.backend == "triton" or (config.backend is None and on_gpu):
         found |= dict.fromkeys(attention, "with this `backend`")
     if config.make_runner:
-        of_runner = ("slot_mapping", *attention, "paged_attention_forward", "next_tokens")
-        found |= dict.fromkeys((*of_runner, "GraphStore"), "with this `make_runner`")
-        if not config.num_swap_blocks:
-            found["PagedKVCache"] = "with this `make_runner`"
+        of_runner = ("slot_mapping", "PagedKVCache", *attention, "paged_attention_forward", "next_tokens", "GraphStore")
+        found |= dict.fromkeys(of_runner, "with this `make_runner`")
     if config.admission is conservative:
         found |= dict.fromkeys(("last_in_rank", "preempt_sequence"), "with this `admission`")
     if not config.share_prefixes:

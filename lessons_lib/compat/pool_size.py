@@ -37,14 +37,14 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, state_bytes
     _check_max_model_len(config, context_length(model.config), num_blocks)
     swap_device = torch.device("cpu")
     needed = {model.device: 0 if config.make_runner else num_blocks * size}
-    needed[swap_device] = needed.get(swap_device, 0) + config.num_swap_blocks * size
+    needed[swap_device] = needed.get(swap_device, 0) + config.num_swap_blocks * size + config.host_cache_bytes
     for device, num_bytes in needed.items():
         available = available_memory(device)
         if available is not None and num_bytes > available:
             raise MemoryError(
                 f"{num_blocks} blocks and {config.num_swap_blocks} swap blocks of {size} bytes need "
                 f"{num_bytes / 2**30:.1f} GiB on {device.type}; {available / 2**30:.1f} GiB are available. Lower "
-                "num_blocks, cache_bytes or num_swap_blocks."
+                "num_blocks, cache_bytes, num_swap_blocks or host_cache_bytes."
             )
     return num_blocks
 

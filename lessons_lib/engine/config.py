@@ -39,6 +39,9 @@ class EngineConfig:
         num_blocks: size of the pool; if None, as many blocks as fit in `cache_bytes`.
         cache_bytes: memory of the KV cache, in bytes.
         num_swap_blocks: size of the swap space; without one, preempted sequences are recomputed.
+        host_cache_bytes: CPU memory for cached blocks that leave the pool; 0 for none. See `lessons_lib.floors`.
+        disk_cache_bytes: size of a file for those that leave this memory; 0 for none.
+        cache_dir: the folder of this file. A new engine finds what an earlier one left there.
         watermark: share of the blocks that admission leaves free for running sequences, 0 to 1.
         share_prefixes: sequences with the same beginning share blocks.
         num_checkpoints: copies of states that are kept for it, if the model has layers with states (lesson 19); if
@@ -69,6 +72,9 @@ class EngineConfig:
     num_blocks: int | None = size(None, 1, "a whole number from 1 on, or None")
     cache_bytes: int = size(2**28, 1, "a whole number from 1 on")
     num_swap_blocks: int = size(0, 0, "a whole number from 0 on")
+    host_cache_bytes: int = size(0, 0, "a whole number from 0 on")
+    disk_cache_bytes: int = size(0, 0, "a whole number from 0 on")
+    cache_dir: str | None = None
     watermark: float = checked(0.01, number, "a share of the blocks, 0 to 1", lambda value: 0 <= value <= 1)
     share_prefixes: bool = checked(True, flag)
     num_checkpoints: int | None = size(None, 0, "a whole number from 0 on, or None")

@@ -24,8 +24,6 @@ from lessons_lib.engine.reentrancy import refuse_inside
 from lessons_lib.engine.request import RequestGroup
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.kv_cache.block_pool import BlockPool
-from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.configuration import text_config
 from lessons_lib.models.validate import BadRequest, must
@@ -46,7 +44,7 @@ class Parts:
     Attributes:
         core: an EngineCore class, or a function that makes one.
         scheduler: function (pool, **limits) -> PreemptiveScheduler, such as `partial(PreemptiveScheduler,
-            share_budget=mine)`. If None, a SwappingScheduler if there is a swap space, else a PreemptiveScheduler.
+            share_budget=mine)`. If None, a PreemptiveScheduler, or one with memory below the pool; see `lower_memory`.
         pool: function (num_blocks, block_size) -> PrefixCache.
         sampler: see `choose_tokens`.
         fit: function (model, tokenizer, config) -> ModelFit. It refuses models that the engine can't serve.
@@ -87,18 +85,16 @@ class LLMEngine:
         self.config = config = replace(config, layer_shapes=fit.layer_shapes)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         self.vocab_size = text_config(model.config).vocab_size
-        memory: dict[str, Any] = {"states": fit.states}
-        swap_cache = None
-        if config.num_swap_blocks:
-            sizes = config.num_swap_blocks, config.block_size
-            memory["swap_space"] = BlockPool(*sizes)
-            swap_cache = PagedKVCache(model.config, *sizes, model.dtype, layer_shapes=fit.layer_shapes)
-        self.scheduler = (parts.scheduler or default_scheduler(config))(
+        if config.num_swap_blocks or config.host_cache_bytes or config.disk_cache_bytes:
+            from lessons_lib.engine.lower_memory import with_lower_memory  # few engines have any
+
+            parts = with_lower_memory(parts, model, fit, config)
+        self.scheduler = (parts.scheduler or PreemptiveScheduler)(
             parts.pool(fit.num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             policy=config.policy, admission=config.admission,
             watermark=int(config.watermark * fit.num_blocks), share_prefixes=config.share_prefixes,
-            **memory,
+            states=fit.states,
         )  # fmt: skip
         make_runner = fit.make_runner or config.make_runner or default_runner
         self.runner: ModelRunner = make_runner(model, fit.num_blocks, config)
@@ -109,7 +105,7 @@ class LLMEngine:
             )
         self.core = parts.core(
             self.scheduler, self.runner, OutputProcessor(tokenizer), clock,
-            swap_cache=swap_cache, sampler=parts.sampler, depth=int(config.overlap),
+            sampler=parts.sampler, depth=int(config.overlap),
         )  # fmt: skip
         self.inputs = InputProcessor(tokenizer, fit, self.vocab_size, config.max_logprobs, self.scheduler, clock)
         self._readers: dict[RequestGroup, TokenReader] = {}
@@ -322,6 +318,9 @@ class LLMEngine:
         for group in self.requests.values():
             self.core.cancel(group)
         self.core.settle()
+        if self.config.host_cache_bytes:
+            pool: Any = self.scheduler.pool
+            pool.close()  # its blocks may go to the disk
         self.runner.close()
         self._is_closed = True
 
@@ -378,15 +377,6 @@ class LLMEngine:
                 reader.move_on(token)
             if group.output and not reader.has_news:
                 self._readers.pop(group, None)
-
-
-def default_scheduler(config: EngineConfig) -> type[PreemptiveScheduler]:
-    """The scheduler class, unless `Parts` has one."""
-    if config.num_swap_blocks:
-        from lessons_lib.scheduling.swapping import SwappingScheduler  # few engines swap
-
-        return SwappingScheduler
-    return PreemptiveScheduler
 
 
 def default_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:

@@ -99,7 +99,11 @@ OWN = dict(make_runner=lambda *_: None)  # has its memory already
 @pytest.mark.parametrize(
     "available, config, says",
     [
-        (2**40, dict(cache_bytes=2**60), "GiB on cpu; 1024.0 GiB are available. Lower num_blocks, cache_bytes or"),
+        (
+            2**40,
+            dict(cache_bytes=2**60),
+            "GiB on cpu; 1024.0 GiB are available. Lower num_blocks, cache_bytes, num_swap_blocks or",
+        ),
         (2**40, dict(num_blocks=2**50), "GiB on cpu; 1024.0 GiB are available"),
         (2**40, dict(num_blocks=1, num_swap_blocks=2**50), "GiB on cpu; 1024.0 GiB are available"),
         (10 * BLOCK, dict(num_blocks=7, num_swap_blocks=3), None),
