@@ -9,7 +9,6 @@ from served_architectures import WRONG
 
 from lessons_lib.engine.core import EngineCore
 
-
 # `windows_of` fails with afmoe: its layers pass their mask by name.
 FAMILIES = [family for family in packed_families() if family != "afmoe"]
 
