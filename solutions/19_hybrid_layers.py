@@ -384,11 +384,14 @@ with engine_of("windowed", num_blocks=60, max_num_seqs=1, max_num_batched_tokens
         engine.step()
         in_use.append((len(engine.scheduler.pool.used), len(engine.runner.blocks.pool.used)))
 in_use = in_use[:-1]  # after the last step, it has none
-pairs = {"all blocks": [all_of for all_of, _ in in_use],
-         "with your rule": [own for _, own in in_use]}
+steps = [(start, 8) for start in range(0, 40, 8)] + [(start, 1) for start in range(40, 119)]
+yours = [len(slide(range(0), *step, 12, 4)[0]) for step in steps][: len(in_use)]
+pairs = {"full attention": [all_of for all_of, _ in in_use],
+         "window of 12": [own for _, own in in_use]}
+print("your slide needs as many blocks:", yours == pairs["window of 12"])
 line_chart(range(1, len(in_use) + 1), pairs, xlabel="step", ylabel="blocks of 4 tokens",
-           alt=f"Blocks in use, step by step. All blocks grow to {max(pairs['all blocks'])}; "
-               f"in the layers with a window, at most {max(pairs['with your rule'])}.")
+           alt=f"Blocks in use, step by step: up to {max(pairs['full attention'])} for full "
+               f"attention, and {max(pairs['window of 12'])} for the layers with a window.")
 
 # %% [markdown]
 """
