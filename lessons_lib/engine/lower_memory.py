@@ -63,5 +63,8 @@ def core_with_floors(
     if config.disk_cache_bytes:
         identity = partial(identity_of, model, runner.cache)
         disk = DiskFloor(Path(str(config.cache_dir)), config.disk_cache_bytes, identity, num_bytes, size)
-    scheduler.pool.below = HostFloor(BlockMover(runner.cache, host), disk)
+    mover = BlockMover
+    if runner.cache.keys[0].is_cuda:
+        from lessons_lib.floors.gpu_mover import GPUMover as mover
+    scheduler.pool.below = HostFloor(mover(runner.cache, host), disk)
     return make_core(scheduler, runner, *others, **named)

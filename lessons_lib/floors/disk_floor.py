@@ -68,13 +68,11 @@ class DiskFloor(Floor):
         self.release([slot])
 
     def read(self, block_hash: bytes, row: Tensor) -> bool:
-        """Read a block to a row of host memory. Returns False if it isn't here, or is damaged; then it is forgotten."""
+        """Read a block to a row of host memory. Returns False if it isn't here, or is damaged; then it is forgotten.
+        OSError if the disk is broken."""
         if (slot := self.hash_to_block.get(block_hash)) is None:
             return False
-        try:
-            is_whole = self.segment.read(slot, block_hash, memoryview(row.numpy()))
-        except OSError:
-            is_whole = False
+        is_whole = self.segment.read(slot, block_hash, memoryview(row.numpy()))
         if not is_whole:
             self.num_failed += 1
             self.forget([block_hash])
