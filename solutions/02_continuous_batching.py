@@ -80,8 +80,8 @@ In every step,
 
 1. free slots are filled from the queue;
 2. each request whose prompt is done gets one token, all of them in one *decode pass*;
-3. the model computes one chunk of *one* prompt: of those that aren't done, the one *admitted* first, that is, given
-   its slot first. The chunk that completes a prompt also gives that request its first token;
+3. the model computes one chunk of *one* prompt. Of the prompts that aren't done, it's the one that was *admitted*
+   (given its slot) first. The chunk that completes a prompt also gives that request its first token;
 4. requests that have their last token leave.
 
 So a step makes at most two forward passes.
@@ -105,7 +105,7 @@ draw_compare(waves.trace, slots.trace)
 for B.
 
 **Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are prefill, in chunks of
-16 tokens. B gets a token in every step of F's prefill; it doesn't stop for F. B's own first two steps are pale: it has
+16 tokens. B gets a token in every step of F's prefill. B's own first two steps are pale: it has
 its slot, but D's prompt comes first. And the hatched end of slot 0 shows that the decode pass covers both rows,
 including one without a request.
 
@@ -126,10 +126,9 @@ print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f}
 
 # %% [markdown]
 """
-A pass writes its new tokens' keys and values to their rows and columns, and reads all its rows up to the same column:
-the last one of the longest row. Nothing clears a row when its request leaves. So behind a shorter row's own columns,
-the pass reads zeros or leftovers, such as an earlier request's keys. Here is the cache of the three stories shortly
-after F took over D's row, slot 0.
+A pass writes the keys and values of its new tokens, then reads a rectangle: all its rows, up to the last column of the
+longest one. Nothing clears a row when its request leaves. So beyond a shorter row's own columns, the pass reads zeros,
+or what an earlier request left. Here is the cache of the three stories shortly after F took over D's row, slot 0.
 """
 
 # %%
@@ -206,8 +205,8 @@ print(f"F's prompt:\n   {PROMPTS[5]}")
 
 # %% [markdown]
 """
-Nothing crashes, every shape is right, and the wrong answer is a good story. But it's about a grandma, a word of F's
-prompt and not of E's. C is two tokens ahead of E, so a pass reads two columns more than E has, and that is enough.
+Nothing crashes, every shape is right, and the wrong answer is a good story. But it's about a grandma, a word from F's
+prompt, not E's. C is two tokens ahead of E, so a pass reads two columns more than E has, and that is enough.
 ("Further" watches the word come in.)
 
 > **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
@@ -267,15 +266,13 @@ The `batch` that you saw has everything you need:
 A request has its `prompt_ids`; its `output_ids`, to which you append; `num_computed_tokens`, yours to count with; and
 `is_done`, which is True once its answer is complete.
 
-**Exercise 02.2.** Write `serve(batch)`, the whole loop. It returns when every answer is complete; by then
-`batch.running` is empty. Only the answers and the passes count. Which slot a request gets, and how you organize the
-code, is up to you. What must hold:
+**Exercise 02.2.** Write `serve(batch)`, the whole loop: in every step, the four points of "The idea", in that order.
+It returns when every answer is complete; by then `batch.running` is empty. Only the answers and the passes count. Which
+slot a request gets, and how you organize the code, is up to you. In detail:
 
-- A step fills *all* free slots, then decodes, then computes one chunk, then lets go of those that are done. So a
-  request that has got its first token in a step decodes from the next one on.
-- Every request that decodes gets a token in every step, and all share one pass over all slots. The other slots take a
-  dummy: any token, where the row's next token will go; in an empty slot, at position 0. There is no decode pass if none
-  decodes, and no chunk if every prompt is done.
+- A step fills *all* free slots. A request that gets its first token in a step decodes from the next one on.
+- The decode pass covers all slots. Those that don't decode take a dummy: any token, at a position that holds nothing of
+  the request yet, such as where its next token will go; in an empty slot, position 0. If none decodes, there is no pass.
 - A chunk is as long as it may be, and it's computed for its slot alone.
 
 Give it half an hour.
@@ -319,44 +316,39 @@ nothing, and now its prompt waits for the chunks of A and B.
 
 ## Join a running batch
 
-In a server, requests arrive at any time. Here the six stories are running, and your own request arrives after step 40.
+In a server, requests arrive at any time. Here the six stories are running, and your own request arrives in step 40.
 In waves, it would start with E and F in step 101, and its answer would be returned after step 180.
 
 **Guess first:** in which step does it get its first token now? The numbers above tell. Then try an opening of your own.
 """
 
 # %%
-# another opening, or another step, up to 100
+# another opening, or another step, 2 to 100
 OPENING, ARRIVES = "Lily found a tiny door in the garden.", 40
-
-end = tokenizer.eos_token_id
-stories = [Request(story.name, prompt_ids[story.name], story.max_new_tokens, end)
-           for story in STORIES]
-yours = Request("yours", tokenizer(OPENING).input_ids, 30, end)
-batch = SlotBatch(model, SlotCache(model, 4, 256), 64, deque(stories), mask=cache_mask)
-compute, steps, shown = batch.forward, 0, None
+yours = Request("yours", tokenizer(OPENING).input_ids, 30, tokenizer.eos_token_id)
 
 
-def forward(slots, tokens, positions):  # one request arrives while the loop runs
-    global steps, shown
-    if steps == 0 or len(slots) == batch.num_slots:  # a decode pass begins a step
-        steps += 1
-    held = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}"
-                   for slot in range(4))
-    line = f"slots: {held} waiting: {' '.join(each.id for each in batch.waiting) or '-'}"
-    if line != shown:
-        print(f"step {steps:3}   {line}")
-        shown = line
-    if steps == ARRIVES and yours not in batch.waiting:
-        batch.waiting.append(yours)
-    return compute(slots, tokens, positions)
+def serve_with_yours(batch):
+    compute, step = batch.forward, 1
+
+    def forward(slots, tokens, positions):
+        nonlocal step
+        if len(slots) == batch.num_slots:  # a decode pass begins each step but the first
+            step += 1
+            if step == ARRIVES:
+                batch.waiting.append(yours)
+        return compute(slots, tokens, positions)
+
+    batch.forward = forward
+    serve(batch)
 
 
-batch.forward = forward
-serve(batch)
-print(f"\n{OPENING}{tokenizer.decode(yours.output_ids)}\n")
-same = [request.output_ids for request in stories] == continuous.outputs
-print("the answers to the six stories are the same as without your request:", same)
+joined = record_run(batch_generate, model, tokenizer, **SIX, mask=cache_mask,
+                    loop=serve_with_yours)
+print(f"{OPENING}{tokenizer.decode(yours.output_ids)}\n")
+print("the answers to the six stories are the same as without your request:",
+      joined.outputs == continuous.outputs)
+draw_timeline(joined.trace, title="Your request joins the six stories")
 
 # %% [markdown]
 """
@@ -400,7 +392,7 @@ Throughput matters to the operator, latency and queue time to the user.
 
 > **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
-The workload is 24 requests that arrive together. Most have short answers, three have long ones (60, 40 and 30 tokens).
+24 requests arrive together. Most have short answers, three have long ones (60, 40 and 30 tokens).
 **Guess first:** which takes fewer steps, static batching with 8 rows or continuous batching with 4 slots?
 """
 
@@ -424,12 +416,12 @@ def in_steps(kind, n):
     trace = runs[kind, n][0].trace
     times = request_times(trace, in_steps=True).values()
     queued, latency = mean(t.admitted for t in times), mean(t.returned for t in times)
-    return [len(trace.steps), queued, latency,
+    return [len(trace.steps), trace.forward_calls, queued, latency,
             f"{batch_metrics([], trace).slot_utilization:.0%}"]
 
 
 Table(
-    columns=["batch size", "method", "steps", "mean queue time", "mean latency",
+    columns=["batch size", "method", "steps", "passes", "mean queue time", "mean latency",
              "slot utilization"],
     rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)]
           for kind, n in runs],
@@ -449,27 +441,27 @@ confirm on this machine?
 def in_seconds(kind, n):
     both = [batch_metrics(run.outputs, run.trace) for run in runs[kind, n]]
     faster = max(both, key=lambda metrics: metrics.throughput)
-    return [faster.throughput, faster.mean_queue_time, faster.mean_latency]
+    return faster.throughput, faster.mean_latency
 
 
 for (kind, n), done in runs.items():
     done.append(methods[kind](model, tokenizer, **WORKLOAD, batch_size=n))
 seconds = {key: in_seconds(*key) for key in runs}
 base = seconds["static", 1][0]
-for (kind, n), (throughput, _, latency) in seconds.items():
+for (kind, n), (throughput, latency) in seconds.items():
     name = "one at a time:" if n == 1 else f"{kind}, batch size {n}:"
     print(f"{name:26}{throughput:4.0f} tokens/s, {throughput / base:.2f} ×; "
           f"mean latency {latency:4.1f} s")
 
 # %% [markdown]
 """
-In steps, static batching with eight rows halves the mean latency of one at a time. On the clock, little of that is
+In steps, static batching with eight rows halves the mean latency of one at a time. On the clock, less of that is
 left: a step counts as one, whatever it computes, but a pass over eight rows takes longer than one over a single row,
 and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Continuous batching
 still gains, since fewer of its rows are idle. With eight slots nearly half are, so eight may not beat four.
 
-On the H200 of lesson 01, some two hundred tokens could share a pass at the price of one. There a decode step over eight
-rows takes about as long as over one, and the table in steps is close to the table in seconds.
+On the H200 of lesson 01, some two hundred tokens could share a pass at the price of one. There, a pass over eight rows
+takes about as long as over one. So it's the number of passes that counts, and a step with a chunk makes two.
 
 The ledger has the six stories:
 """
@@ -481,7 +473,7 @@ ledger(model, tokenizer, "02", with_cache_only=True, columns=(
 # %% [markdown]
 """
 Fewer token positions than with waves, a larger share of them useful, and 108 forward calls instead of 180. But no other
-method reserves as much cache. (Speeds differ from run to run.)
+method reserves as much cache.
 
 ## What production does
 
@@ -519,9 +511,8 @@ are short. On a GPU, the memory for the cache limits the number of slots, yet mo
 allocates small blocks instead of whole rows.
 
 **Idle rows still take time, and a step that decodes and prefills makes two passes**, so it reads the weights twice.
-With many short answers, that is about every third step.
-Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes and chunks into
-that row: one pass, no idle slots.
+With many short answers, that is about every third step. Lesson 04 builds the mask that lets tokens of different
+requests share one row. Lesson 05 packs decodes and chunks into that row: one pass, no idle slots.
 
 ## Quiz
 """

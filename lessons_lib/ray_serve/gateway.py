@@ -23,7 +23,7 @@ from lessons_lib.serving.http import errors
 from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.security import BodyLimit
 from lessons_lib.serving.http.settings import BYTES_PER_VALUE
-from lessons_lib.serving.http.sse import DONE, EventStream, event, unless_gone
+from lessons_lib.serving.http.sse import DONE, KEEP_ALIVE, EventStream, event, unless_gone
 from lessons_lib.serving.router import hash_prompt
 
 STREAMED = ("/v1/completions", "/v1/chat/completions")
@@ -54,15 +54,16 @@ async def relay(request: Request, ask: Ask) -> Response:
         ApiError: none did.
         ClientGone: the client has left; the replica has seen that.
     """
+    if request.url.path.startswith("/v1/responses"):
+        message = "responses are kept by one replica, and the next request may reach another: use /v1/chat/completions."
+        raise ApiError(404, message, code="not_offered")
     relayed = RelayedRequest(request, await request.body(), ask)
     if relayed.stream is None:
         return await unless_gone(request.receive, relayed.whole())
-    passed = relayed.events()
     try:
-        first = await unless_gone(request.receive, anext(passed))
+        response = await EventStream(relayed.events()).begun(request.receive)
     except NotStreamed as answer:
         return answer.response
-    response = EventStream(first, passed)
     response.headers.update(relayed.headers)
     return response
 
@@ -217,8 +218,8 @@ class ContinuedStream:
         Raises:
             ReplicaLost: it says that the request won't be finished here, or it isn't an event of a completion.
         """
-        if data == DONE:
-            self.is_done = True
+        if data in (DONE, KEEP_ALIVE):
+            self.is_done = data == DONE
             return b""
         try:
             chunk = json.loads(data.removeprefix(b"data: "))

@@ -7,8 +7,6 @@ from lessons_lib.batching.continuous_batching import serve
 from lessons_lib.batching.slot_cache import cache_mask
 from lessons_lib.checks.diagnosis import mistakes
 
-# 02.1
-
 
 def mask_by_loops(positions, num_keys):
     rows = [[[column <= int(position) for column in range(num_keys)] for position in row] for row in positions]
@@ -22,52 +20,6 @@ def mask_from_a_triangle(positions, num_keys):
 
 def remembers_masks(positions, num_keys, masks={}):  # noqa: B006
     return masks.setdefault((positions.shape, num_keys), cache_mask(positions, num_keys))
-
-
-# 02.2
-
-
-def serve_with_a_stage_for_each(batch):
-    """Leaves at the start of a step, lowest stage first; the slots from the last to the first."""
-    computed, order = {}, []
-    while True:
-        for slot, request in list(batch.running.items()):
-            if request.is_done:
-                batch.running.pop(slot)
-                order.remove(slot)
-        for slot in reversed(range(batch.num_slots)):
-            if slot not in batch.running and len(batch.waiting) > 0:
-                batch.running[slot] = batch.waiting.popleft()
-                computed[slot] = 0
-                order.append(slot)
-        if not batch.running:
-            return
-        answering = {slot for slot in order if computed[slot] >= len(batch.running[slot].prompt_ids)}
-        if answering:
-            rows = [(batch.running.get(slot), computed.get(slot, 0)) for slot in range(batch.num_slots)]
-            tokens = [[request.output_ids[-1]] if request and request.output_ids else [999] for request, _ in rows]
-            positions = [[place if request else 0] for request, place in rows]
-            for slot, token in enumerate(batch.forward(range(batch.num_slots), tokens, positions)):
-                if slot in answering:
-                    batch.running[slot].output_ids.append(token)
-                    computed[slot] += 1
-        rest = [slot for slot in order if slot not in answering]
-        if rest:
-            slot, request = rest[0], batch.running[rest[0]]
-            places = [*range(computed[slot], len(request.prompt_ids))][: batch.prefill_step]
-            token = batch.forward(range(slot, slot + 1), [[request.prompt_ids[place] for place in places]], [places])[0]
-            computed[slot] += len(places)
-            if computed[slot] == len(request.prompt_ids):
-                request.output_ids.append(token)
-
-
-def serves_each_alone(batch):
-    while batch.waiting:
-        request = batch.waiting.popleft()
-        ids = torch.tensor([request.prompt_ids])
-        options = dict(max_new_tokens=request.max_new_tokens, do_sample=False, pad_token_id=0)
-        answer = batch.model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        request.output_ids += answer[0, ids.shape[1] :].tolist()
 
 
 # What a check says, and changes of the reference that it says this of.
@@ -98,58 +50,86 @@ or
 """
 
 LOOPS = """
-Fill *all* free slots at the beginning of each step
+leaves a slot free while a request waits
 - for slot in range(batch.num_slots):
 + for slot in [slot for slot in range(batch.num_slots) if slot not in batch.running][:1]:
-or
-~ if batch.waiting and slot not in batch.running => if batch.waiting and slot not in batch.running and not held
-- for slot in range(batch.num_slots):
-+ held = list(batch.running)
-+ ...
-`batch.running` has none that decodes in slots [0]
+A is neither in `batch.waiting` nor in `batch.running`
 ~ batch.running => running
 - while batch.waiting or running:
 + running = {}
 + ...
-`batch.running` has none that decodes in slots [0, 1]
+or
+~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
+B is neither in `batch.waiting` nor in `batch.running`
+- for slot in range(batch.num_slots):
+- if batch.waiting and slot not in
+- batch.running[slot] = batch.waiting.popleft()
++ while batch.waiting and len(batch.running) < batch.num_slots:
++     batch.running[len(batch.running)] = batch.waiting.popleft()
+A is twice in `batch.waiting` and `batch.running`
+~ = batch.waiting.popleft() => = batch.waiting[0]
+There is no decode pass if no request has a token
 ~ if decoding: => if True:
 it covers all slots: `range(batch.num_slots)`
 - next_tokens = batch.forward(range(batch.num_slots), tokens, positions)
 + first, last = min(decoding), max(decoding) + 1
 + next_tokens = [0] * first + batch.forward(range(first, last), tokens[first:last], positions[first:last])
+puts a dummy at position 0 of B, over a token of its prompt
+~ = [request.num_computed_tokens] => = [request.num_computed_tokens * (slot in decoding)]
+puts a dummy at position 3 of B, over a token of its prompt
+~ = [request.num_computed_tokens] => = [max(0, request.num_computed_tokens - (slot not in decoding))]
 Each slot of the range needs a list of tokens
-~ range(slot, slot + 1) => range(slot)
-or
 ~ range(slot, slot + 1) => slot
 or
 ~ [chunk], [list(range(start, end))] => chunk, list(range(start, end))
 or
-~ if end == len(request.prompt_ids): => if end > len(request.prompt_ids):
-a row has columns 0 to 63
 ~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[-1]] * batch.num_slots
+or
+~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[64]] * batch.num_slots
+The chunk that ends a prompt gives the first token, however long
+~ if end == len(request.prompt_ids): => if end > len(request.prompt_ids):
+not in that of `batch.running`
+- for slot in decoding:
+- batch.running[slot].num_computed_tokens += 1
++ for new, slot in zip(next_tokens, decoding):
++     batch.running[slot].num_computed_tokens += 1
+~ append(next_tokens[slot]) => append(new)
+or
+~ append(next_tokens[0]) => append(next_tokens)
 First come, first served
 ~ batch.waiting.popleft() => batch.waiting.pop()
 or
 ~ prefilling[0] => min(prefilling)
 or
 ~ prefilling[0] => prefilling[-1]
-A step fills the free slots, decodes, and then computes one chunk
+A step computes one chunk, of *one* prompt
 - if prefilling:
 - slot = prefilling[0]
 + for slot in prefilling:
+Free slots are filled at the beginning of a step
+- if prefilling:
++ for slot in [slot for slot, request in batch.running.items() if request.is_done and batch.waiting]:
++     del batch.running[slot]
++     batch.running[slot] = batch.waiting.popleft()
++ if prefilling := [slot for slot, request in batch.running.items() if not request.output_ids]:
 A chunk has the next `batch.prefill_step` tokens
 ~ [start : start + batch.prefill_step] => [start:]
 or
 ~ [start : start + batch.prefill_step] => [start : start + 1]
-or
+`prompt_ids[p]` is at position p, and in slot 0 there is A
 ~ list(range(start, end)) => list(range(end - start))
 or
 ~ list(range(start, end)) => list(range(start + 1, end + 1))
+A chunk begins where the one before it ended
+- for slot in decoding:
+- batch.running[slot].num_computed_tokens += 1
++ for slot in batch.running: batch.running[slot].num_computed_tokens += 1
++ for slot in decoding:
 chunks don't wait for decodes
 ~ if prefilling: => if prefilling and not decoding:
-Only the chunk that ends A's prompt gives it its first token
+Only the chunk that ends a prompt gives the first token
 ~ if end == len(request.prompt_ids): => if True:
-Only the chunk that ends B's prompt gives it its first token
+or
 ~ for slot in decoding: => for slot in batch.running:
 Feed each decoding request its newest token
 - batch.running[slot].num_computed_tokens += 1
@@ -157,22 +137,23 @@ or
 ~ = [request.num_computed_tokens] => = [request.num_computed_tokens + 1]
 or
 ~ request.output_ids[-1:] or [0] => request.prompt_ids[-1:]
+`output_ids` is until the chunk that ends the prompt
+~ if request.output_ids] => if request.num_computed_tokens >= len(request.prompt_ids)]
+~ request.output_ids[-1:] or [0] => [request.output_ids[-1]] if slot in decoding else [0]
+~ if end == len(request.prompt_ids): => if len(chunk) < batch.prefill_step:
+`batch.running` has only the slots that are taken
+~ for slot, request in batch.running.items() if request.is_done => for slot, request in enumerate(batch.running.values()) if request.is_done
 All answers are complete by then
 ~ if request.is_done] => if len(request.output_ids) > request.max_new_tokens]
 or
 ~ if request.is_done]: => if request.is_done][:1]:
-`is_done` asks for the limit and for the end token
+by its limit or the end token
 ~ if request.is_done] => if len(request.output_ids) == request.max_new_tokens]
-A request leaves when it `is_done`, not earlier
-~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
+At the end every request has left
+~ if request.is_done] => if request.is_done and batch.waiting]
+~ while batch.waiting or batch.running => while batch.waiting or not all(each.is_done for each in batch.running.values())
 Go on until both `batch.waiting` and `batch.running` are empty
 ~ while batch.waiting or batch.running => while batch.waiting
-or
-- while batch.waiting or batch.running:
-+ queue = deque(batch.waiting); batch.waiting.clear()
-+ while queue or batch.running:
-~ if batch.waiting and slot => if queue and slot
-~ = batch.waiting.popleft() => = queue.popleft()
 the `prompt_ids` of A have changed
 ~ num_computed_tokens = end => num_computed_tokens = end; request.prompt_ids.append(0)
 """
@@ -187,21 +168,38 @@ WRONG = {
         Wrong("keeps masks by shape", remembers_masks, "should be False; yours is True"),
         *slips(cache_mask, MASKS),
     ],
-    "02.2": [Wrong("the oracle itself", serves_each_alone, "your code calls `model.generate`"), *slips(serve, LOOPS)],
+    "02.2": slips(serve, LOOPS),
 }
 
 RIGHT_LOOPS = """
 A dummy may go further right: what it overwrites isn't computed yet.
 ~ = [request.num_computed_tokens] => = [request.num_computed_tokens + (slot not in decoding)]
-Another dict with the requests that stay.
+Those that are done leave at the beginning of the next step; the last slots are filled first.
+- for slot in range(batch.num_slots):
++ batch.running = {slot: each for slot, each in batch.running.items() if not each.is_done}
++ for slot in reversed(range(batch.num_slots)):
 - for slot in [slot for slot, request
 - del batch.running[slot]
-+ batch.running = {slot: each for slot, each in batch.running.items() if not each.is_done}
+A count of its own, any token as a dummy, and answers that are appended at the end of the step.
+~ batch.running[slot].num_computed_tokens => computed[batch.running[slot].id]
+~ request.num_computed_tokens => computed[request.id]
+~ or [0] => or [999]
+~ batch.running[slot].output_ids.append(next_tokens[slot]) => got.append((batch.running[slot], next_tokens[slot]))
+~ request.output_ids.append(next_tokens[0]) => got.append((request, next_tokens[0]))
+- while batch.waiting or
++ computed = dict.fromkeys("ABCDEF", 0)
++ ...
+- for slot in range(batch.num_slots):
++ got = []
++ ...
+- for slot in [slot for slot, request
++ for request, token in got: request.output_ids.append(token)
++ ...
 Tuples are as good as lists.
 ~ [chunk], [list(range(start, end))] => (tuple(chunk),), (range(start, end),)
 """
 
 RIGHT = {
     "02.1": [mask_by_loops, mask_from_a_triangle],
-    "02.2": [serve_with_a_stage_for_each, *(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
+    "02.2": [*(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
 }

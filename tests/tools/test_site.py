@@ -121,7 +121,7 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
     from lessons_lib.engine.grammar_process import COMPILE_SECONDS, MASK_SECONDS
     from lessons_lib.models.prompts import MAX_CHARACTERS_PER_TOKEN
     from lessons_lib.serving.admission import LONGEST_WAIT
-    from lessons_lib.serving.http import connections, errors, protocol, security, server, settings
+    from lessons_lib.serving.http import connections, errors, protocol, response_protocol, security, server, settings
 
     text = (ROOT / "tools/site/pages/the_server.md").read_text(encoding="utf-8")
     options = [field for field in dataclasses.fields(EngineConfig) if field.name == "max_logprobs"]
@@ -139,7 +139,7 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
         "signs that a client has gone": f"looked for after {first:g} s, then every {others:g} s",
         "characters of a prompt": f"{MAX_CHARACTERS_PER_TOKEN:,} for each token",
         "prompts of `/v1/completions`": f"{protocol.MAX_PROMPTS:,}",
-        "messages of a chat": f"{protocol.MAX_MESSAGES:,}",
+        "messages of a chat, items of `input`": f"{protocol.MAX_MESSAGES:,}",
         "functions in `tools`": f"{protocol.MAX_TOOLS:,}",
         "completions of a prompt (`n`)": f"{sampling_params.MAX_N:,}",
         "completions of a request": f"{protocol.MAX_COMPLETIONS:,}",
@@ -158,8 +158,9 @@ def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code():
     }.items():
         assert f"| {what} | {told}" in text, what
     assert f"({LONGEST_WAIT:.0f} seconds at most)" in text
-    for name, (why, *_) in (protocol.CompletionRequest.not_offered | protocol.ChatRequest.not_offered).items():
-        assert f"| `{name}` | {why} |" in text
+    requests = (protocol.CompletionRequest, protocol.ChatRequest, response_protocol.ResponsesRequest)
+    for name, (why, *_) in (item for request in requests for item in request.not_offered.items()):
+        assert re.search(rf"\| `{name}`( of a response)? \| {re.escape(why)} \|", text), name
     assert all(f"`{path}`" in text and f" | {advice} |" in text for path, advice in errors.OTHER_PATHS.items())
 
 

@@ -11,10 +11,13 @@ from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http import errors
 from lessons_lib.serving.http.chat import ChatGeneration
 from lessons_lib.serving.http.completions import TextGeneration
+from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.generation import check_model
 from lessons_lib.serving.http.observability import AccessLog, ServerMetrics, cockpit, health
 from lessons_lib.serving.http.page import page
 from lessons_lib.serving.http.protocol import ChatRequest, CompletionRequest
+from lessons_lib.serving.http.response_protocol import ResponsesRequest
+from lessons_lib.serving.http.responses import ResponseGeneration, ResponseStore, not_found, owner_of
 from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
@@ -48,6 +51,33 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
     async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
         """Answer the last message of a chat."""
         return await ChatGeneration(front, served, request, body).respond()
+
+    store = ResponseStore(settings.max_responses, settings.response_ttl)
+    app.state.settings = settings
+
+    @app.post("/v1/responses", tags=["responses"])
+    async def create_response(request: Request, body: ResponsesRequest) -> Response:
+        """Answer a message, or the last items of a conversation."""
+        return await ResponseGeneration(front, served, request, body, store=store).respond()
+
+    @app.get("/v1/responses/{response_id}", tags=["responses"])
+    async def retrieve_response(request: Request, response_id: str, cache_salt: str | None = None) -> dict[str, Any]:
+        """Show a response that is kept."""
+        if unknown := request.query_params.keys() - {"cache_salt"}:
+            raise ApiError(400, f"{min(unknown)[:100]} isn't offered for a response that is kept.")
+        return stored(request, response_id, cache_salt)
+
+    @app.delete("/v1/responses/{response_id}", tags=["responses"])
+    async def delete_response(request: Request, response_id: str, cache_salt: str | None = None) -> dict[str, Any]:
+        """Forget a response."""
+        stored(request, response_id, cache_salt)
+        del store.responses[response_id]
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    def stored(request: Request, response_id: str, cache_salt: str | None) -> dict[str, Any]:
+        if (found := store.find(response_id, owner_of(request, cache_salt))) is None:
+            raise not_found(404, response_id, None)
+        return found.response
 
     metrics = app.state.metrics = ServerMetrics(front, settings.model_name)
 

@@ -1,6 +1,5 @@
 """`POST /v1/chat/completions`: answers to messages, which the chat template writes as one prompt."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -69,21 +68,23 @@ class ChatGeneration(Generation):
     def chunk_choices(self, index: int, prompt_index: int, tokens: list[NewToken]) -> list[dict[str, Any]]:
         last, body = tokens[-1], self.body
         pieces, finish_reason = self.read(index, "".join(token.text for token in tokens), last.finish_reason)
-        deltas = [delta_of(piece) for piece in pieces]
-        if finish_reason == "tool_calls" or (not deltas and (finish_reason or body.logprobs or body.return_token_ids)):
+        deltas = [delta_of([piece]) for piece in pieces]
+        if body.return_token_ids:  # with what they say in one chunk, since a balancer may lose the next one
+            deltas = [delta_of(pieces)]
+        if finish_reason == "tool_calls" or (not deltas and (finish_reason or body.logprobs)):
             deltas.append({})
-        choices: list[dict[str, Any]] = []
-        for delta in deltas:
-            choices.append({"index": index, "delta": delta, "logprobs": None, "finish_reason": None})
-            if body.return_token_ids:
-                choices[-1]["token_ids"] = [] if choices[1:] else [token.token for token in tokens]
+        choices: list[dict[str, Any]] = [
+            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas
+        ]
         if body.logprobs:
             choices[0]["logprobs"] = chat_logprobs([each.logprobs for each in tokens if each.logprobs], self.served)
-        if last.finish_reason:
+        if body.return_token_ids:
+            choices[0]["token_ids"] = [token.token for token in tokens]
+        if finish_reason:
             choices[-1] |= {"finish_reason": finish_reason, "stop_reason": last.stop_reason}
         return choices
 
-    def read(self, index: int, text: str, finish_reason: str | None) -> tuple[Iterable[Piece], str | None]:
+    def read(self, index: int, text: str, finish_reason: str | None) -> tuple[list[Piece], str | None]:
         """(pieces that more text of a completion adds, its finish reason)."""
         if self.tools is None:
             return [Piece(text)], finish_reason
@@ -100,18 +101,10 @@ class ChatGeneration(Generation):
         choices = []
         for each in end.completions:
             pieces, finish_reason = self.read(each.index, each.text, each.finish_reason)
-            message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-            for piece in pieces:
-                if piece.call is None:
-                    message["content"] = (message["content"] or "") + piece.text
-                elif piece.name is None:
-                    message["tool_calls"][-1]["function"]["arguments"] += piece.text
-                else:
-                    call = delta_of(piece)["tool_calls"][0]
-                    del call["index"]
-                    message.setdefault("tool_calls", []).append(call)
-            if "tool_calls" not in message:
-                message["content"] = message["content"] or ""
+            message = {"role": "assistant", "content": "", "refusal": None} | delta_of(pieces)
+            for call in message.get("tool_calls", ()):
+                message["content"] = message["content"] or None
+                del call["index"]
             logprobs = None if each.logprobs is None else chat_logprobs(each.logprobs, self.served)
             choice = {"index": each.index, "message": message, "logprobs": logprobs}
             choice |= {"finish_reason": finish_reason, "stop_reason": each.stop_reason}
@@ -127,11 +120,18 @@ class ChatGeneration(Generation):
         return fields
 
 
-def delta_of(piece: Piece) -> dict[str, Any]:
-    """A piece of an answer, as streams tell it."""
-    if piece.call is None:
-        return {"content": piece.text}
-    call: dict[str, Any] = {"index": piece.call, "function": {"arguments": piece.text}}
-    if piece.name is not None:
-        call |= {"id": new_call_id(), "type": "function", "function": {"name": piece.name, "arguments": ""}}
-    return {"tool_calls": [call]}
+def delta_of(pieces: list[Piece]) -> dict[str, Any]:
+    """Pieces of an answer, as streams tell them."""
+    delta: dict[str, Any] = {}
+    for piece in pieces:
+        calls = delta.setdefault("tool_calls", []) if piece.call is not None else []
+        if piece.call is None:
+            delta["content"] = delta.get("content", "") + piece.text
+        elif piece.name is not None:
+            named = {"name": piece.name, "arguments": ""}
+            calls.append({"index": piece.call, "id": new_call_id(), "type": "function", "function": named})
+        elif calls and calls[-1]["index"] == piece.call:
+            calls[-1]["function"]["arguments"] += piece.text
+        else:
+            calls.append({"index": piece.call, "function": {"arguments": piece.text}})
+    return delta

@@ -23,7 +23,9 @@ NOT_EMBEDDED = "its model writes text; use a server with an embedding model"
 NOT_STORED = "nothing is stored; send the text in a message"
 # Paths that OpenAI's and others' clients ask for, and the way out.
 OTHER_PATHS = {
-    **dict.fromkeys(("/v1/responses", "/v1/messages", "/chat/completions", "/responses", "/api/chat"), USE_CHAT),
+    **dict.fromkeys(("/v1/messages", "/chat/completions", "/api/chat"), USE_CHAT),
+    "/responses": "use /v1/responses",
+    "/v1/responses": "there are only POST /v1/responses, and GET and DELETE of one",
     **dict.fromkeys(("/v1/conversations", "/v1/assistants", "/v1/threads"), f"{USE_CHAT} and send all messages"),
     **dict.fromkeys(("/v1/embeddings", "/v1/rerank", "/v1/score", "/embeddings"), NOT_EMBEDDED),
     **dict.fromkeys(("/v1/audio", "/v1/images", "/v1/videos", "/v1/realtime"), TEXT_ONLY),
@@ -111,8 +113,8 @@ def install(app: FastAPI) -> None:
 def validation_error(errors: list[Any]) -> ApiError:
     """The answer to a body that isn't JSON, or doesn't fit the model of the request, from pydantic's errors: it names
     the first field that is wrong."""
-    # A name that isn't offered says more than other errors.
-    first = next((error for error in errors if error["type"] == "not_offered"), errors[0])
+    # A name that isn't offered, or another type of object, says more than other errors.
+    first = min(errors, key=lambda error: (error["type"] != "not_offered", error["loc"][-1:] != ("type",)))
     location = [str(part) for part in first["loc"] if part not in ("body", *TAGS)]
     kind, value = first["type"], first.get("input")
     if kind == "json_invalid":

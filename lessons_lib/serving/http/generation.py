@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from fastapi.responses import JSONResponse
@@ -21,9 +22,10 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
-from lessons_lib.serving.http.protocol import SamplingFields
+from lessons_lib.serving.http.protocol import CompletionFields, StreamOptions
 from lessons_lib.serving.http.served_model import ServedModel
-from lessons_lib.serving.http.sse import EventStream, event, unless_gone
+from lessons_lib.serving.http.sse import DONE, EventStream, unless_gone
+from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.messages import RequestEnded
 
 FINGERPRINT = f"lessons_lib-{__version__}"
@@ -36,7 +38,8 @@ class Generation:
 
     Attributes:
         request: as it came.
-        rules_field: the field that has made `structured_outputs`; None if it is the request's own.
+        rules_field: the field that has made `structured_outputs`, if it isn't given.
+        count: tokens that a stream has told.
         prompts, params: token ids and parameters of each prompt; `prepare` finds them.
         created: when the request came, in seconds since 1970.
     """
@@ -45,15 +48,18 @@ class Generation:
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
     prompt_field: ClassVar[str]
+    limit_field: ClassVar[str] = "max_tokens"
+    end_of_stream: ClassVar[bytes] = DONE
 
     front: AsyncEngine
     served: ServedModel
     request: Request
-    body: SamplingFields
+    body: CompletionFields
     prompts: list[list[int]] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
     rules_field: str | None = None
+    count: int = 0
 
     @property
     def id(self) -> str:
@@ -97,7 +103,7 @@ class Generation:
             What `AsyncEngine.add` raises; ApiError; ClientGone.
         """
         check_model(self.body.model, self.served)
-        self.rules_field = "response_format" if self.body.response_format else None
+        self.rules_field = None if self.body.structured_outputs else self.body.form_field
         await self.prepare()
         if self.body.output_token_ids and len(self.prompts) > 1:
             raise BadRequest(f"output_token_ids is given with {len(self.prompts)} prompts; one completion can go on.")
@@ -105,8 +111,8 @@ class Generation:
         try:
             if not self.body.stream:
                 return JSONResponse(await unless_gone(self.request.receive, self.whole()))
-            events = self.events()
-            return EventStream(await unless_gone(self.request.receive, anext(events)), events)
+            silence = self.request.app.state.settings.keep_alive_interval
+            return await EventStream(self.events(), silence, self.end_of_stream).begun(self.request.receive)
         except BadRequest as error:  # the engine has other names for some fields
             message = re.sub(f"^request '{re.escape(self.id)}-[0-9]+'", self.prompt_field, str(error))
             message = message.replace("output_ids", "output_token_ids")
@@ -117,42 +123,61 @@ class Generation:
     async def whole(self) -> dict[str, Any]:
         """The response in one piece."""
         async with self._started() as streams:
-            ends = [await self._ended(stream) for stream in streams]
+            return self.body_of([await self._ended(stream) for stream in streams])
+
+    def body_of(self, ends: list[RequestEnded]) -> dict[str, Any]:
+        """The response to what has ended."""
         count = sum(self.count_of(len(each.token_ids)) for end in ends for each in end.completions)
         choices = [choice for index, end in enumerate(ends) for choice in self.choices(index, end)]
         return self._head(self.kind) | {"choices": choices, "usage": self._usage(count, ends)} | self.more_fields(ends)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The stream. Each item has the tokens that one step of the engine has computed for the request."""
-        options, count = self.body.stream_options, len(self.body.output_token_ids or ())
-        includes_usage = bool(options and options.include_usage)
-        continuous = bool(includes_usage and options and options.continuous_usage_stats)
-        head, rest = self._head(self.chunk_kind), {"usage": None} if includes_usage else {}
-        start = json.dumps(head)[:-1]  # the same in all chunks
-
-        def chunk(choice: dict[str, Any]) -> str:
-            more = {"choices": [choice]} | ({"usage": self._usage(count)} if continuous else rest)
-            return f"data: {start}, {json.dumps(more)[1:]}\n\n"
-
         async with self._started() as streams, aclosing(arrivals(streams)) as arriving:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
-            first = [] if self.body.output_token_ids else self.first_choices()
-            parts = [chunk(choice) for choice in first]
+            parts = self.first_events()
             async for arrived in arriving:
                 for prompt_index, tokens in arrived:
                     of_completion: dict[int, list[NewToken]] = {}
                     for token in tokens:
                         of_completion.setdefault(token.index, []).append(token)
                     for completion, own in of_completion.items():
-                        count += self.count_of(len(own))
-                        index = prompt_index * self.params[0].n + completion
-                        parts += map(chunk, self.chunk_choices(index, prompt_index, own))
+                        parts += self.events_of(prompt_index * self.params[0].n + completion, prompt_index, own)
                 if parts:
                     yield "".join(parts).encode("ascii")
                     parts = []
             ends = [await self._ended(stream) for stream in streams]
-        if includes_usage:
-            yield event({**head, "choices": [], "usage": self._usage(count, ends)})
+        if last := self.last_events(ends):
+            yield "".join(last).encode("ascii")
+
+    def first_events(self) -> list[str]:
+        """Events before the first token."""
+        self.count = len(self.body.output_token_ids or ())
+        return [] if self.body.output_token_ids else [self._chunk(choice) for choice in self.first_choices()]
+
+    def events_of(self, index: int, prompt_index: int, tokens: list[NewToken]) -> list[str]:
+        """Events about some tokens of one completion."""
+        self.count += self.count_of(len(tokens))
+        return [self._chunk(choice) for choice in self.chunk_choices(index, prompt_index, tokens)]
+
+    def last_events(self, ends: list[RequestEnded]) -> list[str]:
+        """Events behind the last token."""
+        return [self._chunk(None, self._usage(self.count, ends))] if self._options.include_usage else []
+
+    @cached_property
+    def _options(self) -> StreamOptions:
+        return self.body.stream_options or StreamOptions()
+
+    @cached_property
+    def _start(self) -> str:
+        """The same in all chunks."""
+        return json.dumps(self._head(self.chunk_kind))[:-1]
+
+    def _chunk(self, choice: dict[str, Any] | None, usage: dict[str, Any] | None = None) -> str:
+        more: dict[str, Any] = {"choices": [choice] if choice else []}
+        if self._options.include_usage:
+            more["usage"] = self._usage(self.count) if choice and self._options.continuous_usage_stats else usage
+        return f"data: {self._start}, {json.dumps(more)[1:]}\n\n"
 
     def _check_context(self) -> None:
         """Refuse a prompt that is too long, or leaves too little room, as the engine would, but in the API's words."""
@@ -160,13 +185,13 @@ class Generation:
         for prompt, params in zip(self.prompts, self.params):
             length, max_tokens = len(prompt), params.max_tokens or 1
             if longest is not None and length + max_tokens > longest:
-                asked = f", and max_tokens is {shortened(params.max_tokens)}" if length < longest else ""
+                asked = f", and {self.limit_field} is {shortened(params.max_tokens)}" if length < longest else ""
                 room = f"Ask for {longest - length} or fewer" if length < longest else "Shorten the prompt"
                 raise ApiError(
                     400,
                     f"the prompt has {length} tokens{asked}. This model's maximum context length is {longest} tokens, "
                     f"for prompt and completion together: the context is {longest}. {room}.",
-                    param="max_tokens" if length < longest else self.prompt_field,
+                    param=self.limit_field if length < longest else self.prompt_field,
                     code="context_length_exceeded",
                 )
 
@@ -228,25 +253,22 @@ async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[in
         async for tokens in streams[0]:
             yield [(0, tokens)]
         return
-    new: list[tuple[int, list[NewToken]]] = []
-    has_news = asyncio.Event()
+    mailbox: Mailbox[tuple[int, list[NewToken]]] = Mailbox()
 
     async def read(index: int, stream: RequestStream) -> None:
         async for tokens in stream:
-            new.append((index, tokens))
-            has_news.set()
+            mailbox.put((index, tokens))
 
     async def read_all() -> None:
-        await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+        try:
+            await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+        finally:
+            mailbox.close()
 
     reading = asyncio.ensure_future(read_all())
-    reading.add_done_callback(lambda _: has_news.set())
     try:
-        while not reading.done() or new:
-            await has_news.wait()
-            has_news.clear()
-            if new:
-                yield [new.pop(0) for _ in range(len(new))]
+        while new := await mailbox.take():
+            yield new
         await reading
     finally:
         reading.cancel()

@@ -159,11 +159,14 @@ class ResponseFormat(Fields):
     def to_params(self) -> StructuredOutputsParams | None:
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise BadRequest('response_format must have a json_schema exactly if its type is "json_schema".')
-        if self.type == "text":
-            return None
-        if self.json_schema is None:
-            return StructuredOutputsParams(json_object=True)
-        return StructuredOutputsParams(json=self.json_schema.json_schema)
+        return form_of(self.type, self.json_schema.json_schema if self.json_schema else None)
+
+
+def form_of(kind: str, schema: dict[str, Any] | None) -> StructuredOutputsParams | None:
+    """A text of OpenAI's type "text", "json_object" or "json_schema"."""
+    if kind == "text":
+        return None
+    return StructuredOutputsParams(json_object=True) if schema is None else StructuredOutputsParams(json=schema)
 
 
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -184,17 +187,17 @@ NOT_OFFERED: dict[str, tuple[Any, ...]] = {
 
 
 class SamplingFields(Fields):
-    """Fields that both kinds of completion have. Names and meanings are OpenAI's, and below `top_k` vLLM's.
+    """Fields that all requests have. Names and meanings are OpenAI's, and below `top_k` vLLM's.
 
     None stands for the default: OpenAI's temperature of 1, and the engine's defaults for all others.
     """
 
+    form_field: ClassVar[str]  # OpenAI's field for the form of the text
+
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     seed: Int64 | None = None
     stop: (
         Annotated[
@@ -207,7 +210,6 @@ class SamplingFields(Fields):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[TokenIdText, Bias], Field(max_length=MAX_VALUES["logit_bias"])] | None = None
-    response_format: ResponseFormat | None = None
     # They change nothing here, and clients send them.
     user: str | None = None
     safety_identifier: str | None = None
@@ -227,13 +229,9 @@ class SamplingFields(Fields):
     spaces_between_special_tokens: bool | None = None
     bad_words: Annotated[list[StopString], Field(max_length=MAX_VALUES["bad_words"])] | None = None
     allowed_token_ids: TokenIds | None = None
-    prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
     priority: Annotated[int, Field(ge=0, le=MAX_TIER)] | None = None
-    return_token_ids: bool | None = None
-    # This server's own: tokens that another replica has computed. The stream goes on behind them; a balancer needs it.
-    output_token_ids: list[TokenId] | None = None
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
         """As the engine takes them.
@@ -241,26 +239,50 @@ class SamplingFields(Fields):
         Raises:
             BadRequest: values don't fit together.
         """
+        given = {name: value for name in ENGINE_FIELDS if (value := getattr(self, name, None)) is not None}
+        fields = {"temperature": 1.0, "structured_outputs": self.text_rules()} | given | own
+        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **fields)
+
+    def form(self) -> StructuredOutputsParams | None:
+        """The form of the text that `form_field` asks for."""
+        raise NotImplementedError
+
+    def text_rules(self) -> StructuredOutputsParams | None:
+        """The form that the text must have. Raises BadRequest."""
+        rules = self.form()
+        if self.structured_outputs and rules:
+            raise BadRequest(f"structured_outputs and {self.form_field} are given; give one of them.")
+        return self.structured_outputs.to_params() if self.structured_outputs else rules
+
+
+class CompletionFields(SamplingFields):
+    """More fields of both kinds of completion."""
+
+    form_field: ClassVar[str] = "response_format"
+
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    response_format: ResponseFormat | None = None
+    prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
+    return_token_ids: bool | None = None
+    # This server's own: tokens that another replica has computed. The stream goes on behind them; a balancer needs it.
+    output_token_ids: list[TokenId] | None = None
+
+    def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options is given, and stream is not true; leave it out, or set stream.")
         if self.stream and self.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs is given, and stream is true; they come only in a response at once.")
         if self.output_token_ids and (not self.stream or getattr(self, "echo", None)):
             raise BadRequest("output_token_ids is given; only a stream without echo can go on behind tokens.")
-        given = {name: value for name in ENGINE_FIELDS if (value := getattr(self, name)) is not None}
-        fields = {"temperature": 1.0, "structured_outputs": self.text_rules()} | given | own
-        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **fields)
+        return super().sampling_params(max_tokens, logprobs, **own)
 
-    def text_rules(self) -> StructuredOutputsParams | None:
-        """The form that the text must have. Raises BadRequest."""
-        rules = self.response_format.to_params() if self.response_format else None
-        if self.structured_outputs and rules:
-            raise BadRequest("structured_outputs and response_format are given; give one of them.")
-        return self.structured_outputs.to_params() if self.structured_outputs else rules
+    def form(self) -> StructuredOutputsParams | None:
+        return self.response_format.to_params() if self.response_format else None
 
 
 # Fields that SamplingParams has by the same name and meaning.
-ENGINE_FIELDS = SamplingFields.model_fields.keys() & {each.name for each in fields(SamplingParams)}
+ENGINE_FIELDS = CompletionFields.model_fields.keys() & {each.name for each in fields(SamplingParams)}
 ENGINE_FIELDS.remove("structured_outputs")
 
 
@@ -274,7 +296,7 @@ def kind_of_prompt(value: Any) -> str | None:
     return TEXTS if isinstance(first, str) else LISTS_OF_TOKENS if isinstance(first, list) else TOKENS
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(CompletionFields):
     """`POST /v1/completions`.
 
     Attributes:
@@ -338,11 +360,14 @@ class ChatToolChoice(Fields):
 class ToolFields(SamplingFields):
     """Fields of requests whose answers may call functions."""
 
+    tools: Any = None
+    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
 
     def offered(self) -> Tools | None:
         """The functions, and what the request says about calls; None if it offers none. Raises BadRequest."""
-        functions, choice = self.functions(), self.choice()
+        functions, choice = [inner(each) for each in self.tools or ()], self.tool_choice
+        choice = choice if isinstance(choice, str | None) else inner(choice).name
         if not functions:
             if choice not in (None, "none"):
                 raise BadRequest(f"tool_choice is {choice!r}, and there are no tools; leave it out.")
@@ -357,17 +382,16 @@ class ToolFields(SamplingFields):
             raise BadRequest(f"tool_choice is {choice!r}, which isn't one of the tools: {', '.join(by_name)}.")
         return Tools(by_name, choice or "auto", self.parallel_tool_calls is not False)
 
-    # Chats and responses write them differently.
 
-    def functions(self) -> "list[Function]":
-        raise NotImplementedError
-
-    def choice(self) -> str | None:
-        raise NotImplementedError
+def inner(tool: Any) -> Any:
+    """The function of a tool or a choice: chats write it as a field, responses as fields."""
+    return getattr(tool, "function", tool)
 
 
 CHOICES = ("none", "auto", "required")
 FUNCTION_FIELDS = set(Function.model_fields)
+ChoiceWord = Annotated[Literal["none", "auto", "required"], Tag(TEXT)]
+WORD_OR_FUNCTION = one_of("'none', 'auto', 'required' or a function", text_or_other(OBJECT, dict))
 
 
 class CalledFunction(Fields):
@@ -422,57 +446,53 @@ class ChatMessage(Fields):
     parsed: Any = None  # the openai client adds it to a message, which may be sent back
     cache_control: Any = None
 
-    def to_template(self) -> dict[str, Any]:
-        """As chat templates read it. `developer` is OpenAI's newer word for `system`, which templates know."""
+    def to_template(self, name: str | None = None) -> dict[str, Any]:
+        """As chat templates read it, with this name if it has none. `developer` is OpenAI's newer word for `system`,
+        which templates know."""
         content = "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
-        message: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": content or "",
-        }
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
+        message |= {"content": content or "", "name": self.name or name, "tool_call_id": self.tool_call_id}
         if self.tool_calls:
+            called = [each.function for each in self.tool_calls]
+            functions = [{"name": each.name, "arguments": json.loads(each.arguments)} for each in called]
             message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.function.name, "arguments": json.loads(call.function.arguments)},
-                }
-                for call in self.tool_calls
+                {"id": each.id, "type": "function", "function": function}
+                for each, function in zip(self.tool_calls, functions)
             ]
-        more = {"name": self.name, "tool_call_id": self.tool_call_id}
-        return message | {name: value for name, value in more.items() if value is not None}
+        return {name: value for name, value in message.items() if value is not None}
 
 
-def to_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates read them.
+def to_template(messages: list[ChatMessage], field: str = "messages") -> list[dict[str, Any]]:
+    """Messages, which come from a request's `field`, as chat templates read them.
 
     Raises:
         BadRequest: one is empty, or a call and its result don't belong together.
     """
-    waiting: list[str] = []
+    waiting: dict[str, str] = {}  # call -> the name of its function, which some templates write with the result
+    written = []
     for index, message in enumerate(messages):
-        here, calls = f"messages.{index}", message.tool_calls or []
+        here, calls = f"{field}.{index}", message.tool_calls or []
         if message.content is None and not calls:
             raise BadRequest(f"{here}.content is missing.")
         if calls and message.role != "assistant":
             raise BadRequest(f"{here}.tool_calls is given; only the assistant calls functions.")
-        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
-            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
-        if message.role == "tool":
-            if message.tool_call_id not in waiting:
-                raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
-            waiting.remove(message.tool_call_id)
-        elif waiting:
-            raise BadRequest(f"{here} comes before the result of the call {shortened(waiting[0])}; send that first.")
         for call in calls:
             if not is_object(call.function.arguments):
                 raise BadRequest(
                     f"{here}.tool_calls has the arguments {shortened(call.function.arguments)}; they must be a JSON "
                     "object, as text."
                 )
-            waiting.append(call.id)
+        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
+            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
+        if message.role == "tool" and message.tool_call_id not in waiting:
+            raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
+        if message.role != "tool" and waiting:
+            raise BadRequest(f"{here} comes before the result of the call {shortened(min(waiting))}; send that first.")
+        written.append(message.to_template(waiting.pop(message.tool_call_id or "", None)))
+        waiting |= {call.id: call.function.name for call in calls}
     if waiting:
-        raise BadRequest(f"messages has no result of the call {shortened(waiting[0])}; send a tool message.")
-    return [message.to_template() for message in messages]
+        raise BadRequest(f"{field} has no result of the call {shortened(min(waiting))}.")
+    return written
 
 
 def is_object(text: str) -> bool:
@@ -483,7 +503,7 @@ def is_object(text: str) -> bool:
         return False
 
 
-class ChatRequest(ToolFields):
+class ChatRequest(ToolFields, CompletionFields):
     """`POST /v1/chat/completions`.
 
     Attributes:
@@ -510,13 +530,7 @@ class ChatRequest(ToolFields):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: (
-        Annotated[
-            Annotated[Literal["none", "auto", "required"], Tag(TEXT)] | Annotated[ChatToolChoice, Tag(OBJECT)],
-            one_of("'none', 'auto', 'required' or a function", text_or_other(OBJECT, dict)),
-        ]
-        | None
-    ) = None
+    tool_choice: Annotated[ChoiceWord | Annotated[ChatToolChoice, Tag(OBJECT)], WORD_OR_FUNCTION] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -526,12 +540,6 @@ class ChatRequest(ToolFields):
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1)] | None = None
     store: Literal[False] | None = None
-
-    def functions(self) -> list[Function]:
-        return [each.function for each in self.tools or ()]
-
-    def choice(self) -> str | None:
-        return self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoice) else self.tool_choice
 
     def template_options(self) -> dict[str, Any]:
         continues = bool(self.continue_final_message)
@@ -545,4 +553,4 @@ class ChatRequest(ToolFields):
         }
 
 
-errors.FIELDS = sorted(CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys())
+errors.FIELDS += sorted(CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys())

@@ -58,6 +58,9 @@ class ServerSettings:
     step_timeout: float | None = checked(
         STEP_TIMEOUT, number, "a number of seconds above 0, or None for no limit", lambda value: value > 0
     )
+    keep_alive_interval: float = checked(15.0, *SECONDS)
+    max_responses: int = checked(1000, *COUNT)
+    response_ttl: float = checked(3600.0, *SECONDS)
     shutdown_timeout: float = checked(30.0, number, "0 or more seconds", lambda value: value >= 0)
     log_level: str = "info"
     access_log: bool = True

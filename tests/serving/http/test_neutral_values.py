@@ -8,13 +8,16 @@ openai = pytest.importorskip("openai")
 from openai.types import completion_create_params as of_completions  # noqa: E402
 from openai.types.chat import ChatCompletionMessage  # noqa: E402
 from openai.types.chat import completion_create_params as of_chat  # noqa: E402
+from openai.types.responses import response_create_params as of_responses  # noqa: E402
 
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 USER = [{"role": "user", "content": "Hello"}]
 BODIES = {COMPLETIONS: {"prompt": "Hello", "max_tokens": 2}, CHAT: {"messages": USER, "max_tokens": 2}}
+BODIES[RESPONSES] = {"input": USER, "max_output_tokens": 2}
 FIELDS = {
     COMPLETIONS: of_completions.CompletionCreateParamsNonStreaming.__annotations__,
     CHAT: of_chat.CompletionCreateParamsNonStreaming.__annotations__,
+    RESPONSES: of_responses.ResponseCreateParamsNonStreaming.__annotations__,
 }
 NAMES = [(path, name) for path, fields in FIELDS.items() for name in sorted(fields)]
 # Values with which fields ask for nothing, besides null.
@@ -50,6 +53,17 @@ NEUTRAL = {
         (1.0, "length_penalty"),
         ({"enable_thinking": False}, "chat_template_kwargs"),
     ],
+    RESPONSES: [
+        (False, "background store"),
+        ([], "context_management include tools"),
+        (["reasoning.encrypted_content"], "include"),
+        ({"effort": "none"}, "reasoning"),
+        ({"include_obfuscation": False}, "stream_options"),
+        (0, "top_logprobs frequency_penalty"),
+        ({"verbosity": "medium", "format": {"type": "text"}}, "text"),
+        ("disabled", "truncation"),
+        ("none", "tool_choice"),
+    ],
 }
 VALUES = [(path, name, value) for path, rows in NEUTRAL.items() for value, names in rows for name in names.split()]
 
@@ -67,10 +81,13 @@ def test_every_field_may_be_null_and_is_known(http, path, name):
 @pytest.mark.parametrize("path, name, value", VALUES, ids=str)
 def test_neutral_values_ask_for_nothing(http, path, name, value):
     body = BODIES[path] | {"temperature": 0, "seed": 1}
-    plain = http.post(path, json=body).json()["choices"]
+    plain = http.post(path, json=body).json()
     answer = http.post(path, json=body | ({} if name == "temperature" else {name: value}))
     assert answer.status_code == 200, answer.text
-    assert answer.json()["choices"] == plain
+    if path == RESPONSES:
+        assert answer.json()["output"][0]["content"] == plain["output"][0]["content"]
+    else:
+        assert answer.json()["choices"] == plain["choices"]
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,6 @@ def test_structured_answers_and_what_was_returned(client):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client: client.responses.create(model=MODEL, input="x"),
         lambda client: client.embeddings.create(model=MODEL, input="x"),
         lambda client: client.images.generate(prompt="x"),
         lambda client: client.files.list(),

@@ -14,6 +14,9 @@ OPERATIONS = [
     ("GET", "/v1/models/{model}"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{response_id}"),
+    ("DELETE", "/v1/responses/{response_id}"),
 ]
 
 
@@ -60,13 +63,16 @@ def served_here(body):
     for name in ("prompt", "allowed_token_ids", "stop_token_ids"):
         if name in body:
             body[name] = known_tokens(body[name])
-    for name in ("max_completion_tokens", "output_token_ids", "tools", "tool_choice"):
+    for name in ("max_completion_tokens", "output_token_ids", "tools", "tool_choice", "previous_response_id"):
         body.pop(name, None)
+    if "input" in body:
+        body["input"] = "A dog"
     for message in body.get("messages", ()):
         message |= {"role": "user", "content": message.get("content") or "A dog"}
         message.pop("tool_calls", None), message.pop("tool_call_id", None)
     for name, most in (("max_tokens", 4), ("min_tokens", 2), ("n", 2)):
-        if body.get(name) or name == "max_tokens":
+        name = "max_output_tokens" if "input" in body and name == "max_tokens" else name
+        if body.get(name) or name in ("max_tokens", "max_output_tokens"):
             body[name] = int(min(most, body.get(name) or most))
 
 

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 from live_server import MODEL
+from scripted import call, scripted
 from test_openai_client import Dog
 
 langchain_openai = pytest.importorskip("langchain_openai")
+langchain_core = pytest.importorskip("langchain_core.messages")
 langchain_tests = pytest.importorskip("langchain_tests.integration_tests")
 QUESTION = "Is a dog an animal?"
 
@@ -68,3 +70,38 @@ def test_structured_answers(options, how):
     pytest.importorskip("llguidance")
     chat = langchain_openai.ChatOpenAI(**options, max_tokens=60).with_structured_output(Dog, **how)
     assert isinstance(chat.invoke("A dog"), Dog)
+
+
+def add(n: int) -> int:
+    """Add 1."""
+    return n + 1
+
+
+def wait() -> None:
+    """Wait."""
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"use_responses_api": True}, {"use_responses_api": True, "use_previous_response_id": True}], ids=str
+)
+def test_tools(live, options, how):
+    def answer(prompt):
+        num_done = prompt.count("<tool_response>")
+        return "All done." if num_done == 3 else call("add", n=num_done)
+
+    chat = langchain_openai.ChatOpenAI(**options, **how, temperature=0)
+    messages = [("user", "Count.")]
+    with scripted(live, answer):
+        agent = chat.bind_tools([add])
+        for n in range(3):
+            first, *others = agent.stream(messages)
+            (asked,) = sum(others, first).tool_calls
+            messages.append(agent.invoke(messages))
+            (same,) = messages[-1].tool_calls
+            assert (asked["name"], asked["args"]) == (same["name"], same["args"]) == ("add", {"n": n})
+            messages.append(langchain_core.ToolMessage(str(add(n)), tool_call_id=same["id"]))
+        assert agent.invoke(messages).text == "All done."
+    pytest.importorskip("llguidance")
+    for choice in ("any", "wait"):  # of the bundled model
+        forced = chat.bind_tools([wait], tool_choice=choice, parallel_tool_calls=False, strict=True)
+        assert forced.invoke("Count.", max_tokens=60).tool_calls[0]["name"] == "wait"

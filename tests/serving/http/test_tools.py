@@ -158,6 +158,39 @@ def test_beside_calls_an_answer_has_its_form(live, client):
     assert calls or json.loads(text)["city"] in ("Rome", "Oslo")
 
 
+def test_a_stream_goes_on_elsewhere(live, http):
+    """Another replica knows the tokens, and tells what they haven't told."""
+
+    def deltas(num_tokens=None, **fields):
+        """(tokens, what they say, merged) of a stream's first tokens."""
+        tokens, text, found = [], "", {}
+        lines = http.post("/v1/chat/completions", json=ASK | {"stream": True, "return_token_ids": True} | fields).text
+        for line in lines.split("\n\n")[:-2]:
+            (choice,) = json.loads(line[6:])["choices"]
+            if num_tokens is not None and len(tokens) >= num_tokens:
+                break
+            tokens += choice.get("token_ids", [])
+            text += choice["delta"].get("content", "")
+            for each in choice["delta"].get("tool_calls", ()):
+                name, arguments = found.get(each["index"], ("", ""))
+                name += each["function"].get("name", "")
+                found[each["index"]] = name, arguments + each["function"]["arguments"]
+        return tokens, text, found
+
+    for fields in ({"tool_choice": "required"}, {}):
+        with scripted(live, lambda prompt: f"{ROME}\n{TIME}"):
+            tokens, _, expected = deltas(**fields)
+            assert expected == {0: IS_ROME, 1: ("time", "{}")}
+            for cut in range(1, len(tokens), 7):
+                known, _, first = deltas(cut, **fields)
+                _, _, rest = deltas(output_token_ids=known, **fields)
+                joined = {}
+                for index in expected:
+                    names, arguments = zip(first.get(index, ("", "")), rest.get(index, ("", "")))
+                    joined[index] = "".join(names), "".join(arguments)
+                assert joined == expected
+
+
 def test_several_completions_have_their_own_calls(live, client):
     with scripted(live, lambda prompt: ROME):
         for stream in (False, True):
@@ -243,7 +276,7 @@ def test_what_is_refused(live, client, fields, param, part):
 
 QWEN = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<tool_call><|im_end|>\n"
-    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
     '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
     "{% endfor %}<|im_end|>\n{% endfor %}"
 )
@@ -287,5 +320,6 @@ def test_a_template_writes_the_tools_and_a_client_writes_no_control_token(live, 
     tokens = asyncio.run(served.encode_chat(to_template(body.messages), body.offered().for_template))
     written = served.decode(tokens)
     assert written.count(forged) == 4 and '"name": "weather"' in written and "<tool_call>\n" in written
+    assert template is None or "tool weather\n" in written
     special = {tokenizer.convert_tokens_to_ids(each) for each in ("<|im_start|>", "<|im_end|>")}
     assert sum(token in special for token in tokens) == (0 if template is None else 2 * 4)
