@@ -56,7 +56,7 @@ class FlooredPrefixCache(PrefixCache):
             depth: of the first one, see Floor.
 
         Returns:
-            blocks in use, up to the first that is nowhere.
+            blocks in use, up to the first that is nowhere. Those that were loaded aren't registered yet.
         """
         blocks: list[int] = []
         while missing := block_hashes[len(blocks) :]:
@@ -71,14 +71,13 @@ class FlooredPrefixCache(PrefixCache):
         """Load the first of these blocks, as many as are found and have room on the floor below at once."""
         slots = self.below.lend(block_hashes, depth)
         blocks = self.replace(len(slots))
-        is_loaded = self.below.load(slots, blocks)
-        self.below.release(slots)
-        if not is_loaded:
+        try:
+            self.below.mover.load(slots, blocks)
+        except Exception:
+            self.below.num_failed += 1
             self.below.mover.guard()
             self.free(blocks)
-            return []
+            blocks = []
+        self.below.release(slots)
         self.num_loaded += len(blocks)
-        for index, (block, block_hash) in enumerate(zip(blocks, block_hashes), depth):
-            self.depths[block] = index
-            self.cache_full_block(block, block_hash)
         return blocks

@@ -27,6 +27,7 @@ class FlooredScheduler(PreemptiveScheduler):
         if loaded := self.pool.load(self.hashes_of(sequence)[depth:most], depth):
             sequence.blocks = [*sequence.blocks, *loaded]
             sequence.num_computed_tokens = scheduler_output.cached[sequence] = len(sequence.blocks) * size
+            self.cache_full_blocks(sequence, depth * size, sequence.num_computed_tokens)
 
     def is_loading(self, sequence: Sequence) -> bool:
         """True if blocks of a sequence are still being copied."""
@@ -73,4 +74,5 @@ class FlooredScheduler(PreemptiveScheduler):
         self.running, self.leaving = [], []
         self.waiting.clear()
         PrefixCache.reset(self.pool)
+        self.pool.below.mover.wait()
         self.pool.below.recover()

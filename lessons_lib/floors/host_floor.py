@@ -1,6 +1,6 @@
 """The first floor below the pool: blocks in host memory."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -16,8 +16,9 @@ class HostFloor(Floor):
 
     Attributes:
         mover: copies between the slots and the pool.
-        below: the next floor; None if there is none.
     """
+
+    below: DiskFloor | None
 
     def __init__(self, mover: BlockMover, below: DiskFloor | None = None, choose: EvictionOrder | None = None):
         self.mover, self.below = mover, below
@@ -100,28 +101,6 @@ class HostFloor(Floor):
         self.release([slot])
         return None
 
-    def load(self, slots: list[int], blocks: list[int]) -> bool:
-        """Copy slots to blocks of the pool. Returns False if the copy failed."""
-        try:
-            self.mover.load(slots, blocks)
-            return True
-        except Exception:
-            self.num_failed += 1
-            return False
-
-    def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """See Floor. The blocks are removed from all floors."""
-        super().forget(block_hashes)
-        if self.below:
-            self.below.forget(block_hashes)
-
-    def recover(self) -> None:
-        """See Floor."""
-        self.mover.wait()
-        super().recover()
-        if self.below:
-            self.below.recover()
-
     def clear(self) -> None:
         """Remove all blocks, from all floors."""
         self.mover.wait()
@@ -131,9 +110,7 @@ class HostFloor(Floor):
 
     def close(self) -> None:
         """Let the blocks move to the floor below, where the next engine may find them."""
-        self.mover.wait()
         if self.below:
-            for slot in self.free_queue:
-                if slot in self.block_to_hash:
-                    self.leave(slot, self.block_to_hash[slot])
+            for slot in [slot for slot in self.free_queue if slot in self.block_to_hash]:
+                self.leave(slot, self.block_to_hash[slot])
             self.below.close()

@@ -24,7 +24,6 @@ class SegmentFile:
         path: of the file.
         header: what the file holds blocks of; a file with another one is foreign.
         num_records, data_bytes: records, and size of a block's data.
-        was_foreign: True if there was a file with another header, or a damaged one. It was emptied.
     """
 
     def __init__(self, path: Path, header: bytes, num_records: int, data_bytes: int, is_owner: bool = True):
@@ -52,7 +51,6 @@ class SegmentFile:
                 raise PermissionError(f"{path} isn't a file of this user; its blocks could be anything.")
             os.fchmod(self.file, 0o600)
             header_found = os.pread(self.file, len(self.header), 0)
-            self.was_foreign = header_found not in (b"", self.header)
             if not is_owner:
                 must(header_found == self.header, "the header", header_found.strip(), "that of the reader's blocks")
             elif header_found != self.header:

@@ -1,7 +1,6 @@
 """Blocks for another engine: one computes prompts, the other decodes. What gets lost on the way is computed again."""
 
 from collections.abc import Iterator
-from collections.abc import Sequence as ListOf
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,7 +50,7 @@ class FileTransfer:
         return record is not None and self.segment.read(record, block_hash, memoryview(row.numpy()))
 
 
-def send_prompt(engine: Any, token_ids: ListOf[int], transfer: Transfer, cache_salt: str | None = None) -> int:
+def send_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_salt: str | None = None) -> int:
     """Send the full blocks of a prompt that an engine with floors has computed.
 
     Returns:
@@ -59,7 +58,7 @@ def send_prompt(engine: Any, token_ids: ListOf[int], transfer: Transfer, cache_s
     """
     num_sent, pool = 0, engine.scheduler.pool
     with changing(engine), suppress(OSError):
-        hashes = hashes_of(token_ids, pool.block_size, cache_salt)
+        hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), pool.block_size)
         pool.move_down(pool.match_prefix(hashes))
         while slots := pool.below.lend(hashes[num_sent:], num_sent):
             pool.below.mover.wait()
@@ -72,7 +71,7 @@ def send_prompt(engine: Any, token_ids: ListOf[int], transfer: Transfer, cache_s
     return num_sent
 
 
-def receive_prompt(engine: Any, token_ids: ListOf[int], transfer: Transfer, cache_salt: str | None = None) -> int:
+def receive_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_salt: str | None = None) -> int:
     """Receive the blocks of a prompt before it is added to an engine with floors, which finds them in host memory.
 
     Returns:
@@ -80,7 +79,8 @@ def receive_prompt(engine: Any, token_ids: ListOf[int], transfer: Transfer, cach
     """
     floor = engine.scheduler.pool.below
     with changing(engine):
-        for depth, block_hash in enumerate(hashes_of(token_ids, floor.block_size, cache_salt)):
+        hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), floor.block_size)
+        for depth, block_hash in enumerate(hashes):
             if not floor.renew(block_hash):
                 if (slot := floor.fetch(block_hash, depth, transfer.receive)) is None:
                     return depth
@@ -96,7 +96,3 @@ def changing(engine: Any) -> Iterator[None]:
         engine.core.is_whole = False
         yield
         engine.core.is_whole = True
-
-
-def hashes_of(token_ids: ListOf[int], block_size: int, cache_salt: str | None) -> list[bytes]:
-    return hash_full_blocks(Sequence("", list(token_ids), 1, cache_salt=cache_salt), block_size)
