@@ -25,24 +25,20 @@ class DiskFloor(Floor):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        size: int,
-        identity: Callable[[], bytes],
-        like: HostCache,
-        choose: EvictionOrder | None = None,
+        self, path: Path, size: int, identity: Callable[[], bytes], like: HostCache, choose: EvictionOrder | None = None
     ):
         """
         Args:
+            path: of the folder.
             size: of the file, in bytes.
             like: the slots above; the blocks are alike.
 
         Raises:
             OSError: the folder or the file can't be used.
         """
-        self.folder, self.identity, self.block_bytes = folder, identity, like.rows.shape[1]
+        self.folder, self.identity, self.block_bytes = path, identity, like.rows.shape[1]
         super().__init__(size // (self.block_bytes + ENTRY_BYTES), like.block_size, choose)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.open()
 
     def open(self) -> None:
