@@ -9,12 +9,9 @@ from served_architectures import WRONG
 
 from lessons_lib.engine.core import EngineCore
 
-# `windows_of` fails with afmoe: its layers pass their mask by name.
-FAMILIES = [family for family in packed_families() if family != "afmoe"]
-
 
 @settings(max_examples=25)
-@given(variations(FAMILIES))
+@given(variations(packed_families()))
 def test_a_variation_is_served_right_or_refused(variation):
     outcome = variation.outcome()
     assert outcome.verdict != WRONG, outcome.reason
