@@ -113,7 +113,7 @@ def test_a_sequence_that_loses_its_blocks_frees_those_of_its_windows():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("family", WINDOWED)
+@pytest.mark.parametrize("family", [each for each in WINDOWED if each != "gpt_oss"])  # its experts can't be captured
 def test_compiled_and_captured_steps_on_a_gpu(family):
     model = tiny_model(family).to("cuda")
     prompts = [list(range(20, 50)), [5], list(range(30, 47))]
