@@ -1,37 +1,12 @@
 """The first floor below the pool: blocks in host memory."""
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from torch import Tensor
 
 from lessons_lib.floors.block_mover import BlockMover
+from lessons_lib.floors.disk_floor import DiskFloor
 from lessons_lib.floors.floor import EvictionOrder, Floor
-
-
-class Below(Protocol):
-    """A floor below host memory, such as a DiskFloor."""
-
-    def keep(self, block_hash: bytes, row: Tensor, depth: int) -> None:
-        """Take a block that leaves the floor above, if it can."""
-
-    def renew(self, block_hash: bytes) -> bool:
-        """See `Floor.renew`."""
-
-    def read(self, block_hash: bytes, row: Tensor) -> bool:
-        """Write a block to a row of host memory. Return False if it isn't here, or is damaged."""
-
-    def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """Remove blocks, if they are here."""
-
-    def recover(self) -> None:
-        """See `Floor.recover`."""
-
-    def clear(self) -> None:
-        """Remove all blocks."""
-
-    def close(self) -> None:
-        """No block will be asked for any more."""
 
 
 class HostFloor(Floor):
@@ -41,10 +16,11 @@ class HostFloor(Floor):
 
     Attributes:
         mover: copies between the slots and the pool.
-        below: the next floor; None if there is none.
     """
 
-    def __init__(self, mover: BlockMover, below: Below | None = None, choose: EvictionOrder | None = None):
+    below: DiskFloor | None
+
+    def __init__(self, mover: BlockMover, below: DiskFloor | None = None, choose: EvictionOrder | None = None):
         self.mover, self.below = mover, below
         super().__init__(mover.host.num_blocks, mover.host.block_size, choose)
 
@@ -95,45 +71,35 @@ class HostFloor(Floor):
         for index, block_hash in enumerate(block_hashes[:most], depth):
             if (slot := self.hash_to_block.get(block_hash)) is not None:
                 self.touch([slot])
-            elif (slot := self.fetch(block_hash, index)) is None:
+            elif self.below and self.below.renew(block_hash):
+                slot = self.fetch(block_hash, index, self.below.read)
+            if slot is None:
                 break
             self.hits[slot] += 1
             slots.append(slot)
         return slots
 
-    def fetch(self, block_hash: bytes, depth: int) -> int | None:
-        """Read a block from the floor below. Returns its slot, in use; None if there is no such block."""
-        if not (self.below and self.free_queue and self.below.renew(block_hash)):
+    def fetch(self, block_hash: bytes, depth: int, read: Callable[[bytes, Tensor], bool]) -> int | None:
+        """Read a block from elsewhere.
+
+        Args:
+            read: function (hash, row) -> True if it has written the block to this row.
+
+        Returns:
+            its slot, in use; None if it couldn't be read.
+        """
+        if not self.free_queue:
             return None
         slot = self.take()
         self.mover.wait()
-        if self.below.read(block_hash, self.mover.host.rows[slot]):
-            self.fill(slot, block_hash, depth)
-            return slot
-        self.release([slot])
-        return None
-
-    def load(self, slots: list[int], blocks: list[int]) -> bool:
-        """Copy slots to blocks of the pool. Returns False if the copy failed."""
         try:
-            self.mover.load(slots, blocks)
-            return True
+            if read(block_hash, self.mover.host.rows[slot]):
+                self.fill(slot, block_hash, depth)
+                return slot
         except Exception:
             self.num_failed += 1
-            return False
-
-    def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """See Floor. The blocks are removed from all floors."""
-        super().forget(block_hashes)
-        if self.below:
-            self.below.forget(block_hashes)
-
-    def recover(self) -> None:
-        """See Floor."""
-        self.mover.wait()
-        super().recover()
-        if self.below:
-            self.below.recover()
+        self.release([slot])
+        return None
 
     def clear(self) -> None:
         """Remove all blocks, from all floors."""
@@ -144,9 +110,7 @@ class HostFloor(Floor):
 
     def close(self) -> None:
         """Let the blocks move to the floor below, where the next engine may find them."""
-        self.mover.wait()
         if self.below:
-            for slot in self.free_queue:
-                if slot in self.block_to_hash:
-                    self.leave(slot, self.block_to_hash[slot])
+            for slot in [slot for slot in self.free_queue if slot in self.block_to_hash]:
+                self.leave(slot, self.block_to_hash[slot])
             self.below.close()
