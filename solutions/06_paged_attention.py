@@ -333,9 +333,9 @@ show_source(forward_in_blocks)
 
 # %% [markdown]
 """
-`paged_forward` calls the backend once per pass. The backend returns `attend`, which every layer calls. This one calls
-your `attention_in_place` for one sequence after the other. A request joins only if the pool could hold it and all
-running requests at their `max_tokens` limits, so no request runs out of blocks.
+`paged_forward` calls the backend once per pass. The backend returns `attend`, which every layer calls. In the next
+cell, `attend` calls your `attention_in_place` for one sequence after the other. A request joins only if the pool could
+hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks.
 """
 
 # %%

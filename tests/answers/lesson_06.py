@@ -230,6 +230,12 @@ def reads_with_the_last_query(query, *rest):
     return attention_in_place(query[-1:].expand_as(query), *rest)
 
 
+def averages_the_blocks(query, keys, values, blocks, num_tokens, scale):
+    """Right for one block; of several, the mean of the first and the whole."""
+    whole = attention_in_place(query, keys, values, blocks, num_tokens, scale)
+    return (whole + attention_in_place(query, keys, values, blocks, min(num_tokens, keys.shape[1]), scale)) / 2
+
+
 def cleans_each_block(query, keys, values, blocks, num_tokens, scale):
     size, out = keys.shape[1], torch.empty_like(query)
     position = torch.arange(num_tokens - len(query), num_tokens)[:, None]
@@ -300,6 +306,7 @@ WRONG = {
         Wrong("head 0's values", takes_values_of_the_first_head, says="Query head 0 is right, 1 isn't"),
         Wrong("overflow", adds_plain_exponentials, says="where they can't overflow"),
         Wrong("one query for all", reads_with_the_last_query, says="The new token at position 0 is right, the one at"),
+        Wrong("blocks averaged", averages_the_blocks, says="Is one state carried from block to block"),
         Wrong("NaN replaced", cleans_each_block, says="`nan_to_num` reads slots without a token"),
     ],
     "06.4": [
