@@ -23,7 +23,7 @@ def slide(
     Args:
         held: indices of the blocks that it needed in the step before; `range(0)` in its first step.
         num_computed_tokens: its tokens before this step.
-        count: its tokens in this step, 0 or more.
+        count: its tokens in this step, 1 or more.
         window: 1 or more.
         block_size: tokens of a block.
 

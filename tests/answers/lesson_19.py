@@ -43,8 +43,8 @@ def token_by_token(held, num_computed_tokens, count, window, block_size):
     seen = range(max(0, num_computed_tokens - (window - 1)), num_computed_tokens + count)
     needed = sorted({token // block_size for token in seen})
     return (
-        range(needed[0], needed[-1] + 1) if needed else range(0),
-        [block for block in held if needed and block < needed[0]],
+        range(needed[0], needed[-1] + 1),
+        [block for block in held if block < needed[0]],
         [block for block in needed if block not in held],
     )
 

@@ -100,7 +100,7 @@ or
 The state after the *last* token of the segment belongs in the slot. You keep one from before.
 - states[slot] = state
 ~ state = decays[token] => states[slot] = state; state = decays[token]
-A state belongs to a slot, and the third segment's needn't be the third: write it to `states[slot]`.
+A state belongs to a slot, which needn't be the segment's place in the row: write it to `states[slot]`.
 - for length, slot, is_fresh
 + for place, (length, slot, is_fresh) in enumerate(segments):
 = states[slot] = state

@@ -33,6 +33,7 @@ XX.XXX 6 / XXXXXX 2 / .....X 1
 .XX 3 / .XX 2
 .X 1 / XX 2
 XXXXX 9 / ..... 0 / ....X 1
+X.XX.XX.XX 2 / XXX.XX.XX. 1
 """
 
 
@@ -65,6 +66,16 @@ def smaller(case: Case) -> Iterator[Case]:
         yield [(kept[:-1], needed) for kept, needed in case]
 
 
+def broken(seen: dict[str, Any], want: dict[str, Any]) -> str:
+    """What a group lacks after the prefix that was returned."""
+    count = seen["returned"]
+    for kept, needed in want["case"] if isinstance(count, int) else ():
+        gap = kept.find(".", max(0, count - needed), count)
+        if gap >= 0:
+            return f"A prefix of {count} isn't usable: the group {kept} needs its block {gap}, which isn't kept."
+    return "A prefix is usable if in each group the last `num_needed` of its blocks are kept, or all if it needs more."
+
+
 MISTAKES = """
 The longest prefix of each group alone, and of these the shortest, isn't enough: where the shortest ends, another group
 may have lost its blocks.
@@ -74,7 +85,7 @@ may have lost its blocks.
 +             if all(group.is_kept[max(0, n - group.num_needed) : n])]
 +     return max(fits, default=0)
 + return min(map(alone, groups))
-A hit ends where *all* groups have what they need. One is not enough.
+A prefix is usable only if *all* groups have what they need. One isn't enough.
 ~ if all(run >= => if any(run >=
 Only the last blocks of a prefix are needed, as many as the group says. A gap before them doesn't matter.
 ~ min(group.num_needed, count) => count
@@ -113,10 +124,9 @@ TASK = Task(
     tell=tell,
     smaller=smaller,
     known=mistakes(MISTAKES),
-    about={"returned": "A prefix of n blocks is usable if in each group the last `num_needed` of these n are kept, or "
-                       "all n if it needs more."},
+    about={"returned": broken},
     clear=0.75,
-)  # fmt: skip
+)
 
 EXERCISE = Exercise(
     id="19.3",

@@ -41,7 +41,6 @@ CASES = """
 3 2 9 1 2 1
 16 4 0 8 8 8 1 1
 6 4 20 40 1 30
-6 4 0 4 0 1
 """
 
 
@@ -111,7 +110,7 @@ The step writes its own tokens, too: the last needed block is that of its last t
 ~ blocks_for(num_computed_tokens + count, block_size) => blocks_for(num_computed_tokens, block_size)
 The last block may not be full: round up.
 ~ blocks_for(num_computed_tokens + count, block_size) => (num_computed_tokens + count) // block_size
-Tokens {total} are the first {total}, so the last has position {total} - 1: it doesn't begin a new block yet.
+The step's last token has position {total} - 1: it doesn't begin a new block yet.
 ~ blocks_for(num_computed_tokens + count, block_size) => (num_computed_tokens + count) // block_size + 1
 The window moves on by tokens, not by blocks: the first needed block is that of the first token that is seen.
 = first = max(0, num_computed_tokens // block_size - window // block_size)
