@@ -10,7 +10,7 @@ remember differently?**
 75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 05 (the packed row) and lesson 11 (prefix
 sharing)
 
-Until now, each layer kept a key and a value of every token. Most models of 2026 don't: some of their layers look back
+Until now, each layer kept a key and a value of every token. Many new models don't: some of their layers look back
 over a window only, or keep one state of fixed size. You write the step of such a state, the rule that frees the
 blocks of a window, and a prefix match for all kinds of layers together.
 """
@@ -44,12 +44,12 @@ the sequence, and a step reads all of it. Three kinds of layers are in use:
 
 - **Full attention** keeps the keys and values of every token.
 - Attention over a **window** of W tokens (the sliding window of lesson 04): a token sees itself and the W - 1 before
-  it. What is further back, no later token reads again.
+  it. No later token reads anything further back.
 - A **state**: a matrix into which each token writes. It has the same size after ten tokens as after ten thousand.
 
 > **hybrid model**: a model whose layers don't all remember in the same way. Mostly, a few layers have full attention.
 
-Here are three real shapes. All have numbers of 2 bytes in keys and values, and 4 in a state.
+Here are three real shapes. A key or value has 2 bytes per element, the matrix of a state 4.
 """
 
 # %%
@@ -64,7 +64,7 @@ SHAPES = {  # layers of each kind; heads of keys and values, and numbers in each
 
 
 def sequence_bytes(num_tokens, heads, dim, full, windows=0, window=0, states=0):
-    """What a sequence of so many tokens takes in all layers."""
+    """The bytes of a sequence in all layers."""
     token = 2 * heads * dim * 2  # in one layer
     kept = full * num_tokens + windows * min(num_tokens, window)
     return kept * token + states * STATE
@@ -81,7 +81,7 @@ print(f"A state takes {STATE / MIB:.2f} MiB in a layer")
 much memory would the chat take if all 48 had full attention? Use a pencil: 32,768 is 32 windows.
 
 **19.b** In a layer of Qwen3-Next with full attention, a token takes 2 KiB. The matrices of a state take 32 × 128 ×
-128 × 4 bytes. From how many tokens on is the state the smaller one?
+128 × 4 bytes. From how many tokens on is the state smaller?
 """
 
 # %%
@@ -104,7 +104,7 @@ line_chart(lengths, curves, xlabel="tokens of a sequence", ylabel="MiB", log="xy
 # %% [markdown]
 """
 Llama's line is straight: every token costs the same. Gemma's bends at 1,024 tokens, where the windows are full. A
-short chat costs Qwen3-Next more than Llama, for its states. A long one costs a fifth.
+short chat takes more in Qwen3-Next than in Llama, because of the states. A long one takes a fifth.
 
 Less memory means more sequences in a batch, and less to read in each step. But an engine that treats all layers alike
 either wastes what they could save, or is wrong. We build the three things that it needs.
@@ -125,9 +125,8 @@ S = S + beta · outer(k, error)  correct a share of it
 output = q @ S                  read, with the token's own pair in it
 ```
 
-> **gated delta net**: a layer whose state is corrected by the error it makes for a token's key, and fades by a factor
-> of
-> the token's own. Qwen3-Next and Qwen3.5 have three of them for each layer with full attention.
+> **gated delta net**: a layer with a state that fades by each token's decay, and is then corrected by the error for the
+> token's key. Qwen3-Next and Qwen3.5 have three of them for each layer with full attention.
 
 No token reads earlier tokens, so there is nothing to page. But a batch needs care. In a packed row, a sequence has
 one token or a chunk of its prompt. Its state waits in a **slot** from one step to the next. The slots are rows of one
@@ -212,8 +211,8 @@ ranges of block indices, `needed, behind, new`:
 - `new`: needed blocks that `held` doesn't have.
 
 `held` is what was needed in the step before: `range(0)` if there was none. A sequence that starts from a cached
-prefix may have many computed tokens in its first step. Positions never go back. `blocks_for(n, block_size)` is at
-hand.
+prefix may have many computed tokens in its first step. Positions never go back. `blocks_for(n, block_size)`
+returns how many blocks n tokens take.
 
 Example: window 6, blocks of 4, `held` = range(0, 3), and the step computes position 12. Needed is range(1, 4), behind
 range(0, 1), and new range(3, 4).
@@ -270,20 +269,19 @@ Stepper(lambda i: draw_kinds(*moments[i], before=moments[i - 1][1] if i else Non
 # %% [markdown]
 """
 The left pool fills until a sequence ends. In the middle, blocks are freed and allocated all the time, and no decode
-holds more than four. On the right, a slot is full from the first token to the last.
+holds more than four. On the right, each sequence keeps its one slot from its first token to its last.
 
 ## Build 3: one prefix for all
 
 In lesson 11, a new sequence took the blocks of a cached prefix and computed the rest. What does it need if layers
-remember differently? To go on behind n blocks,
+remember differently? To continue after n blocks,
 
 - full attention needs all n of them;
 - a window needs the last few, which hold the W - 1 tokens before the next one. Earlier ones may be gone;
 - a state needs a copy of the state exactly there. From the state after 40 tokens, the one after 32 can't be computed.
 
 > **checkpoint**: a copy of a sequence's states after a certain token, from which other sequences with the same
-> beginning
-> can start.
+> beginning can start.
 
 > **cache group**: layers that remember in the same way. vLLM says *KV cache group*.
 
@@ -329,13 +327,14 @@ for window in (".XX.XX", "..X.XX"):
 
 # %% [markdown]
 """
-Our engine asks with this function, too: `usable` in `lessons_lib/hybrid/window_blocks.py` and `sequence_states.py`.
+Our engine calls this function, too: `usable` in `lessons_lib/hybrid/window_blocks.py` and `sequence_states.py`.
 
 ## Prove it
 
 The engine serves two small random models: one with windows of 12 tokens in three of four layers, and a Qwen3.5 with
 three gated delta nets and one layer with full attention. Prompts share beginnings, come in chunks, and the pool is so
-small that sequences are preempted. The oracle is `generate`, alone.
+small that sequences are preempted. The oracle is Hugging Face's `generate`,
+one prompt at a time.
 """
 
 # %%
@@ -412,7 +411,7 @@ print(f"a token: {per_token / KIB:.0f} KiB; a checkpoint: {checkpoint / MIB:.1f}
 # %% [markdown]
 """
 One at each block's end is out of the question. So where will another sequence continue? We replay 360 turns of 60
-conversations, of which 20 go on at a time. Each begins with one of two system prompts, and each turn sends all that
+conversations, 20 at a time. Each begins with one of two system prompts, and each turn sends all that
 was said before. There is room for 128 checkpoints; the least recently used one goes first. Your `longest_usable`
 decides what is found.
 
@@ -452,13 +451,13 @@ Table(["checkpoints", "tokens found", "of full attention", "computed", "most kep
 
 # %% [markdown]
 """
-A few checkpoints in the right places find nearly all. At every 528 tokens, each turn computes what is behind the last
-boundary again, more than twice as many tokens in all. And with one at each block, 128 are used up by the last few
-turns: what the others need is gone when they come back.
+A few checkpoints in the right places find nearly all. At every 528 tokens, each turn recomputes the tokens after the
+last boundary, more than twice as many in all. And with one at each block, the last few turns take all 128: what the
+other conversations need is gone when they continue.
 
 ### What it brings
 
-The engine with a hybrid on a GPU, against `generate` with static batches; recorded, since a CPU shows nothing of it:
+The engine with a hybrid on a GPU, against `generate` with static batches; recorded, since a CPU wouldn't show it:
 """
 
 # %%
@@ -477,8 +476,8 @@ Table(["requests at a time", "engine, tokens/s", "generate, tokens/s", "times", 
 **Two kinds at a time.** Our engine serves full attention with windows, or with states. A model with all three gets no
 smaller pool for its windows.
 
-**No guesses.** A wrong guess (lesson 18) has changed the state, and it can't go back. For hybrids, our engine refuses
-to speculate.
+**No guesses.** A wrong guess (lesson 18) has already changed the state, and that can't be undone. For hybrids, our
+engine refuses to speculate.
 
 **Latents are expanded.** DeepSeek's layers could keep one short vector for each token, from which keys and values are
 computed. Ours keep the keys and values.
