@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from lessons_lib.floors.host_floor import HostFloor
+from lessons_lib.floors.loading import load_prefix
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 
@@ -54,26 +55,11 @@ class FlooredPrefixCache(PrefixCache):
         Returns:
             blocks in use, up to the first that is nowhere.
         """
-        blocks: list[int] = []
-        while self.below and (missing := block_hashes[len(blocks) :]):
-            if found := self.match_prefix(missing):
-                self.touch(found)
-            elif not (found := self.load_some(self.below, missing, depth + len(blocks))):
-                break
-            blocks += found
-        return blocks
+        return load_prefix(self, block_hashes, depth) if self.below else []
 
-    def load_some(self, below: HostFloor, block_hashes: list[bytes], depth: int) -> list[int]:
-        """Load the first of these blocks, as many as are found and have room on the floor below at once."""
-        slots = below.lend(block_hashes, depth)
-        blocks = self.allocate(len(slots))
-        is_loaded = below.load(slots, blocks)
-        below.release(slots)
-        if not is_loaded:
-            self.free(blocks)
-            return []
+    def register(self, blocks: list[int], block_hashes: list[bytes], depth: int) -> None:
+        """Register blocks that were loaded; see `load`."""
         self.num_loaded += len(blocks)
         for index, (block, block_hash) in enumerate(zip(blocks, block_hashes), depth):
             self.depths[block] = index
             self.cache_full_block(block, block_hash)
-        return blocks

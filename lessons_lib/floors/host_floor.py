@@ -77,8 +77,12 @@ class HostFloor(Floor):
     def leave(self, slot: int, block_hash: bytes) -> None:
         """See Floor. The block moves to the floor below."""
         if self.below:
-            self.mover.wait()
-            self.below.keep(block_hash, self.mover.host.rows[slot], self.depths[slot])
+            self.below.keep(block_hash, self.row(slot), self.depths[slot])
+
+    def row(self, slot: int) -> Tensor:
+        """The bytes of a slot, once all copies are finished."""
+        self.mover.wait()
+        return self.mover.host.rows[slot]
 
     def lend(self, block_hashes: list[bytes], depth: int) -> list[int]:
         """Find the first of these blocks, here or on the floor below, up to the first that is on neither. At most half
@@ -106,8 +110,7 @@ class HostFloor(Floor):
         if not (self.below and self.free_queue and self.below.renew(block_hash)):
             return None
         slot = self.take()
-        self.mover.wait()
-        if self.below.read(block_hash, self.mover.host.rows[slot]):
+        if self.below.read(block_hash, self.row(slot)):
             self.fill(slot, block_hash, depth)
             return slot
         self.release([slot])
