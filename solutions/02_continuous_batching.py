@@ -455,7 +455,7 @@ for (kind, n), (throughput, latency) in seconds.items():
 
 # %% [markdown]
 """
-In steps, static batching with eight rows halves the mean latency of one at a time. On the clock, little of that is
+In steps, static batching with eight rows halves the mean latency of one at a time. On the clock, less of that is
 left: a step counts as one, whatever it computes, but a pass over eight rows takes longer than one over a single row,
 and the prefill of a wave, padded to its longest prompt, takes many times as long as a decode step. Continuous batching
 still gains, since fewer of its rows are idle. With eight slots nearly half are, so eight may not beat four.

@@ -68,12 +68,12 @@ Table(
 
 # %% [markdown]
 """
-- In the first row nearly the whole step is launching, and the GPU computes for about a fifth of it. The second row runs
-  the same kernels, but now the CPU waits for the GPU, so the step is as long as its kernels.
-- With overlap, the CPU works while the GPU computes. The last row is the whole engine: its extra CPU work is hidden, and
-  costs 2 % over the whole run.
+- In the first row nearly the whole step is launching. The GPU computes for about a fifth of it. The second row runs the
+  same kernels, but the CPU waits for the GPU, so the step is as long as its kernels.
+- With overlap, the CPU works while the GPU computes. The last row is the whole engine: its CPU has more to do, but the
+  step takes no longer.
 
-The whole engine is 12 times as fast as the first row. (The CPU's times vary from run to run.)
+The whole engine is 12 times as fast as the first row.
 
 ## The idea
 
@@ -93,8 +93,9 @@ watch_launches()
 
 ## CUDA graphs
 
-A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). Its shapes are fixed, so the
-engine captures one graph for each of its *captured batch sizes*, and pads a step of decodes to the next size.
+A CUDA graph is a recording of GPU work that is replayed with a single launch (lesson 08). Its shapes and addresses are
+fixed. So the engine captures one graph for each of its *captured batch sizes*. Before a replay it copies the step's
+inputs into fixed buffers, and pads them to the next size.
 
 > **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and no
 > real sequence reads them.
@@ -107,8 +108,8 @@ print("37 decodes are padded to", next_size(37, sizes))
 
 # %% [markdown]
 """
-A graph holds addresses, not tensors. If a weight, the cache or an input moves, a replay still reads and writes the old
-address, and no error is raised. ([Reported for SGLang](https://github.com/sgl-project/sglang/pull/27140): after a
+A graph holds addresses, not tensors. If a weight or the cache moves, a replay still reads and writes the old address,
+and no error is raised. ([Reported for SGLang](https://github.com/sgl-project/sglang/pull/27140): after a
 weight update, the text was garbled.)
 """
 
@@ -117,8 +118,8 @@ draw_stale_graph()
 
 # %% [markdown]
 """
-You can see it without a GPU: `rerun` holds on to the tensors of the first run, as a graph holds on to their addresses.
-Below, the inputs change in place, and the weight is replaced by another tensor. What does the replay return?
+You can see it without a GPU: `rerun` holds on to the tensors of the first run. Below, the inputs change in place, and the
+weight is replaced by another tensor. What does the replay return?
 """
 
 # %%
@@ -133,8 +134,8 @@ print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
 """
 The replay read the new inputs, but the old weight.
 
-> **graph key**: everything that a graph depends on, as it was at its capture. The engine computes the key again before
-> each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
+> **graph key**: everything that a graph depends on, as it was at its capture. Before each step the engine computes the
+> key again. It replays the graph if the key is the same, and otherwise captures the step again.
 
 The sizes 4, 8 and 16 are captured, each when it is first needed. There are steps of 3, 7, 5 and 12 decodes. Then all
 weights get new addresses, and three more steps have 6, 5 and 2 decodes.
@@ -149,14 +150,14 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each batch size. `__init__` is given; write `has`,
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each batch size. `__init__` and `has` are given; write
 `key_of` and `run`.
 
 `key_of` returns everything that the graph of a step depends on:
 
 - Keys must differ whenever a replay would do something other than the step. Any tensor may get other memory, even while
-  it stays the same object. An input may be replaced by another view of its memory, with another shape, other strides
-  or another dtype.
+  it stays the same object (`weight.data = …`). An input may be replaced by another view of its memory, with another
+  shape, other strides or another dtype.
 - A changed *value* at the same address is no reason to capture again.
 - `settings` are new objects at each call: compare them as values.
 
@@ -176,7 +177,7 @@ Example: `run(2, "A", step, keeps)` on a new store captures and replays. A secon
 `run(2, "B", step, keeps)` captures again, and drops the graph of "A".
 """
 
-# %% exercise="13.1" given="__init__"
+# %% exercise="13.1" given="__init__ has"
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -195,31 +196,37 @@ show_source(CudaCapture.__call__)
 
 # %% [markdown]
 """
-The steps of your prediction, with your store:
+The steps of your prediction, with your store. Each step's inputs are copied into one buffer and padded, and a product
+stands for the model:
 """
 
 # %%
-store = GraphStore(rerun)
+store, buffer, weight = GraphStore(rerun), torch.zeros(16), torch.tensor(2.0)
 if torch.cuda.is_available():  # then your store captures real graphs
-    store, inputs, weight = GraphStore(CudaCapture()), inputs.cuda(), weight.cuda()
+    store, buffer, weight = GraphStore(CudaCapture()), buffer.cuda(), weight.cuda()
 
 
 def run_decodes(*steps):
-    key = store.key_of([inputs], [weight], ())
     for num_seqs in steps:
-        store.run(next_size(num_seqs, [4, 8, 16]), key, partial(torch.mul, inputs, weight),
-                  lambda: (inputs, weight))
+        size = next_size(num_seqs, [4, 8, 16])
+        buffer[:num_seqs], buffer[num_seqs:size] = torch.arange(num_seqs), -1
+        key = store.key_of([buffer], [weight], ())
+        output = store.run(size, key, partial(torch.mul, buffer[:size], weight),
+                           lambda: (buffer, weight))
+        print(f"captures so far: {store.num_captured};", num_seqs, "decodes, graph of", size,
+              output[:num_seqs].tolist())
 
 
 run_decodes(3, 7, 5, 12)
-weight = weight.clone()
+weight = weight + 1  # at another address
+print("the weight is now", weight.item())
 run_decodes(6, 5, 2)
 reveal("13.a", store.num_captured, unit="captures", how="Computed")
 
 # %% [markdown]
 """
-Each of the three sizes is captured once. After the change, two are captured again when a step needs them. No step needs
-the stale graph of 16, but it still holds the old weights.
+Each of the three sizes is captured once. After the change, two are captured again when a step needs them, and compute
+with the new weight. No step needs the stale graph of 16, but it still holds the old one.
 
 ## Tokens kept on the device
 
@@ -278,9 +285,9 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 
 # %% [markdown]
 """
-C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in
-the step in flight too, but its tokens are known. The GPU replaces the placeholders as a part of the graph, which can't
-branch on a value. So it computes an index for every id, then chooses:
+C has index 2 in the step in flight, so its token is −1 − 2 = −3, wherever C is in the next step. B is in flight too, but
+its tokens are known. The GPU replaces the placeholders as a part of the graph, which can't branch on a value. So it
+computes an index for every id, then chooses:
 """
 
 # %%
@@ -291,8 +298,8 @@ show_source(replace_placeholders)
 ## Steps that overlap
 
 To schedule the next step, the CPU needn't know *which* token a sequence gets, only that it gets one. If it's the end
-token, one token too many is computed, and thrown away. The step in flight may still write to the sequence's
-blocks, which are free by then. That does no harm: the GPU runs launches in order, so the next owner writes later.
+token, one token too many is computed, and thrown away. The step in flight may still write to blocks that are free by
+then. That does no harm: the GPU runs launches in order, so the next owner writes later.
 
 A preempted sequence is recomputed from its tokens, so all of them must be known. If one has a placeholder, the loop
 first waits for the step in flight.
@@ -310,7 +317,7 @@ all but the last `loop.depth` steps in flight, or all if nothing was launched. `
 | `loop.launch(scheduler_output)` | starts the step, without waiting for it; each sequence that gets a token has one more placeholder. Returns the step, or None if there is nothing to compute |
 | `loop.process(depth)` | waits for the tokens of all steps in flight but the last `depth`, and puts them in place of the placeholders |
 
-- The device must never wait while the CPU reads tokens, except before a preempted sequence is recomputed.
+- The device must never wait while the CPU reads tokens, except for the tokens of a preempted sequence.
 - Tokens that are processed after the next step was scheduled may end sequences in it. `scheduler_output.drop_finished()`
   takes those out of it.
 
@@ -328,10 +335,9 @@ from lessons_lib.engine.core import overlapped_step
 ### Measure: steps that overlap
 
 Here is your loop on a device that is a thread. For each of 10 steps the CPU works 20 ms, and the device 30 ms. One after
-the other, that takes 10 × 50 = 500 ms.
+the other, that takes 500 ms.
 
-**13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the lines of CPU and
-device, as above.
+**13.b** How many milliseconds pass until the last token if the steps overlap? Draw the lines of CPU and device.
 """
 
 # %%
@@ -365,10 +371,8 @@ machine). An overlapped step takes as long as the *slower* of the two.
 
 ### Break it: one look at a value
 
-While you look for a bug, you add `print(logits.max().item())` right after the launch of a step. `item` needs the value
-on the CPU, so it waits until the GPU has computed it.
-
-How long do the ten steps take now on the faster device, the one with 15 ms?
+While you look for a bug, you add `print(logits.max().item())` after each launch. `item` needs the value on the CPU, so it
+waits until the GPU has computed it. How long do the ten steps take now on the faster device, the one with 15 ms?
 """
 
 # %% tags=["measured"]
@@ -393,8 +397,8 @@ wait in the same way, without an error (unless you ask for one: `torch.cuda.set_
 """
 ## Prove it
 
-`GPUModelRunner` runs on the CPU here, with `rerun` in place of the capture, your two functions and your store. That's no
-faster, but the answers must be the same as when each request runs alone.
+`GPUModelRunner` runs on the CPU here, with `rerun` as the capture, your store and your two functions. That's no faster,
+but the answers must be the same as when each request runs alone.
 """
 
 # %%
@@ -402,12 +406,8 @@ alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TO
 
 
 def serve_stories(next_tokens):
-    """Serve the six stories with your store and your loop.
-
-    Returns:
-        the tokens of each story, how many captures there were, the graphs' sizes, and how many
-        blocks are in use.
-    """
+    """Returns the tokens of each story, the number of captures, the graphs' sizes, and the
+    number of blocks in use."""
     runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False,
                             capture=rerun)
     runner.store = GraphStore(rerun)
@@ -423,27 +423,27 @@ def serve_stories(next_tokens):
         patch("lessons_lib.engine.greedy_loop.overlapped_step", overlapped_step),
     ):
         answers = serve_greedily(runner, scheduler, stories, depth=1)
-    graph_sizes = list(runner.store.graphs)
+    graph_sizes = [size[:2] for size in runner.store.graphs]
     runner.close()
     return answers, runner.store.num_captured, graph_sizes, len(scheduler.pool.used)
 
 
 overlapped, captures, graph_sizes, in_use = serve_stories(next_tokens)
 print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {in_use}")
-print(f"captures: {captures}; graphs:", *graph_sizes, sep="\n    ")
+print(f"captures: {captures}; (sequences, tokens) of the graphs:", *graph_sizes)
 print("tokens of each story:",
       {story.name: len(tokens) for story, tokens in zip(STORIES, overlapped)})
 
 # %% [markdown]
 """
 Every step was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64 tokens, and two for
-decodes only.
+decodes only, where the number of tokens is None.
 
 ### Break it: whose token?
 
-What if `next_tokens` used a sequence's index in the *new* step, instead of the step in flight? As long as no request
-leaves, the two are the same. Four stories run at a time, A, B, C and D first. When one leaves, those after it move up,
-and the next story comes last. Their numbers of tokens are printed above.
+What if `next_tokens` used a sequence's index in the *new* step? As long as no request leaves, it's the same. Four
+stories run at a time, A, B, C and D first. When one leaves, those after it move up, and the next story comes last. Their
+numbers of tokens are printed above.
 
 **13.c** How many of the six stories come out right?
 """
@@ -474,8 +474,8 @@ Table(columns=["story", "first wrong token", "right", "with the new index"], row
 # %% [markdown]
 """
 Only A and D are right. D leaves first, but it's the last in the batch, so no other moves. When A leaves, B, C and E
-move up, and for one step each is computed with the last token of the story before it. B gets A's: that's where its "to"
-comes from. When B leaves, F goes wrong too. One step later the indices agree again, and the stories go on from the
+move up, and for one step each gets the last token of the story before it. B gets A's " wanted", so it goes
+on with "to". When B leaves, F goes wrong too. One step later the indices agree again, and the stories go on from the
 wrong word. A test whose requests all start and end together can't find this.
 
 ## What is still wrong
@@ -508,6 +508,38 @@ quiz("13")
 
 This section isn't part of the 75 minutes.
 """
+
+# %% [markdown]
+"""
+### On your GPU
+
+The bundled model is tiny, so its kernels take next to no time, and launching is nearly all there is.
+"""
+
+# %% tags=["measured"]
+def tokens_per_second(model, depth, **options):
+    """64 requests with 100 tokens each, served twice: the first time, graphs are captured."""
+    runner = GPUModelRunner(model, 1024, 16, max_num_seqs=64, max_model_len=192,
+                            compiled=False, **options)
+    for _ in range(2):
+        scheduler = PreemptiveScheduler(PrefixCache(1024, 16), max_num_seqs=64,
+                                        max_num_batched_tokens=512)
+        requests = [Sequence(str(i), [i + 5], 100) for i in range(64)]
+        started = time.perf_counter()
+        serve_greedily(runner, scheduler, requests, depth)
+        seconds = time.perf_counter() - started
+    runner.close()
+    return 6400 / seconds
+
+
+MODES = {"launched one by one": (0, False), "CUDA graphs": (0, True),
+         "overlapped too": (1, True)}
+if torch.cuda.is_available():
+    on_gpu, _ = load_model(device="cuda")
+    for name, (depth, graphs) in MODES.items():
+        print(f"{name}: {tokens_per_second(on_gpu, depth, graphs=graphs):,.0f} tokens/s")
+else:
+    print("There is no GPU here.")
 
 # %% [markdown]
 """

@@ -65,15 +65,15 @@ def ask(engine, prompt, max_tokens=1):
 """
 ## The problem: it comes back
 
-A has told the model three stories, and adds a sentence now and then. The pool has room for 64 blocks, 1,024 tokens.
+A has told the model two stories, and adds a sentence now and then. The pool has 40 blocks, room for 640 tokens.
 A comes back at once; then once more, after others have told their stories.
 """
 
 # %% tags=["measured"]
 def comes_back(engine):
     """A's requests: (when, prompt tokens, computed, milliseconds to the first token)."""
-    prompt, rows = [token for story in stories[:3] for token in story], []
-    for when, others in (("first", []), ("at once", []), ("after a pause", stories[3:10])):
+    prompt, rows = [token for story in stories[:2] for token in story], []
+    for when, others in (("first", []), ("at once", []), ("after a pause", stories[3:7])):
         for other in others:
             ask(engine, other)
         found, ms, _ = ask(engine, prompt)
@@ -83,7 +83,7 @@ def comes_back(engine):
 
 
 COLUMNS = ["A comes", "prompt tokens", "computed", "ms to the first token"]
-with new_engine(64) as engine:
+with new_engine(40) as engine:
     rows = comes_back(engine)
 Table(COLUMNS, rows, "A conversation, with a prefix cache in the pool alone")
 
@@ -225,8 +225,8 @@ The library has a pool with floors below it. Its blocks have hashes, as in lesso
 |---|---|
 | `match_prefix(hashes)` | the blocks of the longest beginning that is in the pool; changes nothing |
 | `touch(blocks)` | one more sequence uses these blocks, which leave the free queue |
-| `allocate(count)`, `free(blocks)` | as ever; what `allocate` evicts moves down |
-| `register(blocks, hashes, depth)` | these blocks hold what the hashes say, and can be found; the first has this depth |
+| `replace(count)` | allocates blocks for copies; what they held moves down |
+| `free(blocks)` | one sequence fewer uses them |
 | `free_queue` | the free blocks |
 | `below.lend(hashes, depth)` | slots of the host with the first of these blocks, up to the first that is on no floor below. What is only on the disk is read to a slot. Not all at once: fewer slots may come, so that the host has room for what the pool evicts. The slots stay in use |
 | `below.load(slots, blocks)` | copies slots to blocks. Returns False if the copy failed; the blocks then hold anything |
@@ -237,8 +237,8 @@ The library has a pool with floors below it. Its blocks have hashes, as in lesso
 **Exercise 20.1.** Write `load_prefix(pool, block_hashes, depth=0)`. It returns blocks of the pool that hold the blocks
 of these hashes, in order: up to the first that is nowhere, that can't be loaded, or for which no block is free.
 
-- The returned blocks are in use (one user more), and those that were loaded are registered, with their depth; `depth`
-  is that of the first hash.
+- The returned blocks are in use (one user more). The scheduler registers their hashes, so don't.
+- `depth` is that of the first hash; `lend` wants that of the first hash that it gets.
 - A block in the pool isn't loaded. A prompt's blocks may lie anywhere: pool, host, pool, disk, host.
 - `lend` may return fewer slots than there are blocks: go on until it returns none. Never lend more than are free.
 - Every lent slot is released. If a copy failed, its blocks are free again, and what was found before is returned.
@@ -264,9 +264,9 @@ def with_yours(engine):
     return engine
 
 
-with with_yours(new_engine(64, slots=128)) as engine:
+with with_yours(new_engine(40, slots=80)) as engine:
     rows = comes_back(engine)
-Table(COLUMNS, rows, "The same, with 128 slots in host memory below the pool")
+Table(COLUMNS, rows, "The same, with 80 slots in host memory below the pool")
 
 # %% [markdown]
 """
@@ -415,11 +415,11 @@ from lessons_lib.floors.receiving import receive_blocks
 
 # %% [markdown]
 """
-A prompt of three stories, a prefill engine, and a decode engine that receives it over three wires:
+A prompt of two stories, a prefill engine, and a decode engine that receives it over three wires:
 """
 
 # %%
-prompt = [token for story in stories[40:43] for token in story]
+prompt = [token for story in stories[40:42] for token in story]
 with new_engine(64, slots=128) as prefill:
     _, _, expected = ask(prefill, prompt, 12)
     for name, wire in (("good wire", Wire()), ("block 9 lost", Wire(lost=[9])),
@@ -493,15 +493,15 @@ model, its weights included, and of the blocks' size and dtype. A file of anothe
 
 ## Measure
 
-Six agents on this machine, one call after the other: the pool alone, with a host, and with a disk below a small host.
+Four agents on this machine, one call after the other: the pool alone, with a host, and with a disk below a small host.
 *Returning* are the turns that aren't an agent's first.
 """
 
 # %% tags=["measured"]
-trace = agent_calls(num_agents=6, num_turns=5)
+trace = agent_calls(num_agents=4, num_turns=4)
 prompt_tokens = sum(len(call.prompt) for call in trace)
 rows = []
-for name, sizes in (("pool alone", ()), ("host", (400,)), ("small host and disk", (80, 400))):
+for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk", (40, 300))):
     with tempfile.TemporaryDirectory() as folder, new_engine(64, *sizes, *[folder] * (len(sizes) > 1)) as engine:
         if sizes:
             with_yours(engine)
@@ -524,11 +524,11 @@ And what do floors cost when nothing ever comes back? Then every block is copied
 
 # %% tags=["measured"]
 rows = []
-for name, sizes in (("pool alone", ()), ("host", (400,)), ("small host and disk", (80, 400))):
+for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk", (40, 300))):
     with tempfile.TemporaryDirectory() as folder, new_engine(64, *sizes, *[folder] * (len(sizes) > 1)) as engine:
-        total_ms = sum(ask(engine, stories[i] + stories[i + 1])[1] for i in range(100, 130, 2))
+        total_ms = sum(ask(engine, stories[i] + stories[i + 1])[1] for i in range(100, 112, 2))
     rows.append([name, f"{total_ms:.0f}"])
-Table(["floors", "ms"], rows, "15 prompts that never come back")
+Table(["floors", "ms"], rows, "6 prompts that never come back")
 
 # %% [markdown]
 """

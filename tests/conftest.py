@@ -1,6 +1,5 @@
 """What every test gets: no network, no settings of the user, no progress file of a learner, few threads."""
 
-import contextlib
 import datetime
 import os
 import sys
@@ -44,20 +43,6 @@ def _own_progress_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
 
 
-@pytest.fixture(scope="session")
-def warm_kernels():
-    """Notebooks run in kernels that have imported PyTorch and transformers when they begin (Linux only)."""
-    from warm_kernels import can_be_copied, warm_kernels
-
-    from tools.authoring.execute import kernel_environment
-
-    with contextlib.ExitStack() as stack:
-        if can_be_copied():
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernels-"))
-            stack.enter_context(warm_kernels(folder, kernel_environment(Path(folder))))
-        yield
-
-
 # While it is open, its event loop runs in this thread, where no other test may have one.
 @pytest.fixture(scope="module")
 def chromium():
@@ -71,7 +56,7 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def lab(chromium, warm_kernels, tmp_path_factory):
+def lab(chromium, tmp_path_factory):
     """A JupyterLab on a copy of notebooks/. `lab.open_notebook(name)` opens one in a tab of its own."""
     from browser import JupyterLab
 

@@ -78,8 +78,7 @@ def test_every_product_of_a_model_or_the_interpreter_is_off_by_one_unit(other_ro
     run("-c", BOTH)
 
 
-def test_a_notebook_and_the_processes_it_starts_round_otherwise(other_rounding, monkeypatch):
-    monkeypatch.delenv("JUPYTER_PATH", raising=False)  # of warm kernels, copies of a process that rounds as usual
+def test_a_notebook_and_the_processes_it_starts_round_otherwise(other_rounding):
     shown = "import torch; print((torch.full((2, 2), 0.7) @ torch.full((2, 2), 0.7))[0, 0].item())"
     started = f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {shown!r}], text=True))"
     cells = [nbformat.v4.new_code_cell(source) for source in (shown, started)]
@@ -99,5 +98,5 @@ def test_some_tests_pass_under_another_rounding(other_rounding):
 @pytest.mark.parametrize("name", FOLDERS)
 def test_all_tests_pass_under_another_rounding(other_rounding, monkeypatch, name):
     monkeypatch.setenv("LESSONS_ROUNDING", os.environ["LESSONS_CONFORMANCE_DAY"])
-    monkeypatch.delenv("LESSONS_NIGHTLY")  # the fewer cases of a day, and warm kernels
+    monkeypatch.delenv("LESSONS_NIGHTLY")  # the fewer cases of a day
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not browser and not gpu", f"tests/{name}")

@@ -13,7 +13,9 @@ import argparse
 import itertools
 import random
 import sys
+import tempfile
 import time
+import weakref
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -240,11 +242,15 @@ def make_engine(depth: int, **config) -> LLMEngine:
     sizes = dict(max_num_seqs=5, max_num_batched_tokens=16, block_size=4, num_blocks=13, num_swap_blocks=8)
     if depth == 1:
         config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
+    folder = tempfile.TemporaryDirectory()
     if depth == FLOORED:
-        config |= dict(num_swap_blocks=0, host_cache_bytes=2**15, num_blocks=8, max_model_len=32)
+        config |= dict(num_swap_blocks=0, num_blocks=8, max_model_len=32, host_cache_bytes=2**11)
+        config |= dict(disk_cache_bytes=2**15, cache_dir=folder.name)
     parts = speculating(Guessing()) if depth == GUESSING else None
     config = {**sizes, "max_model_len": 52, **config}
-    return LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**config), parts=parts)
+    engine = LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**config), parts=parts)
+    weakref.finalize(engine, folder.cleanup)
+    return engine
 
 
 class Guessing:

@@ -19,10 +19,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel
 
 from lessons_lib.engine.cuda_graphs import rerun
@@ -33,6 +35,7 @@ from lessons_lib.engine.metrics import EngineMetrics
 from lessons_lib.engine.outputs import CompletionOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.engine.speculation import speculating
+from lessons_lib.engine.structured_outputs import StructuredOutputsParams
 from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
@@ -43,6 +46,7 @@ from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import FirstComeFirstServed
 
 FAMILIES = ("qwen2", "llama", "gpt2")
+can_guide = find_spec("llguidance") is not None
 END = 12
 LONGEST_ANSWER = 12
 MOST_STEPS = 1000
@@ -60,8 +64,26 @@ class Letters:
 
     eos_token_id = END
 
+    def __init__(self) -> None:
+        # The last ones have no letter that a grammar could ask for.
+        vocab = {chr(33 + token) if token < 94 else f"<{token}>": token for token in range(VOCAB_SIZE)}
+        self.backend_tokenizer = Tokenizer(models.BPE(vocab, []))
+        self.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self.backend_tokenizer.decoder = decoders.ByteLevel()
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(33 + token) for token in token_ids)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(letter) - 33 for letter in text if letter > " "]
+
+
+LETTERS: Any = Letters()  # one for all engines: the parser of grammars takes a second to learn a tokenizer
+FORMS = (
+    dict(regex="[A-Za-z]{2,9}[0-9]{1,3}"),
+    dict(choice=("abc", "abQ", "XYZXYZXYZXYZ", "ab")),
+    dict(grammar='start: "(" start ")" | /[a-d]{1,3}/'),
+)
 
 
 @functools.cache
@@ -97,7 +119,7 @@ def generated_alone(family: str, prompt: tuple[int, ...]) -> list[int]:
 
 @functools.cache
 def engine_alone(family: str) -> LLMEngine:
-    return LLMEngine(model_of(family), Letters(), EngineConfig(num_blocks=64, block_size=4, max_model_len=64))
+    return LLMEngine(model_of(family), LETTERS, EngineConfig(num_blocks=64, block_size=4, max_model_len=64))
 
 
 answers_alone: dict[tuple, list[CompletionOutput]] = {}
@@ -144,13 +166,15 @@ class Workload:
         happened: event -> how often it happened.
         families: the models to choose from.
         close: the largest difference of two log-probabilities.
+        with_rules: how likely a request has rules for its logits, and how likely a form for its text.
     """
 
     families: tuple[str, ...] = FAMILIES
-    close = 1e-4
+    close, with_rules = 1e-4, 0.25
 
     def __init__(self, seed: int):
         self.rng = rng = random.Random(seed)
+        self.rng_of_rules = random.Random(-1 - seed)
         self.family = rng.choice(self.families)
         self.happened: Counter[str] = Counter()
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
@@ -174,12 +198,26 @@ class Workload:
                 stop=rng.choice([(), ("5",), ("Q", "zz")]), stop_token_ids=rng.choice([(), (30, 31, 32)]),
                 min_tokens=rng.choice([0, 0, 2]) if params["max_tokens"] > 2 else 0,
             )  # fmt: skip
+        params |= self.draw_rules()
         options = {
             "tier": rng.randrange(2),
             "expected_tokens": rng.choice([None, 2.0, 9.0]),
             "is_interactive": rng.random() < 0.3,
         }
         return rng.choice(prompts()), SamplingParams(**params), options
+
+    def draw_rules(self) -> dict[str, object]:
+        rng, rules = self.rng_of_rules, dict[str, object]()
+        if rng.random() < self.with_rules:
+            rules |= dict(
+                logit_bias=rng.choice([None, {5: 4.0, 64: 3.0, 60: -100.0}]), bad_words=rng.choice([(), ("Q", "ab")]),
+                allowed_token_ids=rng.choice([None, None, tuple(range(15, 92))]),
+                presence_penalty=rng.choice([0.0, 1.5]), frequency_penalty=rng.choice([0.0, -0.5]),
+            )  # fmt: skip
+        if can_guide and rng.random() < self.with_rules:
+            form = StructuredOutputsParams(**rng.choice(FORMS))
+            rules |= dict(structured_outputs=form, min_tokens=0, ignore_eos=False)
+        return rules
 
     def draw_config(self) -> dict[str, object]:
         rng, block_size = self.rng, self.rng.choice([1, 2, 3, 4, 8, 16])
@@ -211,7 +249,7 @@ class Workload:
         if right is not None:
             self.happened["speculating"] += 1
             parts = speculating(Knowing(self, right), self.rng.randint(1, 5))
-        return LLMEngine(model, Letters(), EngineConfig(**config), parts=parts)
+        return LLMEngine(model, LETTERS, EngineConfig(**config), parts=parts)
 
     def play(self) -> Counter[str]:
         """Serve everything.
@@ -249,6 +287,10 @@ class Workload:
             name = self.engine.add_request(prompt, params, **options)
             self.asked[name] = prompt, params
             self.happened["requests"] += 1
+            self.happened["forks"] += params.n > 1
+            self.happened["guided"] += params.structured_outputs is not None
+            self.happened["with rules"] += params.changes_logits
+            self.happened["with log-probabilities"] += params.logprobs is not None
 
     def check(self, output, is_aborted: bool = False) -> None:
         prompt, params = self.asked.pop(output.request_id)

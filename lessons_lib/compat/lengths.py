@@ -20,8 +20,6 @@ from lessons_lib.models.support import rescales_rope
 SHORT = 5
 SAME = 1e-4  # relative difference of logits due to rounding
 MANY_ELEMENTS = 2**16  # a larger buffer is a table of weights, not a result of a pass
-
-
 Place = tuple[dict[str, Any], str, int | float]  # a number, and the dict and the name where it stands
 
 

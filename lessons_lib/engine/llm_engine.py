@@ -171,8 +171,7 @@ class LLMEngine:
 
     def has_unfinished(self) -> bool:
         """True if a step has anything to do."""
-        core = self.core
-        return bool(core.groups or core.inbox or core.ended or self._readers)
+        return bool(self.core.groups or self.core.inbox or self.core.ended or self._readers)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
@@ -207,8 +206,9 @@ class LLMEngine:
         try:
             with self.core.lock:
                 ended += self.core.ended
-                self.core.ended.clear()
-            return [group.output for group in ended if group.output]
+                outputs = [group.output for group in ended if group.output]
+                self.core.ended.clear()  # last: an interrupt in the loop may skip the `except` (Python 3.12)
+            return outputs
         except BaseException:
             self.core.ended.update(dict.fromkeys(ended))  # the caller hasn't got them
             raise

@@ -58,10 +58,12 @@ def core_with_floors(
     **named: Any,
 ) -> Any:  # fmt: skip
     """The core of an engine. Its pool gets floors for blocks like those of the runner's cache."""
-    num_bytes, size = bytes_of_block(runner.cache), config.block_size
-    host, disk = HostCache(runner.cache, config.host_cache_bytes // num_bytes), None
+    host, disk = HostCache(runner.cache, config.host_cache_bytes // bytes_of_block(runner.cache)), None
     if config.disk_cache_bytes:
         identity = partial(identity_of, model, runner.cache)
-        disk = DiskFloor(Path(str(config.cache_dir)), config.disk_cache_bytes, identity, num_bytes, size)
-    scheduler.pool.below = HostFloor(BlockMover(runner.cache, host), disk)
+        disk = DiskFloor(Path(str(config.cache_dir)), config.disk_cache_bytes, identity, host)
+    mover = BlockMover
+    if runner.cache.keys[0].is_cuda:
+        from lessons_lib.floors.gpu_mover import GPUMover as mover
+    scheduler.pool.below = HostFloor(mover(runner.cache, host), disk)
     return make_core(scheduler, runner, *others, **named)

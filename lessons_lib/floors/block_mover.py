@@ -17,8 +17,11 @@ class BlockMover:
         self.cache, self.host = cache, host
 
     def store(self, blocks: list[int], slots: list[int]) -> None:
-        """Copy blocks of the pool to slots, before anything that is launched later writes to them."""
+        """Copy blocks of the pool to slots. No pass may write to them before `guard`."""
         copy_blocks([BlockCopy(SWAP_OUT, *pair) for pair in zip(blocks, slots)], self.cache, self.host)
+
+    def guard(self) -> None:
+        """Let passes that are launched from now on write to blocks that were stored."""
 
     def load(self, slots: list[int], blocks: list[int]) -> None:
         """Copy slots to blocks of the pool. No pass may read them as long as `is_loading`."""

@@ -1,16 +1,16 @@
 """The floor below host memory: blocks in a file, which the next engine finds again."""
 
+import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 from torch import Tensor
 
 from lessons_lib.floors.floor import EvictionOrder, Floor
-from lessons_lib.floors.model_identity import name_of
+from lessons_lib.floors.host_cache import HostCache
 from lessons_lib.floors.segment_file import ENTRY_BYTES, SegmentFile
-
-MOST_ENGINES = 64  # that use one folder at a time
 
 
 class DiskFloor(Floor):
@@ -25,30 +25,30 @@ class DiskFloor(Floor):
     """
 
     def __init__(
-        self, folder: Path, num_bytes: int, identity: Callable[[], bytes], block_bytes: int, block_size: int,
-        choose: EvictionOrder | None = None,
-    ):  # fmt: skip
+        self, path: Path, size: int, identity: Callable[[], bytes], like: HostCache, choose: EvictionOrder | None = None
+    ):
         """
+        Args:
+            path: of the folder.
+            size: of the file, in bytes.
+            like: the slots above; the blocks are alike.
+
         Raises:
             OSError: the folder or the file can't be used.
         """
-        super().__init__(num_bytes // (block_bytes + ENTRY_BYTES), block_size, choose)
-        self.folder, self.identity, self.block_bytes = folder, identity, block_bytes
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder, self.identity, self.block_bytes = path, identity, like.rows.shape[1]
+        super().__init__(size // (self.block_bytes + ENTRY_BYTES), like.block_size, choose)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.open()
 
     def open(self) -> None:
         """Open a file, and find what an earlier engine left in it."""
         header = self.identity()
         for number in count():
-            path = self.folder / f"{name_of(header)}-{number}.kv"
-            try:
+            path = self.folder / f"{hashlib.sha256(header).hexdigest()[:16]}-{number}.kv"
+            with suppress(BlockingIOError):  # another engine has it
                 self.segment = SegmentFile(path, header, self.num_blocks, self.block_bytes)
                 break
-            except BlockingIOError:
-                if number == MOST_ENGINES:
-                    raise
-        self.num_failed += self.segment.was_foreign
         for slot, block_hash, depth in self.segment.entries():
             if block_hash not in self.hash_to_block:
                 self.free_queue.move_to_end(slot)  # type: ignore[attr-defined]
@@ -68,13 +68,10 @@ class DiskFloor(Floor):
         self.release([slot])
 
     def read(self, block_hash: bytes, row: Tensor) -> bool:
-        """Read a block to a row of host memory. Returns False if it isn't here, or is damaged; then it is forgotten."""
-        if (slot := self.hash_to_block.get(block_hash)) is None:
-            return False
-        try:
-            is_whole = self.segment.read(slot, block_hash, memoryview(row.numpy()))
-        except OSError:
-            is_whole = False
+        """Read a block that is here to a row of host memory. Returns False if it is damaged; then it is forgotten.
+        OSError if the disk is broken."""
+        slot = self.hash_to_block[block_hash]
+        is_whole = self.segment.read(slot, block_hash, memoryview(row.numpy()))
         if not is_whole:
             self.num_failed += 1
             self.forget([block_hash])
@@ -83,9 +80,8 @@ class DiskFloor(Floor):
 
     def forget(self, block_hashes: Iterable[bytes]) -> None:
         """See Floor. No later engine finds them either."""
-        for block_hash in block_hashes:
-            if (slot := self.hash_to_block.get(block_hash)) is not None:
-                self.segment.erase(slot)
+        for block_hash in self.hash_to_block.keys() & block_hashes:
+            self.segment.erase(self.hash_to_block[block_hash])
         super().forget(block_hashes)
 
     def clear(self) -> None:

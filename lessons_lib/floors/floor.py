@@ -13,7 +13,10 @@ class Floor(PrefixCache):
         depths: slot -> how many blocks of the sequence are in front of the block; a deeper one costs more to compute.
         hits: slot -> how often the block was asked for since it came.
         num_failed: number of copies that failed. The block is lost, or found to be damaged.
+        below: the next floor; None if there is none.
     """
+
+    below: "Floor | None" = None
 
     def __init__(self, num_slots: int, block_size: int, choose: "EvictionOrder | None" = None):
         super().__init__(num_slots, block_size)
@@ -52,19 +55,24 @@ class Floor(PrefixCache):
                 self.free_queue.move_to_end(slot, last=False)  # type: ignore[attr-defined]
 
     def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """Remove blocks, if they are here. No copy may be under way."""
+        """Remove blocks, if they are here or below. No copy may be under way."""
         for block_hash in block_hashes:
             if (slot := self.hash_to_block.pop(block_hash, None)) is not None:
                 self.block_to_hash.pop(slot, None)
                 self.free_queue.move_to_end(slot, last=False)  # type: ignore[attr-defined]
+        if self.below:
+            self.below.forget(block_hashes)
 
     def recover(self) -> None:
-        """Return what a copy that was interrupted left in use. Registered blocks are complete, so they stay."""
+        """Return what a copy that was interrupted left in use, here and below. Registered blocks are complete, so they
+        stay."""
         lost = [slot for slot in range(self.num_blocks) if slot not in self.free_queue]
         queue = sorted([*lost, *self.free_queue], key=self.block_to_hash.__contains__)  # empty ones first
         self.free_queue = LruQueue.fromkeys(queue)  # type: ignore[assignment]
         self.used, self.ref_count = set(), {}
         self.hash_to_block = {block_hash: slot for slot, block_hash in self.block_to_hash.items()}
+        if self.below:
+            self.below.recover()
 
 
 EvictionOrder = Callable[[Floor], int]

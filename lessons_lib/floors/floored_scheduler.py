@@ -27,16 +27,17 @@ class FlooredScheduler(PreemptiveScheduler):
         if loaded := self.pool.load(self.hashes_of(sequence)[depth:most], depth):
             sequence.blocks = [*sequence.blocks, *loaded]
             sequence.num_computed_tokens = scheduler_output.cached[sequence] = len(sequence.blocks) * size
+            self.cache_full_blocks(sequence, depth * size, sequence.num_computed_tokens)
 
     def is_loading(self, sequence: Sequence) -> bool:
         """True if blocks of a sequence are still being copied."""
-        return bool(self.pool.below and self.pool.below.mover.is_loading(sequence.blocks))
+        return self.pool.below.mover.is_loading(sequence.blocks)
 
     def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         """See PreemptiveScheduler. Sequences whose blocks are still being copied sit out while others compute."""
         loading = [sequence for sequence in self.running if self.is_loading(sequence)]
-        if len(loading) == len(self.running):
-            self.wait_for(loading)
+        if loading and len(loading) == len(self.running):
+            self.pool.below.mover.wait()
             loading = []
         self.running = [sequence for sequence in self.running if sequence not in loading]
         super().schedule_running(scheduler_output)
@@ -47,18 +48,13 @@ class FlooredScheduler(PreemptiveScheduler):
         if self.is_loading(sequence):
             if scheduler_output.num_scheduled_tokens:
                 return
-            self.wait_for([sequence])
-        super().allocate_slots(scheduler_output, sequence, count)
-
-    def wait_for(self, loading: list[Sequence]) -> None:
-        """Wait until the blocks of these sequences are copied."""
-        if self.pool.below and loading:
             self.pool.below.mover.wait()
+        super().allocate_slots(scheduler_output, sequence, count)
 
     def release(self, sequence: Sequence) -> None:
         """See SchedulerBase. Blocks that are freed must not be written to by a copy any more."""
         if self.is_loading(sequence):
-            self.wait_for([sequence])
+            self.pool.below.mover.wait()
         super().release(sequence)
 
     def cache_full_blocks(self, sequence: Sequence, start: int, end: int) -> None:
@@ -70,8 +66,7 @@ class FlooredScheduler(PreemptiveScheduler):
 
     def discard(self, sequence: Sequence) -> None:
         """See PreemptiveScheduler. The blocks are removed from all floors."""
-        if self.pool.below:
-            self.pool.below.forget(sequence.block_hashes)
+        self.pool.below.forget(sequence.block_hashes)
         super().discard(sequence)
 
     def reset(self) -> None:
@@ -79,5 +74,5 @@ class FlooredScheduler(PreemptiveScheduler):
         self.running, self.leaving = [], []
         self.waiting.clear()
         PrefixCache.reset(self.pool)
-        if self.pool.below:
-            self.pool.below.recover()
+        self.pool.below.mover.wait()
+        self.pool.below.recover()

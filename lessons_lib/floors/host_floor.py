@@ -1,37 +1,12 @@
 """The first floor below the pool: blocks in host memory."""
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from torch import Tensor
 
 from lessons_lib.floors.block_mover import BlockMover
+from lessons_lib.floors.disk_floor import DiskFloor
 from lessons_lib.floors.floor import EvictionOrder, Floor
-
-
-class Below(Protocol):
-    """A floor below host memory, such as a DiskFloor."""
-
-    def keep(self, block_hash: bytes, row: Tensor, depth: int) -> None:
-        """Take a block that leaves the floor above, if it can."""
-
-    def renew(self, block_hash: bytes) -> bool:
-        """See `Floor.renew`."""
-
-    def read(self, block_hash: bytes, row: Tensor) -> bool:
-        """Write a block to a row of host memory. Return False if it isn't here, or is damaged."""
-
-    def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """Remove blocks, if they are here."""
-
-    def recover(self) -> None:
-        """See `Floor.recover`."""
-
-    def clear(self) -> None:
-        """Remove all blocks."""
-
-    def close(self) -> None:
-        """No block will be asked for any more."""
 
 
 class HostFloor(Floor):
@@ -41,11 +16,12 @@ class HostFloor(Floor):
 
     Attributes:
         mover: copies between the slots and the pool.
-        below: the next floor; None if there is none.
     """
 
-    def __init__(self, mover: BlockMover, below: Below | None = None, choose: EvictionOrder | None = None):
-        self.mover, self.below = mover, below
+    below: DiskFloor | None
+
+    def __init__(self, mover: BlockMover, below: DiskFloor | None = None, choose: EvictionOrder | None = None):
+        self.mover, self.below, self.num_loaded = mover, below, 0
         super().__init__(mover.host.num_blocks, mover.host.block_size, choose)
 
     def keep(self, evicted: dict[int, bytes], depths: list[int]) -> None:
@@ -99,20 +75,32 @@ class HostFloor(Floor):
         for index, block_hash in enumerate(block_hashes[:most], depth):
             if (slot := self.hash_to_block.get(block_hash)) is not None:
                 self.touch([slot])
-            elif (slot := self.fetch(block_hash, index)) is None:
+            elif self.below and self.below.renew(block_hash):
+                slot = self.fetch(block_hash, index, self.below.read)
+            if slot is None:
                 break
             self.hits[slot] += 1
             slots.append(slot)
         return slots
 
-    def fetch(self, block_hash: bytes, depth: int) -> int | None:
-        """Read a block from the floor below. Returns its slot, in use; None if there is no such block."""
-        if not (self.below and self.free_queue and self.below.renew(block_hash)):
+    def fetch(self, block_hash: bytes, depth: int, read: Callable[[bytes, Tensor], bool]) -> int | None:
+        """Read a block from elsewhere.
+
+        Args:
+            read: function (hash, row) -> True if it has written the block to this row.
+
+        Returns:
+            its slot, in use; None if it couldn't be read.
+        """
+        if not self.free_queue:
             return None
         slot = self.take()
-        if self.below.read(block_hash, self.row(slot)):
-            self.fill(slot, block_hash, depth)
-            return slot
+        try:
+            if read(block_hash, self.row(slot)):
+                self.fill(slot, block_hash, depth)
+                return slot
+        except Exception:
+            self.num_failed += 1
         self.release([slot])
         return None
 
@@ -120,23 +108,12 @@ class HostFloor(Floor):
         """Copy slots to blocks of the pool. Returns False if the copy failed."""
         try:
             self.mover.load(slots, blocks)
-            return True
         except Exception:
             self.num_failed += 1
+            self.mover.guard()
             return False
-
-    def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """See Floor. The blocks are removed from all floors."""
-        super().forget(block_hashes)
-        if self.below:
-            self.below.forget(block_hashes)
-
-    def recover(self) -> None:
-        """See Floor."""
-        self.mover.wait()
-        super().recover()
-        if self.below:
-            self.below.recover()
+        self.num_loaded += len(blocks)
+        return True
 
     def clear(self) -> None:
         """Remove all blocks, from all floors."""
@@ -147,9 +124,7 @@ class HostFloor(Floor):
 
     def close(self) -> None:
         """Let the blocks move to the floor below, where the next engine may find them."""
-        self.mover.wait()
         if self.below:
-            for slot in self.free_queue:
-                if slot in self.block_to_hash:
-                    self.leave(slot, self.block_to_hash[slot])
+            for slot in [slot for slot in self.free_queue if slot in self.block_to_hash]:
+                self.leave(slot, self.block_to_hash[slot])
             self.below.close()

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def load_prefix(pool: Any, block_hashes: list[bytes], depth: int = 0) -> list[int]:
-    """Find the blocks of a prompt on all floors, in order, and load those that aren't in the pool.
+    """Find the blocks of a prompt on all floors, and load those that aren't in the pool.
 
     Args:
         pool: a FlooredPrefixCache.
@@ -12,7 +12,7 @@ def load_prefix(pool: Any, block_hashes: list[bytes], depth: int = 0) -> list[in
         depth: how many blocks of the sequence are in front of the first one.
 
     Returns:
-        blocks of the pool, in use: up to the first that is nowhere, that can't be loaded, or for which none is free.
+        blocks of the pool, in use, in the order of the hashes: up to the first that is nowhere, that can't be loaded, or for which none is free.
     """
     blocks: list[int] = []
     while missing := block_hashes[len(blocks) :]:
@@ -21,13 +21,12 @@ def load_prefix(pool: Any, block_hashes: list[bytes], depth: int = 0) -> list[in
             blocks += found
             continue
         slots = pool.below.lend(missing[: len(pool.free_queue)], depth + len(blocks))
-        loaded = pool.allocate(len(slots))
+        loaded = pool.replace(len(slots))
         is_loaded = pool.below.load(slots, loaded)
         pool.below.release(slots)
         if not is_loaded:
             pool.free(loaded)
         if not slots or not is_loaded:
             break
-        pool.register(loaded, missing[: len(loaded)], depth + len(blocks))
         blocks += loaded
     return blocks

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from lessons_lib.models.validate import must
+
 HASH_BYTES = 32
 ENTRY_BYTES = HASH_BYTES + 8  # the block's hash, its depth, and a CRC-32 of these and the data
 PAGE = 4096
@@ -22,13 +24,16 @@ class SegmentFile:
         path: of the file.
         header: what the file holds blocks of; a file with another one is foreign.
         num_records, data_bytes: records, and size of a block's data.
-        was_foreign: True if there was a file with another header, or a damaged one. It was emptied.
     """
 
-    def __init__(self, path: Path, header: bytes, num_records: int, data_bytes: int):
+    def __init__(self, path: Path, header: bytes, num_records: int, data_bytes: int, is_owner: bool = True):
         """
+        Args:
+            is_owner: nobody else writes to the file. A file of something else is emptied.
+
         Raises:
-            OSError: another process has opened the file, it belongs to another user, or can't be read or written.
+            OSError: another process owns the file, it belongs to another user, or can't be read or written.
+            ValueError: it is somebody else's file of something else.
         """
         self.path, self.num_records, self.data_bytes = path, num_records, data_bytes
         self.header = header + b" " * (-len(header) % PAGE)
@@ -37,14 +42,18 @@ class SegmentFile:
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self.closing = weakref.finalize(self, os.close, self.file)
         try:
-            lock(self.file)
+            if is_owner:
+                import fcntl  # not on Windows
+
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, or the process ends
             found = os.fstat(self.file)
             if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
                 raise PermissionError(f"{path} isn't a file of this user; its blocks could be anything.")
             os.fchmod(self.file, 0o600)
             header_found = os.pread(self.file, len(self.header), 0)
-            self.was_foreign = header_found not in (b"", self.header)
-            if header_found != self.header:
+            if not is_owner:
+                must(header_found == self.header, "the header", header_found.strip(), "that of the reader's blocks")
+            elif header_found != self.header:
                 self.empty()
             elif found.st_size > self.start_of(num_records):
                 os.ftruncate(self.file, self.start_of(num_records))
@@ -101,10 +110,3 @@ class SegmentFile:
 def entry_of(block_hash: bytes, depth: int, data: memoryview) -> bytes:
     start = block_hash + depth.to_bytes(4, "little")
     return start + zlib.crc32(data, zlib.crc32(start)).to_bytes(4, "little")
-
-
-def lock(file: int) -> None:
-    """Keep a file for this process, until it closes it or ends. OSError if another one has it."""
-    import fcntl  # not on Windows
-
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

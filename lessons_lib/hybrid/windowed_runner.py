@@ -33,8 +33,10 @@ def windows_of(model: PreTrainedModel) -> list[int | None]:
         return [None] * config.num_hidden_layers
     found: dict[int, int | None] = {}
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: Any = None, **kwargs: Any) -> Any:
-        terms = score_terms(module, mask, kwargs) or ScoreTerms()
+    def attend(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: Any = None, **kwargs: Any
+    ) -> Any:  # fmt: skip
+        terms = score_terms(module, attention_mask, kwargs) or ScoreTerms()
         found[module.layer_idx] = terms.window or terms.chunk
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2), None
 

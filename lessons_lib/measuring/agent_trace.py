@@ -1,6 +1,5 @@
 """Lesson 20: what agents ask an engine for: long shared prompts, many turns, pauses, and branches that are dropped."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -70,13 +69,9 @@ class NoCopies:
 
 
 def replay_calls(
-    calls: list[Call], num_blocks: int, num_slots: int, choose: EvictionOrder | None = None, size: int = 16,
-    note: Callable[[Call, FlooredPrefixCache, int], None] = lambda call, pool, found: None,
-) -> int:  # fmt: skip
+    calls: list[Call], num_blocks: int, num_slots: int, choose: EvictionOrder | None = None, size: int = 16
+) -> int:
     """Serve calls one after the other, without a model, with a pool and a host floor.
-
-    Args:
-        note: function (call, pool, blocks found), called after each.
 
     Returns:
         prompt tokens that had to be computed.
@@ -88,11 +83,10 @@ def replay_calls(
         hashes = hash_full_blocks(Sequence("", list(call.prompt), 1), size)
         blocks = pool.load(hashes[: (len(call.prompt) - 1) // size], 0)
         found = len(blocks)
-        for depth, block in enumerate(pool.allocate(len(hashes) - found), found):
-            pool.cache_full_block(block, hashes[depth])
+        blocks += pool.allocate(len(hashes) - found)
+        for depth, (block, block_hash) in enumerate(zip(blocks, hashes)):
+            pool.cache_full_block(block, block_hash)
             pool.depths[block] = depth
-            blocks.append(block)
         computed += len(call.prompt) - found * size
-        note(call, pool, found)
         pool.free(blocks)
     return computed

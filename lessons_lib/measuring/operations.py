@@ -6,12 +6,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class CountOperations(TorchDispatchMode):
-    """Context manager that counts operations. Views compute nothing and don't count; a custom operator is one."""
+    """Context manager that counts operations, and notes their `names`. Views compute nothing and don't count; a custom
+    operator is one."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.count += not operation.is_view and "view" not in operation.name()
+        if not operation.is_view and "view" not in operation.name():
+            self.names.append(operation.name())
         return operation(*args, **(kwargs or {}))

@@ -38,6 +38,8 @@ def why_unsupported(model: PreTrainedModel) -> str:
         return "its layers attend to a second input (cross-attention)"
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         return "it attends to later tokens too (config.use_bidirectional_attention)"
+    if any(getattr(module, "attention_type", "") == "block_sparse" for module in model.modules()):  # BigBird
+        return "a short prompt changes how it attends to long ones; first, call `set_attention_type('original_full')`"
     if getattr(config, "is_decoder", None) is not True and (name := _bidirectional_layer(model)):
         return f"it attends to later tokens too ({name}.is_causal is False; BERT-like models need is_decoder=True)"
     if model.training:
@@ -57,10 +59,8 @@ def check_context(config: PretrainedConfig, longest: int | None) -> None:
     longest = longest or context or 0
     for parameters in rope_parameters(config):
         kind = parameters.get("rope_type")
-        limit = parameters.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", None
-        )
-        limit = limit or context or longest
+        of_config = getattr(config, "original_max_position_embeddings", None)
+        limit = parameters.get("original_max_position_embeddings") or of_config or context or longest
         if kind in RESCALED_ROPE and longest > limit:
             raise UnsupportedModel(
                 f"sequences of {longest} tokens can't be served: beyond {limit} tokens, the model's {kind!r} rotary "

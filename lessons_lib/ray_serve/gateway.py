@@ -54,6 +54,9 @@ async def relay(request: Request, ask: Ask) -> Response:
         ApiError: none did.
         ClientGone: the client has left; the replica has seen that.
     """
+    if request.url.path.startswith("/v1/responses"):
+        message = "responses are kept by one replica, and the next request may reach another: use /v1/chat/completions."
+        raise ApiError(404, message, code="not_offered")
     relayed = RelayedRequest(request, await request.body(), ask)
     if relayed.stream is None:
         return await unless_gone(request.receive, relayed.whole())

@@ -8,7 +8,6 @@ from lessons_lib.recording.cache_growth import record_steps
 from lessons_lib.recording.decode_inputs import decode_inputs
 from lessons_lib.recording.forward_passes import attention_inputs, watch_forwards
 from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_kernel
-from lessons_lib.recording.mask_text import mask_text
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
 from lessons_lib.recording.pool_states import pool_state, queue_state, replay, watch_paged_passes
 from lessons_lib.recording.scheduled_steps import record_schedule

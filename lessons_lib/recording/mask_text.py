@@ -1,4 +1,4 @@
-"""Lesson 04: a mask in words and in characters, for terminals and screen readers."""
+"""Lesson 04: a mask in words, for screen readers."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -68,45 +68,12 @@ def read_pairs(
     return sheet
 
 
-def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[str] | None = None, rules=RULES) -> str:
-    """One cell of the mask in words: may the query attend to the key, and why? Such as "A, position 2, may attend to
-    A, position 0: same sequence, not in the future."
-    """
-    check_index("query", query, len(queries))
-    check_index("key", key, len(keys))
-    names = names_for(queries, keys) if names is None else names
-    return read_pairs(_only(queries, query), _only(keys, key), names, rules)[0][0]
-
-
 def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: Sequence[str] | None = None) -> str:
     """One row of the mask in words: "A, position 2, attends to A 0 to 2." """
     check_index("query", query, len(queries))
     names = names_for(queries, keys) if names is None else names
     seen = [token for token, may in zip(_pairs(keys), mask[query].tolist()) if may]
     return f"{_tokens(_only(queries, query), names)[0]}, attends to {ranges(seen, names) or 'nothing'}."
-
-
-def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None) -> str:
-    """The mask, bool [queries, keys], as characters: `#` attends, `.` is blocked. A row is a query, a column a key.
-
-    Letters are the first of the sequences' names (by default A, B, ...); padding is `-`:
-
-         AAABB
-     A 0 #....
-     A 1 ##...
-    """
-    names = names_for(queries, keys) if names is None else names
-
-    def letter(seq_id: int) -> str:
-        return "-" if seq_id == PADDING else sequence_name(seq_id, names)[0]
-
-    width = max((len(str(position)) for position in queries.positions.tolist()), default=1)
-    head = " " * (width + 3) + "".join(map(letter, keys.seq_ids.tolist()))
-    lines = [
-        f"{letter(seq_id)} {position:>{width}} " + "".join("#" if may else "." for may in row)
-        for (seq_id, position), row in zip(_pairs(queries), mask.tolist())
-    ]
-    return "\n".join([head, *lines])
 
 
 def describe_mask(

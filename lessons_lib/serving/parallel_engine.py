@@ -22,7 +22,7 @@ from lessons_lib.engine.input_processor import InputProcessor
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.request import RequestGroup
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.validate import BadRequest
+from lessons_lib.models.validate import BadRequest, must
 from lessons_lib.serving.follower import LoadModel, RankedCore, engine_of, follow
 from lessons_lib.serving.ranks import join_ranks
 
@@ -136,10 +136,15 @@ def parallel_engine(
     Raises:
         CannotCut: see `cut_model`.
         RuntimeError: this process already has such an engine.
+        BadRequest: the config has floors below the pool.
     """
     if dist.is_initialized():
         raise RuntimeError("this process is part of another distributed model; close its engine first.")
     context, config = multiprocessing.get_context("spawn"), config or EngineConfig()
+    # How long a copy takes, or that it fails, could make one process schedule another step than the others.
+    must(
+        not config.host_cache_bytes, "host_cache_bytes", config.host_cache_bytes, "0 for an engine of several processes"
+    )
     # It must exist as long as the processes work together: NCCL looks for it at the first sum, after all have met.
     folder = tempfile.TemporaryDirectory()
     store = str(Path(folder.name, "store"))

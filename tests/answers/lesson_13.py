@@ -175,29 +175,6 @@ def in_one_argmin(logits, temperature, seeds, positions):
     return torch.where((temperature <= 0).unsqueeze(-1), gap, scores).argmin(-1)
 
 
-def decides_for_the_batch(logits, temperature, seeds, positions):
-    if (temperature == 0).all():
-        return logits.argmax(dim=-1)
-    return by_softmax(logits, temperature, seeds, positions)
-
-
-def greedy_by_mask(logits, temperature, seeds, positions):
-    tokens, greedy = by_softmax(logits, temperature, seeds, positions), temperature == 0
-    tokens[greedy] = logits[greedy].argmax(dim=-1)
-    return tokens
-
-
-def tokens_on_the_cpu(logits, temperature, seeds, positions):
-    numbers = random_numbers(seeds[:, None], positions[:, None], torch.arange(logits.shape[-1]))
-    weights = (logits.float() / temperature[:, None]).softmax(dim=-1)
-    return chosen((weights / -torch.log1p(-numbers)).argmax(dim=-1), logits, temperature)
-
-
-def sorts_first(logits, temperature, seeds, positions):
-    tokens = by_softmax(logits, temperature, seeds, positions)
-    return torch.where(tokens < 0, logits.sort(dim=-1).indices[:, 0], tokens)
-
-
 def row_after_row(logits, temperature, seeds, positions):
     rows = [slice(row, row + 1) for row in range(len(logits))]
     return torch.cat([by_softmax(logits[row], temperature[row], seeds[row], positions[row]) for row in rows])
@@ -232,7 +209,12 @@ CHANGED = {  # of the reference: what the check says
         "= addresses = sorted(map(torch.Tensor.data_ptr, [*inputs, *weights]))": ORDER,
         "= return hash((tuple(addresses), settings))": "a list has no hash",
         "= return inputs, weights, settings": "Tensors compare their elements",
-        "= return id(inputs), id(weights), settings": "The lists are new at each call",
+        "~ *weights] => weights[0], weights[-1]]": "It may get other memory",
+        "~ list(map(id, inputs)) => [each.sum().item() for each in weights]": "Replays read the values",
+        "~ graph.key == key => hash(graph.key) == hash(key)": "a list has no hash",
+        "~ graph = self.graphs.get(size) => graph = self.graphs[size]": "There is no graph of this size yet",
+        "~ return self.graphs[size].output => return self.graphs[size]": "a tensor.",
+        "= return id(inputs), id(weights), settings": "the lists are other objects",
         "~ list(map(id, inputs)) => [each.tolist() for each in inputs]": "Replays read the values",
         "~ graph.key == key => graph.key is key": "it may be another object",
         "~ self.graphs[size].replay() => pass": "What a capture computes isn't valid",
@@ -256,6 +238,8 @@ CHANGED = {  # of the reference: what the check says
         SLICED + "known[:-1] or known or [-1 - previous_rows[sequence]]": NEXT,
         "- tokens += output_ids[max(0, index)": NEXT,
         SLICED + "[known or [-1 - previous_rows[sequence]]]": "One flat list",
+        SLICED + "known or [None]": "All known tokens of this sequence are computed",
+        "~ return tokens =>     return tokens": NEXT,
         "~ return tokens => return sorted(tokens)": "The order is that of",
         ALL_BODY + "+ sequence.output_ids.append(7)\n+ ...": "Only read the sequence",
     },
@@ -280,23 +264,25 @@ CHANGED = {  # of the reference: what the check says
         "~ / temperature[:, None]) => * temperature[:, None])": SCALED,
         "~ / temperature[:, None] => / temperature.clamp(min=0.1)[:, None]": SCALED,
         "~ seeds[:, None], p => 0 * seeds[:, None], p": "its own seed",
-        "= numbers = torch.rand(logits.shape)": "All randomness comes from",
+        "= numbers = torch.rand(logits.shape)": "all randomness comes from",
         "~ seeds[:, None], positions[:, None] => (seeds + positions)[:, None], 0 * positions[:, None]": "shifted",
         "~ / temperature[:, None] => / temperature.max()": "A row's token depends",
         "~ logits - highest => logits.float()": "overflows to infinity",
-        "~ .exp() => .exp().clamp(min=0.01)": "no token of −∞",
+        "~ .exp() => .exp().clamp(min=0.01)": "no such token is drawn",
         "~ (logits - highest) / temperature[:, None] => (logits / temperature[:, None].to(logits.dtype)).float()\n"
         "~ .exp() => .softmax(dim=-1)": "These logits are bfloat16",
         "~ weights / -torch.log1p(-numbers) => weights / torch.log(1 - numbers).abs()": "In float32, 1 − 2.4e-9 is 1",
         "~ likeliest[:, 0]) => likeliest)": "The shape should be [20]",
+        "~ temperature[:, None] => temperature": "As columns, `[:, None]`",
+        "~ .exp() => .exp().nan_to_num(0) if (temperature > 0).any() else logits": "would have to wait for the GPU",
+        "- return\n+ drawn[temperature == 0] = likeliest[temperature == 0, 0]\n+ return drawn": "a mask as an index",
+        "~ , device=logits.device => ": "tensors of several devices",
+        "- return\n+ likeliest = logits.sort(dim=-1, descending=True).indices\n+ ...": "sorts the vocabulary",
+        "~ (logits - highest) => (logits.float().clamp(min=-1e4) - highest)": "no such token is drawn",
     },
 }
 WRONG = {
     "13.4": [
-        Wrong("decides for the whole batch", decides_for_the_batch, "an `if`, `and` or `bool()`"),
-        Wrong("greedy rows by a mask", greedy_by_mask, "a mask as an index"),
-        Wrong("a tensor on the CPU", tokens_on_the_cpu, "tensors of several devices"),
-        Wrong("sorts", sorts_first, "sorts the vocabulary"),
         Wrong("row after row", row_after_row, "A launch for each row"),
         Wrong("token after token", token_after_token, "A launch for each token"),
     ],

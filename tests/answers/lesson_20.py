@@ -16,13 +16,12 @@ def block_by_block(pool, block_hashes, depth=0):
             slots = pool.below.lend([block_hash], place)
             if not slots:
                 break
-            here = pool.allocate(1)
+            here = pool.replace(1)
             worked = pool.below.load(slots, here)
             pool.below.release(slots)
             if not worked:
                 pool.free(here)
                 break
-            pool.register(here, [block_hash], place)
         blocks.append(here[0])
     return blocks
 
@@ -37,14 +36,13 @@ def recursive(pool, block_hashes, depth=0):
         slots = pool.below.lend(block_hashes[:room], depth) if room else []
         if not slots:
             return []
-        blocks = pool.allocate(len(slots))
+        blocks = pool.replace(len(slots))
         try:
             if not pool.below.load(slots, blocks):
                 pool.free(blocks)
                 return []
         finally:
             pool.below.release(slots)
-        pool.register(blocks, block_hashes[: len(blocks)], depth)
     return blocks + recursive(pool, block_hashes[len(blocks) :], depth + len(blocks))
 
 

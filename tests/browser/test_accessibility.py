@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def solved(chromium, warm_kernels, tmp_path_factory):
+def solved(chromium, tmp_path_factory):
     """A JupyterLab on the solved lessons, which it trusts as if it had run them: only then do their scripts run."""
     for name in LESSONS:
         NotebookNotary().sign(nbformat.read(ROOT / "solutions" / name, as_version=4))

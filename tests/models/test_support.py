@@ -19,6 +19,7 @@ REFUSED = [
      "T5ForConditionalGeneration (model_type 't5') can't be served: it is an encoder-decoder"),
     ("BertLMHeadModel", TINY, "it attends to later tokens too (encoder.layer.0.attention.self.is_causal is False"),
     ("BertModel", TINY, "it is not a causal language model"),
+    ("BigBirdForCausalLM", TINY | dict(is_decoder=True), "call `set_attention_type('original_full')`"),
     ("Gemma3ForCausalLM", TINY | dict(use_bidirectional_attention=True), "config.use_bidirectional_attention"),
 ]  # fmt: skip
 

@@ -35,7 +35,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("nbgrader"),
-    pytest.mark.usefixtures("warm_kernels"),
 ]
 
 

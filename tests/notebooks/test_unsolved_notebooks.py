@@ -5,16 +5,12 @@ What reads no answer, or a checked one, does the same in the solved notebook, wh
 cell is left out, unless others need it, and every second lesson runs. With LESSONS_NIGHTLY=1, all of all lessons do.
 """
 
-import contextlib
 import os
 
-import nbformat
-import psutil
 import pytest
 from how_many import by_day
 from lesson_notebooks import LESSONS, stored
 from notebook_cells import cells_that_read_answers
-from warm_kernels import can_be_copied
 
 from tools.authoring.execute import execute
 from tools.authoring.review import findings
@@ -23,7 +19,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("unsolved notebooks"),
-    pytest.mark.usefixtures("warm_kernels"),
 ]
 
 
@@ -39,22 +34,3 @@ def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
     verdicts = [cell.outputs[0].data["text/plain"] for cell in run.notebook.cells if cell.id.startswith("check-")]
     assert verdicts and all(text.startswith("○") and "not written yet" in text for text in verdicts)
     assert findings(run.notebook) == []
-
-
-@pytest.mark.skipif(not can_be_copied(), reason="kernels are copied on Linux only, and not with LESSONS_NIGHTLY=1")
-def test_a_kernel_begins_with_what_takes_long_and_without_the_course():
-    sources = (
-        "import os, sys",
-        "assert 'torch' in sys.modules and 'transformers' in sys.modules",
-        "assert not [name for name in sys.modules if name.split('.')[0] in ('lessons_lib', 'tools', 'warm_kernels')]",
-        "assert sys.modules['__main__'].sources == 1 and os.path.basename(os.getcwd()) == 'notebooks'",
-        "assert os.environ['PYTHONHASHSEED'] == '0' and 'LESSONS_WARM_KERNELS' not in os.environ",
-        "import lessons_lib; os.getpid()",
-    )
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("sources = 1")])
-    notebook.cells += map(nbformat.v4.new_code_cell, sources)
-    kernels = [execute(notebook, "kernel").notebook.cells[-1].outputs[0].data["text/plain"] for _ in range(2)]
-    assert kernels[0] != kernels[1]
-    for kernel in kernels:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(int(kernel)).wait(60)

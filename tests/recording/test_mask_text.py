@@ -1,4 +1,4 @@
-"""Masks in words and in characters."""
+"""Masks in words."""
 
 import random
 
@@ -16,7 +16,7 @@ from lessons_lib.attention.masks import (
     same_sequence,
     tag_tokens,
 )
-from lessons_lib.recording.mask_text import describe_mask, mask_text, read_pair, read_pairs, read_row
+from lessons_lib.recording.mask_text import describe_mask, read_pairs, read_row
 
 TWO = tag_tokens([3, 2])
 
@@ -40,7 +40,7 @@ PADDED = tag_tokens([2]).followed_by(padding(2))
     ],
 )
 def test_a_cell_read_aloud(tags, query, key, sentence):
-    assert read_pair(tags, tags, query, key, ["A", "B"]) == sentence
+    assert read_pairs(tags, tags, ["A", "B"])[query][key] == sentence
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,8 @@ def test_a_cell_read_aloud(tags, query, key, sentence):
     ],
 )
 def test_only_rules_that_are_asked_give_reasons(rules, reasons):
-    assert read_pair(TWO, TWO, 2, 0, ["A", "B"], rules) == f"A, position 2, may attend to A, position 0: {reasons}."
+    sheet = read_pairs(TWO, TWO, ["A", "B"], rules)
+    assert sheet[2][0] == f"A, position 2, may attend to A, position 0: {reasons}."
 
 
 def test_a_rule_of_ones_own_is_called_by_its_name():
@@ -62,18 +63,19 @@ def test_a_rule_of_ones_own_is_called_by_its_name():
         return (queries.positions[:, None] - keys.positions) < 2
 
     rules = (*RULES, within_a_window)
-    assert read_pair(TWO, TWO, 2, 0, rules=rules).endswith("A, position 0: not within a window.")
-    assert read_pair(TWO, TWO, 2, 1, rules=rules).endswith(
-        "A, position 1: same sequence, not in the future, within a window."
-    )
+    row = read_pairs(TWO, TWO, rules=rules)[2]
+    assert row[0].endswith("A, position 0: not within a window.")
+    assert row[1].endswith("A, position 1: same sequence, not in the future, within a window.")
 
 
-@pytest.mark.parametrize(
-    "query, key, words", [(5, 0, "no query 5; it may be from 0 to 4"), (0, -1, "no key -1; it may be from 0 to 4")]
-)
-def test_a_cell_that_is_not_there(query, key, words):
-    with pytest.raises(IndexError, match=words):
-        read_pair(TWO, TWO, query, key)
+def only(tags, index):
+    return Tags(tags.seq_ids[index : index + 1], tags.positions[index : index + 1])
+
+
+@pytest.mark.parametrize("query", [5, -1])
+def test_a_row_that_is_not_there(query):
+    with pytest.raises(IndexError, match=f"no query {query}; it may be from 0 to 4"):
+        read_row(block_diagonal_mask(TWO, TWO), TWO, TWO, query)
 
 
 def test_all_cells_are_read_like_each_of_them():
@@ -85,7 +87,8 @@ def test_all_cells_are_read_like_each_of_them():
         rules = tuple(rule for rule in RULES if rng.random() < 0.7)
         sheet = read_pairs(queries, keys, list("ABC"), rules)
         assert sheet == [
-            [read_pair(queries, keys, q, k, list("ABC"), rules) for k in range(len(keys))] for q in range(len(queries))
+            [read_pairs(only(queries, q), only(keys, k), list("ABC"), rules)[0][0] for k in range(len(keys))]
+            for q in range(len(queries))
         ]
         allowed = [[" may attend " in cell for cell in row] for row in sheet]
         assert allowed == combine(rules, queries, keys).tolist()
@@ -99,7 +102,7 @@ def test_the_mask_has_the_word_where_it_differs_from_the_rules():
     assert (
         sheet[2][1] == "A, position 2, may not attend to A, position 1, but should: same sequence, not in the future."
     )
-    assert sheet[2][0] == read_pair(TWO, TWO, 2, 0)
+    assert sheet[2][0] == read_pairs(TWO, TWO)[2][0]
     assert sum("should" in cell for row in sheet for cell in row) == 2
 
 
@@ -107,13 +110,6 @@ def test_a_row_in_ranges():
     mask = combine((not_in_the_future,), TWO, TWO)
     assert read_row(mask, TWO, TWO, 1) == "A, position 1, attends to A 0 to 1, B 0 to 1."
     assert read_row(mask, TWO, TWO, 3) == "B, position 0, attends to A 0, B 0."
-
-
-def test_a_mask_in_characters():
-    queries = tag_tokens([1, 2], starts=[9, 10]).followed_by(padding(1))
-    keys = tag_tokens([2, 0]).followed_by(queries)
-    shown = mask_text(block_diagonal_mask(queries, keys), queries, keys, ["Fox", "Bear"])
-    assert shown == "     FFFBB-\nF  9 ###...\nB 10 ...#..\nB 11 ...##.\n-  0 ......"
 
 
 def test_a_mask_in_sentences():

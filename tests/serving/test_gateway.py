@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from lessons_lib.ray_serve.gateway import MAX_BODY_BYTES, hashes_of, new_app, relay, whole_events
 from lessons_lib.serving.failover import MAX_MOVES, ReplicaLost
 from lessons_lib.serving.http.errors import ApiError
+from lessons_lib.serving.http.sse import KEEP_ALIVE
 
 DONE = "[DONE]"
 WORDS = [(7, "Once"), (8, " up"), (9, ""), (10, "on \u2028 a"), (11, " time"), (12, ".")]  # token, text
@@ -70,7 +71,7 @@ class FakeReplica:
                         raise ReplicaLost("Died")
                     await asyncio.sleep(1000 if self.how == "hangs" else 0)
                     return
-                yield data_of(event)
+                yield KEEP_ALIVE + data_of(event)
         finally:
             self.has_ended.set()
 
@@ -208,6 +209,11 @@ async def test_a_refusal_is_passed_on_and_a_continuation_that_is_refused_is_lost
     response = await ask([FakeReplica(3), FakeReplica(status=status)])
     assert len(events_of(response)) == 5
     assert f"another replica answered with status {status}" in error_of(response)["message"]
+
+
+async def test_responses_are_not_offered_since_only_one_replica_would_know_them():
+    response = await ask([], path="/v1/responses")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_offered")
 
 
 async def test_what_the_router_refuses_has_a_status():

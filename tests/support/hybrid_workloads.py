@@ -7,7 +7,7 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from tools import random_workloads
-from tools.random_workloads import MAKERS, Letters, Workload, model_of
+from tools.random_workloads import LETTERS, MAKERS, Workload, model_of
 
 HYBRIDS = (
     "qwen3_5_text", "lfm2", "granitemoehybrid", "nemotron_h", "falcon_h1", "kimi_linear", "minimax", "zamba2", "mamba",
@@ -32,7 +32,7 @@ class HybridWorkload(Workload):
         if self.rng.random() < 0.5:
             self.happened["overlapped"] += 1
             config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
-        return LLMEngine(model_of(self.family), Letters(), EngineConfig(**config))
+        return LLMEngine(model_of(self.family), LETTERS, EngineConfig(**config))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.tiny_models import tiny_model
-from tools.random_workloads import Letters, Workload
+from tools.random_workloads import LETTERS, Workload
 
 Answers = Mapping[str, str]
 
@@ -50,6 +50,8 @@ class OwnWorkload(Workload):
     """A random workload, half of its requests sampled, for an engine of linked parts. Every second one overlaps its
     steps."""
 
+    with_rules = 0
+
     def __init__(self, seed: int, linked: Linked):
         self.linked, self.overlaps = linked, seed % 2 == 1
         super().__init__(seed)
@@ -64,7 +66,7 @@ class OwnWorkload(Workload):
 
     def draw_engine(self) -> LLMEngine:
         config = EngineConfig(**self.draw_config() | dict(overlap=self.overlaps))
-        return engine_of(self.linked, tiny_model(self.family, seed=3), Letters(), config, time.perf_counter)
+        return engine_of(self.linked, tiny_model(self.family, seed=3), LETTERS, config, time.perf_counter)
 
     def check(self, output, is_aborted: bool = False) -> None:
         prompt, params = self.asked.pop(output.request_id)
@@ -81,7 +83,7 @@ class OwnWorkload(Workload):
 @functools.cache
 def answered_alone(family: str, prompt: tuple[int, ...], params: SamplingParams) -> list[list[int]]:
     """The completions of one request, by the reference engine with a large pool."""
-    with LLMEngine(tiny_model(family, seed=3), Letters(), EngineConfig(num_blocks=64)) as engine:
+    with LLMEngine(tiny_model(family, seed=3), LETTERS, EngineConfig(num_blocks=64)) as engine:
         (output,) = engine.generate([list(prompt)], params)
     return [completion.token_ids for completion in output.completions]
 

@@ -290,7 +290,7 @@ PICTURES = {
     "growth": lambda: draw_cache_growth(GROWTH, 1),
     "attention": lambda: draw_attention(["Once", " upon", " a"], ROWS, ROWS, ROWS, WEIGHTS, ROWS),
     "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two.", log="xy"),
-    "bars": lambda: draw_bars({"a": 1.0, ODD: 900.0}, "µs", ODD, "a note", ["a"], ("least", 5.0), 8.0, [ODD]),
+    "bars": lambda: draw_bars({"a": 1.0, ODD: 900.0}, "µs", ODD, "a note", ["a"], ("least", 5.0), 8.0),
     "roofline": lambda: draw_roofline(MACHINE, TWO_POINTS, note="recorded"),
     "no points": lambda: draw_roofline(MACHINE, []),
     "token bars": lambda: draw_token_bars(THREE_TOKENS, TOKENS),

@@ -7,7 +7,7 @@ its tokens, and their log-probabilities, since a random model may repeat itself.
 
 import random
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,25 +84,28 @@ def compare(
     prompts: list[list[int]],
     expected: list[Answer],
     config: EngineConfig = ENGINE,
+    n: int = 1,
 ) -> Outcome:
-    """Serve the prompts together and compare with what is expected."""
+    """Serve the prompts together, n completions of each, and compare with what is expected."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             engine = LLMEngine(model, NoText(), config)  # type: ignore[arg-type]
         except UnsupportedModel as error:
             return Outcome(model_type, REFUSED, one_line(error))
-    params = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, logprobs=0)
-    outputs = engine.generate(prompts, params)
+    params = SamplingParams(temperature=0, ignore_eos=True, logprobs=0, n=n)
+    with engine:
+        outputs = engine.generate(prompts, [replace(params, max_tokens=len(each.token_ids)) for each in expected])
     for index, (output, right) in enumerate(zip(outputs, expected)):
         if output.error:
             return Outcome(model_type, WRONG, f"prompt {index} fails: {one_line(output.error)}")
-        if output.token_ids != right.token_ids:
-            return Outcome(model_type, WRONG, f"prompt {index}: {output.token_ids}, not {right.token_ids}")
-        logprobs = [each.logprob for each in output.completions[0].logprobs or ()]
-        difference = max(abs(found - wanted) for found, wanted in zip(logprobs, right.logprobs, strict=True))
-        if difference > CLOSE:
-            return Outcome(model_type, WRONG, f"prompt {index}: log-probabilities differ by {difference:.2g}")
+        for found in output.completions:
+            if found.token_ids != right.token_ids:
+                return Outcome(model_type, WRONG, f"prompt {index}: {found.token_ids}, not {right.token_ids}")
+            pairs = zip(found.logprobs or (), right.logprobs, strict=True)
+            difference = max(abs(own.logprob - wanted) for own, wanted in pairs)
+            if not difference <= CLOSE:
+                return Outcome(model_type, WRONG, f"prompt {index}: log-probabilities differ by {difference:.2g}")
     if isinstance(engine.runner, AloneRunner):
         reasons = [str(each.message).split(": ", 1)[1] for each in caught if "is served slowly" in str(each.message)]
         return Outcome(model_type, ALONE, reasons[0].rstrip("."))
@@ -118,14 +121,14 @@ def random_prompts(vocab_size: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def generate(model: Any, prompt: list[int]) -> Answer:
-    """The greedy answer of ANSWER tokens to one prompt, from Hugging Face."""
+def generate(model: Any, prompt: list[int], max_tokens: int = ANSWER) -> Answer:
+    """The greedy answer of so many tokens to one prompt, from Hugging Face."""
     ids = torch.tensor([prompt])
-    options: dict[str, Any] = dict(max_new_tokens=ANSWER, do_sample=False, eos_token_id=None, pad_token_id=0)
+    options: dict[str, Any] = dict(max_new_tokens=max_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
     options |= dict(output_logits=True, return_dict_in_generate=True)
     output = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
     token_ids = output.sequences[0, len(prompt) :]
-    logprobs = torch.cat(output.logits).float().log_softmax(dim=-1)
+    logprobs = torch.cat(output.logits).log_softmax(dim=-1)
     return Answer(token_ids.tolist(), logprobs.gather(1, token_ids[:, None])[:, 0].tolist())
 
 

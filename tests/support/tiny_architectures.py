@@ -116,10 +116,14 @@ def architectures() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def tiny_config(model_type: str) -> PreTrainedConfig:
-    """The default configuration of a model type, with small sizes."""
-    config_class = CONFIG_MAPPING[model_type]
-    config: PreTrainedConfig = config_class(**shrunk(config_class().to_dict()))
+def tiny_fields(model_type: str) -> dict[str, Any]:
+    """The fields of the default configuration of a model type, with small sizes."""
+    return shrunk(CONFIG_MAPPING[model_type]().to_dict())
+
+
+def tiny_config(model_type: str, **changes: Any) -> PreTrainedConfig:
+    """The configuration with these fields, and some of them changed."""
+    config: PreTrainedConfig = CONFIG_MAPPING[model_type](**tiny_fields(model_type) | changes)
     if hasattr(config, "is_decoder"):
         config.is_decoder = True
     return config
@@ -160,14 +164,15 @@ def a_few(per_layer: list[Any]) -> list[Any]:
     return (kinds * LAYERS)[:LAYERS]
 
 
-def tiny_model(model_type: str, seed: int = 0) -> PreTrainedModel:
-    """A random model in float32 of four layers, with a sliding window of 6 where the architecture has one.
+def tiny_model(model_type: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A random model in float32 of four layers, with a sliding window of 6 where the architecture has one; see
+    `tiny_config`.
 
     Raises:
         Exception: of any kind, from the architecture: these sizes do not suit it, or a package is missing.
     """
     torch.manual_seed(seed)
-    model: Any = AutoModelForCausalLM.from_config(tiny_config(model_type))
+    model: Any = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes))
     model = model.float().eval().requires_grad_(False)
     randomize(model, seed)
     model.generation_config = GenerationConfig(pad_token_id=0)

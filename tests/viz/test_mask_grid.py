@@ -9,7 +9,7 @@ from picture_cases import mask_of, pass_of
 from svg_reading import SVG, assert_sound, elements, texts
 
 from lessons_lib.attention.masks import RULES, block_diagonal_mask, combine, tag_tokens
-from lessons_lib.recording.mask_text import read_pair, read_pairs, read_row
+from lessons_lib.recording.mask_text import read_pairs, read_row
 from lessons_lib.viz.drawing.palette import INK
 from lessons_lib.viz.masks.grid import draw_mask
 
@@ -129,5 +129,5 @@ def test_the_mouse_finds_the_cell_it_rests_on(chromium):
                }""",
             [left + (column + share) * wide, top + (row + share) * high],
         )
-        assert found == hovers[row][column] == read_pair(queries, keys, row, column)
+        assert found == hovers[row][column] == read_pairs(queries, keys)[row][column]
     page.close()

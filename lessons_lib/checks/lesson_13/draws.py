@@ -4,7 +4,6 @@ value.
 A right answer may draw other tokens than the reference, so what is compared is how often it draws each.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -12,76 +11,73 @@ import torch
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise, Mistake, current_case
-from lessons_lib.checks.lesson_13.launches import Launches, never_waits
+from lessons_lib.measuring.operations import CountOperations
 
 NUM_DRAWS = 8_000
 LEAST_CHANCE = 1e-7  # a right answer is further from the probabilities once in ten million times
-FOUR = [1.0, 0.5, 0.0, -1.0]
-SHARES, GREEDY, COMPANY, TWICE, SHIFTED, SMALL = "shares", "greedy", "company", "twice", "shifted", "small number"
+FOUR, MINUS_INF = [1.0, 0.5, 0.0, -1.0], float("-inf")
+SHARES, GREEDY, COMPANY, SHIFTED, SMALL = "shares", "greedy", "company", "shifted", "small number"
 Rows = tuple[torch.Tensor, ...]  # logits, temperature, seeds, positions
-
 
 WEIGHTS = (
     "A token's weight is the positive number exp(logit / temperature). Its time is −log(1 − number) divided by the "
     "weight, and the smallest time wins. Each token of a row has a number of its own, another one at each position."
 )
 SCALED = "Divide the logits by the temperature, whatever it is, before `exp`. A high one makes the tokens more alike."
-APART = "Two seeds draw the same tokens, shifted. Pass seeds and positions to `random_numbers` each on its own."
 LOWERED = (
-    "exp(300) overflows to infinity, and exp(−200) is 0. The draw stays the same if all logits of a row are lowered by "
-    "its largest one. Nothing has to be clamped."
+    "exp(−∞) is 0: no such token is drawn. exp(300) overflows to infinity, and exp(−200) is 0. The draw stays the same "
+    "if all logits of a row are lowered by its largest one. Nothing has to be clamped."
 )
 PRECISE = (
     "These logits are bfloat16, with three significant digits. Change them to float32 before you compute with them."
 )
+NO_WAIT = (
+    "On this line a value is read, or a shape depends on values: `.item()`, `.tolist()`, `.cpu()`, an `if`, a mask as "
+    "an index. Compute something for all rows, and choose with `torch.where`."
+)
 
 
 class Case(NamedTuple):
-    """What is looked at, and one row of logits; `changes` is what differs from draw to draw, and `idea` what a wrong
-    answer misses."""
+    """One row of logits, what is looked at, and what a wrong answer misses. From draw to draw, the position differs, or
+    the seed."""
 
-    kind: str
     logits: list[float]
     temperature: float = 1.0
-    changes: str = "positions"
-    dtype: torch.dtype = torch.float32
     idea: str = WEIGHTS
+    kind: str = SHARES
+    of_seeds: bool = False
+    dtype: torch.dtype = torch.float32
 
 
-def cases() -> Iterator[Case]:
-    greedy = (
-        "Where the temperature is 0, take the largest logit: `torch.where` at the end. Dividing by 0 gives ∞ or NaN."
-    )
-    yield Case(GREEDY, [0.0, 5.0, 1.0], 0.0, idea=greedy)
-    greedy = "A very small temperature isn't 0: tokens that are nearly as likely can be drawn. Take the largest logit."
-    yield Case(GREEDY, [1.0, 1.0000001], 0.0, idea=greedy)
-    yield Case(SHARES, FOUR)
-    yield Case(SHARES, FOUR, 0.5, idea=SCALED)
-    yield Case(SHARES, FOUR, 2.0, idea=SCALED)
-    yield Case(SHARES, FOUR, 1.0, "seeds", idea="Each row uses its own seed.")
-    stateless = "All randomness comes from `random_numbers`. What a generator gives depends on all draws before."
-    yield Case(TWICE, FOUR, idea=stateless)
-    yield Case(SHIFTED, FOUR, 1.0, "1", idea=APART)
-    yield Case(SHIFTED, FOUR, 1.0, "-1", idea=APART)
-    yield Case(COMPANY, FOUR, idea="A row's token depends on its own logits, temperature, seed and position only.")
-    yield Case(SHARES, [300.0, 299.0, 298.0], idea=LOWERED)
-    yield Case(SHARES, [-200.0, -201.0, -202.0], idea=LOWERED)
-    yield Case(SHARES, [3.0, 2.99, 2.98], 0.01, idea=SCALED)
-    yield Case(
-        SHARES, [float("-inf"), 1.0, float("-inf"), 0.0], idea="exp(−∞) is 0: no token of −∞ is drawn. " + LOWERED
-    )
-    yield Case(SHARES, [200.0, 199.0, 198.0], 0.7, dtype=torch.bfloat16, idea=PRECISE)
-    yield Case(SHARES, [20.0, 19.875, 19.75], 0.7, dtype=torch.bfloat16, idea=PRECISE)
-    small = (
-        "In float32, 1 − 2.4e-9 is 1. Its logarithm is 0, so this time is 0 whatever the weight is, and wins. "
-        "`torch.log1p(-x)` is log(1 − x) without that rounding. Weights may be very small, too: don't clamp them."
-    )
-    yield Case(SMALL, [-30.0, 1.0, 0.0], idea=small)
+CASES = [
+    Case([0.0, 5.0, 1.0], 0.0, "Where the temperature is 0, take the largest logit: `torch.where` at the end. Dividing "
+         "by 0 gives ∞ or NaN.", GREEDY),
+    Case([1.0, 1.0000001], 0.0, "A very small temperature isn't 0: tokens that are nearly as likely can be drawn. Take "
+         "the largest logit.", GREEDY),
+    Case(FOUR),
+    Case(FOUR, 0.5, SCALED),
+    Case(FOUR, 2.0, SCALED),
+    Case(FOUR, 1.0, "Each row uses its own seed.", of_seeds=True),
+    Case(FOUR, 1.0, "A row's token depends on its own logits, temperature, seed and position only, and all randomness "
+         "comes from `random_numbers`.", COMPANY),
+    Case(FOUR, 1.0, "Two seeds draw the same tokens, shifted. Pass seeds and positions to `random_numbers` each on its "
+         "own.", SHIFTED),
+    Case([300.0, 299.0, 298.0], 1.0, LOWERED),
+    Case([-200.0, -201.0, -202.0], 1.0, LOWERED),
+    Case([3.0, 2.99, 2.98], 0.01, SCALED),
+    Case([MINUS_INF, 1.0, MINUS_INF, 0.0], 1.0, LOWERED),
+    Case([MINUS_INF, -3e4, -3e4 - 1], 1.0, LOWERED),
+    Case([200.0, 199.0, 198.0], 0.7, PRECISE, dtype=torch.bfloat16),
+    Case([20.0, 19.875, 19.75], 0.7, PRECISE, dtype=torch.bfloat16),
+    Case([-30.0, 1.0, 0.0], 1.0, "In float32, 1 − 2.4e-9 is 1. Its logarithm is 0, so this time is 0 whatever the "
+         "weight is, and wins. `torch.log1p(-x)` is log(1 − x) without that rounding. Weights may be very small, too: "
+         "don't clamp them.", SMALL),
+]  # fmt: skip
 
 
 def rows_of(case: Case, count: int, seed: int = 7, start: int = 0) -> Rows:
     ids = torch.arange(start, start + count)
-    seeds, positions = (ids, torch.full_like(ids, 3)) if case.changes == "seeds" else (torch.full_like(ids, seed), ids)
+    seeds, positions = (ids, torch.full_like(ids, 3)) if case.of_seeds else (torch.full_like(ids, seed), ids)
     logits = torch.tensor(case.logits, dtype=case.dtype).repeat(count, 1)
     return logits, torch.full((count,), case.temperature), seeds, positions
 
@@ -97,9 +93,8 @@ def many_kinds() -> Rows:
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     if case.kind == SHARES:
         launches_once(attempt)  # a loop over the rows would take minutes
-        rows = rows_of(case, NUM_DRAWS)
         fair = lambda got: shares(got, case)  # noqa: E731
-        watch("`draw_on_device`", attempt, *rows, returns=fair, subject="the share of each token")
+        watch("`draw_on_device`", attempt, *rows_of(case, NUM_DRAWS), returns=fair, subject="the share of each token")
     elif case.kind == GREEDY:
         logits, temperature, *others = rows_of(case, 20)
         temperature[-1] = 1.0  # one row that isn't greedy, which may get any token
@@ -107,19 +102,13 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     elif case.kind == SMALL:
         rows = *rows_of(case, 1)[:2], torch.tensor([20]), torch.tensor([597_864])
         watch("`draw_on_device`", lambda: bool((attempt(*rows) == 0).any()), subject="whether it draws token 0")
-    elif case.kind == TWICE:
-        rows = rows_of(case, 50)
-        same = lambda: torch.equal(attempt(*rows), attempt(*rows))  # noqa: E731
-        watch("the same call twice", same, subject="whether both return the same tokens")
     elif case.kind == SHIFTED:
-        shift = int(case.changes)
-        first, second = rows_of(case, 200, seed=7, start=1), rows_of(case, 200, seed=8, start=1 - shift)
-        same = lambda: torch.equal(attempt(*first), attempt(*second))  # noqa: E731
-        watch("two calls", same, subject="whether both return the same tokens")
+        tokens, *others = (attempt(*rows_of(case, 200, *each)) for each in ((7, 1), (8, 0), (8, 2)))
+        same = lambda: any(torch.equal(tokens, each) for each in others)  # noqa: E731
+        watch("three calls", same, subject="whether two of them return the same tokens")
     else:
-        rows = many_kinds()
+        rows, order = many_kinds(), torch.arange(39, -1, -1)
         together = attempt(*rows)
-        order = torch.arange(39, -1, -1)
         turned = lambda: torch.equal(attempt(*(each[order] for each in rows)), together[order])  # noqa: E731
         watch("the same rows in another order", turned, subject="whether each gets the same token")
         each_row = zip(*(each.split(1) for each in rows))
@@ -131,45 +120,37 @@ def but_the_last(got: Any) -> Any:
     return torch.cat([got[:-1], 0 * got[-1:]]) if isinstance(got, torch.Tensor) and got.shape == (20,) else got
 
 
-def shares(got: Any, case: Case) -> Any:
+def shares(got: Any, case: Case) -> Shown:
     """The probabilities if the tokens are drawn as often, apart from chance; else how often they were drawn.
 
     An answer of another kind or shape doesn't get here: it fails both GREEDY cases.
     """
     wanted = (torch.tensor(case.logits, dtype=case.dtype).double() / case.temperature).softmax(dim=-1)
     counts, possible = got.bincount(minlength=len(wanted)).double(), wanted > 0
-    is_fair = len(counts) == len(wanted) and not counts[~possible].any()
-    if is_fair and chance_of(counts[possible], NUM_DRAWS * wanted[possible]) >= LEAST_CHANCE:
-        return told(wanted)
-    return told(counts / NUM_DRAWS)
-
-
-def chance_of(counts: torch.Tensor, expected: torch.Tensor) -> float:
-    """The probability that counts are at least this far from the expected ones: Pearson's chi-square."""
-    distance = ((counts - expected) ** 2 / expected).sum()
-    freedom = torch.tensor((len(expected) - 1) / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(freedom, distance / 2))
-
-
-def told(found: torch.Tensor) -> Shown:
-    return Shown(", ".join(f"{share:.0%}" for share in found.tolist()))
+    shown = counts / NUM_DRAWS
+    if len(counts) == len(wanted) and not counts[~possible].any():
+        expected = NUM_DRAWS * wanted[possible]
+        distance = ((counts[possible] - expected) ** 2 / expected).sum()  # Pearson's chi-square
+        freedom = torch.tensor((len(expected) - 1) / 2, dtype=torch.float64)
+        if torch.special.gammaincc(freedom, distance / 2) >= LEAST_CHANCE:
+            shown = wanted
+    return Shown(", ".join(f"{share:.0%}" for share in shown.tolist()))
 
 
 def tell(case: Case) -> str:
     row = f"logits {case.logits}{', in bfloat16' * (case.dtype == torch.bfloat16)}, temperature {case.temperature}"
-    last = f"positions 0 to {NUM_DRAWS - 1:,}"
+    draws = f"0 to {NUM_DRAWS - 1:,}."
     return {
-        SHARES: f"{row}, " + (f"seed 7, {last}." if case.changes == "positions" else f"seeds 0 to {NUM_DRAWS - 1:,}."),
+        SHARES: f"{row}, " + (f"seeds {draws}" if case.of_seeds else f"seed 7, positions {draws}"),
         GREEDY: f"20 rows of {row}, but 1 in the last row.",
-        TWICE: f"{row}, seed 7, positions 0 to 49.",
-        SHIFTED: f"{row}; seed 7 from position 1 on, seed 8 from position {0 if case.changes == '1' else 2} on.",
+        SHIFTED: f"{row}; seed 7 from position 1 on; seed 8 from position 0 on, then from 2 on.",
         COMPANY: "40 rows of 30 tokens, with several temperatures, seeds and positions.",
         SMALL: f"{row}, seed 20, position 597,864. The random number of token 0 is 2.4e-9.",
     }[case.kind]
 
 
 MISTAKES = """
-It's the likeliest token, whatever the temperature is. Is a token drawn at all?
+It's the likeliest token each time: nothing is drawn, or all tokens of a row share a random number.
 = return likeliest[:, 0]
 That is the token with the *largest* time. The smallest wins.
 ~ .argmax(dim=-1) => .argmin(dim=-1)
@@ -186,35 +167,51 @@ def launches_once(attempt: Any) -> None:
     """Operations grow neither with the rows nor with the tokens, and nothing is sorted."""
 
     def names(count: int, repeats: int) -> list[str]:
-        rows = rows_of(Case(SHARES, FOUR * repeats), count)
-        return Launches(attempt, *rows).names
+        with CountOperations() as operations:
+            attempt(*rows_of(Case(FOUR * repeats), count))
+        return operations.names
 
     few = names(2, 1)
-    for told, other, each in (("2 rows, then 16 rows.", names(16, 1), "row"),
-                              ("2 rows of 4 tokens, then of 32.", names(2, 8), "token")):  # fmt: skip
-        current_case.text = told
-        if sorts := [name for name in few if name in ("sort", "argsort", "topk", "msort", "kthvalue")]:
-            idea = "Nothing is cut here, so no order is needed: the race compares times only."
-            raise Mistake(f"your code sorts the vocabulary (`{sorts[0]}`).", told, idea)
+    if sorts := [name for name in few if "sort" in name or "topk" in name]:
+        idea = "Nothing is cut here, so no order is needed: the race compares times only."
+        raise Mistake(f"your code sorts the vocabulary (`{sorts[0].removeprefix('aten::')}`).", "2 rows.", idea)
+    for told, each, other in (("2 rows, then 16 rows.", "row", names(16, 1)),
+                              ("2 rows of 4 tokens, then of 32.", "token", names(2, 8))):  # fmt: skip
         if len(few) != len(other):
             idea = f"A launch for each {each} keeps the CPU busy. Let each operation compute all of [N, vocabulary]."
             raise Mistake(f"your code launches {len(few)} operations, then {len(other)}.", told, idea)
 
 
+def never_waits(attempt: Any) -> None:
+    """On the meta device, tensors have no values, so whatever looks at one raises."""
+    current_case.text = "3 rows on another device, without values, as during a capture."
+    try:
+        got = attempt(*(each.to("meta") for each in rows_of(CASES[0], 3)))
+    except Exception as error:
+        if "expected" in str(error).lower():
+            idea = "Create tensors on the device of the arguments: `device=….device`."
+            raise Mistake("your code mixes tensors of several devices.", current_case.text, idea) from None
+        raise Mistake("the CPU would have to wait for the GPU.", current_case.text, NO_WAIT) from None
+    if got.device.type != "meta":
+        what = f"the result should be on the device of the arguments; yours is on {got.device}."
+        raise Mistake(what, current_case.text, "The next operation reads it there.")
+
+
 TASK = Task(
     reference="lessons_lib.engine.plain_sampling:draw_on_device",
-    cases=cases,
+    cases=lambda: CASES,
     run=run,
     tell=tell,
     known=mistakes(MISTAKES),
-    about={"returned": of_case},
+    about={
+        "returned": of_case,
+        "raised RuntimeError": "Temperature, seeds and positions are [N]. As columns, `[:, None]`, they belong to the "
+        "rows of the logits.",
+    },
     clear=1.0,
     enough=2,
-    probes=(
-        never_waits("3 rows, one of them of temperature 0.", *rows_of(Case(SHARES, FOUR), 3)[:1],
-                    torch.tensor([1.0, 0.0, 0.5]), torch.tensor([7, 8, 9]), torch.tensor([0, 1, 2])),
-    ),
-)  # fmt: skip
+    probes=(never_waits,),
+)
 
 EXERCISE = Exercise(
     id="13.4",

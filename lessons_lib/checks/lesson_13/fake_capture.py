@@ -46,11 +46,11 @@ class Bench:
     def __init__(self, attempt: Any) -> None:
         self.capture = FakeCapture()
         self.store = attempt(self.capture)
-        self.buffer, self.rows, self.joined = torch.arange(8.0), torch.ones(4, 2), torch.arange(8.0)
+        self.buffer, self.rows, self.joined = torch.arange(8.0), torch.ones(4, 2), torch.arange(12.0)
         self.inputs = [self.buffer[:4], self.rows[:2]]
-        # Two weights in the same memory, as if one product computed both.
+        # Three weights in the same memory, as if one product computed all.
         self.weights: list[torch.Tensor] = [
-            torch.nn.Parameter(self.joined[2 * i : 2 * i + 2], requires_grad=False) for i in (0, 1)
+            torch.nn.Parameter(self.joined[i : i + 2], requires_grad=False) for i in (2, 4, 6)
         ]
         self.settings: tuple[Any, ...] = (2, 4, [1, 64])
         self.gone: list[Any] = []
@@ -100,6 +100,7 @@ class Change(NamedTuple):
     idea: str
 
 
+VALUES = "Replays read the values that are there at that time, so new values need no new graph."
 MEMORY = (
     "It may get other memory, and a graph would go on reading the old one. Is the `data_ptr()` of every input and of "
     "every weight in your key?"
@@ -113,10 +114,8 @@ VIEW = (
 )
 SETTINGS = "Settings decide which kernels run, and a graph always runs the same ones. Are all of them in your key?"
 CHANGES = {
-    "new values in `inputs[0]`, at the same address": Change(
-        lambda bench: bench.buffer.add_(1.0),
-        "Replays read the values that are there at that time, so new values need no new graph.",
-    ),
+    "new values in `inputs[0]`, at the same address": Change(lambda bench: bench.buffer.add_(1.0), VALUES),
+    "new values in all weights, at the same addresses": Change(lambda bench: bench.joined.add_(1.0), VALUES),
     "the settings are another object, with equal values": Change(
         lambda bench: setattr(bench, "settings", (2, 4, [1, 64])),
         "Settings are new objects at each call: compare them as values.",
@@ -131,10 +130,10 @@ CHANGES = {
     "`inputs[0]` is replaced by another tensor of this shape": Change(
         lambda bench: bench.put(bench.inputs, 0, torch.arange(3.0, 7.0)), MEMORY
     ),
+    "there is one more weight": Change(lambda bench: bench.weights.append(bench.joined[:2]), MEMORY),
     "`weights[1]` is replaced by another Parameter": Change(
         lambda bench: bench.put(bench.weights, 1, torch.nn.Parameter(torch.ones(2), requires_grad=False)), MEMORY
     ),
-    "there is one more weight": Change(lambda bench: bench.weights.append(torch.ones(2)), MEMORY),
     "`weights[1]` is moved: the same Parameter, in other memory": Change(
         lambda bench: bench.move(bench.weights[1]), SAME_OBJECT
     ),
@@ -145,9 +144,9 @@ CHANGES = {
         lambda bench: bench.put(bench.inputs, 0, bench.buffer[4:]), OFFSET
     ),
     "`weights[1]` is moved within the storage that it shares": Change(
-        lambda bench: bench.move(bench.weights[1], bench.joined[4:6]), OFFSET
+        lambda bench: bench.move(bench.weights[1], bench.joined[8:10]), OFFSET
     ),
-    "the two weights are swapped": Change(lambda bench: bench.weights.reverse(), ORDER),
+    "the first and the last weight are swapped": Change(lambda bench: bench.weights.reverse(), ORDER),
     "the two inputs are swapped": Change(lambda bench: bench.inputs.reverse(), ORDER),
     "`inputs[0]`, which was `buffer[:4]`, is now `buffer[:2]`, at the same address": Change(
         lambda bench: bench.put(bench.inputs, 0, bench.buffer[:2]), VIEW

@@ -49,9 +49,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     def number(got: Any) -> Any:
         return float(got) if isinstance(got, torch.Tensor) and got.numel() == 1 else got
 
-    def key_named(name: str) -> tuple[str, str]:
-        """Equal keys are other objects each time."""
-        bench.gone.append(("key", name))
+    def key_named(name: str) -> list[str]:
+        """Equal keys are other objects each time, and have no hash."""
+        bench.gone.append([name])
         return bench.gone[-1]
 
     def make_key() -> Any:
@@ -115,7 +115,8 @@ def of_result(mine: dict[str, Any], want: dict[str, Any]) -> str:
     if wanted in (EQUAL, OTHER):
         return next(
             (CHANGES[each].idea for each in reversed(want["case"]) if each in CHANGES),
-            "The lists are new at each call. The tensors in them are the same objects, until one is replaced.",
+            "Nothing has changed, but the lists are other objects at each call. A generator equals only itself: make a "
+            "list or a tuple of what you find out about the tensors.",
         )
     if wanted == HELD:
         return (
@@ -126,12 +127,14 @@ def of_result(mine: dict[str, Any], want: dict[str, Any]) -> str:
         return "When a new graph takes the place of an old one, nothing of that stays: a cache takes much memory."
     if isinstance(wanted, bool):
         return "Is there a graph of this size, captured with this key? A new graph replaces only that of its own size."
+    if not isinstance(got, float):
+        return "`run` returns the output, which `self.capture` returned: a tensor."
     if got != got:
         return (
             "What a capture computes isn't valid. Replay after it, too, and return the very tensor that "
             "`self.capture` returned: `replay()` writes to it."
         )
-    return "`run` returns the output of a replay, of a graph that was captured with the same key and size."
+    return "The replayed graph has another key or size, so it computes another step. Compare both, and capture again."
 
 
 def of_captures(mine: dict[str, Any], want: dict[str, Any]) -> str:
@@ -153,16 +156,8 @@ def of_error(mine: dict[str, Any], want: dict[str, Any]) -> str:
 
 
 MISTAKES = """
-The graph was captured with another key, so it computes the old step. Compare the keys, and capture again.
-~ graph is not None and graph.key == key => graph is not None
-or
-~ if not self.has(size, key) => if size not in self.graphs
-The condition is the wrong way round: capture if there is *no* such graph.
-~ if not self.has(size, key) => if self.has(size, key)
 `run` returns the output. `replay()` returns nothing: it writes to the tensor that `self.capture` returned.
 ~ return self.graphs[size].output => pass
-or
-~ return self.graphs[size].output => return self.graphs[size].replay()
 """
 
 TASK = Task(
@@ -183,7 +178,8 @@ TASK = Task(
         NUM: "The number of captures that succeeded, also of those whose graph was replaced.",
         "raised TypeError": of_error,
         "raised RuntimeError": of_error,
-        "raised KeyError": "There may be no graph of this size yet: `self.graphs.get(size)` returns None then.",
+        "raised KeyError": "There is no graph of this size yet. `has` returns False then (`self.graphs.get(size)` "
+        "returns None), and `run` captures.",
         "should raise CaptureRefused": "The error has to go on to the caller, and a capture that failed leaves neither "
         "a graph nor its key.",
     },

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise, Mistake, short
 from lessons_lib.engine.greedy_loop import GreedyLoop
@@ -22,7 +22,7 @@ LACKS = (
     "A preempted sequence is computed again from its tokens, so all of them must be known. If a sequence in "
     "`scheduler_output.preempted` has `num_placeholders`, process all that is in flight before you launch."
 )
-FINISHED = "Processing after scheduling may have ended sequences: call `scheduler_output.drop_finished()`."
+FINISHED = "The tokens that you processed may have ended sequences of this step: `scheduler_output.drop_finished()`."
 
 
 class Case(NamedTuple):
@@ -185,23 +185,12 @@ def of_launches(mine: dict[str, Any], want: dict[str, Any]) -> str:
     return "`loop.depth` says how many steps may stay in flight, the one just launched included: process the others."
 
 
-MISTAKES = """
-The tokens that you have just processed may have ended sequences of this step: `scheduler_output.drop_finished()`.
-- scheduler_output.drop_finished
-or
-- loop.process(0)
-- scheduler_output.drop_finished()
-+ scheduler_output.drop_finished()
-+ loop.process(0)
-"""
-
 TASK = Task(
     reference="lessons_lib.engine.core:overlapped_step",
     cases=cases,
     run=run,
     tell=tell,
     smaller=smaller,
-    known=mistakes(MISTAKES),
     about={
         DOES: of_launches,
         "the steps left in `loop.in_flight`": "Append what `loop.launch` returned, unless it is None. `loop.process` "

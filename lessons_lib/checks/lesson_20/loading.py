@@ -81,16 +81,23 @@ def cases() -> Iterator[Case]:
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     num_blocks = len(case.cached) + len(case.used) + case.empty
     pool, mover = FlooredPrefixCache(max(1, num_blocks), 4), Letters(max(1, num_blocks), case.slots, case.fails)
+    pool.below = host_floor(case.host, mover, Disk(zip(hashes(case.disk), case.disk)))
     filled = pool.allocate(len(case.used + case.cached))
     for block, letter in zip(filled, case.used + case.cached):
         mover.cells[block] = letter
         pool.cache_full_block(block, letter.encode())
         pool.depths[block] = case.depth + case.prompt.find(letter)
     pool.free(filled[len(case.used) :][::-1])
-    pool.below = host_floor(case.host, mover, Disk(zip(hashes(case.disk), case.disk)))
     if not num_blocks:
         pool.allocate(1)
-    asked = hashes(case.prompt)
+    asked, lent, lend = hashes(case.prompt), {}, pool.below.lend
+
+    def recorded(block_hashes: list[bytes], depth: int) -> list[int]:
+        slots = lend(block_hashes, depth)
+        lent.update((block_hash.decode(), depth + index) for index, (block_hash, _) in enumerate(zip(block_hashes, slots)))
+        return slots
+
+    pool.below.lend = recorded  # type: ignore[method-assign]
 
     def contents(blocks: Any) -> list[str]:
         return [mover.cells[block] for block in blocks]
@@ -101,7 +108,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             "number of free blocks": len(pool.free_queue),
             "slots of the host in use": sorted(pool.below.used),
             "what `pool.match_prefix` finds": contents(pool.match_prefix(asked)),
-            "depths": [pool.depths[block] for block in pool.match_prefix(asked)],
+            "the depths that `lend` got": dict(sorted(lent.items())),
         }
 
     watch(f"`load_prefix(pool, hashes, {case.depth})`", attempt, pool, asked, case.depth, look=look, returns=contents,
@@ -148,15 +155,13 @@ No more blocks can be loaded than are free: ask for at most `len(pool.free_queue
 ~ missing[: len(pool.free_queue)] => missing
 A slot that was lent stays in use until you release it, and the host runs full.
 - pool.below.release
-The loaded blocks are in the pool now: register them, or none finds them.
-- pool.register
-The blocks that you load are the first of those that are *missing*: they have the hashes of these.
-~ missing[: len(loaded)], => block_hashes[: len(loaded)],
+The blocks to load are the first of those that are *missing*: ask for their hashes.
+~ missing[: len(pool.free_queue)] => block_hashes[: len(pool.free_queue)]
 `depth` is that of the first hash. Those behind it are deeper, by the number of blocks in front of them.
 ~ depth + len(blocks) => depth
 or
 ~ depth + len(blocks) => len(blocks)
-The copy failed, so these blocks hold anything. Registered, they would give wrong tokens.
+The copy failed, so these blocks hold anything. Returned, they would give wrong tokens.
 ~ if not slots or not is_loaded => if not slots
 ~ if not is_loaded => if False
 The copy failed: the blocks for it aren't needed. Free them.
@@ -182,9 +187,8 @@ TASK = Task(
         "returned": "Return blocks of the pool, in the order of the prompt, up to the first that is on no floor.",
         "the users of blocks": "All returned blocks are in use, once more than before, and no others.",
         "slots of the host in use": "Release each lent slot once.",
-        "what `pool.match_prefix` finds": "`pool.register(blocks, hashes, depth)` for what was loaded, and only that.",
-        "depths": "The block of `block_hashes[i]` has the depth `depth + i`.",
-        "number of free blocks": "Allocate as many blocks as `lend` returned slots.",
+        "the depths that `lend` got": "The block of `block_hashes[i]` has the depth `depth + i`.",
+        "number of free blocks": "Take as many blocks as `lend` returned slots.",
     },
 )
 
@@ -197,9 +201,9 @@ EXERCISE = Exercise(
         "At each point there is a next missing block. Where may it be? Look in the pool first. What could happen to a "
         "block that you found there, while you load the next one?",
         "Loop while hashes are missing. If `match_prefix` finds some, touch them and go on behind them. Otherwise: lend, "
-        "allocate, load, release, register, and go on. Stop if nothing was lent or the copy failed.",
+        "replace, load, release, and go on. Stop if nothing was lent or the copy failed.",
         "`while missing := block_hashes[len(blocks):]:`; `slots = pool.below.lend(missing[: len(pool.free_queue)], "
-        "depth + len(blocks))`; `loaded = pool.allocate(len(slots))`; `pool.below.load(slots, loaded)`; "
-        "`pool.below.release(slots)`; `pool.register(loaded, missing[: len(loaded)], depth + len(blocks))`.",
+        "depth + len(blocks))`; `loaded = pool.replace(len(slots))`; `is_loaded = pool.below.load(slots, loaded)`; "
+        "`pool.below.release(slots)`.",
     ),
 )

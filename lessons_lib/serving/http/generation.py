@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from fastapi.responses import JSONResponse
@@ -21,9 +22,10 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.validate import BadRequest, shortened
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
-from lessons_lib.serving.http.protocol import CompletionFields
+from lessons_lib.serving.http.protocol import CompletionFields, StreamOptions
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.sse import DONE, EventStream, unless_gone
+from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.messages import RequestEnded
 
 FINGERPRINT = f"lessons_lib-{__version__}"
@@ -37,6 +39,7 @@ class Generation:
     Attributes:
         request: as it came.
         rules_field: the field that has made `structured_outputs`, if it isn't given.
+        count: tokens that a stream has told.
         prompts, params: token ids and parameters of each prompt; `prepare` finds them.
         created: when the request came, in seconds since 1970.
     """
@@ -56,6 +59,7 @@ class Generation:
     params: list[SamplingParams] = field(default_factory=list)
     created: int = field(default_factory=lambda: int(time.time()))
     rules_field: str | None = None
+    count: int = 0
 
     @property
     def id(self) -> str:
@@ -148,11 +152,8 @@ class Generation:
 
     def first_events(self) -> list[str]:
         """Events before the first token."""
-        options, known = self.body.stream_options, self.body.output_token_ids or ()
-        self.count, self.has_usage = len(known), bool(options and options.include_usage)
-        self.has_usages = bool(self.has_usage and options and options.continuous_usage_stats)
-        self.start = json.dumps(self._head(self.chunk_kind))[:-1]  # the same in all chunks
-        return [] if known else [self._chunk(choice) for choice in self.first_choices()]
+        self.count = len(self.body.output_token_ids or ())
+        return [] if self.body.output_token_ids else [self._chunk(choice) for choice in self.first_choices()]
 
     def events_of(self, index: int, prompt_index: int, tokens: list[NewToken]) -> list[str]:
         """Events about some tokens of one completion."""
@@ -161,12 +162,22 @@ class Generation:
 
     def last_events(self, ends: list[RequestEnded]) -> list[str]:
         """Events behind the last token."""
-        return [self._chunk(None, usage=self._usage(self.count, ends))] if self.has_usage else []
+        return [self._chunk(None, self._usage(self.count, ends))] if self._options.include_usage else []
 
-    def _chunk(self, choice: dict[str, Any] | None, **more: Any) -> str:
-        if self.has_usage and not more:
-            more = {"usage": self._usage(self.count) if self.has_usages else None}
-        return f"data: {self.start}, {json.dumps({'choices': [choice] if choice else []} | more)[1:]}\n\n"
+    @cached_property
+    def _options(self) -> StreamOptions:
+        return self.body.stream_options or StreamOptions()
+
+    @cached_property
+    def _start(self) -> str:
+        """The same in all chunks."""
+        return json.dumps(self._head(self.chunk_kind))[:-1]
+
+    def _chunk(self, choice: dict[str, Any] | None, usage: dict[str, Any] | None = None) -> str:
+        more: dict[str, Any] = {"choices": [choice] if choice else []}
+        if self._options.include_usage:
+            more["usage"] = self._usage(self.count) if choice and self._options.continuous_usage_stats else usage
+        return f"data: {self._start}, {json.dumps(more)[1:]}\n\n"
 
     def _check_context(self) -> None:
         """Refuse a prompt that is too long, or leaves too little room, as the engine would, but in the API's words."""
@@ -242,25 +253,22 @@ async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[in
         async for tokens in streams[0]:
             yield [(0, tokens)]
         return
-    new: list[tuple[int, list[NewToken]]] = []
-    has_news = asyncio.Event()
+    mailbox: Mailbox[tuple[int, list[NewToken]]] = Mailbox()
 
     async def read(index: int, stream: RequestStream) -> None:
         async for tokens in stream:
-            new.append((index, tokens))
-            has_news.set()
+            mailbox.put((index, tokens))
 
     async def read_all() -> None:
-        await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+        try:
+            await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+        finally:
+            mailbox.close()
 
     reading = asyncio.ensure_future(read_all())
-    reading.add_done_callback(lambda _: has_news.set())
     try:
-        while not reading.done() or new:
-            await has_news.wait()
-            has_news.clear()
-            if new:
-                yield [new.pop(0) for _ in range(len(new))]
+        while new := await mailbox.take():
+            yield new
         await reading
     finally:
         reading.cancel()

@@ -360,11 +360,14 @@ class ChatToolChoice(Fields):
 class ToolFields(SamplingFields):
     """Fields of requests whose answers may call functions."""
 
+    tools: Any = None
+    tool_choice: Any = None
     parallel_tool_calls: bool | None = None
 
     def offered(self) -> Tools | None:
         """The functions, and what the request says about calls; None if it offers none. Raises BadRequest."""
-        functions, choice = self.functions(), self.choice()
+        functions, choice = [inner(each) for each in self.tools or ()], self.tool_choice
+        choice = choice if isinstance(choice, str | None) else inner(choice).name
         if not functions:
             if choice not in (None, "none"):
                 raise BadRequest(f"tool_choice is {choice!r}, and there are no tools; leave it out.")
@@ -379,13 +382,10 @@ class ToolFields(SamplingFields):
             raise BadRequest(f"tool_choice is {choice!r}, which isn't one of the tools: {', '.join(by_name)}.")
         return Tools(by_name, choice or "auto", self.parallel_tool_calls is not False)
 
-    # Chats and responses write them differently.
 
-    def functions(self) -> "list[Function]":
-        raise NotImplementedError
-
-    def choice(self) -> str | None:
-        raise NotImplementedError
+def inner(tool: Any) -> Any:
+    """The function of a tool or a choice: chats write it as a field, responses as fields."""
+    return getattr(tool, "function", tool)
 
 
 CHOICES = ("none", "auto", "required")
@@ -446,24 +446,20 @@ class ChatMessage(Fields):
     parsed: Any = None  # the openai client adds it to a message, which may be sent back
     cache_control: Any = None
 
-    def to_template(self) -> dict[str, Any]:
-        """As chat templates read it. `developer` is OpenAI's newer word for `system`, which templates know."""
+    def to_template(self, name: str | None = None) -> dict[str, Any]:
+        """As chat templates read it, with this name if it has none. `developer` is OpenAI's newer word for `system`,
+        which templates know."""
         content = "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
-        message: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": content or "",
-        }
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
+        message |= {"content": content or "", "name": self.name or name, "tool_call_id": self.tool_call_id}
         if self.tool_calls:
+            called = [each.function for each in self.tool_calls]
+            functions = [{"name": each.name, "arguments": json.loads(each.arguments)} for each in called]
             message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.function.name, "arguments": json.loads(call.function.arguments)},
-                }
-                for call in self.tool_calls
+                {"id": each.id, "type": "function", "function": function}
+                for each, function in zip(self.tool_calls, functions)
             ]
-        more = {"name": self.name, "tool_call_id": self.tool_call_id}
-        return message | {name: value for name, value in more.items() if value is not None}
+        return {name: value for name, value in message.items() if value is not None}
 
 
 def to_template(messages: list[ChatMessage], field: str = "messages") -> list[dict[str, Any]]:
@@ -472,31 +468,31 @@ def to_template(messages: list[ChatMessage], field: str = "messages") -> list[di
     Raises:
         BadRequest: one is empty, or a call and its result don't belong together.
     """
-    waiting: list[str] = []
+    waiting: dict[str, str] = {}  # call -> the name of its function, which some templates write with the result
+    written = []
     for index, message in enumerate(messages):
         here, calls = f"{field}.{index}", message.tool_calls or []
         if message.content is None and not calls:
             raise BadRequest(f"{here}.content is missing.")
         if calls and message.role != "assistant":
             raise BadRequest(f"{here}.tool_calls is given; only the assistant calls functions.")
-        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
-            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
-        if message.role == "tool":
-            if message.tool_call_id not in waiting:
-                raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
-            waiting.remove(message.tool_call_id)
-        elif waiting:
-            raise BadRequest(f"{here} comes before the result of the call {shortened(waiting[0])}; send that first.")
         for call in calls:
             if not is_object(call.function.arguments):
                 raise BadRequest(
                     f"{here}.tool_calls has the arguments {shortened(call.function.arguments)}; they must be a JSON "
                     "object, as text."
                 )
-            waiting.append(call.id)
+        if (message.role == "tool") != (message.tool_call_id not in (None, "")):
+            raise BadRequest(f"{here}.tool_call_id must be given exactly if the role is 'tool'.")
+        if message.role == "tool" and message.tool_call_id not in waiting:
+            raise BadRequest(f"{here}.tool_call_id is {shortened(message.tool_call_id)}; no call before has it.")
+        if message.role != "tool" and waiting:
+            raise BadRequest(f"{here} comes before the result of the call {shortened(min(waiting))}; send that first.")
+        written.append(message.to_template(waiting.pop(message.tool_call_id or "", None)))
+        waiting |= {call.id: call.function.name for call in calls}
     if waiting:
-        raise BadRequest(f"{field} has no result of the call {shortened(waiting[0])}.")
-    return [message.to_template() for message in messages]
+        raise BadRequest(f"{field} has no result of the call {shortened(min(waiting))}.")
+    return written
 
 
 def is_object(text: str) -> bool:
@@ -544,12 +540,6 @@ class ChatRequest(ToolFields, CompletionFields):
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1)] | None = None
     store: Literal[False] | None = None
-
-    def functions(self) -> list[Function]:
-        return [each.function for each in self.tools or ()]
-
-    def choice(self) -> str | None:
-        return self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoice) else self.tool_choice
 
     def template_options(self) -> dict[str, Any]:
         continues = bool(self.continue_final_message)

@@ -179,12 +179,6 @@ class ResponsesRequest(ToolFields):
     def items(self) -> list[ResponseItem]:
         return [ResponseItem(role="user", content=self.input)] if isinstance(self.input, str) else self.input
 
-    def functions(self) -> list[Function]:
-        return [*(self.tools or ())]
-
-    def choice(self) -> str | None:
-        return self.tool_choice.name if isinstance(self.tool_choice, ResponseToolChoice) else self.tool_choice
-
     def form(self) -> StructuredOutputsParams | None:
         form = self.text and self.text.form
         if not form:

@@ -83,8 +83,9 @@ class Tools:
 
     @property
     def for_template(self) -> Messages:
-        kept = ("name", "description", "parameters")
-        described = [{name: each[name] for name in kept if name in each} for each in self.functions.values()]
+        """As chat templates read them: many take it that everything is there."""
+        whole = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
+        described = [{name: each.get(name, whole[name]) for name in whole} for each in self.functions.values()]
         return [{"type": "function", "function": each} for each in described]
 
     @property

@@ -89,17 +89,16 @@ def write_note(fig: Figure, note: str) -> None:
         fig.supxlabel(lines, x=0.01, ha="left", fontsize=9, color=SOFT_INK)
 
 
-def log_scale(ax: Axes, side: str = "y") -> None:
-    """A logarithmic axis, "x" or "y", with plain numbers: 50, 100, 200, not 2 × 10²."""
+def log_scale(ax: Axes) -> None:
+    """A logarithmic y axis with plain numbers: 50, 100, 200, not 2 × 10²."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    ax.set(**{f"{side}scale": "log"})
-    axis = getattr(ax, f"{side}axis")
-    low, high = axis.get_view_interval()
+    ax.set_yscale("log")
+    low, high = ax.yaxis.get_view_interval()
     subs = range(1, 10) if high < 5 * low else (1, 2, 5) if high < 1000 * low else (1,)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter("{x:,.10g}")
-    axis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
+    ax.yaxis.set_major_formatter("{x:,.10g}")
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def without_axis(ax: Axes, *sides: str) -> None:

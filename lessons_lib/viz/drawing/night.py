@@ -19,12 +19,12 @@ def colors_of(svg: str) -> list[str]:
     return sorted(color for color in set(_COLOR.findall(svg)) if in_the_dark(color) != color)
 
 
-def night_rules(colors: Iterable[str], within: str = "") -> str:
+def night_rules(colors: Iterable[str]) -> str:
     """Style rules that follow the page's theme by `--lessons-night`: invalid on a light page, where the color itself is
     used, and empty on a dark one. Fill and stroke have a variable each, as an element may have both.
     """
     return "".join(
-        f'{within}[{what}="{color}"]{{--{what}:var(--lessons-night) {in_the_dark(color)};{what}:var(--{what},{color})}}'
+        f'[{what}="{color}"]{{--{what}:var(--lessons-night) {in_the_dark(color)};{what}:var(--{what},{color})}}'
         for color in colors
         for what in ("fill", "stroke")
     )

@@ -107,8 +107,7 @@ def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> No
         )
     if max(shape) > LARGEST or not min(shape):
         raise ValueError(
-            f"{shape[0]} queries and {shape[1]} keys; 1 to {LARGEST} of each can be drawn. Draw a part of the "
-            "mask, or print `mask_text`."
+            f"{shape[0]} queries and {shape[1]} keys; 1 to {LARGEST} of each can be drawn. Draw a part of the mask."
         )
     if row is not None:
         check_index("row", row, len(queries))

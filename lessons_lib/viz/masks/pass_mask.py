@@ -30,7 +30,7 @@ _MOST_NAMED = 3  # sequences that one hover text names
 
 @dataclass(frozen=True)
 class _Grid:
-    """What is drawn, and where: `cached` narrow columns, a gap, then new, wide columns; and how high a row is."""
+    """What is drawn, and where: `cached` narrow columns, a gap, then new ones, in which cells are squares of `size`."""
 
     packed: PackedBatch
     names: Sequence[str]
@@ -39,8 +39,7 @@ class _Grid:
     top: float
     cached: int
     narrow: float
-    wide: float
-    high: float
+    size: float
 
     @property
     def keys(self) -> list[tuple[int, int]]:
@@ -53,10 +52,10 @@ class _Grid:
         if start < self.cached:
             return self.left + start * self.narrow, (end - start) * self.narrow
         before = self.cached * self.narrow + (_GAP if self.cached else 0)
-        return self.left + before + (start - self.cached) * self.wide, (end - start) * self.wide
+        return self.left + before + (start - self.cached) * self.size, (end - start) * self.size
 
     def y(self, query: int) -> float:
-        return self.top + query * self.high
+        return self.top + query * self.size
 
     def sequences(self) -> list[tuple[str, int, int]]:
         """(name, first column, column after the last) of each sequence's cached keys, then of its new keys."""
@@ -68,23 +67,17 @@ class _Grid:
         ]
 
 
-def draw_pass_mask(
-    d: Drawing, packed: PackedBatch, names: Sequence[str], left: float, y: float, wide: float | None = None
-) -> float:
-    """Draw the mask on the sheet, with labels left of `left`. Returns the y below it.
-
-    wide  pixels of a new key, if it is to stand below its token; then rows are low. By default, cells are square.
-    """
+def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: float, y: float) -> float:
+    """Draw the mask on the sheet, with labels left of `left` and square cells of new keys. Returns the y below it."""
     count, cached = len(packed.input_ids), sum(packed.cached_lens)
     if not count:
         d.text(16, y + 10, "The row is empty: no mask.", 12, fill=SOFT_INK)
         return y + 24
-    height = min(_LABELLED_ROW if wide else _TALLEST, _MOST_HEIGHT / count)
-    height = float(int(height)) if height >= 2 else height  # fractions leave hairlines between the rows
-    wide = wide or height
-    room = WIDTH - left - _RIGHT - _GAP - count * wide
+    size = min(_TALLEST, _MOST_HEIGHT / count)
+    size = float(int(size)) if size >= 2 else size  # fractions leave hairlines between the rows
+    room = WIDTH - left - _RIGHT - _GAP - count * size
     narrow = min(max(_TALLEST, _HEAD / cached), room / cached) if cached else 0.0
-    grid = _Grid(packed, names, packed_mask(packed), left, y + 40 + _BAND, cached, narrow, wide, height)
+    grid = _Grid(packed, names, packed_mask(packed), left, y + 40 + _BAND, cached, narrow, size)
     d.text(16, y + 8, _sums(grid.mask, cached), 13, bold=True)
     _heads(d, grid)
     if count <= _MOST_QUERIES:
@@ -133,10 +126,10 @@ def _row_labels(d: Drawing, grid: _Grid) -> None:
     """The tag of each query; where rows are thin, only those of a sequence's first and last."""
     owners, positions = grid.packed.seq_ids.tolist(), grid.packed.positions.tolist()
     ends = {index for start, end in pairwise(grid.packed.cu_seqlens_q.tolist()) for index in (start, end - 1)}
-    size = min(11.0, max(9.0, grid.high))
+    size = min(11.0, max(9.0, grid.size))
     free = 0.0
-    for index in range(len(owners)) if grid.high >= _LABELLED_ROW else sorted(ends):
-        middle = grid.y(index) + grid.high / 2
+    for index in range(len(owners)) if grid.size >= _LABELLED_ROW else sorted(ends):
+        middle = grid.y(index) + grid.size / 2
         if middle - size / 2 >= free:
             d.text(grid.left - 8, middle, f"{grid.names[owners[index]]} {positions[index]}", size, "end", fill=SOFT_INK)
             free = middle + size / 2
@@ -153,7 +146,7 @@ def _hovers(d: Drawing, grid: _Grid) -> None:
             for kind in sorted({*kinds}, reverse=True)
         ]
         title = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}, {'; '.join(told)}."
-        d.rect(grid.left, grid.y(query), x + width - grid.left, grid.high, PAPER, title=title)
+        d.rect(grid.left, grid.y(query), x + width - grid.left, grid.size, PAPER, title=title)
 
 
 def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str]) -> str:
@@ -169,7 +162,7 @@ def _fills(d: Drawing, grid: _Grid) -> None:
     """The allowed cells, one shape per sequence, with an edge at the end of every run."""
     cells = grid.mask.tolist()
     for name, (first, last) in zip(grid.names, pairwise(grid.packed.cu_seqlens_q.tolist())):
-        shape, edges, high = "", "", number(grid.high)
+        shape, edges, high = "", "", number(grid.size)
         for query in range(first, last):
             for part in (range(grid.cached), range(grid.cached, len(cells[query]))):
                 for may, start, size in runs_of([cells[query][key] for key in part]):
@@ -180,7 +173,7 @@ def _fills(d: Drawing, grid: _Grid) -> None:
                         edges += f"M{number(x + width)} {top}v{high}"
         with d.marked([(name,)]):
             d.lines(shape, "none", fill=color_of(name))
-        if grid.high >= 2:
+        if grid.size >= 2:
             d.lines(edges, mix(color_of(name), INK, 0.5))
 
 
@@ -198,6 +191,6 @@ def _lines(d: Drawing, grid: _Grid) -> None:
     for _, start, end in grid.sequences():
         x, width = grid.span(start, end)
         between += [f"M{number(edge)} {number(grid.top)}v{number(height)}" for edge in (x, x + width)]
-    if grid.high >= _LINED_ROW:
+    if grid.size >= _LINED_ROW:
         d.lines("".join(rows), EDGE, 0.5)
     d.lines("".join(between), EDGE)

@@ -276,7 +276,7 @@ def test_what_is_refused(live, client, fields, param, part):
 
 QWEN = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<tool_call><|im_end|>\n"
-    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
     '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
     "{% endfor %}<|im_end|>\n{% endfor %}"
 )
@@ -320,5 +320,6 @@ def test_a_template_writes_the_tools_and_a_client_writes_no_control_token(live, 
     tokens = asyncio.run(served.encode_chat(to_template(body.messages), body.offered().for_template))
     written = served.decode(tokens)
     assert written.count(forged) == 4 and '"name": "weather"' in written and "<tool_call>\n" in written
+    assert template is None or "tool weather\n" in written
     special = {tokenizer.convert_tokens_to_ids(each) for each in ("<|im_start|>", "<|im_end|>")}
     assert sum(token in special for token in tokens) == (0 if template is None else 2 * 4)
