@@ -85,8 +85,7 @@ class OperatorCache(PagedKVCache):
         def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: Any = None) -> Tensor:
             where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
             own = terms and (terms.window, terms.chunk, terms.softcap, terms.sinks, terms.alibi_slopes)
-            attended: Tensor = attend_paged(query, keys, values, *where, scale, *(own or ()))
-            return attended
+            return attend_paged(query, keys, values, *where, scale, *(own or ()))  # type: ignore[no-any-return]
 
         return attend
 

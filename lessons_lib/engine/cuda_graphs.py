@@ -1,5 +1,6 @@
 """Lesson 13: steps captured as CUDA graphs, one for each size of a batch, keyed by every input of the capture."""
 
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -162,8 +163,12 @@ class CudaCapture:
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            output = step()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool):
+                output = step()
+        except RuntimeError as error:  # such as experts that read their counts on the host
+            warnings.warn(f"a step can't be captured, so its kernels are launched one by one: {error}", stacklevel=2)
+            return rerun(step)
         self.pool = graph.pool()
         return graph.replay, output
 

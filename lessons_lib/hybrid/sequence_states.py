@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from lessons_lib.hybrid.cache_groups import CacheGroup, longest_usable
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.kept_states import KeptStates
 from lessons_lib.scheduling.sequence import Sequence
@@ -77,12 +78,11 @@ class SequenceStates(KeptStates):
 
     def usable(self, sequence: Sequence, blocks: list[int]) -> list[int]:
         """See KeptStates: those up to a checkpoint."""
-        for count in range(len(blocks), 0, -1):
-            leaves_one = count * self.block_size == len(sequence.prompt_ids) - 1
-            if sequence.block_hashes[count - 1] in self.checkpoints and not (self.decodes_differ and leaves_one):
-                break
-        else:
-            count = 0
+        is_kept = [each in self.checkpoints for each in sequence.block_hashes[: len(blocks)]]
+        last, rest = divmod(len(sequence.prompt_ids) - 1, self.block_size)
+        if self.decodes_differ and not rest and 0 < last <= len(is_kept):
+            is_kept[last - 1] = False  # behind it, one token would be left
+        count = longest_usable([CacheGroup(is_kept, 1)])
         if count < len(blocks):
             self.branches[sequence] = len(blocks) * self.block_size
         return blocks[:count]

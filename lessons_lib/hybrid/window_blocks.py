@@ -6,39 +6,36 @@ which of them holds a block of the pool. Blocks behind the window of every seque
 
 from dataclasses import dataclass
 
+from lessons_lib.hybrid.cache_groups import CacheGroup, longest_usable
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.kept_states import KeptStates
 from lessons_lib.scheduling.sequence import Sequence
 
 
-def first_needed_block(num_computed_tokens: int, window: int, block_size: int) -> int:
-    """Index of the first block of a sequence that its next token, or any later one, reads.
+def slide(
+    held: range, num_computed_tokens: int, count: int, window: int, block_size: int
+) -> tuple[range, range, range]:
+    """Move the window of a sequence to a step: which of its blocks do the layers with a window need now?
+
+    A layer with a window of W tokens reads the keys and values of the W - 1 tokens before each token, and its own.
 
     Args:
-        num_computed_tokens: position of the next token, 0 or more.
-        window: number of tokens that each token sees, its own included; 1 or more.
-        block_size: tokens per block.
-    """
-    return max(0, num_computed_tokens - window + 1) // block_size
-
-
-def longest_usable(is_kept: list[bool], window: int, block_size: int) -> int:
-    """Find the longest prefix that a new sequence can start with, among blocks that the layers without a window have.
-
-    Args:
-        is_kept: for each block of the prefix, in order: do the layers with a window have it, too?
-        window, block_size: see `first_needed_block`.
+        held: indices of the blocks that it needed in the step before; `range(0)` in its first step.
+        num_computed_tokens: its tokens before this step.
+        count: its tokens in this step, 0 or more.
+        window: 1 or more.
+        block_size: tokens of a block.
 
     Returns:
-        number of blocks; all those that the token behind them reads are kept.
+        three ranges of indices: (all blocks that this step reads or writes, those of `held` that neither this step nor
+        a later one reads, those that this step needs and `held` doesn't have).
     """
-    longest = num_kept = 0  # blocks kept without a gap, up to here
-    for count, is_here in enumerate(is_kept, start=1):
-        num_kept = num_kept + 1 if is_here else 0
-        if count - num_kept <= first_needed_block(count * block_size, window, block_size):
-            longest = count
-    return longest
+    first = max(0, num_computed_tokens - window + 1) // block_size
+    needed = range(first, blocks_for(num_computed_tokens + count, block_size))
+    behind = range(held.start, min(first, held.stop))
+    new = range(max(first, held.stop), needed.stop)
+    return needed, behind, new
 
 
 def blocks_in_windows(num_sequences: int, num_tokens: int, window: int, block_size: int) -> int:
@@ -47,7 +44,7 @@ def blocks_in_windows(num_sequences: int, num_tokens: int, window: int, block_si
     Args:
         num_sequences: running sequences.
         num_tokens: of all of them in one step.
-        window, block_size: see `first_needed_block`.
+        window, block_size: see `slide`.
     """
     # A window may begin in the middle of a block, and new tokens, too.
     return num_sequences * (blocks_for(window - 1, block_size) + 2) + blocks_for(num_tokens, block_size)
@@ -55,11 +52,14 @@ def blocks_in_windows(num_sequences: int, num_tokens: int, window: int, block_si
 
 @dataclass
 class Held:
-    """The blocks that a sequence needs in layers with a window: `blocks[first:end]`, blocks of the pool."""
+    """The blocks of a sequence, blocks of the pool, and which of them the layers with a window need."""
 
     blocks: list[int]
-    first: int
-    end: int
+    needed: range = range(0)
+
+    def at(self, indices: range) -> list[int]:
+        """The blocks with these indices."""
+        return self.blocks[indices.start : indices.stop]
 
 
 class WindowBlocks(KeptStates):
@@ -85,7 +85,7 @@ class WindowBlocks(KeptStates):
     def usable(self, sequence: Sequence, blocks: list[int]) -> list[int]:
         """See KeptStates: all that the next token reads must be kept."""
         is_kept = [block in self.pool.hash_to_block for block in blocks]
-        return blocks[: longest_usable(is_kept, self.window, self.block_size)]
+        return blocks[: longest_usable([CacheGroup(is_kept, blocks_for(self.window - 1, self.block_size))])]
 
     def launch(self, scheduled: dict[Sequence, int]) -> dict[int, int]:
         """Give the blocks of a step that is launched now their memory, and free what is behind the windows.
@@ -96,22 +96,21 @@ class WindowBlocks(KeptStates):
         Returns:
             block of the scheduler's pool -> its block here, for those that have a new one.
         """
-        own, size = self.pool.hash_to_block, self.block_size
+        own = self.pool.hash_to_block
         for sequence in [each for each, held in self.held.items() if each.blocks is not held.blocks]:
             held = self.held.pop(sequence)  # it has ended, or lost its blocks
-            self._free(held.blocks[held.first : held.end])
+            self._free(held.at(held.needed))
         missing: list[int] = []
         for sequence, count in scheduled.items():
-            start = sequence.num_computed_tokens
-            first, end = first_needed_block(start, self.window, size), blocks_for(start + count, size)
-            held = self.held.setdefault(sequence, Held(sequence.blocks, first, first))
-            if (first, end) != (held.first, held.end):
-                self._free(held.blocks[held.first : min(first, held.end)])
-                new = sequence.blocks[max(first, held.end) : end]
+            held = self.held.setdefault(sequence, Held(sequence.blocks))
+            computed = sequence.num_computed_tokens
+            held.needed, behind, new = slide(held.needed, computed, count, self.window, self.block_size)
+            if behind or new:
+                self._free(held.at(behind))
+                blocks = held.at(new)
                 # Before any is allocated, which could take those that another sequence starts with.
-                self.pool.touch([own[block] for block in new if block in own])
-                missing += [block for block in new if block not in own]
-                held.first, held.end = first, end
+                self.pool.touch([own[block] for block in blocks if block in own])
+                missing += [block for block in blocks if block not in own]
         found = dict(zip(missing, self.pool.allocate(len(missing))))
         for block, own_block in found.items():
             self.pool.cache_full_block(own_block, block)

@@ -13,8 +13,10 @@ from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.hybrid.find_states import find_states
+from lessons_lib.hybrid.gated_delta import gated_delta
 from lessons_lib.hybrid.gated_delta_layer import GatedDeltaLayer, agrees, takes_rows, waves_of
 from lessons_lib.hybrid.packed_states import Piece
+from lessons_lib.kernels.gated_delta import packed_delta
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +97,25 @@ def test_the_whole_engine_takes_the_kernels(monkeypatch):
     prompts = [[3 + 7 * place % 90 for place in range(length)] for length in (9, 17)]
     outputs = engine.generate(prompts, SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
     assert [each.token_ids for each in outputs] == [generate(model, prompt).token_ids[:3] for prompt in prompts]
+
+
+@torch.inference_mode()
+def test_the_kernel_and_the_plain_loop_agree():
+    """Each head is a sequence of its own to the loop, which takes keys, decays and betas as the kernel makes them."""
+    lengths, fresh, heads, dim = [3, 1, 5], [1, 0, 0], 2, 16
+    row = sum(lengths)
+    mixed, a, b = (torch.randn(row, size) for size in (3 * heads * dim, heads, heads))
+    a_log, dt_bias, states = torch.randn(heads), torch.randn(heads), torch.randn(5, heads, dim, dim)
+    loop_states, out = states.clone(), torch.empty(row, heads, dim)
+    starts = torch.tensor([0, 3, 4], dtype=torch.int32)
+    where = starts, torch.tensor(lengths, dtype=torch.int32), torch.tensor([4, 1, 2]), torch.tensor(fresh)
+    packed_delta(mixed, a, b, a_log, dt_bias, states, *where, out)
+    query, key, value = mixed.view(row, 3, heads, dim).unbind(1)
+    query, key = (each * torch.rsqrt((each**2).sum(-1, keepdim=True) + 1e-6) for each in (query, key))
+    decays = torch.exp(-a_log.exp() * torch.nn.functional.softplus(a + dt_bias))
+    segments = list(zip(lengths, [4, 1, 2], map(bool, fresh)))
+    for head in range(heads):
+        one = (query[:, head] * dim**-0.5, key[:, head], value[:, head], decays[:, head], b[:, head].sigmoid())
+        found = gated_delta(*one, loop_states[:, head], segments)
+        torch.testing.assert_close(out[:, head], found, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(states, loop_states, rtol=1e-4, atol=1e-4)

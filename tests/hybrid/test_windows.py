@@ -10,7 +10,8 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.hybrid.window_blocks import WindowBlocks, blocks_in_windows, first_needed_block, longest_usable
+from lessons_lib.hybrid.cache_groups import CacheGroup, longest_usable
+from lessons_lib.hybrid.window_blocks import WindowBlocks, blocks_in_windows, slide
 from lessons_lib.hybrid.windowed_runner import windows_of
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.sequence import Sequence
@@ -28,20 +29,41 @@ def blocks_read(num_computed, window, size):
 
 @given(lengths, windows, sizes)
 def test_the_first_needed_block_is_the_first_that_is_read(num_computed, window, size):
-    first = first_needed_block(num_computed, window, size)
+    first = slide(range(0), num_computed, 1, window, size)[0].start
     assert first == min(blocks_read(num_computed, window, size), default=num_computed // size)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), windows, sizes)
+def test_blocks_behind_the_window_are_those_that_no_later_token_reads(counts, window, size):
+    held, start = range(0), 0
+    for count in counts:
+        needed, behind, new = slide(held, start, count, window, size)
+        assert {*needed} == {*held} - {*behind} | {*new} and not {*held} & {*new} and {*behind} <= {*held}
+        assert {*needed} == {key // size for key in range(max(0, start - window + 1), start + count)}
+        held, start = needed, start + count
+
+
+flags = st.lists(st.booleans(), min_size=3, max_size=12)
+
+
+@given(st.lists(st.tuples(flags, st.integers(0, 13)), min_size=1, max_size=3))
+def test_a_prefix_is_usable_if_every_group_has_its_last_blocks(groups):
+    length = min(len(kept) for kept, _ in groups)
+    groups = [CacheGroup(kept[:length], needed) for kept, needed in groups]
+    usable = [n for n in range(1, length + 1) if all(all(kept[max(0, n - k) : n]) for kept, k in groups)]
+    assert longest_usable(groups) == max(usable, default=0)
 
 
 @given(st.lists(st.booleans(), max_size=12), windows, sizes)
 def test_the_longest_usable_prefix_has_what_its_next_token_reads(is_kept, window, size):
     kept = {index for index, is_here in enumerate(is_kept) if is_here}
     counts = [count for count in range(len(is_kept) + 1) if blocks_read(count * size, window, size) <= kept]
-    assert longest_usable(is_kept, window, size) == max(counts)
+    assert longest_usable([CacheGroup(is_kept, blocks_for(window - 1, size))]) == max(counts)
 
 
 @given(st.lists(st.tuples(lengths, st.integers(1, 9)), min_size=1, max_size=6), windows, sizes)
 def test_a_step_never_needs_more_blocks_than_the_bound(steps, window, size):
-    needed = sum(blocks_for(start + count, size) - first_needed_block(start, window, size) for start, count in steps)
+    needed = sum(len(slide(range(0), start, count, window, size)[0]) for start, count in steps)
     assert needed <= blocks_in_windows(len(steps), sum(count for _, count in steps), window, size)
 
 

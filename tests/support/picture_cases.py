@@ -49,7 +49,7 @@ from lessons_lib.viz.engine_run import draw_engine, watch_engine
 from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
-from lessons_lib.viz.pool import draw_one_slot, draw_pool, draw_pool_access, watch_paging
+from lessons_lib.viz.pool import draw_kinds, draw_one_slot, draw_pool, draw_pool_access, watch_paging
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.programs import draw_program, draw_strides, watch
 from lessons_lib.viz.replicas import (
@@ -298,6 +298,11 @@ PICTURES = {
     "gantts with tiers": lambda: draw_gantts({"a": LONG_RUN}, requests=LONG_NAMES),
     "padded batch": lambda: draw_padded_batch("AB", [["", "a"], ["b", "c"]], [[0, 1], [1, 1]], [[1, 0], [0, 1]]),
     "slot rows": lambda: draw_slot_rows(CONTINUOUS, 2, 16),
+    "kinds": lambda: draw_kinds(
+        {"A": 9, ODD: 1}, {"blocks": ["A", None, "A", None, ODD], "states": [None, "A", ODD]},
+        {"blocks": ["A", "A", None, None, ODD], "states": [None, "A", None]}, 3,
+    ),
+    "no kinds": lambda: draw_kinds({}, {"blocks": [None]}),
     "verified pass": lambda: draw_verified_pass(
         (VerifiedRow("A", 1, (2, 3, 4), (2, 9, 4, 5), 2, (0, 3), 1), VerifiedRow("B", 1, (), (7,), 1, (1,), 0)),
         2,

@@ -32,6 +32,7 @@ MAIN_PICTURES = {
     "16": ("draw_cut_matrices(", (80, 95, 660, 300)),
     "17": ("draw_compare(", (70, 40, 700, 360)),
     "18": ("draw_verified_pass(", (150, 40, 520, 250)),
+    "19": ("draw_kinds(", (8, 112, 616, 140)),
 }
 HOVER = re.compile(r"<(title|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
 WORDS = re.compile(r"<(text|style)\b(?:[^>]*/>|.*?</\1>)", re.DOTALL)

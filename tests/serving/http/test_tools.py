@@ -114,6 +114,7 @@ IS_ROME = ("weather", '{"city": "Rome"}')
     [
         ("Warm.", {}, ("Warm.", [], "stop")),
         (f"Well.\n{ROME}", {}, ("Well.", [IS_ROME], "tool_calls")),
+        (ROME[:-13], {}, (None, [IS_ROME], "tool_calls")),  # told with its last token, and then the reason
         (f"{ROME}\n{TIME}", {}, (None, [IS_ROME, ("time", "{}")], "tool_calls")),
         (f"{ROME}\n{TIME}", {"parallel_tool_calls": False}, (None, [IS_ROME], "tool_calls")),
         (ROME, {"tool_choice": "none"}, (ROME, [], "stop")),
