@@ -7,7 +7,7 @@
 **A conversation comes back after a pause: where are its keys and values now, and is it cheaper to fetch them or to
 compute them again?**
 
-75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (swap or recompute) and lesson 11 (the
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (swap or recompute) and lesson 11 (the
 prefix cache)
 
 Agents send long prompts that begin alike, take many turns, and pause between them for seconds or hours. Meanwhile,
@@ -20,6 +20,7 @@ import tempfile
 import zlib
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -49,7 +50,7 @@ stories = own_stories()  # texts to talk about, as token ids
 
 def new_engine(num_blocks, slots=0, on_disk=0, folder=None):
     """An engine with so many blocks in the pool, in host memory, and on the disk."""
-    config = EngineConfig(num_blocks=num_blocks, block_size=BLOCK, host_cache_bytes=slots * ROW,
+    config = EngineConfig(num_blocks=num_blocks, host_cache_bytes=slots * ROW,
                           disk_cache_bytes=on_disk * (ROW + ENTRY_BYTES), cache_dir=folder)
     return LLMEngine(model, tokenizer, config)
 
@@ -105,7 +106,7 @@ An evicted block needn't be lost. It can move down.
   to free blocks of the pool. A copy stays on the host, so that the next eviction costs nothing.
 - **Nothing else changes.** To the scheduler, loaded blocks are cached blocks.
 
-Four conversations take turns, with a pool of 12 blocks, a host of 12 slots, and a disk of 24. Play it:
+Four conversations take turns, with a pool of 12 blocks, a host of 12 slots, and a disk of 36. Play it:
 """
 
 # %%
@@ -114,7 +115,7 @@ def hashes_of(tokens):
 
 
 names, states = {}, []
-with tempfile.TemporaryDirectory() as folder, new_engine(12, 12, 24, folder) as engine:
+with tempfile.TemporaryDirectory() as folder, new_engine(12, 12, 36, folder) as engine:
     for name, length in zip("ABCADBCA", (90, 70, 130, 110, 130, 100, 150, 130)):
         start = 200 * "ABCD".index(name)
         prompt = [token for story in stories[20:30] for token in story][start : start + length]
@@ -123,7 +124,8 @@ with tempfile.TemporaryDirectory() as folder, new_engine(12, 12, 24, folder) as 
         pool, before = engine.scheduler.pool, engine.scheduler.pool.num_loaded
         found, _, _ = ask(engine, prompt)
         loaded = pool.num_loaded - before
-        event = (f"{name}, {length} tokens: {found // BLOCK - loaded} blocks found in the pool, "
+        in_pool = found // BLOCK - loaded
+        event = (f"{name}, {length} tokens: {in_pool} blocks found in the pool, "
                  f"{loaded} loaded, {length - found} tokens computed")
         states.append(shelves_of(pool, names, event))
 Stepper(lambda i: draw_shelves(states, i), count=len(states), start=0, still=len(states) - 1)
@@ -288,10 +290,11 @@ times = {}
 for call in calls:
     if call.kind == "turn":
         times.setdefault(call.agent, []).append(call.time)
-pauses = sorted(b - a for each in times.values() for a, b in zip(each, each[1:]))
-print(f"{len(calls)} calls, {total:,} prompt tokens; if nothing is ever lost, {needed:,} of them "
-      f"are computed")
-print(f"pauses between turns: {pauses[0]:.0f} to {pauses[-1]:.0f} s, median {median(pauses):.0f} s")
+pauses = sorted(b - a for each in times.values() for a, b in pairwise(each))
+print(f"{len(calls)} calls, {total:,} prompt tokens; if nothing is ever lost, {needed:,} of "
+      f"them are computed")
+print(f"pauses between turns: {pauses[0]:.0f} to {pauses[-1]:.0f} s, "
+      f"median {median(pauses):.0f} s")
 Table(["call", "how many", "prompt tokens, median", "most"], rows,
       "A branch is tried and dropped; a document is read once, by a helper")
 
@@ -339,8 +342,8 @@ Table(["seed", "pool alone", "least recently used", "yours", "saved by the order
 
 # %% [markdown]
 """
-The floor itself brings most; the order, a part of the rest. With a smaller host, of 100 or 160 slots, it brings little
-or nothing (try it): *least recently used* is hard to beat if all you know is the past. What would help is to know the
+The floor itself brings most; the order, a part of the rest. With a smaller host, of 100 slots, it brings little or
+nothing (try it): *least recently used* is hard to beat if all you know is the past. What would help is to know the
 future, and sometimes the client does: APIs let it mark a prefix and say for how long it should be kept.
 
 ## Build 3: hand over a prompt
@@ -461,7 +464,7 @@ with with_yours(new_engine(24, 12, 48, folder)) as engine:
             computed += len(prompt) - found
             talks[name] = prompt + answer + stories[60 + turn][:24]
     print(f"{equal} of 20 answers equal; {computed} prompt tokens computed, "
-          f"{pool.num_loaded} blocks loaded, {len(pool.below.below.block_to_hash)} on the disk")
+          f"{pool.num_loaded} blocks loaded")
 
 # %% [markdown]
 """
@@ -475,7 +478,8 @@ def after_restart():
         failed = engine.scheduler.pool.below.below.num_failed
     right = sum(answer == generated(prompt, 8)
                 for prompt, (_, _, answer) in zip(talks.values(), results))
-    return f"{sum(found for found, _, _ in results)} tokens found, {failed} damaged, {right} of 5 equal"
+    found = sum(found for found, _, _ in results)
+    return f"{found} tokens found, {failed} damaged, {right} of 5 equal"
 
 
 print("restart:", after_restart())
@@ -493,16 +497,17 @@ model, its weights included, and of the blocks' size and dtype. A file of anothe
 
 ## Measure
 
-Four agents on this machine, one call after the other: the pool alone, with a host, and with a disk below a small host.
+Five agents on this machine, one call after the other: the pool alone, with a host, and with a disk below a small host.
 *Returning* are the turns that aren't an agent's first.
 """
 
 # %% tags=["measured"]
-trace = agent_calls(num_agents=4, num_turns=4)
+trace = agent_calls(num_agents=5, num_turns=4)
 prompt_tokens = sum(len(call.prompt) for call in trace)
 rows = []
 for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk", (40, 300))):
-    with tempfile.TemporaryDirectory() as folder, new_engine(64, *sizes, *[folder] * (len(sizes) > 1)) as engine:
+    with (tempfile.TemporaryDirectory() as folder,
+          new_engine(44, *sizes, *[folder] * (len(sizes) > 1)) as engine):
         if sizes:
             with_yours(engine)
         seen, found_tokens, first_ms = Counter(), 0, []
@@ -512,8 +517,8 @@ for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk"
             if call.kind == "turn" and seen[call.agent]:
                 first_ms.append(ms)
             seen[call.agent] += call.kind == "turn"
-    rows.append([name, f"{found_tokens / prompt_tokens:.0%}", f"{prompt_tokens - found_tokens:,}",
-                 f"{median(first_ms):.0f}"])
+    rows.append([name, f"{found_tokens / prompt_tokens:.0%}",
+                 f"{prompt_tokens - found_tokens:,}", f"{median(first_ms):.0f}"])
 Table(["floors", "found", "computed", "returning turns: ms to the first token, median"], rows,
       f"{len(trace)} calls, {prompt_tokens:,} prompt tokens")
 
@@ -525,30 +530,18 @@ And what do floors cost when nothing ever comes back? Then every block is copied
 # %% tags=["measured"]
 rows = []
 for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk", (40, 300))):
-    with tempfile.TemporaryDirectory() as folder, new_engine(64, *sizes, *[folder] * (len(sizes) > 1)) as engine:
+    with (tempfile.TemporaryDirectory() as folder,
+          new_engine(44, *sizes, *[folder] * (len(sizes) > 1)) as engine):
         total_ms = sum(ask(engine, stories[i] + stories[i + 1])[1] for i in range(100, 112, 2))
     rows.append([name, f"{total_ms:.0f}"])
 Table(["floors", "ms"], rows, "6 prompts that never come back")
 
 # %% [markdown]
 """
-## What production does
-
-- **vLLM** has *KV connectors*, `vllm/distributed/kv_transfer`: one interface for blocks that come from elsewhere, with
-  a part for the scheduler (how many tokens are there?) and one for the workers (copy them). Its `OffloadingConnector`
-  is our host floor, and its `NixlConnector` hands prompts from a prefill engine to a decode engine.
-- **LMCache** is such a connector: chunks of keys and values in CPU memory, on disks, and on remote stores, for several
-  engines.
-- **SGLang**'s *HiCache* (`python/sglang/srt/mem_cache/hiradix_cache.py`) gives the nodes of its radix tree a place on
-  the GPU, on the host, or in a storage backend.
-- **NIXL**, from NVIDIA's Dynamo, moves bytes between GPUs, hosts and storage over whatever connects them.
-- **DistServe** (OSDI '24) measured why prefill and decode belong apart, and **Mooncake** (FAST '25) builds a whole
-  service around a pool of keys and values in the memory of all machines.
-
 ## What is still wrong
 
-**Loading waits.** Our host copies before the step. On a GPU, a second stream copies while others compute
-(`lessons_lib/floors/block_mover.py` is where it plugs in), and the first layers could begin before the last have come.
+**Loading waits.** On a CPU, the copy comes before the step. On a GPU, a second stream copies while other sequences
+compute (`lessons_lib/floors/gpu_mover.py`). But the sequence itself waits for all layers, and could begin with the first.
 
 **It never says no.** The break-even isn't asked: two blocks are loaded even if computing them is cheaper, and blocks
 that will never come back are written to the disk.
@@ -578,11 +571,24 @@ quiz("20")
 """
 ## Further (optional)
 
-None of this is part of its 75 minutes.
+None of this is part of its 85 minutes.
 """
 
 # %% [markdown]
 """
+### What production does
+
+- **vLLM** has *KV connectors*, `vllm/distributed/kv_transfer`: one interface for blocks that come from elsewhere, with
+  a part for the scheduler (how many tokens are there?) and one for the workers (copy them). Its `OffloadingConnector`
+  is our host floor, and its `NixlConnector` hands prompts from a prefill engine to a decode engine.
+- **LMCache** is such a connector: chunks of keys and values in CPU memory, on disks, and on remote stores, for several
+  engines.
+- **SGLang**'s *HiCache* (`python/sglang/srt/mem_cache/hiradix_cache.py`) gives the nodes of its radix tree a place on
+  the GPU, on the host, or in a storage backend.
+- **NIXL**, from NVIDIA's Dynamo, moves bytes between GPUs, hosts and storage over whatever connects them.
+- **DistServe** (OSDI '24) measured why prefill and decode belong apart, and **Mooncake** (FAST '25) builds a whole
+  service around a pool of keys and values in the memory of all machines.
+
 ### Stretch: a better order
 
 Beat `cheapest_to_lose`. Your order gets a floor and returns a slot of its `free_queue`; it may look at
@@ -596,7 +602,8 @@ def my_order(floor):
 
 def avoidable(order, seeds=(31, 32)):
     traces = [agent_calls(seed=seed) for seed in seeds]
-    return sum(replay_calls(calls, 80, 240, order) - replay_calls(calls, 10_000, 1) for calls in traces)
+    return sum(replay_calls(calls, 80, 240, order) - replay_calls(calls, 10_000, 1)
+               for calls in traces)
 
 
 for name, order in (("least recently used", None), ("exercise 20.2", cheapest_to_lose),

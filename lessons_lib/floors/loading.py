@@ -12,7 +12,8 @@ def load_prefix(pool: Any, block_hashes: list[bytes], depth: int = 0) -> list[in
         depth: how many blocks of the sequence are in front of the first one.
 
     Returns:
-        blocks of the pool, in use, in the order of the hashes: up to the first that is nowhere, that can't be loaded, or for which none is free.
+        blocks of the pool, in use, in the order of the hashes: up to the first that is nowhere, that can't be loaded,
+        or for which none is free.
     """
     blocks: list[int] = []
     while missing := block_hashes[len(blocks) :]:

@@ -115,7 +115,7 @@ TASK = Task(
     run=run,
     tell=tell,
     known=mistakes(MISTAKES),
-    about={"returned": "Of the older half of `free_queue`: fewest hits, then the deepest, then the first in the queue."},
+    about={"returned": "Of the older half of the queue: fewest hits, then the deepest, then the first."},
 )
 
 EXERCISE = Exercise(

@@ -94,7 +94,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     def recorded(block_hashes: list[bytes], depth: int) -> list[int]:
         slots = lend(block_hashes, depth)
-        lent.update((block_hash.decode(), depth + index) for index, (block_hash, _) in enumerate(zip(block_hashes, slots)))
+        lent.update(
+            (block_hash.decode(), depth + index) for index, (block_hash, _) in enumerate(zip(block_hashes, slots))
+        )
         return slots
 
     pool.below.lend = recorded  # type: ignore[method-assign]
@@ -108,7 +110,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             "number of free blocks": len(pool.free_queue),
             "slots of the host in use": sorted(pool.below.used),
             "what `pool.match_prefix` finds": contents(pool.match_prefix(asked)),
-            "the depths that `lend` got": dict(sorted(lent.items())),
+            "the depths that `lend` got": {} if case.fails else dict(sorted(lent.items())),
         }
 
     watch(f"`load_prefix(pool, hashes, {case.depth})`", attempt, pool, asked, case.depth, look=look, returns=contents,
@@ -169,7 +171,8 @@ The copy failed: the blocks for it aren't needed. Free them.
 What was found before the failure is right. Return it: the caller computes the rest.
 ~ if not slots or not is_loaded => if not slots or (not is_loaded and (pool.free(blocks) or blocks.clear()) is None)
 Look in the pool first. A block that is there needs no copy, and a second copy would have the same hash.
-~ if found := pool.match_prefix(missing) => if (found := pool.match_prefix(missing)) and not pool.below.renew(missing[0])
+- if found := pool.match_prefix(missing)
++ if not pool.below.renew(missing[0]) and (found := pool.match_prefix(missing)):
 A copy needs blocks of its own. Those that are found on the way may be free: touch them first.
 ~ pool.touch(found) => later = [*locals().get("later", []), *found]
 - return blocks
@@ -200,7 +203,7 @@ EXERCISE = Exercise(
     hints=(
         "At each point there is a next missing block. Where may it be? Look in the pool first. What could happen to a "
         "block that you found there, while you load the next one?",
-        "Loop while hashes are missing. If `match_prefix` finds some, touch them and go on behind them. Otherwise: lend, "
+        "Loop while hashes are missing. If `match_prefix` finds some, touch them and go on behind. Otherwise: lend, "
         "replace, load, release, and go on. Stop if nothing was lent or the copy failed.",
         "`while missing := block_hashes[len(blocks):]:`; `slots = pool.below.lend(missing[: len(pool.free_queue)], "
         "depth + len(blocks))`; `loaded = pool.replace(len(slots))`; `is_loaded = pool.below.load(slots, loaded)`; "

@@ -163,7 +163,7 @@ TASK = Task(
         "returned": "Return how many of the first blocks are here, up to the first that isn't.",
         "what can be found, and what it holds": "`floor.fill` a slot once `receive` has returned True for it.",
         "slots in use": "Release every slot that you took or touched.",
-        "blocks that were asked for": "Ask for each block that isn't here, in order, up to the first that doesn't come.",
+        "blocks that were asked for": "Ask for each block that isn't here, in order, until one doesn't come.",
         "the order in which blocks leave": "`floor.release(slots)` once, with all slots in the order of the prompt.",
     },
 )
@@ -175,10 +175,10 @@ EXERCISE = Exercise(
     test=TASK,
     hints=(
         "Three things may be true of a block: it is here, it comes, or it doesn't. What follows for those behind it?",
-        "Go through the hashes. One that is here: touch its slot. Otherwise take a slot, let `receive` write to its row, "
+        "Go through the hashes. One that is here: touch its slot. Else take a slot, let `receive` write to its row, "
         "and register it if that returned True; if not, release the slot and stop. Release all others at the end.",
-        "`slot = floor.hash_to_block.get(block_hash)`; `floor.touch([slot])`; `if not floor.free_queue: break`; `slot = "
-        "floor.take()`; `if not receive(block_hash, floor.row(slot)): floor.release([slot]); break`; "
+        "`slot = floor.hash_to_block.get(block_hash)`; `floor.touch([slot])`; `if not floor.free_queue: break`; `slot "
+        "= floor.take()`; `if not receive(block_hash, floor.row(slot)): floor.release([slot]); break`; "
         "`floor.fill(slot, block_hash, depth)`; at the end `floor.release(slots)`.",
     ),
 )
