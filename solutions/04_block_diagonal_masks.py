@@ -83,9 +83,9 @@ show_text("C after F:", "C", after_f, alone)
 # %% [markdown]
 """
 Anna and her grandma belong to one user, the old dog to another. But the model sees a single text of 43 tokens, and in
-causal attention a token attends to every token before it. So C attends to F: cross-talk, as in lesson 02. (F comes
-first, so it isn't affected.) And C's first token should be at position 0; here it's at position 40. You'll see when
-that matters.
+causal attention a token attends to every token before it. So C attends to another user's text: *cross-talk*, as lesson
+02 calls it. (F comes first, so it isn't affected.) And C's first token should be at position 0; here it's at position
+40. You'll see when that matters.
 
 ## Predict
 
@@ -259,7 +259,7 @@ The claim: in a packed row, every story gets the same tokens as when Hugging Fac
 whole row; a story that ends leaves the row.
 
 The cell may take a minute. **Meanwhile, guess:** the answers have 330 tokens in all, and the longest has 100. How many
-forward calls does the single row need? (The ledger has the answer.)
+forward calls does the single row need? (The ledger at the end counts them.)
 """
 
 
@@ -330,8 +330,8 @@ index in the row as its position:
 | prompt, in the cache | 0 to 4 | 0 to 4 |
 | new | 5, 6, 7, ... | 67, 68, 69, ... |
 
-The next cell runs E with these positions, without a cache, which gives the same keys. (With the right mask, B's tokens
-can be left out.) **Guess first:** E's prompt is "It was raining." Will its answer be the right one?
+The next cell gives E's tokens these positions. It runs E alone, because the mask hides B anyway, and recomputes the
+keys that the server has in its cache. **Guess first:** E's prompt is "It was raining." Will its answer be the right one?
 """
 
 # %%
@@ -410,8 +410,7 @@ from lessons_lib.attention.varlen import varlen_attention
 # %% [markdown]
 """
 What does it save? Let's compare it with the mask in two steps: the prefill of the six prompts, and a decode step of 64
-sequences with 500 tokens each. **Guess first:** in the decode step, how many times as many scores are computed with the
-mask?
+sequences with 500 tokens each. **Guess first:** in the decode step, how many times as many scores does the mask take?
 """
 
 # %%
@@ -501,13 +500,13 @@ ledger(model, tokenizer, "04")
 # %% [markdown]
 """
 Compare the last line with the first, "alone, no cache". Both recompute all tokens in every step. But the packed row
-needs 100 forward calls instead of 330: each serves every story that's still running. Still, only 3% of its tokens are
-useful: all others were computed before.
+needs 100 forward calls instead of 330: each serves every story that's still running. Still, only 3% of the tokens that
+it computes are useful: all others were computed before.
 
 ## What is still wrong
 
-Nothing is kept from one step to the next. Your mask and your attention are ready for a cache. What's missing is a row of
-whole prompts and single new tokens, and a way to join the caches of its sequences for the pass. That's lesson 05.
+Nothing is kept from one step to the next, although your mask and your attention are ready for a cache. In lesson 05,
+each sequence has one, and a single row holds the whole prompts of some sequences and the newest tokens of others.
 
 ## What production does
 

@@ -12,7 +12,7 @@ lesson 05 (the packed batch)
 
 Lesson 03 kept the books of a cache in blocks, but no model used it. Lesson 05 computed many requests in one packed row,
 but copied their caches in every step. Now keys and values go into the blocks and stay there. You'll write the cache,
-the softmax and the attention, and at the end they tell stories that you begin.
+the softmax and the attention; at the end, a model uses them to continue stories that you begin.
 """
 
 # %% folded=true
@@ -23,6 +23,7 @@ import torch
 
 from lessons_lib.attention import Partial, add_block_naive, attention_of, nothing_seen
 from lessons_lib.batching import paged_generate, paged_step, ragged_generate
+from lessons_lib.batching.paged_batching import forward_in_blocks
 from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.kv_cache import BlockPool, blocks_for
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
@@ -323,10 +324,17 @@ order matters: a new token attends to itself too.
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
 
-Here a backend is called once per pass. It returns `attend`, which every layer calls. The backend in the next cell calls
-your `attention_in_place` for one sequence after the other.
+The loop is lesson 05's; only its forward pass is new. Each request has a `BlockTable` (lesson 03) instead of a cache of
+its own, and that's where the slots come from:
+"""
 
-The loop is lesson 05's, with a `BlockTable` for each request instead of a cache. A request joins only if the pool could
+# %%
+show_source(forward_in_blocks)
+
+# %% [markdown]
+"""
+`paged_forward` calls the backend once per pass. The backend returns `attend`, which every layer calls. In the next
+cell, `attend` calls your `attention_in_place` for one sequence after the other. A request joins only if the pool could
 hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks.
 """
 
@@ -416,13 +424,10 @@ Attention is a quotient of two sums over keys, and a sum doesn't care about thei
 before it was stored, and a decode hides no keys. So full blocks may come in any order, up to rounding.
 
 But `num_tokens` also says how far the *last* block of the list is filled. With all blocks reversed, that's the
-sequence's first block. A, C and E have short prompts: with 17 tokens in two blocks, attention reads 16 slots of the
-second block, 15 of them without a token, and only one token of the first. F's prompt has 40 tokens, so most of them are
-still read.
+sequence's first block: attention skips some of its tokens, and reads as many slots that hold none. Of 17 tokens in two
+blocks, only two are read, with 15 empty slots. Longer sequences lose fewer, and F's answer happens to survive.
 
 ## Measure
-
-### Bytes
 
 How much does each step write, and how much did lesson 05 copy in the same step?
 """
@@ -464,9 +469,8 @@ fast on a CPU, that backend gathers the keys and values of one layer at a time. 
 
 ## Your backend tells the stories
 
-Enough numbers. In the next cell, everything between a token's key and its attention is yours: the cache, the softmax,
-and the walk through the block table. Begin three stories of your own, and read them as they grow, side by side
-in one pool of blocks.
+Everything between a token's key and its attention is yours now: the cache, the softmax, and the walk through the block
+table. Begin three stories of your own, and read them as they grow, side by side in one pool of blocks.
 """
 
 # %%
@@ -491,15 +495,14 @@ for beginning, answer in zip(BEGINNINGS, told):
 
 # %% [markdown]
 """
-Every word went through your `add_block`, in each layer and each head. vLLM walks a block table like yours, in
-a kernel instead of a Python loop: that's lesson 07.
+Every word went through your `add_block`, in each layer and each head.
 
 ## What production does
 
 - **vLLM** has both halves in `vllm/v1/attention/backends/flash_attn.py`. It writes with `reshape_and_cache_flash(key,
   value, key_cache, value_cache, slot_mapping, ...)`, and reads with `flash_attn_varlen_func(q=..., k=key_cache,
   v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k` counts each sequence's tokens. The kernel
-  walks the block table itself, as your `attention_in_place` does.
+  walks the block table, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
   writes with a `write_index` and gathers with a `read_index`.
 

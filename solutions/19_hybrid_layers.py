@@ -368,7 +368,8 @@ for family, num_blocks in (("windowed", 20), ("hybrid", 22)):
             assert [each.token_ids for each in outputs] == expected
             cached.append(sum(each.num_cached_tokens for each in outputs))
         print(f"{family} ({runner}): all tokens equal; preempted: "
-              f"{engine.scheduler.num_preempted}; prompt tokens found: {cached[0]}, then {cached[1]}")
+              f"{engine.scheduler.num_preempted}; prompt tokens found: {cached[0]}, "
+              f"then {cached[1]}")
 
 # %% [markdown]
 """
@@ -444,7 +445,8 @@ for name, rule in RULES.items():
     unlimited = hits(rule, most=10**6)
     print(f"{name}, without a limit: {unlimited.found / without_states.found:.1%}, "
           f"{unlimited.copies:,} checkpoints, {unlimited.copies * checkpoint / GIB:,.0f} GiB")
-Table(["checkpoints", "tokens found", "of full attention", "computed", "most kept", "size"], rows,
+Table(["checkpoints", "tokens found", "of full attention", "computed", "most kept", "size"],
+      rows,
       f"{len(turns)} turns, {sum(turn.num_prompt for turn in turns):,} prompt tokens, "
       "at most 128 checkpoints")
 

@@ -44,7 +44,7 @@ def packed_with_an_additive_mask(model, sequences, mask=block_diagonal_mask):
 
 
 def packed_by_concatenation(model, sequences, mask=block_diagonal_mask):
-    row = torch.cat([torch.tensor(sequence) for sequence in sequences]).unsqueeze(0)
+    row = torch.cat([torch.tensor(sequence, dtype=torch.int32) for sequence in sequences]).unsqueeze(0)
     positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences]).unsqueeze(0)
     seq_ids = torch.cat([torch.full((len(sequence),), i) for i, sequence in enumerate(sequences)])
     tags = Tags(seq_ids, positions[0])
@@ -108,7 +108,7 @@ CHANGED = {
         "~ mask(tags, tags)[None, None] => block_diagonal_mask(tags, tags)[None, None]": "only its default",
         "- attention_mask=\n+ attention_mask=torch.ones(1, len(row)),": "The mask has four axes",
         "- return\n+ return list(torch.split(logits.softmax(-1), lengths))": "None stands for logits",
-        "- return\n+ return [logits[: len(each)] for each in sequences]": "should be [1]; yours is [0]",
+        "- return\n+ return [logits[: len(each)] for each in sequences]": "should be [[0], [1]]; yours is [[0], [0]]",
         "- logits:\n+ model.train()\n+ ...": "The caller goes on using the model",
         "- lengths = ... return\n+ return [model(torch.tensor([each])).logits[0] for each in sequences]": "passes should be 1",
         "- lengths =\n+ sequences = sorted(sequences, key=len)[::-1]\n+ ...": "in the order of the list",

@@ -1,9 +1,9 @@
 """Right answers to the exercises of lesson 06, and wrong ones that are found by what they read or copy."""
 
 import torch
-import torch.nn.functional as F
 
 from answers import Wrong
+from lessons_lib.attention.hf_backend import PagedPass, paged_attention_forward
 from lessons_lib.attention.online_softmax import Partial, add_block, attention_of, nothing_seen
 from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -45,6 +45,11 @@ def reads_by_slots(self, layer, blocks, num_tokens):
 def writes_with_scatter(self, layer, keys, values, slot_mapping):
     for cache, rows in ((self.keys[layer], keys), (self.values[layer], values)):
         cache.flatten(0, 1).scatter_(0, slot_mapping[:, None, None].expand_as(rows), rows)
+
+
+def replaces_the_tensors(self, layer, keys, values, slot_mapping):
+    for cache, new in ((self.keys, keys), (self.values, values)):
+        cache[layer] = cache[layer].flatten(0, 1).index_copy(0, slot_mapping, new)
 
 
 def writes_through_numpy(self, layer, keys, values, slot_mapping):
@@ -186,53 +191,14 @@ def in_place_token_by_token(query, keys, values, blocks, num_tokens, scale):
     return out
 
 
-def in_place_with_einsum(query, keys, values, blocks, num_tokens, scale):
-    (num_new, q_heads, head_dim), (size, kv_heads) = query.shape, keys.shape[1:3]
-    seen = [nothing_seen(num_new, head_dim, query.dtype) for _ in range(q_heads)]
-    position, left = torch.arange(num_tokens - num_new, num_tokens)[:, None], num_tokens
-    for index, block in enumerate(blocks):
-        if left <= 0:
-            break
-        count = min(size, left)
-        left -= count
-        k, v = (cache[block, :count].repeat_interleave(q_heads // kv_heads, dim=1) for cache in (keys, values))
-        scores = torch.einsum("qhd,khd->hqk", query, k) * scale
-        scores[:, index * size + torch.arange(count)[None] > position] = NONE
-        seen = [add_block(own, scores[head], v[:, head]) for head, own in enumerate(seen)]
-    return torch.stack([attention_of(own) for own in seen], dim=1)
-
-
-def gathers_first(query, keys, values, blocks, num_tokens, scale):
-    in_use = blocks[: -(-num_tokens // keys.shape[1])]
-    own_keys, own_values = (cache[in_use].flatten(0, 1)[:num_tokens].transpose(0, 1) for cache in (keys, values))
-    position = torch.arange(num_tokens)
-    mask = position <= position[-len(query) :, None]
-    attended = F.scaled_dot_product_attention(
-        query.transpose(0, 1)[None], own_keys[None], own_values[None], attn_mask=mask, scale=scale, enable_gqa=True
-    )
-    return attended[0].transpose(0, 1)
+def gathers_first(query, keys, values, blocks, *rest):
+    keys[blocks]
+    return attention_in_place(query, keys, values, blocks, *rest)
 
 
 def keeps_all_scores(query, keys, values, blocks, num_tokens, scale):
-    size, group = keys.shape[1], query.shape[1] // keys.shape[2]
-    position = torch.arange(num_tokens)
-    hidden = position > position[-len(query) :, None]
-    out = torch.empty_like(query)
-    for head in range(query.shape[1]):
-        starts = range(0, num_tokens, size)
-        scores = torch.cat(
-            [
-                query[:, head] @ keys[block, : min(size, num_tokens - start), head // group].T * scale
-                for start, block in zip(starts, blocks)
-            ],
-            dim=1,
-        )
-        weights = scores.masked_fill(hidden, NONE).softmax(dim=1)
-        out[:, head] = sum(
-            weights[:, start : start + size] @ values[block, : min(size, num_tokens - start), head // group]
-            for start, block in zip(starts, blocks)
-        )
-    return out
+    query.new_zeros(len(query), num_tokens)
+    return attention_in_place(query, keys, values, blocks, num_tokens, scale)
 
 
 def copies_one_head_of_the_pool(query, keys, values, *rest):
@@ -262,6 +228,12 @@ def adds_plain_exponentials(query, keys, values, blocks, num_tokens, scale):
 
 def reads_with_the_last_query(query, *rest):
     return attention_in_place(query[-1:].expand_as(query), *rest)
+
+
+def averages_the_blocks(query, keys, values, blocks, num_tokens, scale):
+    """Right for one block; of several, the mean of the first and the whole."""
+    whole = attention_in_place(query, keys, values, blocks, num_tokens, scale)
+    return (whole + attention_in_place(query, keys, values, blocks, min(num_tokens, keys.shape[1]), scale)) / 2
 
 
 def cleans_each_block(query, keys, values, blocks, num_tokens, scale):
@@ -311,10 +283,19 @@ def forwards_with_keywords(module, query, key, value, attention_mask, **kwargs):
     )[None], None
 
 
+def forwards_copies(*arguments, paged, **kwargs):
+    def attend(query, keys, values, scale):
+        return paged.attend(query, keys.clone(), values, scale)
+
+    return paged_attention_forward(*arguments, paged=PagedPass(paged.cache, paged.slot_mapping, attend), **kwargs)
+
+
 WRONG = {
+    "06.1": [Wrong("the pool replaced", caching(replaces_the_tensors), says="Write into the existing tensor")],
     "06.2": [
         Wrong("−∞ − (−∞)", add_without_a_finite_maximum, says="−∞ − (−∞) is NaN"),
         Wrong("a sum forgotten", add_and_forget, says="No key of this block is visible"),
+        Wrong("set", lambda seen, *_: setattr(seen, "total", seen.total), says="A Partial is frozen"),
         Wrong("a tensor", lambda *block: add_block(*block).output, says="the result should be a Partial; yours is a T"),
     ],
     "06.3": [
@@ -325,7 +306,18 @@ WRONG = {
         Wrong("head 0's values", takes_values_of_the_first_head, says="Query head 0 is right, 1 isn't"),
         Wrong("overflow", adds_plain_exponentials, says="where they can't overflow"),
         Wrong("one query for all", reads_with_the_last_query, says="The new token at position 0 is right, the one at"),
+        Wrong("blocks averaged", averages_the_blocks, says="Is one state carried from block to block"),
         Wrong("NaN replaced", cleans_each_block, says="`nan_to_num` reads slots without a token"),
+    ],
+    "06.4": [
+        Wrong("heads joined", lambda *a, **k: (paged_attention_forward(*a, **k)[0].flatten(2), 0), says="heads apart"),
+        Wrong(
+            "scaled", lambda m, q, *a, **k: paged_attention_forward(m, q * 2, *a, **k), says="multiplies by the scale"
+        ),
+        Wrong(
+            "no scale", lambda *a, **k: paged_attention_forward(*a, **k | {"scaling": 1.0}), says="1 / sqrt(head size)"
+        ),
+        Wrong("a copy of the pool", forwards_copies, says="Pass this layer's pool itself"),
     ],
 }
 
@@ -342,7 +334,6 @@ RIGHT = {
         in_place_with_merge,
         in_place_without_add_block,
         in_place_token_by_token,
-        in_place_with_einsum,
     ],
     "06.4": [forwards_by_squeezing, forwards_contiguous, forwards_with_keywords],
 }

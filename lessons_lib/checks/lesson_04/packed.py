@@ -1,7 +1,9 @@
 """04.2, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
@@ -10,7 +12,8 @@ import torch
 from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 from lessons_lib.batching.packed_logits import packed_logits as reference
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.diagnosis.own_passes import own_passes
+from lessons_lib.checks.diagnosis.telling import Shown, kind
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -47,48 +50,32 @@ def right(family: str, sequences: tuple[tuple[int, ...], ...], is_other: bool) -
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     family, given, is_other = case
-    model, passes, made, changed = tiny_model(family), [], [], []
-
-    def note(module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        passes.append({"input_ids": args[0] if args else None} | kwargs | {"unnamed": max(len(args), 1)})
+    model, made = deepcopy(tiny_model(family)), []
+    before = dict(vars(model.config))
 
     def packed_logits(sequences: list[list[int]]) -> Any:
-        before, hook = model.config._attn_implementation, model.register_forward_pre_hook(note, with_kwargs=True)
-        try:
-            made.append(attempt(model, sequences, **({"mask": no_earlier} if is_other else {})))
-        finally:
-            hook.remove()
-            if model.training or model.config._attn_implementation != before:
-                model.eval().set_attn_implementation(before)
-                changed.append(model)
+        made.append(attempt(model, sequences, **({"mask": no_earlier} if is_other else {})))
         return made[0]
 
     def look() -> dict[str, Any]:
-        inputs = passes[0] if passes else {}
-        seen = {
+        total = sum(map(len, given))
+        inputs = passes[0].named if passes else {}
+        positions = inputs.get("position_ids")
+        starts = [sum(map(len, given[:index])) for index in range(len(given))]
+        return {
             "the number of forward passes": len(passes),
-            "the number of arguments without a name": inputs.get("unnamed"),
-            "input_ids": inputs.get("input_ids"),
-            "position_ids": flat(inputs.get("position_ids"), sum(map(len, given))),
-            "what `attention_mask` allows": allowed(inputs.get("attention_mask"), sum(map(len, given))),
-            "the model": Shown("changed" if changed else "as before"),
+            "input_ids": passes[0].token_ids if passes else None,
+            "position_ids": [*range(total)] if positions is None else positions.flatten().tolist(),
+            "what `attention_mask` allows": allowed(inputs.get("attention_mask"), total),
+            "whether the model is as before": not model.training and vars(model.config) == before,
+            "the tokens of the row whose logits you return": [
+                tokens_of(logits, right(*case), start)
+                for logits, start in zip(made[0] if isinstance(made[0], list | tuple) else (), chain(starts, repeat(0)))
+            ],
         }
-        for index, sequence in enumerate(given):
-            start = sum(map(len, given[:index]))
-            got = made[0][index] if isinstance(made[0], list | tuple) and index < len(made[0]) else None
-            seen[f"the tokens of the row to which the logits of sequence {index} belong"] = tokens_of(
-                got, right(*case), start
-            )
-        return seen
 
-    sequences = [list(sequence) for sequence in given]
-    watch("`packed_logits`", packed_logits, sequences, look=look, returns=kind_of)
-
-
-def flat(positions: Any, total: int) -> Any:
-    """Without positions, a model counts through the row."""
-    positions = torch.arange(total) if positions is None else positions
-    return positions.reshape(-1) if isinstance(positions, torch.Tensor) else positions
+    with own_passes(model) as passes:
+        watch("`packed_logits`", packed_logits, [list(each) for each in given], look=look, returns=kind_of)
 
 
 def allowed(mask: Any, total: int) -> Any:
@@ -103,56 +90,54 @@ def allowed(mask: Any, total: int) -> Any:
 def tokens_of(got: Any, row: torch.Tensor, start: int) -> Any:
     """For each line of a sequence's logits, the token of the row that has them; None if there is none."""
     if not isinstance(got, torch.Tensor) or got.dim() != 2 or got.shape[1] != VOCAB_SIZE or got.dtype != row.dtype:
-        return Shown(f"a tensor {list(got.shape)}" if isinstance(got, torch.Tensor) else "missing")
+        return Shown(kind(got))
     near = (got.detach().cpu()[:, None] - row).abs().amax(dim=2) < TOLERANCE
     found = [line.nonzero().flatten().tolist() for line in near]
     return [own if own in tokens else next(iter(tokens), None) for own, tokens in enumerate(found, start)]
 
 
 def kind_of(got: Any) -> Any:
-    if isinstance(got, torch.Tensor):
-        return Shown(f"a single tensor {list(got.shape)}")
-    if isinstance(got, list | tuple) and all(isinstance(part, torch.Tensor) for part in got):
-        return Shown(f"a list of {len(got)} tensor{'s' * (len(got) != 1)}")
-    return got
+    return None if got is None else Shown("a list of tensors" if isinstance(got, list | tuple) else kind(got))
 
 
 def first_wrong_position(mine: dict, want: dict) -> str:
     got, should = mine["position_ids"], want["position_ids"]
-    if got.shape != should.shape:
+    token = next((token for token, pair in enumerate(zip(got, should)) if pair[0] != pair[1]), None)
+    if token is None:
         return "Each token of the row has one position: `tags.positions`, with a batch axis in front."
-    token = int((got != should).nonzero()[0])
     return (
-        f"Token {token} of the row is token {int(should[token])} of its sequence, so that's its position: "
+        f"Token {token} of the row is token {should[token]} of its sequence, so that's its position: "
         "`tags.positions[None]`. Without `position_ids`, the model counts through the whole row."
     )
 
 
 def what_the_mask_is(mine: dict, want: dict) -> str:
-    name = "what `attention_mask` allows"
-    (_, sequences, is_other), got, should = want["case"], mine[name], want[name]
+    got, should = (seen["what `attention_mask` allows"] for seen in (mine, want))
     if isinstance(got, Shown):
         return (
             "The mask has four axes: batch, heads, queries, keys. Add two in front: `mask(tags, tags)[None, None]`. "
             "With two axes, the model takes it for the padding mask of lesson 01. A packed row has no padding."
         )
-    tags = tag_tokens([len(sequence) for sequence in sequences])
-    if is_other and torch.equal(got, block_diagonal_mask(tags, tags)):
-        return "Call the `mask` that your function gets: `block_diagonal_mask` is only its default."
-    if torch.equal(got, ~should):
-        return "It is inverted: True means that the query may attend."
-    if got.all() and not is_other:
-        return (
-            "Yours allows all: a float mask is added to the scores, and 1 or 0 hardly changes them. Pass a bool mask."
-        )
-    if torch.equal(got, should.T):
-        return "Its last two axes are swapped: queries first, then keys."
+    tags = tag_tokens([len(sequence) for sequence in want["case"][1]])
     query, key = (got != should).nonzero()[0].tolist()
-    return (
-        f"Token {query} of the row {'may' if should[query, key] else 'must not'} attend to token {key}. Pass "
-        "`mask(tags, tags)[None, None]`, where `tags = tag_tokens(lengths)` has a length for each sequence. Without a "
-        "mask, the row is a single text."
-    )
+    for other, sentence in (
+        (block_diagonal_mask(tags, tags), "Call the `mask` that your function gets: yours is only its default."),
+        (~should, "It is inverted: True means that the query may attend."),
+        (
+            torch.ones_like(should),
+            "It allows all: a float mask is added to the scores, and 1 or 0 hardly changes them. Pass a bool mask.",
+        ),
+        (should.T, "Its last two axes are swapped: queries first, then keys."),
+        (
+            got,
+            f"Token {query} of the row {'may' if should[query, key] else 'must not'} attend to token {key}. Pass "
+            "`mask(tags, tags)[None, None]`, where `tags = tag_tokens(lengths)` has a length for each sequence. "
+            "Without a mask, the row is a single text.",
+        ),
+    ):
+        if torch.equal(got, other):
+            break
+    return sentence
 
 
 def tell(case: Case) -> str:
@@ -177,9 +162,6 @@ Return the logits of *every* token. The caller picks what it needs.
 or
 - return
 + return [part[-1:] for part in torch.split(logits, lengths)]
-Split the row's logits by sequence: `list(logits.split(lengths))`.
-- return
-+ return logits
 The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
 - ).logits[0]
 + ).logits
@@ -195,22 +177,19 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return a list with one tensor [tokens, vocabulary] for each sequence, also for equal ones.",
+        "returned": "Split the row's logits by sequence: `list(logits.split(lengths))`.",
         "the number of forward passes": "Call the model once, with the tokens of all sequences in one row. A loop over "
         "the sequences reads all weights again for each.",
         "input_ids": "Put one whole sequence after another in a single row, in the order of the list, with a batch "
         "axis in front. There's no padding, and equal sequences stay apart.",
         "position_ids": first_wrong_position,
         "what `attention_mask` allows": what_the_mask_is,
-        **{
-            f"the tokens of the row to which the logits of sequence {index} belong": "Return float logits [tokens, "
-            "vocabulary] for each sequence, as the model gives them: `logits.split(lengths)`. None "
-            "stands for logits that were changed after the pass, or come from another call."
-            for index in range(6)
-        },
-        "the model": "The caller goes on using the model: leave its mode and its attention function as they are.",
+        "the tokens of the row whose logits you return": "For each sequence, return the logits of its tokens as the "
+        "model gives them: `list(logits.split(lengths))`. None stands for logits of no token: they were changed after "
+        "the pass, or come from another call.",
+        "whether the model is as before": "The caller goes on using the model: leave its mode and its config.",
         **dict.fromkeys(
-            ("raised AttributeError", "raised TypeError", "the number of arguments without a name"),
+            ("raised AttributeError", "raised TypeError"),
             "`model(...)` takes tensors and returns an object with `.logits`. Name its arguments: their order differs "
             "from model to model. `mask` takes the tags of the row twice: `mask(tags, tags)`.",
         ),

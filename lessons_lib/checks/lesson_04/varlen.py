@@ -110,7 +110,7 @@ def what_it_sees(mine: dict, want: dict) -> str:
     values = v[head, first : first + v.shape[2]]
     weights = torch.linalg.lstsq(values.T, output).solution
     seen = {first + key for key, weight in enumerate(weights.tolist()) if abs(weight) > 1e-5}
-    if (weights @ values - output).abs().max() > 1e-3:
+    if (weights @ values - output).abs().max() > 1e-4:
         return f"{text}Its output is no weighted sum of that head's values: it has others, or rounded ones."
     if not seen:
         return f"{text}Its output is 0: it sees no key."
@@ -131,7 +131,7 @@ def what_it_sees(mine: dict, want: dict) -> str:
     return (
         f"{text}It does, with weights as by a softmax of {factor:.3f} · q · k. It should be {q.shape[-1] ** -0.5:.3f} "
         "· q · k: divided by √head_dim, and head_dim is the last axis. (A factor that makes no sense comes from other "
-        "rows of q or k.)"
+        "rows of q or k, or from clamped scores.)"
     )
 
 

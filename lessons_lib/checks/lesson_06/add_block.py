@@ -5,15 +5,15 @@ from typing import Any
 
 import torch
 
-from lessons_lib.attention.online_softmax import Partial, nothing_seen
+from lessons_lib.attention.online_softmax import Partial, add_block, nothing_seen
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.diagnosis.telling import Shown, brief
 from lessons_lib.checks.diagnosis.watching import is_tensor
 from lessons_lib.checks.exercise import Exercise
 
 NONE = float("-inf")
 FIELDS = ("maximum", "total", "output")
-Case = tuple[Partial, list[tuple[torch.Tensor, torch.Tensor]]]  # the state, and (scores, values) of each block
+Case = tuple[Partial, torch.Tensor, torch.Tensor]  # the state, scores, values
 
 
 def state(maximum: list, total: list, output: list) -> Partial:
@@ -22,24 +22,18 @@ def state(maximum: list, total: list, output: list) -> Partial:
 
 def cases() -> Iterator[Case]:
     """The empty state isn't the first case: its −∞ would hide other mistakes behind NaN."""
-    one, two = state([2], [1.5], [[20]]), state([2, 5], [1.5, 1], [[20, 1], [7, 3]])
+    none, one, two = nothing_seen(1, 1), state([2], [1.5], [[20]]), state([2, 5], [1.5, 1], [[20, 1], [7, 3]])
     for seen, scores, values in (
-        (one, [[3.0]], [[30.0]]),
-        (one, [[1.0, 0.0]], [[30.0], [40.0]]),
-        (nothing_seen(1, 1), [[1.0, 2.0]], [[10.0], [20.0]]),
-        (two, [[4.0, 3.0], [1.0, 2.0]], [[10.0, 1.0], [20.0, 2.0]]),
-        (state([5, 2], [1, 1.5], [[7, 3], [20, 1]]), [[1.0, 2.0], [4.0, 3.0]], [[10.0, 1.0], [20.0, 2.0]]),
-        (one, [[3.0, NONE]], [[30.0], [40.0]]),
-        (one, [[NONE, NONE]], [[30.0], [40.0]]),
-        (nothing_seen(1, 1), [[NONE, NONE]], [[30.0], [40.0]]),
-        (nothing_seen(2, 1), [[NONE, NONE], [1.0, 2.0]], [[10.0], [20.0]]),
-        (state([NONE, 2], [0, 1.5], [[0], [20]]), [[1.0], [3.0]], [[30.0]]),
-        (state([200], [1], [[10]]), [[300.0, 299.0]], [[10.0], [20.0]]),
-        (nothing_seen(1, 1), [[-300.0, -301.0]], [[10.0], [20.0]]),
-        (nothing_seen(1, 1), [[-100_000.0, -100_001.0]], [[10.0], [20.0]]),
-        (nothing_seen(1, 2), [[1.0, 2.0, 4.0]], [[10.0, 1.0], [20.0, 2.0], [30.0, 5.0]]),
-    ):
-        yield seen, [(torch.tensor(scores), torch.tensor(values))]
+        (one, [[3]], [[30]]), (one, [[1, 0]], [[30], [40]]), (none, [[1, 2]], [[10], [20]]),
+        (two, [[4, 3], [1, 2]], [[10, 1], [20, 2]]),
+        (state([5, 2], [1, 1.5], [[7, 3], [20, 1]]), [[1, 2], [4, 3]], [[10, 1], [20, 2]]),
+        (one, [[3, NONE]], [[30], [40]]), (one, [[NONE, NONE]], [[30], [40]]), (none, [[NONE, NONE]], [[30], [40]]),
+        (nothing_seen(2, 1), [[NONE, NONE], [1, 2]], [[10], [20]]),
+        (state([NONE, 2], [0, 1.5], [[0], [20]]), [[1], [3]], [[30]]),
+        (state([200], [1], [[10]]), [[300, 299]], [[10], [20]]), (none, [[-300, -301]], [[10], [20]]),
+        (none, [[-100_000, -100_001]], [[10], [20]]), (nothing_seen(1, 2), [[1, 2, 4]], [[10, 1], [20, 2], [30, 5]]),
+    ):  # fmt: skip
+        yield seen, *(torch.tensor(each, dtype=torch.float32) for each in (scores, values))
     generator = torch.Generator().manual_seed(6)
     for index in range(20):
         queries, size, dim = 1 + index % 3, 2 + index % 4, 1 + index % 3
@@ -47,74 +41,52 @@ def cases() -> Iterator[Case]:
         scores = 10 * torch.randn(queries, 3 * size, generator=generator, dtype=dtype)
         scores[torch.rand(scores.shape, generator=generator) < 0.3 * (index % 2)] = NONE
         values = torch.randn(3 * size, dim, generator=generator, dtype=dtype)
-        yield nothing_seen(queries, dim, dtype), list(zip(scores.split(size, dim=1), values.split(size)))
+        seen = nothing_seen(queries, dim, dtype)
+        for block in zip(scores.split(size, dim=1), values.split(size)):
+            yield seen, *block
+            seen = add_block(seen, *block)
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    seen, blocks = case
-    for index, (scores, values) in enumerate(blocks, 1):
-        given, made = seen, []
+    seen, made = case[0], []
 
-        def add_block(scores: torch.Tensor, values: torch.Tensor) -> Any:
-            made.append(attempt(given, scores, values))
-            return made[0]
+    def add_block(scores: torch.Tensor, values: torch.Tensor) -> Any:
+        made.append(attempt(seen, scores, values))
+        return made[0]
 
-        def look() -> dict[str, Any]:
-            state = {f"the caller's `seen.{name}`": getattr(given, name) for name in FIELDS}
-            return state | {name: getattr(made[0], name) for name in FIELDS if made and is_partial(made[0])}
+    def look() -> dict[str, Any]:
+        given = {f"the caller's `seen.{name}`": getattr(seen, name) for name in FIELDS}
+        return given | {name: getattr(made[0], name, None) for name in FIELDS}
 
-        done = "`add_block`" if len(blocks) == 1 else f"block {index}"
-        watch(done, add_block, scores, values, returns=kind_of, look=look)
-        seen = made[0]
+    def kind(got: Any) -> str:
+        return Shown("a Partial" if all(hasattr(got, name) for name in FIELDS) else f"a {type(got).__name__}")
 
-
-def is_partial(got: Any) -> bool:
-    return all(hasattr(got, name) for name in FIELDS)
-
-
-def kind_of(got: Any) -> str:
-    return Shown("a Partial" if is_partial(got) else f"a {type(got).__name__}")
+    watch("`add_block`", add_block, *case[1:], returns=kind, look=look)
 
 
 def tell(case: Case) -> str:
-    seen, blocks = case
-    state = "nothing seen"
-    if bool(seen.total.any()):
-        state = f"seen: maximum {told(seen.maximum)}, total {told(seen.total)}, output {told(seen.output)}"
-    first = [f"scores {told(scores)}, values {told(values)}" for scores, values in blocks[:1]]
-    dtype = str(blocks[0][0].dtype).removeprefix("torch.")
-    return f"{state}; {'; '.join(first)}{f'; {len(blocks)} blocks' if blocks[1:] else ''}; {dtype}."
-
-
-def told(tensor: torch.Tensor) -> str:
-    def rounded(value: Any) -> Any:
-        return [rounded(item) for item in value] if isinstance(value, list) else f"{value:.4g}"
-
-    return str(rounded(tensor.tolist())).replace("'", "")
+    seen, scores, values = case
+    state = "seen: " + ", ".join(f"{name} {brief(getattr(seen, name))}" for name in FIELDS)
+    dtype = str(scores.dtype).removeprefix("torch.")
+    return f"{state if seen.total.any() else 'nothing seen'}; scores {brief(scores)}, values {brief(values)}; {dtype}."
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without the last block, or with the first query only."""
-    seen, blocks = case
-    if len(blocks) > 1:
-        yield seen, blocks[:-1]
-    if len(seen.maximum) > 1:
-        for query in range(len(seen.maximum)):
-            own = slice(query, query + 1)
-            one = Partial(seen.maximum[own].clone(), seen.total[own].clone(), seen.output[own].clone())
-            yield one, [(scores[own].clone(), values) for scores, values in blocks]
+    """With one query only."""
+    seen, scores, values = case
+    for own in torch.arange(len(scores)).split(1) if len(scores) > 1 else ():
+        yield Partial(*(getattr(seen, name)[own] for name in FIELDS)), scores[own], values
 
 
 def about(name: str) -> Callable[[dict, dict], str]:
     """What a wrong field means."""
 
     def why(mine: dict, want: dict) -> str:
-        _, [*_, (scores, _)] = want["case"]
         if not is_tensor(mine[name]) or mine[name].dtype != want[name].dtype:
             return ""
         if bool(mine[name].isnan().any() and (want["maximum"] == NONE).any()):
             return NAN
-        return NO_KEY if bool((scores == NONE).all()) else SHOULD_BE[name]
+        return NO_KEY if bool((want["case"][1] == NONE).all()) else SHOULD_BE[name]
 
     return why
 
@@ -129,14 +101,12 @@ SHOULD_BE = {
     "no key was seen.",
     "total": "It is the old total times exp(old maximum − new maximum), plus the sum of the block's weights "
     "(`dim=1`), each exp(score − new maximum).",
-    "output": "It is the old output times exp(old maximum − new maximum), plus the block's weights @ values.",
+    "output": "It is the old output times exp(old maximum − new maximum), plus the block's weights @ values, each "
+    "weight exp(score − new maximum).",
 }
 MISTAKES = """
 `max(dim=1)` returns two tensors, the largest scores and where they are: take `.values`, or use `amax`.
 ~ scores.max(dim=1).values => scores.max(dim=1)
-or
-- maximum, seen.total
-+ scores.max(dim=1), seen.total * rescale + weights.sum(dim=1), seen.output * rescale[:, None] + weights @ values
 `torch.max` and `torch.maximum` compare two tensors. Python's `max` asks which tensor is larger, and there is no answer
 for more than one query.
 ~ torch.maximum(seen.maximum, scores.max(dim=1).values) => max(seen.maximum, scores.max(dim=1).values)
@@ -150,17 +120,15 @@ that a key with a score of 0 was seen.
 The old sums weren't rescaled. Their exponentials are exp(score − old maximum), the block's exp(score − new maximum). By
 which factor do the two differ, whatever the score is?
 ~ rescale = (seen.maximum - reference).exp() => rescale = torch.ones_like(maximum)
-The old total wasn't rescaled. The factor that corrects the output corrects the total, too.
+Only one of the old sums was rescaled. The factor that corrects it corrects the other one, too.
 ~ seen.total * rescale => seen.total
-The old output wasn't rescaled. The factor that corrects the total corrects the output, too.
+or
 ~ seen.output * rescale[:, None] => seen.output
 The factor is upside down. A larger maximum makes every exponential smaller, so the old sums can only shrink: it is at
 most 1.
 = rescale = (reference - seen.maximum).exp()
 or
 = rescale = (reference - seen.maximum).exp().nan_to_num(posinf=0.0)
-The factor is exp(old maximum − new maximum), not the difference itself.
-= rescale = seen.maximum - reference
 The block's weights are relative to the block's own maximum. Subtract the new maximum, the largest of all scores so far.
 - weights =
 + own = scores.max(dim=1).values
@@ -195,10 +163,6 @@ column q.
 ~ scores - reference[:, None] => scores - reference
 or
 ~ seen.output * rescale[:, None] => seen.output * rescale
-A Partial is frozen: its fields can't be set. Return a new one.
-- return ... )
-+ seen.maximum = maximum
-+ return seen
 """
 
 TASK = Task(
@@ -213,6 +177,7 @@ TASK = Task(
             (f"the caller's `seen.{name}`" for name in FIELDS),
             "`x *= factor` changes the caller's tensor; `x * factor` makes a new one. Return a new Partial.",
         ),
+        "raised FrozenInstanceError": "A Partial is frozen: its fields can't be set. Return a new one.",
         "returned": "Return a `Partial(maximum=..., total=..., output=...)`: the next block continues from there.",
         **{name: about(name) for name in FIELDS},
     },

@@ -18,6 +18,7 @@ SIZE = 4  # of a block
 THREES, FINE = "blocks of 3", "fractions"
 TRANSPOSED, OTHER_HEADS, HALF, MANY = "not contiguous", "1 KV head in layer 1", "float16", "a pool of 500 blocks"
 READ = "then read"
+TENSORS = "each tensor of the cache"
 # Each write's layer and slots, and what is special.
 Case = tuple[tuple[tuple[int, list[int]], ...], str]
 
@@ -48,16 +49,22 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     for tensor in before:
         tensor.fill_(EMPTY)
     names: dict[tuple, str] = {}
+
+    def look() -> dict[str, Any]:
+        pairs = zip(before, [*cache.keys, *cache.values])
+        if not all(old.data_ptr() == new.data_ptr() and old.shape == new.shape for old, new in pairs):
+            return {TENSORS: Shown("replaced")}
+        held = contents(cache, names, EMPTY) if special != MANY else {}
+        return {TENSORS: Shown("the same as before")} | {f"what `{name}` holds": Shown(held[name]) for name in held}
+
     for number, (layer, slots) in enumerate(writes):
         keys, values = rows(len(slots), shapes[layer].kv_heads, dtype, number)
         if special == FINE:
             keys, values = keys / 3, values / 3
-        names |= {tuple(row.flatten().tolist()): f"key {token}" for token, row in enumerate(keys)}
-        names |= {tuple(row.flatten().tolist()): f"value {token}" for token, row in enumerate(values)}
+        names |= names_of(keys, values)
         if special == TRANSPOSED:
             keys, values = (each.transpose(0, 1).contiguous().transpose(0, 1) for each in (keys, values))
         call = f"`write({layer}, keys, values, {slots})`"
-        look = partial(contents, cache, before, names) if special != MANY else dict
         watch(call, cache.write, layer, keys, values, torch.tensor(slots), returns=lambda _: None, look=look)
     if special == READ:
         for blocks, num_tokens in (([2, 1], 5), ([2, 1], 8), ([1], 3), ([0], 3), ([1, 0], 3)):
@@ -73,21 +80,21 @@ def rows(count: int, kv_heads: int, dtype: torch.dtype, number: int) -> tuple[to
     return keys.to(dtype), (keys + 500).to(dtype)
 
 
-def contents(cache: Any, before: list[torch.Tensor], names: dict[tuple, str]) -> dict[str, Any]:
-    """What is in which slots, in words."""
-    seen: dict[str, Any] = {}
-    for kind, tensors in (("keys", cache.keys), ("values", cache.values)):
-        for layer, tensor in enumerate(tensors):
-            stored = tensor.flatten(0, 1).flatten(1).tolist() if tensor.dim() == 4 else []
-            told = [
-                f"{names.get(tuple(row), 'something else')} in slot {slot}"
-                for slot, row in enumerate(stored)
-                if any(element != EMPTY for element in row)
-            ]
-            seen[f"what `{kind}[{layer}]` holds"] = Shown(", ".join(told) or "nothing")
-    after = [*cache.keys, *cache.values]
-    same = all(old.data_ptr() == new.data_ptr() and old.shape == new.shape for old, new in zip(before, after))
-    return seen | {"each tensor of the cache": Shown("the same as before" if same else "replaced")}
+def names_of(keys: torch.Tensor, values: torch.Tensor) -> dict[tuple, str]:
+    """From the elements of each new row, [T, kv_heads, head_dim], to its name."""
+    new = {"key": keys, "value": values}
+    return {tuple(row.flatten().tolist()): f"{kind} {t}" for kind, rows in new.items() for t, row in enumerate(rows)}
+
+
+def contents(cache: Any, names: dict[tuple, str], empty: float) -> dict[str, str]:
+    """What is in which slots of each tensor, in words."""
+    found = {}
+    for kind in ("keys", "values"):
+        for layer, tensor in enumerate(getattr(cache, kind)):
+            rows = enumerate(map(tuple, tensor.flatten(0, 1).flatten(1).tolist()))
+            told = [f"{names.get(row, 'something else')} in slot {slot}" for slot, row in rows if {*row} != {empty}]
+            found[f"{kind}[{layer}]"] = ", ".join(told) or "nothing"
+    return found
 
 
 def cost(cache: Any) -> str:
@@ -155,11 +162,6 @@ Each layer has its own tensors: `self.keys[layer]` and `self.values[layer]`.
 Write the rows as they are, with their heads in order: assign, don't add.
 - cache.flatten
 + cache.flatten(0, 1)[slot_mapping] += new
-Write into the existing tensor. A new one is a copy of the whole pool, and other code still uses the old one.
-- cache.flatten
-+ self.keys[layer], self.values[layer] = self.keys[layer].clone(), self.values[layer].clone()
-+ self.keys[layer].flatten(0, 1)[slot_mapping] = keys
-+ self.values[layer].flatten(0, 1)[slot_mapping] = values
 A layer may have another number of KV heads: take the shape from this layer's tensor.
 - cache.flatten
 + cache.view(-1, *self.keys[0].shape[2:])[slot_mapping] = new
@@ -188,7 +190,11 @@ TASK = Task(
         "Token t has slot `slot_mapping[t]`, block × block_size + offset: its key in `keys[layer]`, its value in "
         "`values[layer]`. Nothing else changes.",
     )
-    | {"returned": "`read` is given: it needs no change."},
+    | {
+        "returned": "`read` is given: it needs no change.",
+        TENSORS: "Write into the existing tensor. A new one is a copy of the whole pool, and other code still uses "
+        "the old one.",
+    },
 )
 
 EXERCISE = Exercise(

@@ -10,6 +10,7 @@ from lessons_lib.attention.hf_backend import PagedPass
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.telling import Shown
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_06.cache import contents, names_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape
 from lessons_lib.models.tiny_models import tiny_model
@@ -32,43 +33,31 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     cache = PagedKVCache(
         tiny_model("qwen2").config, num_blocks=2, block_size=4, layer_shapes=[KVShape(KV_HEADS, HEAD_DIM, HEAD_DIM)] * 3
     )
+    names = names_of(key[0].transpose(0, 1), value[0].transpose(0, 1))
+    pool = {
+        (tensor.data_ptr(), tensor.shape): f"`paged.cache.{kind}[{index}]`"
+        for kind in ("keys", "values")
+        for index, tensor in enumerate(getattr(cache, kind))
+    }
     seen: dict[str, Any] = {"calls of `attend`": 0}
 
     def attend(query: Any, keys: Any, values: Any, scale: Any) -> torch.Tensor:
         seen["calls of `attend`"] += 1
-        seen["what the cache holds when `attend` is called"] = contents()
+        seen["what the cache holds when `attend` is called"] = held()
         seen["the query of `attend`"] = query
         seen["the keys of `attend`"] = whose(keys)
         seen["the values of `attend`"] = whose(values)
-        seen["the scale of `attend`"] = float(scale) if isinstance(scale, int | float) else scale
+        seen["the scale of `attend`"] = Shown("None") if scale is None else float(scale)
         return result
 
     def whose(tensor: Any) -> Shown:
-        for kind, tensors in (("keys", cache.keys), ("values", cache.values)):
-            for index, own in enumerate(tensors):
-                if (
-                    isinstance(tensor, torch.Tensor)
-                    and tensor.data_ptr() == own.data_ptr()
-                    and tensor.shape == own.shape
-                ):
-                    return Shown(f"`paged.cache.{kind}[{index}]`")
-        return Shown("another tensor" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}")
+        if not isinstance(tensor, torch.Tensor):
+            return Shown(f"a {type(tensor).__name__}")
+        return Shown(pool.get((tensor.data_ptr(), tensor.shape), f"another tensor, {list(tensor.shape)}"))
 
-    def contents() -> Shown:
-        told = []
-        for kind, tensors in (("keys", cache.keys), ("values", cache.values)):
-            for index, tensor in enumerate(tensors):
-                for slot, row in enumerate(tensor.flatten(0, 1)):
-                    if bool(row.any()):
-                        told.append(f"{row_name(row)} in slot {slot} of `{kind}[{index}]`")
-        return Shown(", ".join(told) or "nothing")
-
-    def row_name(row: torch.Tensor) -> str:
-        rows = (("key", key), ("value", value))
-        names = [
-            f"{name} {token}" for name, new in rows for token in range(len(slots)) if torch.equal(new[0, :, token], row)
-        ]
-        return names[0] if names else "something else"
+    def held() -> Shown:
+        found = contents(cache, names, 0.0).items()
+        return Shown("; ".join(f"{what} of `{name}`" for name, what in found if what != "nothing") or "nothing")
 
     made: list[Any] = []
 
@@ -80,7 +69,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
     def look() -> dict[str, Any]:
         pair = dict(zip(("the attention", "the second of the pair"), made[0])) if is_pair(made[0]) else {}
-        return seen | {"what the cache holds afterwards": contents()} | pair
+        return seen | {"what the cache holds afterwards": held()} | pair
 
     watch("`paged_attention_forward`", forward, query, key, value, look=look, returns=kind_of)
 
@@ -132,36 +121,10 @@ Swap the axes with `transpose`. `reshape` and `view` keep the order in memory, s
 + paged.cache.write(layer, *rows, paged.slot_mapping)
 or
 ~ query[0].transpose(0, 1) => query[0].reshape(-1, query.shape[1], query.shape[3])
-`attend` takes the query as [T, query heads, head size]: `query[0].transpose(0, 1)`.
-~ query[0].transpose(0, 1) => query[0]
-or
-~ query[0].transpose(0, 1) => query
-or
-~ query[0].transpose(0, 1) => query.transpose(1, 2)
-`attend` multiplies by the scale: don't scale the query, too.
-~ query[0].transpose(0, 1) => query[0].transpose(0, 1) * scale
 Those are the new tokens only. `attend` reads the whole pool of this layer, `paged.cache.keys[layer]`, by block tables.
 ~ paged.cache.keys[layer], paged.cache.values[layer], scale => key[0].transpose(0, 1), value[0].transpose(0, 1), scale
-Pass this layer's pool: `paged.cache.keys[layer]`, `paged.cache.values[layer]`.
-~ paged.cache.keys[layer], paged.cache.values[layer], scale => paged.cache.keys, paged.cache.values, scale
-or
-~ paged.cache.keys[layer], paged.cache.values[layer], scale => paged.cache.keys[0], paged.cache.values[0], scale
 Keys and values are swapped in the call of `attend`.
 ~ paged.cache.keys[layer], paged.cache.values[layer], scale => paged.cache.values[layer], paged.cache.keys[layer], scale
-If `scaling` is None, the scale is 1 / sqrt(head size); if not, it is `scaling`.
-= scale = scaling
-or
-= scale = query.shape[-1] ** -0.5
-or
-= scale = 1.0 if scaling is None else scaling
-1 / sqrt(head size): the head size is the query's last axis, and −0.5 the exponent.
-= scale = query.shape[-1] ** 0.5 if scaling is None else scaling
-or
-= scale = query.shape[1] ** -0.5 if scaling is None else scaling
-or
-= scale = 1 / query.shape[-1] if scaling is None else scaling
-or
-= scale = key.shape[1] ** -0.5 if scaling is None else scaling
 The layer unpacks two values: the attention, and None in place of the weights.
 - return
 + return attended[None]
@@ -171,15 +134,6 @@ or
 or
 - return
 + return None, attended[None]
-The result has a batch axis in front: `attended[None]`.
-- return
-+ return attended, None
-In the result, tokens come before heads, unlike in the query. `attend` already returns that layout.
-- return
-+ return attended.transpose(0, 1)[None], None
-The heads stay apart, [1, T, query heads, head size]: the layer itself joins them.
-- return
-+ return attended.flatten(1)[None], None
 `write` writes all new tokens at once: call it once.
 - paged.cache.write
 + for token in range(len(paged.slot_mapping) - 1):
@@ -200,9 +154,22 @@ TASK = Task(
     about={
         "calls of `attend`": "One call of `paged.attend` computes attention for the whole batch.",
         "returned": "Return the attention with a batch axis in front, and None: `attended[None], None`.",
-        "the attention": "Return what `attend` computed, with a batch axis in front: `attended[None], None`.",
+        "the attention": lambda *_: (
+            "Return what `attend` computed as it is, tokens before heads and the heads apart, "
+            "with a batch axis in front: `attended[None], None`."
+        ),
+        "the query of `attend`": lambda *_: (
+            "`attend` takes the query as [T, query heads, head size], "
+            "`query[0].transpose(0, 1)`, and multiplies by the scale itself."
+        ),
+        **dict.fromkeys(
+            ("the keys of `attend`", "the values of `attend`"),
+            "Pass this layer's pool itself: `paged.cache.keys[layer]`, `paged.cache.values[layer]`.",
+        ),
+        "the scale of `attend`": "If `scaling` is None, the scale is 1 / sqrt(head size), where the head size is the "
+        "query's last axis; if not, it is `scaling`.",
         "what the cache holds when `attend` is called": "By then, the new keys and values are in this layer's slots, "
-        "and nothing else has changed.",
+        "tokens before heads (`transpose(0, 1)`, not `reshape`), and nothing else has changed.",
     },
 )
 

@@ -77,7 +77,7 @@ def first_wrong(mine: dict, want: dict) -> str:
     if bool(got.isnan().any()):
         return NAN
     wrong = ~torch.isclose(got, wanted, rtol=1e-4, atol=1e-6).all(dim=2)
-    (cached, _), *_ = want["case"]
+    (cached, new), _, _, size, _, _, factor, *_ = want["case"]
     tokens, heads = wrong.any(dim=1).tolist(), wrong.any(dim=0).tolist()
     if not all(heads):
         return (
@@ -90,10 +90,11 @@ def first_wrong(mine: dict, want: dict) -> str:
             f"The new token at position {cached + tokens.index(False)} is right, the one at position {position} isn't. "
             f"It sees keys 0 to {position}."
         )
-    return COMPARE
+    return CARRY if cached + new > size and factor == 1 else COMPARE
 
 
 NAN = "NaN comes from a slot without a token, from 0 / 0 where no key was added, or from 0 × ∞ or ∞ − ∞."
+CARRY = "With one block, it is right. Is one state carried from block to block, and divided once, after the last one?"
 COMPARE = "Which keys does each query see, in which block, with which weight? `attention_gathered` shows it."
 MISTAKES = """
 Later keys must be hidden: each new token attends to keys up to its own position, and the first new one is at {cached},
