@@ -78,9 +78,17 @@ def receive_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_
         how many are there, up to the first that hasn't come.
     """
     floor = engine.scheduler.pool.below
+
+    def receive(block_hash: bytes, row: Tensor) -> bool:
+        try:
+            return transfer.receive(block_hash, row)
+        except Exception:
+            floor.num_failed += 1
+            return False
+
     with changing(engine):
         hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), floor.block_size)
-        return receive_blocks(floor, hashes, transfer.receive)
+        return receive_blocks(floor, hashes, receive)
 
 
 @contextmanager

@@ -90,7 +90,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     pool.free(filled[len(case.used) :][::-1])
     if not num_blocks:
         pool.allocate(1)
-    asked, lent, lend = hashes(case.prompt), {}, pool.below.lend
+    asked, lend = hashes(case.prompt), pool.below.lend
+    lent: dict[str, int] = {}
 
     def recorded(block_hashes: list[bytes], depth: int) -> list[int]:
         slots = lend(block_hashes, depth)
