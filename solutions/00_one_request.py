@@ -7,7 +7,7 @@
 **What does a model compute to write one token, and how much of that had it computed already?**
 
 75 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06,
-09–12, 14–19) · you need: Python and a little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to
+09–12, 14–20) · you need: Python and a little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to
 know anything about serving.
 
 You'll write a loop that makes a language model continue a story. It works, and it computes almost everything again for

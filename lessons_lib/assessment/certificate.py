@@ -29,7 +29,7 @@ def certificate_html(result: Result, name: str, minutes: int) -> str:
         f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         "<style>body{font:16px/1.5 sans-serif;max-width:42em;margin:3em auto;padding:0 1em}td{padding:0 2em 0 0}"
         "caption,th{text-align:left;white-space:nowrap}</style>"
-        f"<h1>{html.escape(name)}</h1><p>glass-vllm: the exam over lessons 00 to 16, 18 and 19.</p>"
+        f"<h1>{html.escape(name)}</h1><p>glass-vllm: the exam over lessons 00 to 16 and 18 to 20.</p>"
         f"<p>{result.score} of {len(result.answers)} questions right: <b>{verdict}</b>, in {minutes} minutes. "
         f"By kind: {kinds}. Seed {exam.seed}, digest <code>{digest[:16]}</code>.</p>"
         f"<table><caption>Right answers by lesson</caption><tr><th>lesson<th>right{rows}</table>"

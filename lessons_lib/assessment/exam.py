@@ -16,7 +16,7 @@ NOTEBOOKS = (
     "00_one_request", "01_static_batching", "02_continuous_batching", "03_block_allocator", "04_block_diagonal_masks",
     "05_ragged_packing", "06_paged_attention", "07_triton_kernel", "08_fast_kernels", "09_scheduling",
     "10_memory_pressure", "11_prefix_sharing", "12_engine", "13_engine_on_gpu", "14_serving", "15_replicas",
-    "16_two_gpus", "18_speculation", "19_hybrid_layers",
+    "16_two_gpus", "18_speculation", "19_hybrid_layers", "20_floors",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from lessons_lib.floors.host_floor import HostFloor
+from lessons_lib.floors.loading import load_prefix
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 
@@ -13,11 +14,14 @@ class FlooredPrefixCache(PrefixCache):
     Attributes:
         below: the first of these floors. It is set once the memory of the blocks is there.
         depths: block -> see Floor; valid for cached blocks.
-        num_loaded: number of blocks loaded so far.
     """
 
     below: HostFloor
-    num_loaded = 0
+
+    @property
+    def num_loaded(self) -> int:
+        """Number of blocks loaded so far."""
+        return self.below.num_loaded
 
     def reset(self) -> None:
         """Free all blocks and forget all contents, on all floors."""
@@ -58,26 +62,4 @@ class FlooredPrefixCache(PrefixCache):
         Returns:
             blocks in use, up to the first that is nowhere. Those that were loaded aren't registered yet.
         """
-        blocks: list[int] = []
-        while missing := block_hashes[len(blocks) :]:
-            if found := self.match_prefix(missing):
-                self.touch(found)
-            elif not (found := self.load_some(missing, depth + len(blocks))):
-                break
-            blocks += found
-        return blocks
-
-    def load_some(self, block_hashes: list[bytes], depth: int) -> list[int]:
-        """Load the first of these blocks, as many as are found and have room on the floor below at once."""
-        slots = self.below.lend(block_hashes, depth)
-        blocks = self.replace(len(slots))
-        try:
-            self.below.mover.load(slots, blocks)
-        except Exception:
-            self.below.num_failed += 1
-            self.below.mover.guard()
-            self.free(blocks)
-            blocks = []
-        self.below.release(slots)
-        self.num_loaded += len(blocks)
-        return blocks
+        return load_prefix(self, block_hashes, depth)

@@ -21,7 +21,7 @@ class HostFloor(Floor):
     below: DiskFloor | None
 
     def __init__(self, mover: BlockMover, below: DiskFloor | None = None, choose: EvictionOrder | None = None):
-        self.mover, self.below = mover, below
+        self.mover, self.below, self.num_loaded = mover, below, 0
         super().__init__(mover.host.num_blocks, mover.host.block_size, choose)
 
     def keep(self, evicted: dict[int, bytes], depths: list[int]) -> None:
@@ -53,8 +53,12 @@ class HostFloor(Floor):
     def leave(self, slot: int, block_hash: bytes) -> None:
         """See Floor. The block moves to the floor below."""
         if self.below:
-            self.mover.wait()
-            self.below.keep(block_hash, self.mover.host.rows[slot], self.depths[slot])
+            self.below.keep(block_hash, self.row(slot), self.depths[slot])
+
+    def row(self, slot: int) -> Tensor:
+        """The bytes of a slot, once all copies are finished."""
+        self.mover.wait()
+        return self.mover.host.rows[slot]
 
     def lend(self, block_hashes: list[bytes], depth: int) -> list[int]:
         """Find the first of these blocks, here or on the floor below, up to the first that is on neither. At most half
@@ -91,15 +95,25 @@ class HostFloor(Floor):
         if not self.free_queue:
             return None
         slot = self.take()
-        self.mover.wait()
         try:
-            if read(block_hash, self.mover.host.rows[slot]):
+            if read(block_hash, self.row(slot)):
                 self.fill(slot, block_hash, depth)
                 return slot
         except Exception:
             self.num_failed += 1
         self.release([slot])
         return None
+
+    def load(self, slots: list[int], blocks: list[int]) -> bool:
+        """Copy slots to blocks of the pool. Returns False if the copy failed."""
+        try:
+            self.mover.load(slots, blocks)
+        except Exception:
+            self.num_failed += 1
+            self.mover.guard()
+            return False
+        self.num_loaded += len(blocks)
+        return True
 
     def clear(self) -> None:
         """Remove all blocks, from all floors."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from lessons_lib.floors.receiving import receive_blocks
 from lessons_lib.floors.segment_file import SegmentFile
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
@@ -61,10 +62,9 @@ def send_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_sal
         hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), pool.block_size)
         pool.move_down(pool.match_prefix(hashes))
         while slots := pool.below.lend(hashes[num_sent:], num_sent):
-            pool.below.mover.wait()
             try:
                 for slot in slots:
-                    transfer.send(hashes[num_sent], num_sent, pool.below.mover.host.rows[slot])
+                    transfer.send(hashes[num_sent], num_sent, pool.below.row(slot))
                     num_sent += 1
             finally:
                 pool.below.release(slots)
@@ -78,14 +78,17 @@ def receive_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_
         how many are there, up to the first that hasn't come.
     """
     floor = engine.scheduler.pool.below
+
+    def receive(block_hash: bytes, row: Tensor) -> bool:
+        try:
+            return transfer.receive(block_hash, row)
+        except Exception:
+            floor.num_failed += 1
+            return False
+
     with changing(engine):
         hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), floor.block_size)
-        for depth, block_hash in enumerate(hashes):
-            if not floor.renew(block_hash):
-                if (slot := floor.fetch(block_hash, depth, transfer.receive)) is None:
-                    return depth
-                floor.release([slot])
-    return len(token_ids) // floor.block_size
+        return receive_blocks(floor, hashes, receive)
 
 
 @contextmanager

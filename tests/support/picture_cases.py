@@ -49,7 +49,8 @@ from lessons_lib.viz.engine_run import draw_engine, watch_engine
 from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
 from lessons_lib.viz.masks import draw_mask, watch_rules
-from lessons_lib.viz.pool import draw_kinds, draw_one_slot, draw_pool, draw_pool_access, watch_paging
+from lessons_lib.viz.pool import draw_kinds, draw_one_slot, draw_pool, draw_pool_access, draw_shelves, watch_paging
+from lessons_lib.viz.pool.shelves import Shelves
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.programs import draw_program, draw_strides, watch
 from lessons_lib.viz.replicas import (
@@ -303,6 +304,10 @@ PICTURES = {
         {"blocks": ["A", "A", None, None, ODD], "states": [None, "A", None]}, 3,
     ),
     "no kinds": lambda: draw_kinds({}, {"blocks": [None]}),
+    "shelves": lambda: draw_shelves(
+        [Shelves("A, 3 blocks", {"pool": ("A0", "A1", None), "host": (None,) * 25}),
+         Shelves("B, 2 blocks", {"pool": ("A0", "B0", "B1"), "host": ("A1", *[None] * 24)})], 1,
+    ),
     "verified pass": lambda: draw_verified_pass(
         (VerifiedRow("A", 1, (2, 3, 4), (2, 9, 4, 5), 2, (0, 3), 1), VerifiedRow("B", 1, (), (7,), 1, (1,), 0)),
         2,

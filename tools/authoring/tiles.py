@@ -33,6 +33,7 @@ MAIN_PICTURES = {
     "17": ("draw_compare(", (70, 40, 700, 360)),
     "18": ("draw_verified_pass(", (150, 40, 520, 250)),
     "19": ("draw_kinds(", (8, 112, 616, 140)),
+    "20": ("draw_shelves(", (8, 40, 640, 200)),
 }
 HOVER = re.compile(r"<(title|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
 WORDS = re.compile(r"<(text|style)\b(?:[^>]*/>|.*?</\1>)", re.DOTALL)

@@ -1,0 +1,611 @@
+# %% [markdown]
+"""
+# 20 · A cache of several floors
+
+![Three shelves, the pool, the host and the disk, with blocks of four conversations](../lessons_lib/assets/openings/20.svg)
+
+**A conversation comes back after a pause: where are its keys and values now, and is it cheaper to fetch them or to
+compute them again?**
+
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (swap or recompute) and lesson 11 (the
+prefix cache)
+
+Agents send long prompts that begin alike, take many turns, and pause between them for seconds or hours. Meanwhile,
+others need the pool. You'll keep evicted blocks on floors below it: in host memory, and in a file. You write the lookup
+through all floors, an order in which blocks leave them, and the hand-over of a prompt from one engine to another.
+"""
+
+# %% folded=true
+import tempfile
+import zlib
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from lessons_lib.checks import check, hint, predict, progress, quiz, reset, reveal, solution
+from lessons_lib.engine import EngineConfig, LLMEngine, ModelRunner, SamplingParams
+from lessons_lib.engine.proposers import own_stories
+from lessons_lib.floors.segment_file import ENTRY_BYTES
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
+from lessons_lib.measuring import median_ms, recorded_swaps
+from lessons_lib.measuring.agent_trace import agent_calls, replay_calls
+from lessons_lib.models import load_model
+from lessons_lib.scheduling import Sequence
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.viz.pool import draw_shelves, shelves_of
+from lessons_lib.viz.stepper import Stepper
+from lessons_lib.viz.tables import Table
+
+# %%
+model, tokenizer = load_model(device="cpu")
+BLOCK = 16
+TOKEN_BYTES = 2 * 8 * 2 * 64 * 4  # keys and values, layers, KV heads, their size, float32
+ROW = BLOCK * TOKEN_BYTES
+stories = own_stories()  # texts to talk about, as token ids
+
+
+def new_engine(num_blocks, slots=0, on_disk=0, folder=None):
+    """An engine with so many blocks in the pool, in host memory, and on the disk."""
+    config = EngineConfig(num_blocks=num_blocks, host_cache_bytes=slots * ROW,
+                          disk_cache_bytes=on_disk * (ROW + ENTRY_BYTES), cache_dir=folder)
+    return LLMEngine(model, tokenizer, config)
+
+
+def ask(engine, prompt, max_tokens=1):
+    """(tokens of the prompt that were found, milliseconds, the answer)."""
+    started = engine.clock()
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    [output] = engine.generate([prompt], params)
+    return output.num_cached_tokens, 1000 * (engine.clock() - started), output.token_ids
+
+# %% [markdown]
+"""
+## The problem: it comes back
+
+A has told the model two stories, and adds a sentence now and then. The pool has 40 blocks, room for 640 tokens.
+A comes back at once; then once more, after others have told their stories.
+"""
+
+# %% tags=["measured"]
+def comes_back(engine):
+    """A's requests: (when, prompt tokens, computed, milliseconds to the first token)."""
+    prompt, rows = [token for story in stories[:2] for token in story], []
+    for when, others in (("first", []), ("at once", []), ("after a pause", stories[3:7])):
+        for other in others:
+            ask(engine, other)
+        found, ms, _ = ask(engine, prompt)
+        rows.append([when, len(prompt), len(prompt) - found, f"{ms:.0f}"])
+        prompt = prompt + stories[11][:20]
+    return rows
+
+
+COLUMNS = ["A comes", "prompt tokens", "computed", "ms to the first token"]
+with new_engine(40) as engine:
+    rows = comes_back(engine)
+Table(COLUMNS, rows, "A conversation, with a prefix cache in the pool alone")
+
+# %% [markdown]
+"""
+Lesson 11's prefix cache helps as long as nothing else happens. After the pause, nearly all is computed again: others
+needed the blocks, and an evicted block is lost.
+
+## The idea
+
+An evicted block needn't be lost. It can move down.
+
+> **floor**: a place for blocks below the pool, larger and slower than the one above: host memory, then a file on the
+> disk. Blocks are found there by the same hashes.
+
+- **Down.** When the pool evicts a block, it is copied to a slot in host memory. If the host is full, a block moves on
+  from there to the disk.
+- **Up.** A prompt looks for its blocks in the pool, then on the host, then on the disk. What it finds below is copied
+  to free blocks of the pool. A copy stays on the host, so that the next eviction costs nothing.
+- **Nothing else changes.** To the scheduler, loaded blocks are cached blocks.
+
+Four conversations take turns, with a pool of 12 blocks, a host of 12 slots, and a disk of 36. Play it:
+"""
+
+# %%
+def hashes_of(tokens):
+    return hash_full_blocks(Sequence("", list(tokens), 1), BLOCK)
+
+
+names, states = {}, []
+with tempfile.TemporaryDirectory() as folder, new_engine(12, 12, 36, folder) as engine:
+    for name, length in zip("ABCADBCA", (90, 70, 130, 110, 130, 100, 150, 130)):
+        start = 200 * "ABCD".index(name)
+        prompt = [token for story in stories[20:30] for token in story][start : start + length]
+        for depth, one in enumerate(hashes_of(prompt)):
+            names.setdefault(one, f"{name}{depth}")
+        pool, before = engine.scheduler.pool, engine.scheduler.pool.num_loaded
+        found, _, _ = ask(engine, prompt)
+        loaded = pool.num_loaded - before
+        in_pool = found // BLOCK - loaded
+        event = (f"{name}, {length} tokens: {in_pool} blocks found in the pool, "
+                 f"{loaded} loaded, {length - found} tokens computed")
+        states.append(shelves_of(pool, names, event))
+Stepper(lambda i: draw_shelves(states, i), count=len(states), start=0, still=len(states) - 1)
+
+# %% [markdown]
+"""
+## When is a copy cheaper?
+
+A copy takes bytes over a bus; computing takes FLOPs. Take the 8 billion parameters of lesson 10, whose prefill and
+copies were recorded on a GPU:
+"""
+
+# %%
+recording = recorded_swaps()
+first, last = recording.rows[0], recording.rows[-1]
+span = last["tokens"] - first["tokens"]
+token_bytes = last["bytes"] / last["tokens"]
+compute_s = (last["recompute_s"] - first["recompute_s"]) / span
+print(recording.provenance)
+print(f"one token: {token_bytes:,.0f} bytes of keys and values, "
+      f"{1e6 * compute_s:.1f} µs of prefill")
+print(f"that is {2 * 8e9 / compute_s / 1e12:.0f} TFLOP/s, at 2 × 8 billion FLOPs for a token")
+
+# %% [markdown]
+"""
+**20.a** The host's memory is behind a PCIe 5 bus that copies 55 GB/s in practice. How many times as fast is the copy
+of a token as computing it?
+
+**20.b** From about how many GB/s on does a copy pay at all?
+"""
+
+# %%
+predict("20.a", ...)  # times
+predict("20.b", ...)  # GB/s
+
+# %%
+reveal("20.a", compute_s / (token_bytes / 55e9), unit="times", tolerance=0.1, how="Computed")
+reveal("20.b", token_bytes / compute_s / 1e9, unit="GB/s", tolerance=0.1, how="Computed")
+rows = []
+for bus, rate in (("PCIe 5, host memory", 55e9), ("network, 100 Gbit/s", 12.5e9),
+                  ("NVMe disk", 7e9), ("SATA disk", 0.5e9)):
+    rows.append([bus, rate / 1e9, f"{1e6 * token_bytes / rate:.1f}",
+                 f"{compute_s * rate / token_bytes:.1f}"])
+Table(["from", "GB/s", "µs for a token", "times as fast as computing"], rows,
+      f"8 billion parameters: {1e6 * compute_s:.1f} µs of prefill for a token")
+
+# %% [markdown]
+"""
+So host memory is far on the safe side, a good disk is just worth it, and a slow one isn't. A model with fewer KV heads
+has fewer bytes for each token at the same FLOPs, so it shifts all rows up.
+
+A copy also has a base: launches, and many small pieces. As in lesson 10, it gives a break-even:
+"""
+
+# %%
+load_s = (last["swap_in_s"] - first["swap_in_s"]) / span
+base_s = first["swap_in_s"] - first["tokens"] * load_s
+print(f"recorded: {1000 * base_s:.2f} ms, and {1e6 * load_s:.2f} µs a token, to load")
+print(f"from {base_s / (compute_s - load_s):.0f} tokens on, loading is cheaper than computing")
+
+# %% [markdown]
+"""
+And here, with our small model? It has few FLOPs for a token, but our processor is slow, too. Guess first: is a copy from
+host memory cheaper, and one from the disk?
+"""
+
+# %% tags=["measured"]
+rows = []
+with tempfile.TemporaryDirectory() as folder, new_engine(64, 64, 64, folder) as engine:
+    below, prompt = engine.scheduler.pool.below, [t for story in stories[:6] for t in story]
+    hashes = hashes_of(prompt[:960])
+    ask(engine, prompt[:960])
+    engine.scheduler.pool.move_down(engine.scheduler.pool.match_prefix(hashes))
+    slots = [below.hash_to_block[each] for each in hashes]
+    for slot, one in zip(slots, hashes):
+        below.leave(slot, one)
+    runner = ModelRunner(model, 64, BLOCK)
+    for count in (4, 16, 60):
+        tokens = Sequence("A", prompt[: count * BLOCK], 1, blocks=[*range(count)])
+        row = torch.empty(ROW, dtype=torch.uint8)
+        ms = median_ms([
+            lambda: runner.forward(SchedulerOutput({tokens: count * BLOCK})),
+            lambda: below.load(slots[:count], [*range(count)]),
+            lambda: [below.below.read(each, row) for each in hashes[:count]],
+        ])
+        rows.append([count * BLOCK, *(f"{each:.2f}" for each in ms)])
+Table(["tokens", "compute, ms", "load from the host, ms", "read from the disk, ms"], rows,
+      "This machine, the bundled model")
+
+# %% [markdown]
+"""
+(The file was just written, so the operating system still has it in memory: a disk at its best.)
+
+## Build 1: look on all floors
+
+The library has a pool with floors below it. Its blocks have hashes, as in lesson 11, and a few methods more:
+
+| of the pool | what it is |
+|---|---|
+| `match_prefix(hashes)` | the blocks of the longest beginning that is in the pool; changes nothing |
+| `touch(blocks)` | one more sequence uses these blocks, which leave the free queue |
+| `replace(count)` | allocates blocks for copies; what they held moves down |
+| `free(blocks)` | one sequence fewer uses them |
+| `free_queue` | the free blocks |
+| `below.lend(hashes, depth)` | slots of the host with the first of these blocks, up to the first that is on no floor below. What is only on the disk is read to a slot. Not all at once: fewer slots may come, so that the host has room for what the pool evicts. The slots stay in use |
+| `below.load(slots, blocks)` | copies slots to blocks. Returns False if the copy failed; the blocks then hold anything |
+| `below.release(slots)` | the slots aren't in use any more |
+
+> **depth** of a block: how many blocks of its sequence are in front of it.
+
+**Exercise 20.1.** Write `load_prefix(pool, block_hashes, depth=0)`. It returns blocks of the pool that hold the blocks
+of these hashes, in order: up to the first that is nowhere, that can't be loaded, or for which no block is free.
+
+- The returned blocks are in use (one user more). The scheduler registers their hashes, so don't.
+- `depth` is that of the first hash; `lend` wants that of the first hash that it gets.
+- A block in the pool isn't loaded. A prompt's blocks may lie anywhere: pool, host, pool, disk, host.
+- `lend` may return fewer slots than there are blocks: go on until it returns none. Never lend more than are free.
+- Every lent slot is released. If a copy failed, its blocks are free again, and what was found before is returned.
+
+Example: the prompt is a b c d e. The pool has a and c, the host b, the disk d. You touch a, lend and load b, touch c,
+lend and load d. e is nowhere, so four blocks are returned.
+"""
+
+# %% exercise="20.1"
+from typing import Any
+
+from lessons_lib.floors.loading import load_prefix
+
+# %% [markdown]
+"""
+What does your lookup bring A?
+"""
+
+# %% tags=["measured"]
+def with_yours(engine):
+    pool = engine.scheduler.pool
+    pool.load = partial(load_prefix, pool)
+    return engine
+
+
+with with_yours(new_engine(40, slots=80)) as engine:
+    rows = comes_back(engine)
+Table(COLUMNS, rows, "The same, with 80 slots in host memory below the pool")
+
+# %% [markdown]
+"""
+## Build 2: what leaves a full floor?
+
+Floors are large, but they fill up, too. By default the least recently used block leaves. Do agents behave like that?
+Here is a trace of 16 of them. They are of three kinds, each with its own long instructions.
+"""
+
+# %%
+calls = agent_calls()
+rows = []
+for kind in ("turn", "branch", "document"):
+    lengths = [len(call.prompt) for call in calls if call.kind == kind]
+    rows.append([kind, len(lengths), f"{median(lengths):.0f}", max(lengths)])
+total = sum(len(call.prompt) for call in calls)
+needed = replay_calls(calls, 10_000, 1)
+times = {}
+for call in calls:
+    if call.kind == "turn":
+        times.setdefault(call.agent, []).append(call.time)
+pauses = sorted(b - a for each in times.values() for a, b in pairwise(each))
+print(f"{len(calls)} calls, {total:,} prompt tokens; if nothing is ever lost, {needed:,} of "
+      f"them are computed")
+print(f"pauses between turns: {pauses[0]:.0f} to {pauses[-1]:.0f} s, "
+      f"median {median(pauses):.0f} s")
+Table(["call", "how many", "prompt tokens, median", "most"], rows,
+      "A branch is tried and dropped; a document is read once, by a helper")
+
+# %% [markdown]
+"""
+Branches and documents never come back, but they push out what does. A block's value is the chance that it's asked for
+again, times what it costs to compute. What does a floor know about that?
+
+- *When it was last used*: its place in `floor.free_queue`, least recently used first.
+- *How often it was asked for* since it came, `floor.hits[slot]`: instructions often, a document never.
+- *Its depth*, `floor.depths[slot]`. A deep token costs a little more, since it attends to more tokens. But more
+  important: without the blocks in front of it, a block is useless. So of one conversation, the deepest leaves first.
+
+**Exercise 20.2.** Write `cheapest_to_lose(floor)`, which returns the slot whose block leaves.
+
+- Only the older half of `floor.free_queue` (rounded up) can leave: what was just used may come back any moment.
+- Of these, it's the one with the fewest hits; of several, the deepest; of several of these, the least recently used.
+- Change nothing: the floor removes the block.
+
+Example: the queue is 4, 1, 0, 2, 3. Slots 4 and 1 have no hits and the depths 3 and 5, and slot 0 has 2 hits. Slot 1
+leaves.
+"""
+
+# %% exercise="20.2"
+from itertools import islice
+
+from lessons_lib.floors.eviction import cheapest_to_lose
+
+# %% [markdown]
+"""
+We replay three traces with a pool of 80 blocks and a host of 240. *Avoidable* are computed tokens that a floor without
+end would have had:
+"""
+
+# %%
+rows = []
+for seed in (20, 21, 22):
+    calls = agent_calls(seed=seed)
+    alone, least = replay_calls(calls, 80, 1), replay_calls(calls, 10_000, 1)
+    lru, yours = (replay_calls(calls, 80, 240, order) for order in (None, cheapest_to_lose))
+    rows.append([seed, f"{alone - least:,}", f"{lru - least:,}", f"{yours - least:,}",
+                 f"{1 - (yours - least) / (lru - least):.0%}"])
+Table(["seed", "pool alone", "least recently used", "yours", "saved by the order"], rows,
+      "Avoidable tokens that were computed")
+
+# %% [markdown]
+"""
+The floor itself brings most; the order, a part of the rest. With a smaller host, of 100 slots, it brings little or
+nothing (try it): *least recently used* is hard to beat if all you know is the past. What would help is to know the
+future, and sometimes the client does: APIs let it mark a prefix and say for how long it should be kept.
+
+## Build 3: hand over a prompt
+
+Prefill uses the FLOPs of a GPU, decode its memory bandwidth, and a long prompt makes all streams beside it wait. So
+large services let one engine compute prompts, and another one decode.
+
+> **disaggregation**: prefill and decode on different engines. The keys and values of the prompt are sent from one to
+> the other.
+
+With floors, this is almost nothing new. The decode engine's host is a floor, blocks have hashes, and a block that has
+come from elsewhere is a block. Then it adds the request as usual, and finds its prompt. If something was lost, it finds
+less, and computes the rest. Here is a wire that loses some blocks and damages others, with a checksum:
+"""
+
+# %%
+class Wire:
+    def __init__(self, lost=(), damaged=()):
+        self.lost, self.damaged, self.sent = lost, damaged, {}
+
+    def send(self, block_hash, depth, row):
+        if depth not in self.lost:
+            row, checksum = row.clone(), zlib.crc32(row.numpy())
+            row[7] ^= depth in self.damaged
+            self.sent[block_hash] = row, checksum
+
+    def receive(self, block_hash, row):
+        """True if the block was written to the row, a tensor of bytes."""
+        if block_hash not in self.sent:
+            return False
+        data, checksum = self.sent[block_hash]
+        row.copy_(data)
+        return zlib.crc32(row.numpy()) == checksum
+
+
+def send_prompt(engine, prompt, wire):
+    pool, hashes = engine.scheduler.pool, hashes_of(prompt)
+    pool.move_down(pool.match_prefix(hashes))
+    slots = pool.below.lend(hashes, 0)
+    for depth, (slot, one) in enumerate(zip(slots, hashes)):
+        wire.send(one, depth, pool.below.row(slot))
+    pool.below.release(slots)
+
+# %% [markdown]
+"""
+**Exercise 20.3.** Write `receive_blocks(floor, block_hashes, receive)`. `floor` is the decode engine's host floor, and
+`receive(block_hash, row)` writes a block to a row of bytes. If it returns False, the block was lost or is damaged, and
+the row may hold anything. Return how many of the first blocks are on the floor then: up to the first that didn't come,
+or for which no slot is free.
+
+| of the floor | what it is |
+|---|---|
+| `hash_to_block` | hash → the slot of a block that is here |
+| `touch(slots)` | these slots are in use: they can't leave |
+| `free_queue`, `take()` | slots that aren't in use; takes one of them, whose block leaves if it had one |
+| `row(slot)` | the slot's bytes |
+| `fill(slot, block_hash, depth)` | the slot holds this block, and can be found |
+| `release(slots)` | they aren't in use any more. The last of the list will leave first |
+
+- A block that is here isn't asked for again. Behind one that doesn't come, nothing is asked for.
+- A wrong token must be impossible: nothing that didn't come whole can be found.
+- A long prompt mustn't push out its own first blocks: its slots are in use until the end. Then none is, and the last
+  block of the prompt would leave first.
+"""
+
+# %% exercise="20.3"
+from collections.abc import Callable
+
+from torch import Tensor
+
+from lessons_lib.floors.receiving import receive_blocks
+
+# %% [markdown]
+"""
+A prompt of two stories, a prefill engine, and a decode engine that receives it over three wires:
+"""
+
+# %%
+prompt = [token for story in stories[40:42] for token in story]
+with new_engine(64, slots=128) as prefill:
+    _, _, expected = ask(prefill, prompt, 12)
+    for name, wire in (("good wire", Wire()), ("block 9 lost", Wire(lost=[9])),
+                       ("block 4 damaged", Wire(damaged=[4]))):
+        send_prompt(prefill, prompt, wire)
+        with with_yours(new_engine(64, slots=128)) as decode:
+            came = receive_blocks(decode.scheduler.pool.below, hashes_of(prompt), wire.receive)
+            found, _, answer = ask(decode, prompt, 12)
+        print(f"{name}: {came} blocks came, {len(prompt) - found} of {len(prompt)} tokens "
+              f"computed, the same answer: {answer == expected}")
+
+# %% [markdown]
+"""
+## Prove it
+
+All floors tiny, so that everything moves: 24 blocks, 12 slots, 48 on the disk, and your code. Five conversations take
+four turns each, and every answer is compared with Hugging Face `generate`.
+"""
+
+# %%
+def generated(prompt, count):
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                                max_new_tokens=count, min_new_tokens=count)
+    return output[0, len(prompt):].tolist()
+
+
+folder = tempfile.mkdtemp()
+talks = {name: stories[50 + i][:60] for i, name in enumerate("ABCDE")}
+equal = computed = 0
+with with_yours(new_engine(24, 12, 48, folder)) as engine:
+    pool = engine.scheduler.pool
+    pool.below.choose = pool.below.below.choose = cheapest_to_lose
+    for turn in range(4):
+        for name, prompt in talks.items():
+            found, _, answer = ask(engine, prompt, 8)
+            equal += answer == generated(prompt, 8)
+            computed += len(prompt) - found
+            talks[name] = prompt + answer + stories[60 + turn][:24]
+    print(f"{equal} of 20 answers equal; {computed} prompt tokens computed, "
+          f"{pool.num_loaded} blocks loaded")
+
+# %% [markdown]
+"""
+The engine is closed. A new one finds the file. Then we flip one bit in each of its blocks:
+"""
+
+# %%
+def after_restart():
+    with with_yours(new_engine(24, 12, 48, folder)) as engine:
+        results = [ask(engine, prompt, 8) for prompt in talks.values()]
+        failed = engine.scheduler.pool.below.below.num_failed
+    right = sum(answer == generated(prompt, 8)
+                for prompt, (_, _, answer) in zip(talks.values(), results))
+    found = sum(found for found, _, _ in results)
+    return f"{found} tokens found, {failed} damaged, {right} of 5 equal"
+
+
+print("restart:", after_restart())
+[path] = Path(folder).glob("*.kv")
+data = bytearray(path.read_bytes())
+for place in range(len(data) - ROW // 2, 0, -(ROW + ENTRY_BYTES)):
+    data[place] ^= 1
+path.write_bytes(data)
+print("restart, flipped:", after_restart())
+
+# %% [markdown]
+"""
+A damaged block isn't served: its checksum doesn't fit, so it is computed. The file begins with a description of the
+model, its weights included, and of the blocks' size and dtype. A file of another model isn't read at all.
+
+## Measure
+
+Five agents on this machine, one call after the other: the pool alone, with a host, and with a disk below a small host.
+*Returning* are the turns that aren't an agent's first.
+"""
+
+# %% tags=["measured"]
+trace = agent_calls(num_agents=5, num_turns=4)
+prompt_tokens = sum(len(call.prompt) for call in trace)
+rows = []
+for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk", (40, 300))):
+    with (tempfile.TemporaryDirectory() as folder,
+          new_engine(44, *sizes, *[folder] * (len(sizes) > 1)) as engine):
+        if sizes:
+            with_yours(engine)
+        seen, found_tokens, first_ms = Counter(), 0, []
+        for call in trace:
+            found, ms, _ = ask(engine, list(call.prompt))
+            found_tokens += found
+            if call.kind == "turn" and seen[call.agent]:
+                first_ms.append(ms)
+            seen[call.agent] += call.kind == "turn"
+    rows.append([name, f"{found_tokens / prompt_tokens:.0%}",
+                 f"{prompt_tokens - found_tokens:,}", f"{median(first_ms):.0f}"])
+Table(["floors", "found", "computed", "returning turns: ms to the first token, median"], rows,
+      f"{len(trace)} calls, {prompt_tokens:,} prompt tokens")
+
+# %% [markdown]
+"""
+And what do floors cost when nothing ever comes back? Then every block is copied down for nothing:
+"""
+
+# %% tags=["measured"]
+rows = []
+for name, sizes in (("pool alone", ()), ("host", (300,)), ("small host and disk", (40, 300))):
+    with (tempfile.TemporaryDirectory() as folder,
+          new_engine(44, *sizes, *[folder] * (len(sizes) > 1)) as engine):
+        total_ms = sum(ask(engine, stories[i] + stories[i + 1])[1] for i in range(100, 112, 2))
+    rows.append([name, f"{total_ms:.0f}"])
+Table(["floors", "ms"], rows, "6 prompts that never come back")
+
+# %% [markdown]
+"""
+## What is still wrong
+
+**Loading waits.** On a CPU, the copy comes before the step. On a GPU, a second stream copies while other sequences
+compute (`lessons_lib/floors/gpu_mover.py`). But the sequence itself waits for all layers, and could begin with the first.
+
+**It never says no.** The break-even isn't asked: two blocks are loaded even if computing them is cheaper, and blocks
+that will never come back are written to the disk.
+
+**The router doesn't know.** With several replicas, a conversation should go where its blocks are, on any floor
+(lesson 15).
+
+## Quiz
+"""
+
+# %%
+quiz("20")
+
+# %% [markdown]
+"""
+## References
+
+- Y. Zhong et al.: *DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving*,
+  OSDI 2024. <https://arxiv.org/abs/2401.09670>
+- R. Qin et al.: *Mooncake: Trading More Storage for Less Computation*, FAST 2025. <https://arxiv.org/abs/2407.00079>
+- LMCache. <https://github.com/LMCache/LMCache>
+- NIXL. <https://github.com/ai-dynamo/nixl>
+- vLLM: disaggregated prefilling. <https://docs.vllm.ai/en/latest/features/disagg_prefill.html>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+None of this is part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### What production does
+
+- **vLLM** has *KV connectors*, `vllm/distributed/kv_transfer`: one interface for blocks that come from elsewhere, with
+  a part for the scheduler (how many tokens are there?) and one for the workers (copy them). Its `OffloadingConnector`
+  is our host floor, and its `NixlConnector` hands prompts from a prefill engine to a decode engine.
+- **LMCache** is such a connector: chunks of keys and values in CPU memory, on disks, and on remote stores, for several
+  engines.
+- **SGLang**'s *HiCache* (`python/sglang/srt/mem_cache/hiradix_cache.py`) gives the nodes of its radix tree a place on
+  the GPU, on the host, or in a storage backend.
+- **NIXL**, from NVIDIA's Dynamo, moves bytes between GPUs, hosts and storage over whatever connects them.
+- **DistServe** (OSDI '24) measured why prefill and decode belong apart, and **Mooncake** (FAST '25) builds a whole
+  service around a pool of keys and values in the memory of all machines.
+
+### Stretch: a better order
+
+Beat `cheapest_to_lose`. Your order gets a floor and returns a slot of its `free_queue`; it may look at
+`hits`, `depths`, and where a slot stands. The score is avoidable tokens over two traces that you haven't seen.
+"""
+
+# %%
+def my_order(floor):
+    return next(iter(floor.free_queue))  # change this
+
+
+def avoidable(order, seeds=(31, 32)):
+    traces = [agent_calls(seed=seed) for seed in seeds]
+    return sum(replay_calls(calls, 80, 240, order) - replay_calls(calls, 10_000, 1)
+               for calls in traces)
+
+
+for name, order in (("least recently used", None), ("exercise 20.2", cheapest_to_lose),
+                    ("yours", my_order)):
+    print(f"{name}: {avoidable(order):,} avoidable tokens")
