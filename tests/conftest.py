@@ -90,7 +90,6 @@ MANY_CASES = [
     "test_models_with_terms",
     "test_kernel_terms",
     "test_sampling_requests",
-    "test_peer_engine",
 ]
 
 

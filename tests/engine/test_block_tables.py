@@ -9,7 +9,7 @@ from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 from lessons_lib.scheduling.sequence import Sequence
-from tools.interrupts import DEPTHS, make_engine
+from tools.interrupts import DEPTHS, FLOORED, make_engine
 
 
 def serve_at_random(depth, seed):
@@ -45,7 +45,7 @@ def test_each_row_is_the_whole_table_of_its_sequence(depth, monkeypatch):
     schedulers = [serve_at_random(depth, seed) for seed in range(6)]
     assert len(seen) > 500 and max(seen) > 4
     assert sum(scheduler.num_preempted for scheduler in schedulers) > 5
-    assert sum(scheduler.num_swapped for scheduler in schedulers) > 2
+    assert depth == FLOORED or sum(scheduler.num_swapped for scheduler in schedulers) > 2
 
 
 def test_a_long_table_is_not_looked_at():

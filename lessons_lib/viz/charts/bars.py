@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from lessons_lib.viz.charts.figure import WIDE, described, new_figure, styled, without_axis, write_note, write_title
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SERIES, SOFT_INK
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 
 _NAME = 46  # characters; longer names take several lines, so that bars have room
@@ -19,6 +19,7 @@ def draw_bars(
     own: Sequence[str] = (),
     limit: tuple[str, float] | None = None,
     most: float | None = None,
+    hollow: Sequence[str] = (),
 ) -> Picture:
     """One bar per value, in the given order, with its name before it and its value after it.
 
@@ -29,6 +30,7 @@ def draw_bars(
         own: the names whose bars are highlighted.
         limit: (name, value) of a reference line across all bars.
         most: longer bars are cut here, with a mark; their values stay exact.
+        hollow: the names whose bars are only outlined: values from another source.
     """
     shown = {name: min(value, most) if most else value for name, value in values.items()}
     fig, ax = new_figure(WIDE, 0.9 + 0.34 * len(values) + 0.3 * bool(note))
@@ -36,8 +38,8 @@ def draw_bars(
         range(len(values)),
         list(shown.values()),
         0.72,
-        color=[SERIES[0] if name in own else NEUTRAL for name in values],
-        edgecolor=[SERIES[0] if name in own else EDGE for name in values],
+        color=[PAPER if name in hollow else SERIES[0] if name in own else NEUTRAL for name in values],
+        edgecolor=[SERIES[0] if name in own and name not in hollow else EDGE for name in values],
         linewidth=1.2,
     )
     labels = ax.bar_label(bars, [_text(value, unit) for value in values.values()], padding=6)
