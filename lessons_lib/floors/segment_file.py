@@ -18,7 +18,7 @@ class SegmentFile:
     """Records of an entry and a block's data. An entry isn't trusted: only its checksum says that the data is complete
     and belongs to the hash. So a crash leaves nothing wrong, and nothing needs to be repaired.
 
-    CRC-32 finds damage. It keeps nobody out who may write to the file, so the file is private to its user.
+    CRC-32 finds damage. It's no protection from a user with write access, so the file is private to its owner.
 
     Attributes:
         path: of the file.
@@ -29,11 +29,11 @@ class SegmentFile:
     def __init__(self, path: Path, header: bytes, num_records: int, data_bytes: int, is_owner: bool = True):
         """
         Args:
-            is_owner: nobody else writes to the file. A file of something else is emptied.
+            is_owner: no other process writes to the file. A file with another header is emptied.
 
         Raises:
             OSError: another process owns the file, it belongs to another user, or can't be read or written.
-            ValueError: it is somebody else's file of something else.
+            ValueError: it isn't the owner, and the file has another header.
         """
         self.path, self.num_records, self.data_bytes = path, num_records, data_bytes
         self.header = header + b" " * (-len(header) % PAGE)
@@ -82,13 +82,13 @@ class SegmentFile:
     def read(self, record: int, block_hash: bytes, data: memoryview) -> bool:
         """Read a block to `data`. Returns False if the record is damaged, or has another block."""
         entry = bytearray(ENTRY_BYTES)
-        # Not by a memory map: a file that somebody cuts, or a broken disk, would end the process.
+        # Not by a memory map: a file that is cut meanwhile, or a broken disk, would end the process.
         count = os.preadv(self.file, [entry, data], self.start_of(record))
         depth = int.from_bytes(entry[HASH_BYTES : HASH_BYTES + 4], "little")
         return count == self.record_bytes and entry == entry_of(block_hash, depth, data)
 
     def erase(self, record: int) -> None:
-        """Make sure that nobody finds the record's block again, if need be by removing the file."""
+        """Make sure that the record's block isn't found again, if need be by removing the file."""
         try:
             self.put(self.start_of(record), bytes(ENTRY_BYTES))
         except OSError:
