@@ -31,7 +31,6 @@ CASES = """
 6 4 0 20
 6 4 8 1
 6 4 9 1
-6 4 10 1
 6 4 100 1
 6 4 0 4 1
 6 4 8 1 1 1 1 1
@@ -40,7 +39,6 @@ CASES = """
 6 4 0 3 17 4 1
 6 4 0 16 16 16 1
 4 4 0 4 4 1 1 1 1
-5 4 0 4 4 1 1 1 1
 1 4 3 1 1 1 1
 2 1 0 3 1 1
 3 2 9 1 2 1
@@ -122,6 +120,8 @@ New are only the blocks that `held` doesn't have.
 = new = needed
 New blocks begin behind the held ones, but not before the first needed one: what is behind the window isn't allocated.
 = new = range(held.stop, needed.stop)
+Return `needed` as a range: the next step gets it as `held`.
+= return [*needed], behind, new
 The order is: needed, behind, new.
 ~ return needed, behind, new => return needed, new, behind
 """
