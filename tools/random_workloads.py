@@ -10,9 +10,11 @@ must be empty at the end. `--seed N --count 1` repeats one workload.
 """
 
 import argparse
-import errno
 import functools
+import itertools
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +38,7 @@ from lessons_lib.engine.outputs import CompletionOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.engine.speculation import speculating
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
+from lessons_lib.floors.segment_file import ENTRY_BYTES, PAGE, SegmentFile
 from lessons_lib.kv_cache.block_memory import block_bytes
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.invariants import audit
@@ -166,10 +169,13 @@ class Workload:
         happened: event -> how often it happened.
         families: the models to choose from.
         close: the largest difference of two log-probabilities.
+        block_sizes, spare_blocks: the sizes to choose from, and how many blocks more than one request needs.
         with_rules: how likely a request has rules for its logits, and how likely a form for its text.
     """
 
     families: tuple[str, ...] = FAMILIES
+    block_sizes: tuple[int, ...] = (1, 2, 3, 4, 8, 16)
+    spare_blocks: tuple[int, ...] = (0, 0, 1, 2, 5, 40)
     close, with_rules = 1e-4, 0.25
 
     def __init__(self, seed: int):
@@ -220,11 +226,11 @@ class Workload:
         return rules
 
     def draw_config(self) -> dict[str, object]:
-        rng, block_size = self.rng, self.rng.choice([1, 2, 3, 4, 8, 16])
+        rng, block_size = self.rng, self.rng.choice(self.block_sizes)
         needed = max(
             blocks_for(len(prompt) + (params.max_tokens or 1) - 1, block_size) for prompt, params, _ in self.to_come
         )
-        num_blocks = needed + rng.choice([0, 0, 1, 2, 5, 40])
+        num_blocks = needed + rng.choice(self.spare_blocks)
         max_num_seqs = rng.choice([1, 2, 4, 8])
         return dict(
             block_size=block_size,
@@ -314,71 +320,178 @@ class Workload:
 
 class FlooredWorkload(Workload):
     """A workload whose pool has floors below it, so small that most blocks move. All of its requests come back, and
-    once more after a restart, before which the file may be damaged. Some disks are full now and then."""
+    once more after a restart, before which the file may be damaged. Some copies, reads and writes fail halfway."""
+
+    block_sizes, spare_blocks, disk_slots = (1, 2, 3, 4, 8), (0, 0, 1, 2, 5), (0, 1, 3, 10, 100)
 
     def __init__(self, seed: int):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder, self.is_mortal, self.num_open = tempfile.TemporaryDirectory(), False, open_files()
         super().__init__(seed)
         again = list(self.to_come)
         self.after_restart = self.rng.sample(again, len(again))
         self.to_come += self.rng.sample(again, len(again))
 
+    def draw_request(self) -> tuple[tuple[int, ...], SamplingParams, dict[str, object]]:
+        prompt, params, options = super().draw_request()
+        salt = {"cache_salt": self.rng.choice("abcd")}  # most prompts share their first blocks
+        return max(prompt, self.rng.choice(prompts()), key=len), params, options | salt
+
     def draw_config(self) -> dict[str, object]:
         config, rng = super().draw_config(), self.rng
         size = block_bytes(model_of(self.family).config, config["block_size"])
         floors = dict(host_cache_bytes=size * rng.choice([1, 2, 5, 40]), cache_dir=self.folder.name)
-        floors["disk_cache_bytes"] = (size + 40) * rng.choice([0, 1, 3, 10, 100])
+        floors["disk_cache_bytes"] = (size + ENTRY_BYTES) * rng.choice(self.disk_slots)
         return config | floors | dict(share_prefixes=True, num_swap_blocks=0)
+
+    @property
+    def segment(self) -> SegmentFile:
+        return self.engine.scheduler.pool.below.below.segment
 
     def audit(self) -> None:
         super().audit()
         audit_floors(self.engine.scheduler.pool)
+        if self.engine.requests and self.rng.random() < 0.1:
+            request = self.rng.choice(list(self.engine.requests.values())).completions[0]
+            self.engine.scheduler.pool.below.pin(self.engine.scheduler.hashes_of(request), self.rng.choice([0, 9, 99]))
 
     def play(self) -> Counter[str]:
-        self.play_once()
-        if self.happened["file"] and self.rng.random() < 0.5:
-            damage(next(Path(self.folder.name).iterdir()), self.rng)
-        self.to_come = self.after_restart
-        self.engine = LLMEngine(model_of(self.family), Letters(), self.engine.config)
-        self.metrics = EngineMetrics(self.engine)
-        self.play_once()
-        self.folder.cleanup()
+        with self.folder:
+            self.play_once()
+            if self.happened["file"]:
+                self.happened["damages"] += damage(self.segment.path, self.rng, 0.5)
+            self.restart()
+            self.play_once()
         return self.happened
+
+    def restart(self) -> None:
+        self.to_come, self.asked = list(self.after_restart), {}
+        self.engine = LLMEngine(model_of(self.family), LETTERS, self.engine.config)
+        self.metrics = EngineMetrics(self.engine)
 
     def play_once(self) -> None:
         host = self.engine.scheduler.pool.below
+        host.clock = itertools.count().__next__
+        for name in ("store", "load"):
+            self.let_fail(host.mover, name)
         if host.below:
             self.happened["file"] += 1
-            put, fails = host.below.segment.put, self.rng.choice([0.0, 0.0, 0.3])
-            host.below.segment.put = lambda *what: self.full_disk() if self.rng.random() < fails else put(*what)
+            for name in ("put", "read"):
+                self.let_fail(self.segment, name)
         super().play()
         self.happened["loaded blocks"] += self.engine.scheduler.pool.num_loaded
-        self.happened["found on disk"] += sum(host.below.hits) if host.below else 0
 
-    def full_disk(self) -> None:
-        self.happened["disk full"] += 1
-        raise OSError(errno.ENOSPC, "no space left")
+    def let_fail(self, what: Any, name: str) -> None:
+        """Let a method fail now and then, or always, when it has done a half. A mortal process ends there."""
+        whole, rate = getattr(what, name), self.rng.choice([0.0, 0.0, 0.0, 0.2, 1.0 if name == "put" else 0.2])
+
+        def halved(*arguments: Any) -> Any:
+            if self.rng.random() >= rate:
+                result = whole(*arguments)
+                self.happened["blocks refused" if result is False else f"{name}s"] += 1
+                return result
+            whole(*(each[: len(each) // 2] if hasattr(each, "__len__") else each for each in arguments))
+            if self.is_mortal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.happened[f"failed to {name}"] += 1
+            raise OSError("a fault")
+
+        setattr(what, name, halved)
 
 
-def damage(file: Path, rng: random.Random) -> None:
-    """Change one bit of a file, cut it, or write something else over a part of it."""
+class DamagedWorkload(FlooredWorkload):
+    """A small workload over a file that is always damaged: a process that is killed leaves it, or its blocks become
+    those of another model, and while it is used, it is cut and changed. Nothing may be left behind."""
+
+    families, with_rules, block_sizes, spare_blocks, disk_slots = ("qwen2",), 0.0, (2, 3, 4), (0, 1, 2), (3, 10, 100)
+
+    def draw_request(self) -> tuple[tuple[int, ...], SamplingParams, dict[str, object]]:
+        prompt, _, options = super().draw_request()
+        return prompt, SamplingParams(max_tokens=3, n=self.rng.choice([1, 1, 2]), ignore_eos=True), options
+
+    def audit(self) -> None:
+        super().audit()
+        self.happened["damages"] += damage(self.segment.path, self.rng, 0.05)
+
+    def play(self) -> Counter[str]:
+        with self.folder:
+            (self.play_until_killed if self.rng.random() < 0.5 else self.play_once)()
+            self.happened["foreign files"] += make_foreign(self.segment, self.rng, 0.3)
+            self.happened["damages"] += damage(self.segment.path, self.rng, 0.7)
+            self.restart()
+            self.play_once()
+            names = [each.name for each in Path(self.folder.name).iterdir()]
+            assert names in ([], [self.segment.path.name]) and open_files() <= self.num_open, f"left behind: {names}"
+            a_segment(self.segment).close()  # not locked
+        return self.happened
+
+    def play_until_killed(self) -> None:
+        """Serve in another process, which is killed at a random moment, or in the middle of a copy or a write."""
+        self.segment.close()
+        process = os.fork()
+        if not process:
+            try:
+                self.restart()
+                self.is_mortal = self.rng.random() < 0.5
+                self.play_once()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        time.sleep(self.rng.random() * 0.2)
+        os.kill(process, signal.SIGKILL)
+        _, status = os.waitpid(process, 0)
+        assert status in (0, signal.SIGKILL), "the process failed"
+        self.happened["kill -9"] += bool(status)
+
+
+def damage(file: Path, rng: random.Random, rate: float = 1.0) -> bool:
+    """Change one bit of a file, or a few hundred, cut it, or write something else over a part of it, at a rate. Returns
+    False if nothing happened."""
+    if rng.random() >= rate or not file.exists():
+        return False
     data = bytearray(file.read_bytes())
-    at = rng.randrange(len(data))
-    kind = rng.randrange(3)
-    if kind == 0:
-        data[at] ^= 1 << rng.randrange(8)
-    elif kind == 1:
+    start = 0 if rng.random() < 0.1 else min(PAGE, len(data) - 1)  # damage to the header costs all blocks
+    at, kind = rng.randrange(start, len(data)) if data else 0, rng.randrange(4)
+    if kind < 2 and data:
+        for place in [at, *rng.choices(range(start, len(data)), k=300 * kind)]:
+            data[place] ^= 1 << rng.randrange(8)
+    elif kind == 2:
         del data[at:]
     else:
         data[at : at + rng.randrange(5000)] = rng.randbytes(rng.randrange(5000))
     file.write_bytes(data)
+    return True
+
+
+def a_segment(like: SegmentFile, header: bytes | None = None) -> SegmentFile:
+    return SegmentFile(like.path, header or like.header, like.num_records, like.data_bytes)
+
+
+def make_foreign(like: SegmentFile, rng: random.Random, rate: float) -> bool:
+    """Replace a file that no engine uses by that of another model, with the same hashes: see `damage`."""
+    if happens := rng.random() < rate:
+        own = a_segment(like)
+        entries = [(record, bytes(block_hash), depth) for record, block_hash, depth in own.entries()]
+        own.close()
+        foreign = a_segment(like, like.header.replace(b'"version": 1', b'"version": 0'))
+        for entry in entries:
+            foreign.write(*entry, memoryview(rng.randbytes(like.data_bytes)))
+        foreign.close()
+    return happens
+
+
+def open_files() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
 
 
 def audit_floors(pool: PrefixCache) -> None:
     """Check that no slot of a pool's floors is in use between two steps, or lost."""
     floor = getattr(pool, "below", None)
     while floor:
-        assert not floor.used and not floor.ref_count and len(floor.free_queue) == floor.num_blocks, "slots are lost"
+        pinned = {slot for slot, block_hash in floor.block_to_hash.items() if block_hash in getattr(floor, "pins", ())}
+        assert floor.used == pinned and floor.ref_count == dict.fromkeys(pinned, 1), "a slot is in use, or isn't pinned"
+        assert floor.free_queue.keys() == {*range(floor.num_blocks)} - pinned, "slots are lost"
         assert {slot: block_hash for block_hash, slot in floor.hash_to_block.items()} == floor.block_to_hash
         floor = getattr(floor, "below", None)
 
@@ -405,8 +518,9 @@ def main(arguments: list[str] | None = None, kind: type[Workload] = Workload) ->
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--floors", action="store_true", help="with a host floor and a disk floor below the pool")
+    parser.add_argument("--damages", action="store_true", help="the same in small, with a file that is damaged")
     options = parser.parse_args(arguments)
-    kind = FlooredWorkload if options.floors else kind
+    kind = DamagedWorkload if options.damages else FlooredWorkload if options.floors else kind
     torch.set_num_threads(1)  # the models are tiny
     started = time.perf_counter()
     happened, failed = run(options.count, options.seed, kind=kind)

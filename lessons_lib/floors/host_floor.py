@@ -125,6 +125,6 @@ class HostFloor(Floor):
     def close(self) -> None:
         """Let the blocks move to the floor below, where the next engine may find them."""
         if self.below:
-            for slot in [slot for slot in self.free_queue if slot in self.block_to_hash]:
+            for slot in [slot for slot in (*self.free_queue, *self.used) if slot in self.block_to_hash]:
                 self.leave(slot, self.block_to_hash[slot])
             self.below.close()

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from engine_cases import KINDS, a_model, alone, check_that_nothing_is_left, greedy, run_out
+from hypothesis import given
+from hypothesis import strategies as st
 from test_host_floor import PROMPTS, a_floored_engine, ask
 
 from lessons_lib.floors import gpu_mover
-from lessons_lib.floors.gpu_mover import GPUMover
+from lessons_lib.floors.gpu_mover import GPUMover, neighbors
 from lessons_lib.floors.host_cache import HostCache
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.configuration import KVShape
 
 
 class SlowEvent:
@@ -37,13 +40,22 @@ def slow_gpu(monkeypatch):
         "stream": lambda stream: nullcontext(), "cudart": lambda: runtime, "check_error": id,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(GPUMover, "on_device", lambda mover, blocks: torch.tensor(blocks))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(gpu_mover, "STAGED", 3)
     monkeypatch.setattr(SlowEvent, "looks", 4)
 
 
-def test_blocks_move_in_parts(slow_gpu):
-    cache = PagedKVCache(a_model().config, 20, 4)
+@given(st.sets(st.integers(0, 30)))
+def test_neighbors_are_every_slot_once(slots):
+    runs = neighbors(sorted(slots))
+    assert [slot for _, first, length in runs for slot in range(first, first + length)] == sorted(slots)
+    assert [index for index, _, length in runs for index in range(index, index + length)] == [*range(len(slots))]
+    assert len(runs) == sum(slot - 1 not in slots for slot in slots)
+
+
+@pytest.mark.parametrize("block_size, shapes", [(4, None), (1, [KVShape(1, 3, 5), KVShape(2, 1, 1)])])
+def test_blocks_move_in_parts(slow_gpu, block_size, shapes):
+    cache = PagedKVCache(a_model().config, 20, block_size, layer_shapes=shapes)
     tensors = (*cache.keys, *cache.values)
     for tensor in tensors:
         tensor.copy_(torch.randn_like(tensor))

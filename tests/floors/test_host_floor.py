@@ -1,12 +1,8 @@
 """The first floor below the pool: evicted blocks are kept in host memory, and loaded when a prompt comes back."""
 
-import random
-
 import pytest
 import torch
 from engine_cases import KINDS, a_model, alone, check_that_nothing_is_left, engine_of_kind, greedy, run_out
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_architectures import tiny_model
 
 from lessons_lib.floors.block_mover import BlockMover
@@ -182,23 +178,6 @@ def test_after_a_failed_step_the_floor_keeps_what_is_complete(kind):
     assert ask(engine, PROMPTS[1]) == 20
 
 
-@pytest.mark.parametrize("way", ["store", "load"])
-def test_a_copy_that_fails_means_computing_again(way, monkeypatch):
-    engine = a_floored_engine()
-    rng, copy = random.Random(0), getattr(BlockMover, way)
-
-    def fails_now_and_then(mover, sources, targets):
-        if rng.random() < 0.5:
-            copy(mover, sources[:1], targets[:1])
-            raise RuntimeError("no copy today")
-        copy(mover, sources, targets)
-
-    monkeypatch.setattr(BlockMover, way, fails_now_and_then)
-    found = [ask(engine, rng.choice(PROMPTS)) for _ in range(30)]
-    assert engine.scheduler.pool.below.num_failed > 3 and 20 in found and 0 in found
-    check_that_nothing_is_left(engine)
-
-
 @pytest.mark.parametrize(
     "config, message",
     [
@@ -217,22 +196,6 @@ def test_what_rules_floors_out_is_named(config, message):
         a_floored_engine(**config)
 
 
-ROUNDS = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 21)), min_size=1, max_size=4), max_size=6)
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(rounds=ROUNDS, slots=st.integers(1, 12), num_blocks=st.integers(7, 14), kind=st.sampled_from(KINDS))
-def test_answers_are_those_of_generate(rounds, slots, num_blocks, kind):
-    engine = a_floored_engine(slots, kind, num_blocks=num_blocks)
-    for requests in rounds:
-        prompts = [PROMPTS[which][:length] for which, length in requests]
-        outputs = engine.generate(prompts, greedy(5, ignore_eos=True))
-        for prompt, output in zip(prompts, outputs):
-            assert output.token_ids == alone("qwen2", prompt, 5, ignore_eos=True)
-        audit_floors(engine.scheduler.pool)
-    check_that_nothing_is_left(engine)
-
-
 def test_random_workloads_over_floors():
     happened, failed = run(12, seed=0, kind=FlooredWorkload)
-    assert not failed and happened["loaded blocks"] > 10
+    assert not failed and min(happened[each] for each in ("loads", "failed to load", "failed to store")) > 1, happened
