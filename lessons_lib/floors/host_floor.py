@@ -44,10 +44,11 @@ class HostFloor(Floor):
         slots = [self.take() for _ in blocks]
         try:
             self.mover.store(list(blocks), slots)
-            for slot, (block, block_hash) in zip(slots, blocks.items()):
-                self.fill(slot, block_hash, depths[block])
         except Exception:
             self.num_failed += 1
+        else:
+            for slot, (block, block_hash) in zip(slots, blocks.items()):
+                self.fill(slot, block_hash, depths[block])
         self.release(slots[::-1])  # `free` takes the last one for the least recently used
 
     def leave(self, slot: int, block_hash: bytes) -> None:
@@ -99,7 +100,7 @@ class HostFloor(Floor):
             if read(block_hash, self.row(slot)):
                 self.fill(slot, block_hash, depth)
                 return slot
-        except Exception:
+        except OSError:
             self.num_failed += 1
         self.release([slot])
         return None

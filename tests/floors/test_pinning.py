@@ -47,7 +47,7 @@ def test_half_of_the_slots_can_be_pinned():
     assert ask(engine, PROMPTS[0]) == 12
 
 
-def test_another_salt_neither_pins_nor_ends_it():
+def test_another_salt_neither_finds_nor_ends_it():
     engine = pinned_engine(60, salt="a")
     serve(engine, 0, "b")
     asked_by_others(engine)
