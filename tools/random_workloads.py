@@ -11,6 +11,7 @@ must be empty at the end. `--seed N --count 1` repeats one workload.
 
 import argparse
 import functools
+import itertools
 import os
 import random
 import signal
@@ -349,6 +350,9 @@ class FlooredWorkload(Workload):
     def audit(self) -> None:
         super().audit()
         audit_floors(self.engine.scheduler.pool)
+        if self.engine.requests and self.rng.random() < 0.1:
+            request = self.rng.choice(list(self.engine.requests.values())).completions[0]
+            self.engine.scheduler.pool.below.pin(self.engine.scheduler.hashes_of(request), self.rng.choice([0, 9, 99]))
 
     def play(self) -> Counter[str]:
         with self.folder:
@@ -366,6 +370,7 @@ class FlooredWorkload(Workload):
 
     def play_once(self) -> None:
         host = self.engine.scheduler.pool.below
+        host.clock = itertools.count().__next__
         for name in ("store", "load"):
             self.let_fail(host.mover, name)
         if host.below:
@@ -484,7 +489,9 @@ def audit_floors(pool: PrefixCache) -> None:
     """Check that no slot of a pool's floors is in use between two steps, or lost."""
     floor = getattr(pool, "below", None)
     while floor:
-        assert not floor.used and not floor.ref_count and len(floor.free_queue) == floor.num_blocks, "slots are lost"
+        pinned = {slot for slot, block_hash in floor.block_to_hash.items() if block_hash in getattr(floor, "pins", ())}
+        assert floor.used == pinned and floor.ref_count == dict.fromkeys(pinned, 1), "a slot is in use, or isn't pinned"
+        assert floor.free_queue.keys() == {*range(floor.num_blocks)} - pinned, "slots are lost"
         assert {slot: block_hash for block_hash, slot in floor.hash_to_block.items()} == floor.block_to_hash
         floor = getattr(floor, "below", None)
 

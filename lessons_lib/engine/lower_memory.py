@@ -14,8 +14,8 @@ from lessons_lib.floors.disk_floor import DiskFloor
 from lessons_lib.floors.floored_pool import FlooredPrefixCache
 from lessons_lib.floors.floored_scheduler import FlooredScheduler
 from lessons_lib.floors.host_cache import HostCache, bytes_of_block
-from lessons_lib.floors.host_floor import HostFloor
 from lessons_lib.floors.model_identity import identity_of
+from lessons_lib.floors.pinning import PinningFloor
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.validate import must
@@ -65,5 +65,5 @@ def core_with_floors(
     mover = BlockMover
     if runner.cache.keys[0].is_cuda:
         from lessons_lib.floors.gpu_mover import GPUMover as mover
-    scheduler.pool.below = HostFloor(mover(runner.cache, host), disk)
+    scheduler.pool.below = PinningFloor(mover(runner.cache, host), disk)
     return make_core(scheduler, runner, *others, **named)

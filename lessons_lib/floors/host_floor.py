@@ -45,10 +45,11 @@ class HostFloor(Floor):
         slots = [self.take() for _ in blocks]
         try:
             self.mover.store(list(blocks), slots)
-            for slot, (block, block_hash) in zip(slots, blocks.items()):
-                self.fill(slot, block_hash, depths[block])
         except Exception:
             self.num_failed += 1
+        else:
+            for slot, (block, block_hash) in zip(slots, blocks.items()):
+                self.fill(slot, block_hash, depths[block])
         self.release(slots[::-1])  # `free` takes the last one for the least recently used
 
     def leave(self, slot: int, block_hash: bytes) -> None:
@@ -117,6 +118,6 @@ class HostFloor(Floor):
     def close(self) -> None:
         """Let the blocks move to the floor below, where the next engine may find them."""
         if self.below:
-            for slot in [slot for slot in self.free_queue if slot in self.block_to_hash]:
+            for slot in [slot for slot in (*self.free_queue, *self.used) if slot in self.block_to_hash]:
                 self.leave(slot, self.block_to_hash[slot])
             self.below.close()

@@ -11,6 +11,7 @@ from lessons_lib.engine.metrics import EngineGauges, EngineMetrics
 from lessons_lib.engine.output_processor import TokenReader
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.floors.pinning import open_pinned
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.serving.messages import (
@@ -133,7 +134,7 @@ class EngineLoop:
         try:
             if isinstance(params, SamplingParams) and (rules := TextRules.of(params, self.engine)):
                 params = replace(params, detokenize=False)
-            reader = self.engine.open(command.prompt, params, request_id=name, **command.options)
+            reader = open_pinned(self.engine, command.prompt, params, request_id=name, **command.options)
         except Exception as error:
             return [Refused(name, _plain(error))]
         self.readers[name] = reader

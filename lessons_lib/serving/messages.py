@@ -24,7 +24,7 @@ class EngineDead(RuntimeError):
 
 @dataclass(frozen=True)
 class AddRequest:
-    """Serve this request. `options` are those of `LLMEngine.add_request`, such as `tier` and `cache_salt`."""
+    """Serve this request. `options` are those of `LLMEngine.add_request`, such as `tier`, and `pin_seconds`."""
 
     request_id: str
     prompt: str | Sequence[int]

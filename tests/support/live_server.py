@@ -30,8 +30,8 @@ class LiveServer:
         front: its AsyncEngine.
     """
 
-    def __init__(self, parts=None, context=None, **settings):
-        self.parts, self.context = parts, context
+    def __init__(self, parts=None, context=None, host_cache_bytes=0, **settings):
+        self.parts, self.context, self.host_cache_bytes = parts, context, host_cache_bytes
         self.settings = ServerSettings(**{"model_name": MODEL, "access_log": False} | settings)
 
     def __enter__(self):
@@ -54,7 +54,7 @@ class LiveServer:
         model, self.tokenizer = load_model(device="cpu")
         if self.context:  # more than the model has learned
             model.config.max_position_embeddings = self.context
-        config = EngineConfig(max_num_seqs=16)
+        config = EngineConfig(max_num_seqs=16, host_cache_bytes=self.host_cache_bytes)
         with contextlib.closing(LLMEngine(model, self.tokenizer, config, parts=self.parts)) as self.engine:
             self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))
             served = ServedModel.of(self.settings.model_name, model.config, self.tokenizer)

@@ -231,6 +231,8 @@ class Generation:
             streams: list[RequestStream] = []
             options: dict[str, Any] = dict(tier=self.body.priority or 0, is_interactive=bool(self.body.stream))
             options["cache_salt"] = self.body.cache_salt
+            if self.body.cache_control:
+                options["pin_seconds"] = self.body.cache_control.seconds
             for prompt, params in zip(self.prompts, self.params):
                 request_id = f"{self.id}-{next(_serial_numbers)}"
                 known = self.body.output_token_ids or ()

@@ -111,6 +111,17 @@ class Fields(BaseModel):
         return fail_fast(handler(source))
 
 
+class CacheControl(Fields):
+    """Keep the prompt in host memory for a time, as Anthropic writes it: "90s", "5m" or "1h"; "0s" ends it."""
+
+    type: Literal["ephemeral"]
+    ttl: Annotated[str, Field(pattern="^[0-9]{1,4}[smh]$")] = "5m"
+
+    @property
+    def seconds(self) -> int:
+        return int(self.ttl[:-1]) * {"s": 1, "m": 60, "h": 3600}[self.ttl[-1]]
+
+
 class StreamOptions(Fields):
     """More that a stream tells."""
 
@@ -231,6 +242,7 @@ class SamplingFields(Fields):
     allowed_token_ids: TokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
+    cache_control: CacheControl | None = None  # this server's own, for the whole prompt
     priority: Annotated[int, Field(ge=0, le=MAX_TIER)] | None = None
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:

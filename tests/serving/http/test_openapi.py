@@ -2,7 +2,7 @@
 the document doesn't describe."""
 
 import pytest
-from live_server import MODEL
+from live_server import MODEL, wait_until
 
 schemathesis = pytest.importorskip("schemathesis")
 hypothesis = pytest.importorskip("hypothesis")
@@ -53,7 +53,7 @@ def test_answers_are_as_described(schema, live, method, path, mode):
 
     run()
     assert statuses & {200, 404} if mode is GenerationMode.POSITIVE else statuses == {400}
-    assert live.is_idle()
+    wait_until(live.is_idle)  # a refused prompt aborts those before it with the next step
 
 
 def served_here(body):
