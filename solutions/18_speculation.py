@@ -9,9 +9,9 @@
 75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler) and lesson 12 (drawing
 tokens)
 
-Why compute only one? The second depends on the first. But it can be guessed, and checking a guess is cheap. You write a
-proposer that guesses, the check that keeps right guesses, and the rule for two models that draw on their own. In builds
-1 and 2, no answer changes by a token.
+The second depends on the first. But it can be guessed, and checking a guess is cheap. You write a proposer that
+guesses, the check that keeps right guesses, and the rule for two models that draw independently. Builds 1 and 2 don't
+change an answer by a single token.
 """
 
 # %% folded=true
@@ -48,7 +48,7 @@ BLOCK = 16
 ## The problem: a step with one token for each reader
 
 To decode one token, a step reads all weights of the model (lesson 00). Suppose that one reader had five tokens to
-compute in that step, behind 100 that are cached. **Guess first:** how many times as long would the step take?
+compute in that step, after 100 that are cached. **Guess first:** how many times as long would the step take?
 """
 
 # %% tags=["measured"]
@@ -68,28 +68,28 @@ Table(columns=["readers", "1 token each, ms", "5 tokens each, ms", "times"],
 
 # %% [markdown]
 """
-A small step has room: its weights are read anyway. The larger the step, the less is left. With the table of build 1,
-less than 1.5 times for one reader pays. The row of 64 comes back at *Does it pay?*
+A small step has room: its weights are read anyway. The larger the step, the less is left. The guesses of build 1 bring
+about 1.5 tokens a step, so they pay where it takes less than 1.5 times as long.
 
-> **speculative decoding**: guess the next tokens by something cheap, compute all guesses in one pass, and keep those
-> that the model itself would have drawn.
+> **speculative decoding**: guess the next tokens with something cheap, compute all guesses in one pass, and keep
+> those that the model itself would have drawn.
 
 > **draft**: the guesses for one sequence in one step. What makes them is the **proposer**.
 
 ## The idea
 
-Look at line A of the picture on top. Its last token is *One*, and behind it, in the same row, are four guesses. The
-pass gives logits behind each token of the row, as for a prompt.
+Look at line A of the picture at the top. Its last token is *One*, and four guesses follow in the same row. As for a
+prompt, the pass returns logits for what follows each token.
 
-- Behind *One*, the model draws *day*. That is the first guess, so the second token of the row is right.
-- Behind *day*, it draws a comma: right again.
-- Behind the comma, it draws *Lily*. The third guess was *she*, so it's wrong, and *Lily* takes its place.
-- What comes behind *she* was computed from a text that doesn't exist.
+- After *One*, the model draws *day*. That is the first guess, so it's right.
+- After *day*, it draws a comma: right again.
+- After the comma, it draws *Lily*. The third guess was *she*, so it's wrong, and *Lily* takes its place.
+- What follows *she* was computed from a text that doesn't exist.
 
-One pass, three new tokens: two right guesses, and the model's own. Even if all guesses are wrong, there is one.
+One pass, three new tokens: two right guesses and the model's own. Even if every guess is wrong, there is one.
 
-**18.a** Suppose that a guess is right with probability 0.5, if those before it are. How many tokens does a pass with
-four guesses bring, on average?
+**18.a** Suppose that a guess is right with probability 0.5 if those before it are. How many tokens does a pass with four
+guesses bring, on average?
 """
 
 # %%
@@ -124,15 +124,16 @@ print(tokenizer.decode(stories[0][:40]))
 # %% [markdown]
 """
 **Exercise 18.1.** Write `ngram_guesser(texts, longest=4)`. It counts all n-grams of the texts, once (`texts` may be
-an iterator), and returns a function `guess(tokens, most)`: a list of up to `most` guesses how `tokens` goes on.
+an iterator), and returns a function. `guess(tokens, most)` returns a list of up to `most` guesses at how `tokens` goes
+on.
 
-- A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens, if
-  some text goes on from them, else one token fewer, and so on down to a single one.
-- Of tokens that followed equally often, the one that followed first counts, in the order of the texts.
+- A guess is what most often followed the last tokens. The context is as long as possible: the last `longest` tokens if
+  some text goes on from them, else one token fewer, down to a single one.
+- On a tie, guess the token that followed first, in the order of the texts.
 - Guesses count as tokens for those that follow them. Where no context is known, the list ends.
-- Return a list of `Guess(token, chance)`. The chance is count / (total + 1), where total counts everything that
+- A guess is a `Guess(token, chance)`. The chance is count / (total + 1), where total counts everything that
   followed this context: what was seen once isn't certain.
-- An n-gram doesn't reach from one text into the next. A guess must not read the texts again.
+- An n-gram doesn't reach from one text into the next. `guess` must not read the texts again.
 
 Example: the texts are [1, 2, 3], [9, 2, 4] and [9, 2, 4], and `longest` is 2. `guess([1, 2], 2)` is [Guess(3, 1/2)]:
 (1, 2) was followed by 3, once, and nothing follows 3. `guess([7, 2], 1)` is [Guess(4, 2/4)]: (7, 2) is unknown, and 2
@@ -174,24 +175,24 @@ for most in (0, 1, 2, 4, 8):
 
 # %% [markdown]
 """
-A table that is built in seconds saves every third pass. These stories were drawn at temperature 1, so even the best
+A table that is built in seconds saves a third of the passes. These stories were drawn at temperature 1, so even the best
 guess is often wrong.
 
 ## Build 2: verify
 
 Now the check, for a whole batch. The row has each sequence's last token and its draft, one sequence after the other.
-And what does "the model draws" mean at temperature 1, where each draw is random?
+But what does "the model draws" mean at temperature 1, where each draw is random?
 
 Remember the race of lesson 12. Each token gets a time, a random number divided by its probability, and the smallest
-wins. The random numbers depend on two things only: the seed of the request, and the *place* in the answer. So behind a
-given text, the draw at place 7 is one fixed token. It's the same whether the pass computed one token or ten, alone or
-in a batch, up to rounding: a pass of another shape may sum in another order. Here all answers are equal.
+wins. The random numbers depend only on the seed of the request and the *place* in the answer. So after a given text,
+the draw at place 7 is one fixed token, whether the pass computes one token or ten, alone or in a batch. (Up to
+rounding: a pass of another shape may sum in another order. Here all answers are equal.)
 
 > **coupled draws**: guesses are compared with what the model draws from noise that depends on seed and place alone.
 
-Then nothing can change. A right guess *is* the token that the model would have drawn one pass later. In place of the
-first wrong one, we take the model's own draw. So each token is the one of the engine without guesses: greedy or drawn,
-seed by seed, whatever the proposer says.
+Then nothing can change. A right guess *is* the token that the model would have drawn one pass later, and the model's
+own draw replaces the first wrong one. So each token is that of the engine without guesses: greedy or drawn, for every
+seed, whatever the proposer says.
 """
 
 # %%
@@ -201,28 +202,29 @@ def draw(logits, sequence, place, params):
 
 # %% [markdown]
 """
-**Exercise 18.2.** Write `verify(drafts, logits, draw, pool)`, which takes in a pass.
+**Exercise 18.2.** Write `verify(drafts, logits, draw, pool)`, which keeps what a pass brings.
 
 - `drafts` is a dict, sequence → its guesses, in the order of the row. There may be none: the first pass computes the
-  whole prompt, and of that `logits` has only the last row.
-- `logits` has a row for each token of the packed row: of each sequence, behind its last token and behind each guess.
-- `draw(row, sequence, place)` returns the model's own token at this place of the answer, counted from 0. It takes one
-  row of logits.
+  whole prompt, and `logits` has only its last row.
+- `logits` has a row for each token of the packed row: each sequence's last token, then its guesses.
+- `draw(row, sequence, place)` takes one row of logits and returns the model's own token at this place of the answer,
+  counted from 0.
 
 Afterwards
 
-- each sequence has got its tokens: those that the model draws, up to the first that isn't the guess in its place. Use
-  `sequence.append_token(token)`, which also sets `finish_reason`; behind the end of an answer nothing is kept;
+- each sequence has its new tokens: those that the model draws, up to and including the first that isn't the guess in
+  its place. Use `sequence.append_token(token)`, which also sets `finish_reason`; nothing is kept after the end of an
+  answer;
 - all its tokens but the newest count as computed: `num_computed_tokens = num_tokens - 1`;
-- blocks (of `pool.block_size`) that hold no computed token are free: `pool.free(list)`. `sequence.blocks` is then a
-  *new* list: the runner's block tables don't notice one that shrinks in place.
+- blocks (of `pool.block_size`) without a computed token are free: `pool.free(list)`. `sequence.blocks` is then a *new*
+  list: the runner's block tables don't notice one that shrinks in place.
 
-Nothing needs to be erased. What wrong guesses wrote to the cache is behind the end of the text: no query reads it, and
-the next pass overwrites it.
+Nothing needs to be erased. What wrong guesses wrote to the cache is past the end of the text: no query reads it, and the
+next pass overwrites it.
 
-Example: blocks of 4. A has 3 + 1 tokens, the draft [7, 8, 9], and so two blocks. The model draws 7, 6, 9, 5, at places
-1 to 4. A gets 7 and 6. It has 6 tokens now, 5 are computed, and it keeps both blocks. Had the model drawn 1 first, A
-would get only that, and the second block would be free: 4 computed tokens fill the first.
+Example: blocks of 4. A has 3 + 1 tokens (prompt + answer) and the draft [7, 8, 9], so two blocks. The model draws 7, 6,
+9, 5, at places 1 to 4. A gets 7 and 6. It has 6 tokens now, 5 are computed, and it keeps both blocks. Had the model
+drawn 1 first, A would get only that, and the second block would be free: 4 computed tokens fill the first.
 """
 
 # %% exercise="18.2"
@@ -267,9 +269,9 @@ for name, params in (("greedy", SamplingParams()), ("drawn", drawn)):
 
 # %% [markdown]
 """
-Every token is the same. (The longest answer needs all passes, so their number is what one reader gains.)
+Every token is the same. (The number of passes is that of the longest answer.)
 
-Play it: three stories at temperature 1. Where a draft reaches into a new block and is wrong, the block is given back.
+Play it: three stories at temperature 1. Where a draft reaches into a new block and is wrong, the block becomes free.
 """
 
 # %%
@@ -282,8 +284,8 @@ Stepper(lambda i: draw_verified_pass(passes[i], i, lambda token: tokenizer.decod
 """
 ## Does it pay?
 
-For one reader, a pass with guesses takes little longer and brings more. For many readers, it depends. On the GPU that
-was recorded for lesson 10, a step has a base, its time for any number of tokens, and each token adds a little.
+For one reader, a pass with guesses takes little longer and brings more. For many readers, it depends. On the GPU of
+lesson 10's recording, a step takes a base time, and each token adds a little.
 """
 
 # %%
@@ -296,8 +298,8 @@ print(f"{recording.provenance}: base {1000 * base:.1f} ms, and {1e6 * per_token:
 
 # %% [markdown]
 """
-**18.b** Guesses are right with probability 0.5, and there are four for each reader. From how many readers on is
-guessing a loss on this GPU? Within 25 % is a hit. (18.a says how many tokens a pass brings. How many does it compute?)
+**18.b** Guesses are right with probability 0.5, and each reader gets four. From how many readers on is guessing a loss
+on this GPU? Within 25 % is a hit. (18.a says how many tokens a pass brings. How many does it compute?)
 """
 
 # %%
@@ -323,11 +325,11 @@ line_chart(readers, curves, xlabel="readers", ylabel="speedup", title="Half are 
 # %% [markdown]
 """
 The more readers, the fewer guesses pay. Half of the first guesses are right, and only one in sixteen of the fourth, but
-each takes the time of a token. So a good engine decides anew in every step. Ours measures the time of its steps, and
-how often guesses were right. Then it takes the surest guesses, as long as each raises the tokens per second
+each takes the time of a token. So a good engine decides in every step. Ours measures how long steps take, and compares
+the `chance` of each guess with what became of it. Then it takes the surest guesses while each raises the tokens per second
 (`lessons_lib/engine/draft_lengths.py`).
 
-Your guesser in the real engine, beside prompts, stop strings and everything else:
+Your guesser in the real engine, with prompts, stop strings and everything else:
 """
 
 # %% tags=["measured"]
@@ -355,12 +357,12 @@ Table(["readers", "without, ms", "with guesses, ms", "guesses", "a reader", "rig
 
 # %% [markdown]
 """
-With 32 readers, the engine computes fewer guesses for each. If they still save time, your steps have room left.
+With 32 readers, the engine computes fewer guesses for each. They save time only if your steps have room left.
 
 ## A smaller model that guesses
 
 A table knows only what it has seen. A small model knows more: ours has one layer, and was trained to say what the large
-one says, on its stories, perhaps these, too. It can draw with the large one's noise, or with its own. Which is better?
+one says, on its stories (perhaps these, too). It can draw with the large one's noise or with its own. Which is better?
 """
 
 # %%
@@ -386,22 +388,22 @@ With the same noise, both run the same race with slightly different odds, and mo
 
 ## Build 3: accept or redraw
 
-Not every engine can share its noise: a draft may run on another machine, or with another library. With noise of its own
-it's right much less often, as you saw: the two must draw the same by chance. There is a classical rule that accepts
-more guesses (Leviathan et al., Chen et al., 2023). The tokens change then, but not their *distribution*.
+Not every engine can share its noise: a draft may run on another machine or in another library. With noise of its own
+it's right much less often, as you saw: the two must draw the same by chance. A classical rule accepts more guesses
+(Leviathan et al., Chen et al., 2023). It changes the tokens, but not their *distribution*.
 
 A guess x comes from the draft with probability q(x), and should come with p(x).
 
 - Where q(x) ≤ p(x), x doesn't come too often: accept it.
-- Where q(x) > p(x), it does: accept it with probability p(x) / q(x) only. Then x comes with q(x) · p(x) / q(x) = p(x).
-- At the first refusal, draw another token, and stop. Missing so far is p(x) - q(x), of each token where that is above
-  0. So draw from these differences as weights.
+- Where q(x) > p(x), it does: accept it only with probability p(x) / q(x). Then x comes with q(x) · p(x) / q(x) = p(x).
+- At the first refusal, draw another token and stop. Still missing is p(x) - q(x), of each token where that is above 0.
+  So these differences are the weights.
 
 **Exercise 18.3.** Write `accept_or_redraw(draft, draft_probs, probs, coin, choose)`. It returns the accepted guesses
 and one more token.
 
 - `draft` has k tokens; `draft_probs[i]` is q in place i, and `probs[i]` is p: lists with a probability for each token.
-- `probs` has one row more, for the token behind k accepted guesses.
+- `probs` has one more row, for the token after k accepted guesses.
 - `coin(probability)` is True with this probability; `choose(weights)` returns a token, with a probability proportional
   to its weight. Use them for everything that is random.
 
@@ -416,9 +418,9 @@ from lessons_lib.engine.rejection_sampling import accept_or_redraw
 
 # %% [markdown]
 """
-The check tries every way in which the coins may fall, so it knows the exact probability of each result. You can also
-ask as a statistician does: draw 20,000 times, and compare the counts with what p expects. Beside your rule is one that
-sounds right: after a refusal, draw from p. Which tokens will that bring too often? Decide, then run.
+The check tries every way the coins can fall, so it knows the exact probability of each result. A statistician draws
+20,000 times and compares the counts with what p expects. Next to your rule is one that sounds right: after a refusal,
+draw from p. Which tokens will come too often? Decide, then run.
 """
 
 # %%
@@ -447,8 +449,8 @@ print(f"accepted by yours: {accepted:.2f}; sum of min(p, q): {sum(map(min, P, Q)
 """
 (With five tokens, chance alone brings chi-square above 18.5 once in 1,000 tests.)
 
-A guess is accepted with the sum of min(p, q), what both distributions share. No rule can accept more without changing
-the distribution. How much do coupled draws lose against that, on the stories?
+The probability of accepting is the sum of min(p, q), what both distributions share. No rule can accept more without
+changing the distribution. How much less do coupled draws accept, on the stories?
 """
 
 # %%
@@ -502,7 +504,7 @@ None of this is part of its 75 minutes.
   is your third exercise, as a Triton kernel; its words are *accepted*, *recovered* and *bonus* tokens.
 - **EAGLE** guesses with a single layer that reads the large model's hidden states, so it needs few parameters:
   `vllm/v1/spec_decode/eagle.py`, and `python/sglang/srt/speculative/eagle_worker_v2.py` in SGLang.
-- **MTP** models were trained with such a layer and bring it along: `vllm/model_executor/models/deepseek_mtp.py`, and
+- **MTP** (multi-token prediction) models are trained with such a layer: `vllm/model_executor/models/deepseek_mtp.py`, and
   `python/sglang/srt/models/deepseek_nextn.py`.
 - **SGLang** also has a table of n-grams: `python/sglang/srt/speculative/ngram_worker.py`.
 

@@ -14,7 +14,7 @@ def accept_or_redraw(
     Args:
         draft: k guesses.
         draft_probs: [k][vocabulary], the distributions q that they were drawn from.
-        probs: [k + 1][vocabulary], the larger model's distributions p in these places, and in the one behind.
+        probs: [k + 1][vocabulary], the larger model's distributions p in these places, and in the one after.
         coin: function (probability) -> True with this probability.
         choose: function (weights) -> a token, drawn with a probability proportional to its weight.
     """

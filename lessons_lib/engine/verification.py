@@ -14,12 +14,12 @@ from lessons_lib.scheduling.sequence import Sequence
 def verify(drafts: dict[Sequence, list[int]], logits: torch.Tensor, draw: Callable[..., int], pool: BlockPool) -> None:
     """Append the tokens that a pass brings, and forget what it computed for nothing.
 
-    The pass computed one packed row: of each sequence the last token, and its guesses behind it. A sequence gets the
+    The pass computed one packed row: of each sequence the last token, and its guesses after it. A sequence gets the
     model's own tokens, up to the first that isn't the guess in its place, or that ends the sequence.
 
     Args:
         drafts: sequence -> its guesses, perhaps none, in the order of the row. They aren't in `output_ids`.
-        logits: [tokens of the row, vocabulary], behind each token of the row.
+        logits: [tokens of the row, vocabulary], after each token of the row.
         draw: function (logits of one token, sequence, place in its completion, from 0) -> the model's own token.
         pool: the blocks that held only wrong guesses become free.
     """
@@ -38,7 +38,7 @@ def verify(drafts: dict[Sequence, list[int]], logits: torch.Tensor, draw: Callab
 
 
 def logits_of_row(runner: ModelRunner, drafts: dict[Sequence, list[int]]) -> torch.Tensor:
-    """Compute what isn't computed of each sequence, and its guesses behind that: the logits that `verify` reads."""
+    """Compute what isn't computed of each sequence, and its guesses after that: the logits that `verify` reads."""
     counts = {each: each.num_tokens - each.num_computed_tokens + len(draft) for each, draft in drafts.items()}
     guessed = {each: draft for each, draft in drafts.items() if draft}
     logits = runner.forward(SchedulerOutput(counts, drafts=guessed))

@@ -109,7 +109,7 @@ def in_two_rounds(drafts, logits, draw, pool):
 
 def with_numpy(draft, draft_probs, probs, coin, choose):
     tokens = []
-    for x, q, p in zip(draft, np.array(draft_probs), np.array(probs)):
+    for x, q, p in zip(draft, np.float32(draft_probs), np.float32(probs)):
         if coin(p[x] / q[x]):
             tokens.append(x)
         else:

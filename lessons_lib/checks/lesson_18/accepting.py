@@ -108,7 +108,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         probabilities.update(results(attempt, case))
 
     def look() -> dict[str, Any]:
-        told = [f"{result} with {chance:.3g}" for result, chance in sorted(probabilities.items()) if chance > 1e-9]
+        rounded = ((result, round(chance, 5)) for result, chance in sorted(probabilities.items()))  # float32 will do
+        told = [f"{result} with {chance:.3g}" for result, chance in rounded if chance]
         return {"what comes, and its probability,": Shown(", ".join(told))}
 
     watch("`accept_or_redraw`", judged, look=look)
@@ -123,8 +124,6 @@ You accept every guess. Those that the draft draws more often than the model wou
 ~ if not coin(min(1.0, p[guess] / q[guess])) => if False
 The share of q(x) that is needed is p(x) / q(x): then x comes with q(x) · p(x) / q(x) = p(x). You take another one.
 ~ p[guess] / q[guess] => p[guess] / (p[guess] + q[guess])
-or
-~ p[guess] / q[guess] => 1 - q[guess] + p[guess]
 Each guess needs one coin. A second one changes its probability.
 - if not coin
 + if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
@@ -170,7 +169,7 @@ or
 ~ max(0.0, ours - theirs) => abs(ours - theirs)
 The probability of accepting is p(x) / q(x), or 1 if that is more. You accept with p(x).
 ~ min(1.0, p[guess] / q[guess]) => p[guess]
-A guess x is accepted with p(x) / q(x), not only if p(x) is at least q(x). Toss the coin.
+Accept x with probability p(x) / q(x): toss the coin.
 ~ coin(min(1.0, p[guess] / q[guess])) => p[guess] >= q[guess]
 or
 ~ coin(min(1.0, p[guess] / q[guess])) => p[guess] == max(p)
@@ -196,17 +195,19 @@ or
 ~ choose(probs[len(draft)]) => choose(probs[0])
 or
 ~ return [*draft, choose(probs[len(draft)])] => return draft
+or
+~ choose(probs[len(draft)]) => choose([max(0.0, a - b) for a, b in zip(probs[-1], (draft_probs or [[0, 0]])[-1])])
 Without guesses, one token is drawn from the first row of `probs`.
 - for place, (guess, q, p)
 + if not draft: return []
 + ...
 The guesses before the refused one are accepted: they come first.
 ~ return [*draft[:place], choose( => return [choose(
-The token that is drawn takes the refused guess's place. Neither the guess nor those behind it come.
+The token that is drawn replaces the refused guess and all that follow it.
 ~ [*draft[:place], choose( => [*draft[: place + 1], choose(
 or
 ~ [*draft[:place], choose( => [*draft, choose(
-What follows a refused guess is refused, too: it was drawn behind a token that isn't there. Stop at the first refusal.
+What follows a refused guess is refused, too: it was drawn after a token that isn't there. Stop at the first refusal.
 - for place, (guess, q, p)
 + kept = [x for x, q, p in zip(draft, draft_probs, probs) if coin(min(1.0, p[x] / q[x]))]
 + if len(kept) < len(draft):
@@ -215,7 +216,7 @@ What follows a refused guess is refused, too: it was drawn behind a token that i
 +     return [*kept, choose(weights if sum(weights) else p)]
 + for guess, q, p in ():
 ~ [*draft[:place], choose( => [choose(
-What follows a refused guess is refused, too: it was drawn behind a token that isn't there. You go on behind it.
+What follows a refused guess is refused, too: it was drawn after a token that isn't there. You go on after it.
 - for place, (guess, q, p) ... return [*draft, choose(probs
 + found = []
 + for x, q, p in zip(draft, draft_probs, probs):
@@ -251,7 +252,7 @@ or
 ~ in zip(p, q)] => in zip(first_p, first_q)] if first_p != first_q else p
 `probs` has a row for each place: the guess in place i is judged by row i.
 ~ enumerate(zip(draft, draft_probs, probs)) => enumerate(zip(draft, draft_probs, probs[1:]))
-Only the first refusal ends the guesses. You stop behind the first guess, right or wrong.
+Only the first refusal ends the guesses. You stop after the first guess, right or wrong.
 - return [*draft, choose(probs[len(draft)])]
 + return [*draft[:1], choose(probs[len(draft[:1])])]
 ~ zip(draft, draft_probs, probs)) => zip(draft[:1], draft_probs, probs))

@@ -80,6 +80,8 @@ def kind_of(made: Any) -> str:
 
 
 def plain(found: Any) -> Any:
+    if not isinstance(found, list):
+        return found
     return [Guess(one.token, float(one.chance)) if hasattr(one, "chance") else one for one in found]
 
 
@@ -101,9 +103,13 @@ MISTAKES = """
 +     for text in texts:
 +         for end in range(size, len(text)):
 +             counts[tuple(text[end - size : end])][text[end]] += 1
-A text's first tokens count, too, in contexts that are shorter than `longest`. You begin behind them.
+or
+- for text in texts
++ list(texts)
++ ...
+A text's first tokens count, too, in contexts that are shorter than `longest`. You begin after them.
 ~ range(1, len(text)) => range(longest, len(text))
-A context has at least one token. Behind none at all, anything is guessed.
+A context has at least one token. After none at all, anything is guessed.
 ~ range(1, min(longest, end) + 1) => range(min(longest, end) + 1)
 ~ range(len(tokens)) => range(len(tokens) + 1)
 or
@@ -145,10 +151,12 @@ The 1 is added below the line alone: count / (total + 1).
 ~ count / (found.total() + 1) => (count + 1) / (found.total() + 1)
 `//` leaves out the fraction, and a chance is one: divide with `/`.
 ~ count / (found.total() + 1) => count // (found.total() + 1)
-The longest context counts: it says most about what comes next. You take the shortest.
+The longest context counts: it says most about what comes next. You take a shorter one.
 ~ for start in range(len(tokens)) => for start in reversed(range(len(tokens)))
-If no text has the longest context, try a shorter one.
+If no text has the longest context, try a shorter one, down to one token.
 = contexts = [tuple(tokens)]
+or
+~ for start in range(len(tokens)) => for start in range(len(tokens) - 1)
 A text may have fewer tokens than `longest`, and contexts are counted in all lengths from 1 on. You count one length.
 ~ range(1, min(longest, end) + 1) => range(min(longest, end), min(longest, end) + 1)
 or
@@ -176,8 +184,10 @@ or
 ~ tuple(text[end - size : end])] => tuple(text[max(0, end - size) : end])]
 The last token of a text is one that follows, too.
 ~ range(1, len(text)) => range(1, len(text) - 1)
-The second token of a text follows the first.
+The second token of a text follows the first: a context may begin with the first.
 ~ range(1, len(text)) => range(2, len(text))
+or
+~ min(longest, end) + 1 => min(longest, end - 1) + 1
 An n-gram doesn't reach from one text into the next: what follows an end is another story.
 - for text in texts
 + for text in [[token for text in texts for token in text]]:
@@ -185,9 +195,7 @@ Only what followed most often is guessed.
 ~ found.most_common(1) => [list(found.items())[0]]
 or
 ~ found.most_common(1) => [list(found.items())[-1]]
-or
-~ found.most_common(1) => [min(found.items(), key=lambda pair: pair[1])]
-Of tokens that followed equally often, the one that did so first counts.
+On a tie, the token that followed first is guessed.
 ~ found.most_common(1) => [max(reversed(found.items()), key=lambda pair: pair[1])]
 or
 ~ found.most_common(1) => [min(found.items(), key=lambda pair: (-pair[1], pair[0]))]
@@ -205,13 +213,7 @@ or
 ~ count / (found.total() + 1) => count / (len(counts) + 1)
 or
 ~ count / (found.total() + 1) => count / (count + 1)
-or
-~ count / (found.total() + 1) => count / (len(list(texts)) + 1)
-or
-~ count / (found.total() + 1) => found.total() / (found.total() + 1)
-or
-~ count / (found.total() + 1) => count / (sum(map(len, texts)) + 1)
-A guess counts as a token for the next one: guess again from the text with the guess behind it.
+A guess counts as a token for the next one: guess again from the text with the guess after it.
 - tokens = [*tokens, best.token]
 + pass
 or
@@ -227,8 +229,6 @@ or
 ~ while len(draft) < most => while not draft or len(draft) < most
 or
 ~ while len(draft) < most => while len(draft) < min(1, most)
-or
-~ while len(draft) < most => while len(draft) < min(longest, most)
 Where no context is known, the guesses end. Return those that you have.
 - if best is None
 - break
@@ -250,6 +250,8 @@ or
 - if best is None
 - break
 + if best is None: return None
+A list is asked for.
+~ return draft => return iter(draft)
 The guesses alone are asked for, without the text before them.
 ~ return draft => return [*[(each, 1.0) for each in tokens[: len(tokens) - len(draft)]], *draft]
 A guess is a `Guess(token, chance)`, in this order: the cells below read `.token`.
@@ -339,7 +341,7 @@ EXERCISE = Exercise(
         "it. Then guess: look for the last tokens of the text among the contexts, the longest first.",
         "`counts = defaultdict(Counter)`, with tuples of tokens as keys; for each `end` in a text and each `size` "
         "up to `longest` and `end`, the context is `tuple(text[end - size : end])`. Inside, `def guess(tokens, most):` "
-        "loops until there are `most` guesses or no context is known; each guess is put behind the tokens.",
+        "loops until there are `most` guesses or no context is known; each guess is appended to the tokens.",
         "Counting: `counts[tuple(text[end - size : end])][text[end]] += 1`. Guessing: `[(token, count)] = "
         "found.most_common(1)`, which takes the first of equal ones; `Guess(token, count / (found.total() + 1))`; "
         "`tokens = [*tokens, token]`.",

@@ -145,10 +145,10 @@ TASK = Task(
     smaller=smaller,
     known=MISTAKES,
     about={f"{name}.{key}": text for name in "ABC" for key, text in {
-        "output_ids": "It gets the model's own tokens: one for each right guess before the first wrong one, and one.",
+        "output_ids": "It gets the model's own tokens: one for each right guess before the first wrong one, plus one.",
         "num_computed_tokens": "All its tokens are computed but the newest.",
         "blocks": "It keeps the blocks of its computed tokens.",
-    }.items()} | {"the free blocks": "Free the blocks behind the computed tokens, each once: `pool.free(blocks)`."},
+    }.items()} | {"the free blocks": "Free the blocks past the computed tokens, each once: `pool.free(blocks)`."},
 )  # fmt: skip
 
 EXERCISE = Exercise(
@@ -160,8 +160,8 @@ EXERCISE = Exercise(
         "Go through the picture, line by line. A sequence with k guesses has k + 1 rows of logits. What does the "
         "model draw from each of them? Which of these tokens come from a text that exists?",
         "For each sequence: draw from its k + 1 rows, with places that begin at `len(sequence.output_ids)`. Append "
-        "them one by one; stop behind the first that isn't the guess in its place, or when the sequence "
-        "has finished. Then all tokens but the newest are computed, and blocks behind them are freed.",
+        "them one by one; stop after the first that isn't the guess in its place, or when the sequence "
+        "has finished. Then all tokens but the newest are computed, and blocks past them are freed.",
         "`rows = iter(logits)`; `own = [draw(next(rows), sequence, first + place) for place in range(len(draft) + 1)]`;"
         " `sequence.append_token(token)`; `sequence.num_computed_tokens = sequence.num_tokens - 1`; `needed = "
         "blocks_for(sequence.num_computed_tokens, pool.block_size)`; `pool.free(sequence.blocks[needed:])`; "

@@ -3,7 +3,7 @@
 from lessons_lib.checks.diagnosis import mistakes
 
 MISTAKES = mistakes("""
-The model's own token behind the last right guess is kept, too, in place of a wrong guess or where there is none: it was
+The model's own token after the last right guess is kept, too, in place of a wrong guess or where there is none: it was
 drawn from a text that is right.
 - for place, token in enumerate(own)
 + for token in [own[place] for place in range(len(draft)) if own[: place + 1] == draft[: place + 1]]:
@@ -14,7 +14,7 @@ or
 - for place, token in enumerate(own)
 + for place, token in enumerate(own):
 +     if draft[place : place + 1] != [token] and place < len(draft): break
-If all guesses are right, or there are none, there is one token more: the last row is behind the last guess.
+If all guesses are right, or there are none, there is one token more: the last row is that of the last guess.
 ~ for place, token in enumerate(own) => for place, token in enumerate(own[: len(draft)])
 or
 ~ for place, token in enumerate(own) => for place, token in enumerate(own[: max(1, len(draft))])
@@ -29,7 +29,7 @@ In place of a wrong guess comes what the model draws. You keep the guess.
 ~ sequence.append_token(token) => sequence.append_token((draft + [token])[place])
 or
 ~ for place, token in enumerate(own) => for place, token in enumerate([*draft, own[-1]])
-There is one token more than guesses: behind the last guess, `draft` has none to compare with.
+There is one token more than guesses: after the last guess, `draft` has none to compare with.
 ~ draft[place : place + 1] != [token] => token != draft[place]
 The caller still uses the guesses, and `dict(drafts)` copies none of its lists: take `list(draft)`.
 - for place, token in enumerate(own)
@@ -45,19 +45,27 @@ or
 - sequence.blocks =
 + ...
 + draft.clear()
-Behind the end of an answer nothing is kept, even if the guesses are right. `max_new_tokens` ends it, too: ask
+Nothing is kept after the end of an answer, even if the guesses are right. `max_new_tokens` ends it, too: ask
 `sequence.finish_reason`.
 ~ if sequence.finish_reason or draft => if token == 0 or draft
 or
 ~ if sequence.finish_reason or draft => if draft
+A right guess doesn't end the answer: go on to the next row.
+~ draft[place : place + 1] != [token] => draft
+or
+~ draft[place : place + 1] != [token] => draft[place : place + 1] in ([], [token])
+The end token is part of the answer: append it, too.
+- sequence.append_token
++ if token == 0: break
++ ...
 The answer may end here: `sequence.append_token` appends a token and sets `finish_reason`.
 ~ sequence.append_token(token) => sequence.output_ids.append(token)
-Row i of the logits is what follows token i of the row: the first row is behind the last known token, and says whether
+Row i of the logits is what follows token i of the row: the first row is that of the last known token, and says whether
 the first guess is right. You compare a guess with what follows it.
 ~ draft[place : place + 1] != [token] => draft[place - 1 : place] != [token] and place
 or
 ~ draft[place : place + 1] != [token] => draft[place : place + 1] != own[place + 1 : place + 2]
-Each sequence has as many rows as it has guesses, and one more: the next one's begin behind them.
+Each sequence has as many rows as it has guesses, and one more: the next one's begin after them.
 - for place, token in enumerate(own)
 + rows = iter(logits)
 + for place, token in enumerate(own):
@@ -75,13 +83,6 @@ or
 + for place in range(len(draft) + 1):
 +     own.append(draw(next(rows), sequence, first + place))
 +     if draft[place : place + 1] != own[-1:]: break
-A packed row has each sequence's tokens together, one sequence after the other.
-- rows = iter(logits)
-+ rows, all_logits = 0, logits
-- own =
-+ own = [(rows + place * len(drafts)) % len(all_logits) for place in range(len(draft) + 1)]
-+ own = [draw(all_logits[row], sequence, first + place) for place, row in enumerate(own)]
-+ rows += 1
 The noise depends on the place in the answer: each row has its own, one more than the row before.
 ~ first + place) for => first) for
 Places count from the beginning of the answer, not of the draft: the first row's is `len(sequence.output_ids)`.
@@ -124,9 +125,7 @@ or
 = sequence.num_computed_tokens += place
 or
 = sequence.num_computed_tokens += len(draft)
-or
-= sequence.num_computed_tokens = len(sequence.output_ids) - 1
-Blocks that held only wrong guesses become free: those behind the computed tokens.
+Blocks that held only wrong guesses become free: those past the computed tokens.
 - needed = blocks_for ... sequence.blocks = sequence.blocks
 or
 - pool.free
@@ -139,8 +138,6 @@ or
 ~ needed = blocks_for(sequence.num_computed_tokens => needed = blocks_for(sequence.num_computed_tokens + 1
 A block that isn't full still holds tokens. Round up, as `blocks_for` does.
 = needed = sequence.num_computed_tokens // pool.block_size
-or
-= needed = len(sequence.output_ids) // pool.block_size
 A block has `pool.block_size` tokens, here 4. The notebook's `BLOCK` is 16.
 ~ pool.block_size => 16
 The prompt needs blocks, too.
@@ -154,7 +151,7 @@ or
 - pool.free ... sequence.blocks =
 + while len(sequence.blocks) > needed:
 +     pool.free([sequence.blocks.pop()])
-Free all blocks behind the computed tokens: there may be several.
+Free all blocks past the computed tokens: there may be several.
 - pool.free ... sequence.blocks =
 + if len(sequence.blocks) > needed:
 +     pool.free(sequence.blocks[-1:])
@@ -167,15 +164,14 @@ Of a sequence that has ended, too, computed tokens are counted and blocks are fr
 - sequence.num_computed_tokens =
 + if sequence.finish_reason: continue
 + ...
-Free the last blocks, those behind the computed tokens.
+Free the last blocks, those past the computed tokens.
 ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[:needed])
 or
 - pool.free ... sequence.blocks =
 + count = len(sequence.blocks) - needed
 + pool.free(sequence.blocks[:count])
 + sequence.blocks = sequence.blocks[count:]
-The blocks of a sequence that has ended are freed by the loop, together with all that it holds. Free only those of wrong
-guesses.
+Free only the blocks of wrong guesses. The loop frees all that a finished sequence holds.
 - pool.free ... sequence.blocks =
 + needed *= not sequence.finish_reason
 + ...
@@ -185,7 +181,7 @@ The guesses aren't tokens of the sequence yet, and its tokens before this pass s
 - for place, token in enumerate(own)
 + del sequence.output_ids[len(sequence.output_ids) - len(draft) :]
 + ...
-A sequence without guesses gets a token, too: the row behind its last token.
+A sequence without guesses gets a token, too: the row of its last token.
 - first = len(sequence.output_ids)
 + if not draft: continue
 + ...
