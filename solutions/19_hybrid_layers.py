@@ -54,9 +54,9 @@ Here are three real shapes. A key or value has 2 bytes per element, the matrix o
 
 # %%
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-# A state: 32 heads with a matrix of 128 x 128, and the last 4 inputs of a short convolution
+# A state: 32 matrices of 128 x 128, and the last 4 inputs of the layer's convolution
 STATE = 32 * 128 * 128 * 4 + 4 * (2 * 16 + 32) * 128 * 2
-SHAPES = {  # layers of each kind; heads of keys and values, and numbers in each; window
+SHAPES = {  # layers of each kind; heads of keys and values, their elements; window
     "Llama 3.1 8B": dict(full=32, heads=8, dim=128),
     "Gemma 3 12B": dict(full=8, windows=40, heads=8, dim=256, window=1024),
     "Qwen3-Next 80B": dict(full=12, states=36, heads=2, dim=256),
@@ -112,11 +112,11 @@ either wastes what they could save, or is wrong. We build the three things that 
 ## Build 1: a layer with a state
 
 A state S is a matrix, K × V. Think of it as a table that returns a value for a key: reading is one product, `q @ S`.
-To write a pair, add the outer product of key and value: if k has length 1, `k @ outer(k, v)` is v again.
+To write a pair, add the outer product of key and value: if k is a unit vector, `k @ outer(k, v)` is v again.
 
-But a sum never forgets. If k is written twice, with v and then with w, reading gives v + w. So a *delta net* asks
-first what the state returns for k, and writes only the difference. And it lets old pairs fade. For each token, with a
-decay and a beta from 0 to 1 that the layer computes:
+But a sum never forgets. If k is written with v and then with w, reading gives v + w. So a *delta net* first reads
+what the state returns for k, and writes only the difference. And it lets old pairs fade. For each token, the layer
+computes a decay and a beta from 0 to 1:
 
 ```
 S = decay · S                   what was written fades
@@ -137,7 +137,7 @@ computes a packed row of T tokens and returns the outputs, a new tensor [T, V].
 
 - `queries` and `keys` are [T, K], `values` [T, V], `decays` and `betas` [T].
 - `segments` is a list of `(length, slot, is_fresh)`, in the order of the row. The lengths add up to T.
-- `states` is [slots, K, V]. A sequence goes on from its slot, and afterwards the slot has the state after its last
+- `states` is [slots, K, V]. A sequence continues from the state in its slot, and leaves there the one after its last
   token. Change `states` itself. Slots that no segment has stay as they are: they belong to others, or to padding.
 - A *fresh* sequence has no computed tokens yet. It begins with zeros, whatever an earlier sequence left in the slot.
 
@@ -207,12 +207,11 @@ computes a chunk, its first token sees the furthest back, and its last one needs
 ranges of block indices, `needed, behind, new`:
 
 - `needed`: all blocks that this step reads or writes. A token at position p sees p - window + 1 to p, from 0 on.
-- `behind`: blocks of `held` that neither this step nor a later one reads.
-- `new`: needed blocks that `held` doesn't have.
+- `behind`: held blocks that neither this step nor a later one reads. `held` is what the step before needed.
+- `new`: needed blocks that aren't held.
 
-`held` is what was needed in the step before: `range(0)` if there was none. A sequence that starts from a cached
-prefix may have many computed tokens in its first step. Positions never go back. `blocks_for(n, block_size)`
-returns how many blocks n tokens take.
+In a sequence's first step, `held` is `range(0)`, even if it continues a cached prefix of many tokens. Positions never
+go back. `blocks_for(n, block_size)` returns how many blocks n tokens take.
 
 Example: window 6, blocks of 4, `held` = range(0, 3), and the step computes position 12. Needed is range(1, 4), behind
 range(0, 1), and new range(3, 4).
@@ -333,8 +332,7 @@ Our engine calls this function, too: `usable` in `lessons_lib/hybrid/window_bloc
 
 The engine serves two small random models: one with windows of 12 tokens in three of four layers, and a Qwen3.5 with
 three gated delta nets and one layer with full attention. Prompts share beginnings, come in chunks, and the pool is so
-small that sequences are preempted. The oracle is Hugging Face's `generate`,
-one prompt at a time.
+small that sequences are preempted. The oracle is Hugging Face's `generate`, one prompt at a time.
 """
 
 # %%
@@ -372,8 +370,10 @@ for family, num_blocks in (("windowed", 20), ("hybrid", 22)):
 
 # %% [markdown]
 """
-And are the blocks of a window bounded? One sequence with a prompt of 40 tokens and a long answer; its blocks in both
-pools after each step:
+The hybrid finds nothing at first: the third prompt branches off after 24 tokens, where the first left no checkpoint.
+
+Are the blocks of a window bounded? One sequence has a prompt of 40 tokens and a long answer. Its blocks in both pools
+after each step:
 """
 
 # %%
@@ -397,8 +397,7 @@ line_chart(range(1, len(in_use) + 1), pairs, xlabel="step", ylabel="blocks of 4 
 """
 ## Measure: which states to keep
 
-States make prefix sharing expensive. A block of 16 tokens of Qwen3-Next takes 384 KiB in its 12 layers with
-attention. A checkpoint takes as much as the keys and values of thousands of tokens:
+States make prefix sharing expensive. A checkpoint takes as much as the keys and values of thousands of tokens:
 """
 
 # %%
@@ -420,7 +419,7 @@ decides what is found.
 - *every 528 tokens*: the block size that vLLM takes for Qwen3.5, since there, states are kept at the ends of blocks;
 - *every 16 tokens*: at each block of ours.
 
-What do you expect: which is best, and by how much?
+Which is best, and by how much?
 """
 
 # %%
@@ -444,8 +443,7 @@ for name, rule in RULES.items():
     unlimited = hits(rule, most=10**6)
     print(f"{name}, without a limit: {unlimited.found / without_states.found:.1%}, "
           f"{unlimited.copies:,} checkpoints, {unlimited.copies * checkpoint / GIB:,.0f} GiB")
-Table(["checkpoints", "tokens found", "of full attention", "computed", "most kept", "size"],
-      rows,
+Table(["rule", "tokens found", "of full attention", "computed", "checkpoints", "memory"], rows,
       f"{len(turns)} turns, {sum(turn.num_prompt for turn in turns):,} prompt tokens, "
       "at most 128 checkpoints")
 
@@ -464,7 +462,7 @@ The engine with a hybrid on a GPU, against `generate` with static batches; recor
 recording = recorded_hybrid()
 print(recording.provenance)
 state_mib = recording.rows[0]["state_mib"]
-Table(["requests at a time", "engine, tokens/s", "generate, tokens/s", "times", "decode step"],
+Table(["requests at once", "engine, tokens/s", "generate, tokens/s", "speedup", "decode step"],
       [[row["readers"], f"{row['engine']:,.0f}", f"{row['generate']:,.0f}",
         f"{row['ratio']:.1f}", f"{row['decode_ms']:.1f} ms"] for row in recording.rows],
       f"Shape of Qwen3.5-0.8B, random weights; {state_mib:.1f} MiB of states for a sequence")

@@ -31,9 +31,11 @@ from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.engine.speculation import speculating
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.models.validate import BadRequest
+from lessons_lib.scheduling.sequence import Sequence
 from tools.random_workloads import audit_floors
 
 PARTS = tuple(
@@ -244,11 +246,13 @@ def make_engine(depth: int, **config) -> LLMEngine:
         config |= dict(overlap=True, make_runner=gpu_model_runner(compiled=False, capture=rerun))
     folder = tempfile.TemporaryDirectory()
     if depth == FLOORED:
-        config |= dict(num_swap_blocks=0, num_blocks=8, max_model_len=32, host_cache_bytes=2**11)
+        config |= dict(num_swap_blocks=0, num_blocks=8, max_model_len=32, host_cache_bytes=2**12)
         config |= dict(disk_cache_bytes=2**15, cache_dir=folder.name)
     parts = speculating(Guessing()) if depth == GUESSING else None
     config = {**sizes, "max_model_len": 52, **config}
     engine = LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**config), parts=parts)
+    if depth == FLOORED:
+        engine.scheduler.pool.below.pin(hash_full_blocks(Sequence("", PROMPTS["plain"], 1), 4), 1e9)
     weakref.finalize(engine, folder.cleanup)
     return engine
 

@@ -162,6 +162,8 @@ def packed_forward(model: "PreTrainedModel", packed: "PackedBatch", cache: "Dyna
     Returns:
         tensor [N, vocabulary]: the logits after each sequence's last token only.
     """
+    if (held := cache.get_seq_length()) != sum(packed.cached_lens):
+        raise ValueError(f"the cache has {held} tokens, and the cached lengths are {packed.cached_lens}.")
     device = model.device
     logits: torch.Tensor = model(
         input_ids=packed.input_ids[None].to(device),

@@ -34,7 +34,7 @@ BLOCK_METHODS = {
     "block_tables(self) -> dict[str, list[int]]": "The blocks of each request that has some, in the order of its "
     "tokens.",
 }
-ONE_ROW = "of lessons_lib the contract, and lesson 05's packed row in lessons_lib.attention.packing"
+ONE_ROW = "the contract and lesson 05's packed row, lessons_lib.attention.packing"
 ANY_PART = "any part of lessons_lib; replace them one by one, and judge the engine after each"
 CAPSTONE_SIZES = {
     "small": Size("batch slots and ragged packing, no blocks", ONE_ROW, {}),
@@ -73,7 +73,7 @@ from lessons_lib.conformance.contract import Limits, NewTokens, Params
 
 
 class Engine:
-    """What Limits, Params and NewTokens mean is said in lessons_lib/conformance/contract.py."""
+    """lessons_lib/conformance/contract.py explains Limits, Params and NewTokens."""
 
     def __init__(self, model: Any, limits: Limits, tokenizer: Any):
         self.model, self.limits, self.tokenizer = model, limits, tokenizer
@@ -106,8 +106,8 @@ def start_capstone(size: str = "small", folder: Path | str = ".") -> str:
     engine.write_text(template(size), encoding="utf-8")
     chosen = CAPSTONE_SIZES[size]
     return (
-        f"{PACKAGE}/engine.py is made. Size {size}: {chosen.what}.\nIt may import {chosen.may_import}.\n"
-        f"Open it in a tab of its own, write add_request, step and has_unfinished for one request, and judge it."
+        f"Wrote {PACKAGE}/engine.py. Size {size}: {chosen.what}.\nIt may import {chosen.may_import}.\n"
+        "Open it in its own tab, write add_request, step and has_unfinished for one request, and judge it."
     )
 
 

@@ -90,9 +90,7 @@ class Engine(Protocol):
         A prompt may be longer than `max_num_batched_tokens`; it is then computed in several steps. A prompt that leaves
         no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or its answer ends with
         "length" where the context ends: choose. If the engine has blocks, a request that `num_blocks` could never hold
-        is refused. An id is in use until its request has ended; then a new request may have it. (Where the last tokens
-        are computed, but `step` or a stream's iterator has yet to tell the end, an engine may refuse the id or take it.
-        If it takes it, it tells the old request's end before the new one's first token.)
+        is refused. An id is in use until its request has ended; then a new request may have it.
 
         Raises:
             ValueError or TypeError: the prompt is empty, has a token outside the vocabulary or doesn't fit; the id is

@@ -1,5 +1,6 @@
 """Steps an engine, keeps what it returns, and stops at the first thing that no engine may return."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -97,8 +98,7 @@ class Run:
 
     def must_refuse(self, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
         """`add_request` refuses this, with a ValueError or a TypeError, and nothing has changed."""
-        free = self.engine.num_free_blocks() if hasattr(self.engine, "num_free_blocks") else None
-        was_unfinished = self.engine.has_unfinished()
+        before = self._state()
         try:
             self.engine.add_request(name, prompt, Params(**({"max_tokens": 4} | params)))
         except (ValueError, TypeError):
@@ -112,12 +112,13 @@ class Run:
             ) from error
         else:
             raise Broken(f"{what}: add_request took it. It must raise ValueError.")
-        if self.engine.has_unfinished() != was_unfinished:
-            raise Broken(f"{what}: add_request refused it, and has_unfinished() changed. A refusal changes nothing.")
-        if free is not None and self.engine.num_free_blocks() != free:
-            raise Broken(
-                f"{what}: add_request refused it, and the number of free blocks changed. A refusal changes nothing."
-            )
+        for name, value in self._state().items():
+            if value != before[name]:
+                raise Broken(f"{what}: add_request refused it, and {name}() changed. A refusal changes nothing.")
+
+    def _state(self) -> dict[str, object]:
+        methods = ("has_unfinished", "num_free_blocks")
+        return {name: getattr(self.engine, name)() for name in methods if hasattr(self.engine, name)}
 
     def always_refuses(self, what: str, prompt: Any, **params: Any) -> None:
         """An idle engine refuses it, and one whose requests then go on."""
@@ -149,16 +150,13 @@ class Run:
                     "What a step returned stays as it is: make a new list for each NewTokens."
                 )
         for event in returned:
-            self.keep(event)
+            if not hasattr(event, "request_id"):
+                raise BrokenRule(f"step() returned a list with a {type(event).__name__}; it must be of NewTokens.")
+            if (name := event.request_id) not in self.requests:
+                raise BrokenRule(f"step() returned tokens of request {name!r}, which was never added.")
+            self.requests[name].take(event, self.steps, STEPS in self.features)
         self.returned = [(event, list(event.token_ids)) for event in returned]
         return returned
-
-    def keep(self, event: NewTokens) -> None:
-        name = event.request_id
-        served = self.requests.get(name)
-        if served is None:
-            raise Broken(f"step() returned tokens of request {name!r}, which was never added.")
-        served.take(event, self.steps, STEPS in self.features)
 
     def run_out(self, after_step: Callable[[], object] | None = None) -> None:
         """Step until nothing is unfinished."""
@@ -169,28 +167,28 @@ class Run:
             if after_step:
                 after_step()
             if self.steps - began > MAX_STEPS or idle > most_idle:
-                left = [name for name, each in self.requests.items() if not (each.finish_reason or each.is_aborted)]
-                if not left:
-                    raise Broken(
-                        f"every request has ended, but has_unfinished() is still True, {idle} steps later. "
-                        "None of these steps returned anything."
-                    )
-                raise Broken(
-                    f"after {self.steps - began} steps has_unfinished() is still True, and these have not ended: "
-                    f"{left}. The last {idle} steps returned nothing.{self._why_idle(idle)}"
-                )
+                raise Broken(self._why_idle(self.steps - began, idle))
         for name, served in self.requests.items():
             if served.finish_reason is None and not served.is_aborted:
-                raise Broken(
+                raise BrokenRule(
                     f"has_unfinished() is False, and request {name!r} ({served}) has not ended: it got "
                     f"{len(served.tokens)} tokens and no finish_reason. {self._why_not_ended(name)}"
                 )
 
-    def _why_idle(self, idle: int) -> str:
-        """What the model did in the last steps, which returned nothing."""
+    def _why_idle(self, steps: int, idle: int) -> str:
+        """What is left after some steps, the last of which returned nothing."""
+        left = {name: each for name, each in self.requests.items() if not (each.finish_reason or each.is_aborted)}
+        if not left:
+            return f"every request has ended, but has_unfinished() is still True, {idle} steps without tokens later."
+        told = f"after {steps} steps has_unfinished() is still True, and these have not ended: {list(left)}. The last "
         if idle <= len(self.watch.passes):
-            return f" Each computed {self.watch.passes[-1]} tokens: is what a pass has computed kept for the next?"
-        return " No pass was seen in them: what do the requests wait for?"
+            why = f"Each computed {self.watch.passes[-1]} tokens: is what a pass has computed kept for the next?"
+        else:
+            why = "No pass was seen in them: what do the requests wait for?"
+            longest, most = max(len(each.prompt) for each in left.values()), self.limits.max_num_batched_tokens
+            if longest > most:
+                why += f" A prompt has {longest} tokens, and a step may compute {most}: so compute a part."
+        return f"{told}{idle} steps returned nothing. {why}"
 
     def finish(self, when: str = "", after_step: Callable[[], object] | None = None) -> None:
         """Run out, check all answers and, if `when` says at which point, that all blocks are free."""
@@ -204,20 +202,17 @@ class Run:
         params, length = served.params, len(served.tokens)
         ends = {*params.stop_token_ids, *(() if params.ignore_eos else (self.limits.eos_token_id,))}
         if served.tokens and served.tokens[-1] in ends:
-            return "Its last token ends it: with it, or in a NewTokens after it, the reason 'stop' must come."
-        if length >= params.max_tokens:
-            return "These are all: with the last one, or in a NewTokens after it, the reason 'length' must come."
-        if length + len(served.prompt) >= self.limits.max_model_len:
-            return (
-                f"The context of {self.limits.max_model_len} tokens is full: with the last token, or in a NewTokens "
-                "after it, the reason 'length' must come."
-            )
-        try:
-            if any(event.request_id == name for event in self.engine.step()):
-                return "One more step() served it, so it was still there: has_unfinished() must be True until it ends."
-        except Exception:
-            pass
-        return "A request was lost."
+            why, reason = "Its last token ends it", "stop"
+        elif length >= params.max_tokens:
+            why, reason = "These are all", "length"
+        elif length + len(served.prompt) >= self.limits.max_model_len:
+            why, reason = f"The context of {self.limits.max_model_len} tokens is full", "length"
+        else:
+            with contextlib.suppress(Exception):
+                if any(event.request_id == name for event in self.engine.step()):
+                    return "One more step() served it: has_unfinished() must be True until it ends."
+            return "A request was lost."
+        return f"{why}: with the last one, or in a NewTokens after it, the reason {reason!r} must come."
 
     def first_step(self, name: str) -> int:
         """The step in which a request got its first token.
@@ -226,9 +221,7 @@ class Run:
             Broken: it got none.
         """
         if (step := self.requests[name].first_step) is None:
-            raise Broken(
-                f"request {name!r} ({self.requests[name]}) has ended, and step() never returned a token of it."
-            )
+            raise Broken(f"request {name!r} ({self.requests[name]}) has ended, and step() never returned its tokens.")
         return step
 
     def last_step(self, name: str) -> int:
@@ -249,14 +242,14 @@ class Run:
 
     def check_answer(self, name: str) -> None:
         """A request that has ended has the tokens that `generate` gives its prompt alone."""
-        served, end = self.requests[name], self.limits.eos_token_id
-        others = [(other, each.prompt) for other, each in self.requests.items() if each.prompt != served.prompt]
+        served = self.requests[name]
         try:
-            check_answer(self.family, name, served, len(self.requests), end)
+            check_answer(self.family, name, served, len(self.requests), self.limits.eos_token_id)
         except Broken as error:
-            for other, prompt in others if len(others) < 4 and "The first token differs" in str(error) else ():
-                if served.tokens[:1] == expected(self.family, prompt, 1):
-                    raise Broken(f"{error} It is that of request {other!r}: which row is whose?") from error
+            if "The first token differs" in str(error) and len(self.requests) < 5:
+                for other, each in self.requests.items():
+                    if each.prompt != served.prompt and served.tokens[:1] == expected(self.family, each.prompt, 1):
+                        raise Broken(f"{error} It is that of request {other!r}: which row is whose?") from error
             raise
 
     def check_budget(self) -> None:
@@ -280,8 +273,7 @@ class Run:
         while (free := self.free_blocks()) != self.limits.num_blocks and time.monotonic() < deadline:
             time.sleep(0.01)
         if free != self.limits.num_blocks:
-            lost = self.limits.num_blocks - free
             raise Broken(
-                f"{when}: no request is left, and {free} of {self.limits.num_blocks} blocks are free. {lost} "
-                f"{'is' if lost == 1 else 'are'} lost for good; after enough requests the engine can't serve any more."
+                f"{when}: no request is left, and only {free} of {self.limits.num_blocks} blocks are free. If each "
+                "request loses some, the engine soon can't serve any more."
             )

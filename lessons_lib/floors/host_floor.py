@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lessons_lib.floors.block_mover import BlockMover
 from lessons_lib.floors.disk_floor import DiskFloor
+from lessons_lib.floors.fetching import fetch_block
 from lessons_lib.floors.floor import EvictionOrder, Floor
 
 
@@ -44,10 +45,11 @@ class HostFloor(Floor):
         slots = [self.take() for _ in blocks]
         try:
             self.mover.store(list(blocks), slots)
-            for slot, (block, block_hash) in zip(slots, blocks.items()):
-                self.fill(slot, block_hash, depths[block])
         except Exception:
             self.num_failed += 1
+        else:
+            for slot, (block, block_hash) in zip(slots, blocks.items()):
+                self.fill(slot, block_hash, depths[block])
         self.release(slots[::-1])  # `free` takes the last one for the least recently used
 
     def leave(self, slot: int, block_hash: bytes) -> None:
@@ -84,25 +86,16 @@ class HostFloor(Floor):
         return slots
 
     def fetch(self, block_hash: bytes, depth: int, read: Callable[[bytes, Tensor], bool]) -> int | None:
-        """Read a block from elsewhere.
+        """See `fetch_block`. If `read` raises, the block is lost."""
 
-        Args:
-            read: function (hash, row) -> True if it has written the block to this row.
+        def read_or_fail(block_hash: bytes, row: Tensor) -> bool:
+            try:
+                return read(block_hash, row)
+            except Exception:
+                self.num_failed += 1
+                return False
 
-        Returns:
-            its slot, in use; None if it couldn't be read.
-        """
-        if not self.free_queue:
-            return None
-        slot = self.take()
-        try:
-            if read(block_hash, self.row(slot)):
-                self.fill(slot, block_hash, depth)
-                return slot
-        except Exception:
-            self.num_failed += 1
-        self.release([slot])
-        return None
+        return fetch_block(self, block_hash, depth, read_or_fail)
 
     def load(self, slots: list[int], blocks: list[int]) -> bool:
         """Copy slots to blocks of the pool. Returns False if the copy failed."""

@@ -25,9 +25,8 @@ def load_prefix(pool: Any, block_hashes: list[bytes], depth: int = 0) -> list[in
         loaded = pool.replace(len(slots))
         is_loaded = pool.below.load(slots, loaded)
         pool.below.release(slots)
-        if not is_loaded:
-            pool.free(loaded)
         if not slots or not is_loaded:
+            pool.free(loaded)
             break
         blocks += loaded
     return blocks

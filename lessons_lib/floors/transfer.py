@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from lessons_lib.floors.receiving import receive_blocks
 from lessons_lib.floors.segment_file import SegmentFile
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
@@ -77,18 +76,17 @@ def receive_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_
     Returns:
         how many are there, up to the first that hasn't come.
     """
-    floor = engine.scheduler.pool.below
-
-    def receive(block_hash: bytes, row: Tensor) -> bool:
-        try:
-            return transfer.receive(block_hash, row)
-        except Exception:
-            floor.num_failed += 1
-            return False
-
+    floor, slots = engine.scheduler.pool.below, []
     with changing(engine):
         hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), floor.block_size)
-        return receive_blocks(floor, hashes, receive)
+        for depth, block_hash in enumerate(hashes):
+            if (slot := floor.hash_to_block.get(block_hash)) is not None:
+                floor.touch([slot])
+            elif (slot := floor.fetch(block_hash, depth, transfer.receive)) is None:
+                break
+            slots.append(slot)
+        floor.release(slots)  # not before: a long prompt mustn't push out its own first blocks
+    return len(slots)
 
 
 @contextmanager

@@ -25,10 +25,7 @@ def longest_usable(groups: list[CacheGroup]) -> int:
     Returns:
         its number of blocks; 0 if there is none.
     """
-    longest = 0
-    runs = [0] * len(groups)  # of each group: how many blocks up to here are kept without a gap
-    for count, kept in enumerate(zip(*(group.is_kept for group in groups)), start=1):
-        runs = [run + 1 if is_here else 0 for run, is_here in zip(runs, kept)]
-        if all(run >= min(group.num_needed, count) for run, group in zip(runs, groups)):
-            longest = count
-    return longest
+    for count in range(len(groups[0].is_kept), 0, -1):
+        if all(all(group.is_kept[max(0, count - group.num_needed) : count]) for group in groups):
+            return count
+    return 0

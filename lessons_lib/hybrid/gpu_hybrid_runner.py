@@ -17,6 +17,8 @@ from lessons_lib.hybrid.packed_states import Group, PackedStates, groups_of, pie
 from lessons_lib.hybrid.sequence_states import PADDING
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
+SMALL_PARTS = ("RMSNorm", "RMSNormGated", "MLP")  # how the names of Hugging Face's classes end
+
 
 class GPUHybridRunner(GPUModelRunner):
     """A GPUModelRunner for models whose layers keep states. Steps with prompts are launched kernel by kernel.
@@ -25,12 +27,16 @@ class GPUHybridRunner(GPUModelRunner):
         packed: takes the place of the stateful layers in a pass.
         fast: of those, the layers that take a whole row.
         slots: of the states of a captured step, int64 [largest size]; PADDING for sequences that are none.
+        parts: modules that are compiled, each on its own: dozens of small kernels become a few.
         rows: of its tokens, int64 [largest size]; `ones` and `zeros` are the lengths and `fresh` of its pieces.
     """
 
     can_verify = False
 
-    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, *, packed: PackedStates, **sizes: Any):
+    def __init__(
+        self, model: PreTrainedModel, num_blocks: int, block_size: int, *, packed: PackedStates, compiled: bool = True,
+        **sizes: Any,
+    ):  # fmt: skip
         super().__init__(model, num_blocks, block_size, **sizes | dict(compiled=False, max_captured_tokens=0))
         self.packed, self.verifying = packed, []
         self.slots = torch.full((self.sizes[-1],), PADDING, dtype=torch.int64, device=model.device)
@@ -38,6 +44,9 @@ class GPUHybridRunner(GPUModelRunner):
         self.ones, self.zeros = torch.ones_like(self.rows), torch.zeros_like(self.rows)
         modules = [layer.module for layer in packed.layers if takes_rows(layer.module, packed.states)]
         self.fast = [GatedDeltaLayer(module, packed.states) for module in modules]
+        self.parts = [part for part in model.modules() if compiled and type(part).__name__.endswith(SMALL_PARTS)]
+        for part in self.parts:
+            part.compile(dynamic=True)
         self._groups: list[Group] = []
         self._waves: list[Wave] = []
 
@@ -88,6 +97,12 @@ class GPUHybridRunner(GPUModelRunner):
         """See GPUModelRunner."""
         own = self.rows, self.ones, self.slots, self.zeros
         return *super().read_by_graph(inputs), *own, *self.packed.states.tensors.values()
+
+    def close(self) -> None:
+        """See GPUModelRunner."""
+        super().close()
+        for part in self.parts:
+            part._compiled_call_impl = None
 
     def reset(self) -> None:
         """See `HybridRunner.reset`."""

@@ -16,7 +16,7 @@ from lessons_lib.scheduling.sequence import Sequence
 def slide(
     held: range, num_computed_tokens: int, count: int, window: int, block_size: int
 ) -> tuple[range, range, range]:
-    """Move the window of a sequence to a step: which of its blocks do the layers with a window need now?
+    """Find the blocks that a sequence's window needs in a step, those that it gives up, and the new ones.
 
     A layer with a window of W tokens reads the keys and values of the W - 1 tokens before each token, and its own.
 

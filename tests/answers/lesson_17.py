@@ -77,6 +77,8 @@ token_ids is 59; it must be a list
 ~ [token], reason => token, reason
 step() returned NewTokens; it must be a list
 ~ [NewTokens(request_id, [token], reason)] => NewTokens(request_id, [token], reason)
+step() returned a list with a tuple
+~ [NewTokens(request_id, [token], reason)] => [(request_id, [token], reason)]
 it must be an int from 0 to 96
 ~ int(self.model => (self.model
 ~ .argmax()) => .argmax().float().item())
@@ -143,6 +145,8 @@ stop_token_ids [25], qwen2
 ~ token in params.stop_token_ids or (token => (token
 stop_token_ids [25], ignore_eos
 ~ token in params.stop_token_ids or => token in params.stop_token_ids and not params.ignore_eos or
+stop_token_ids [0], qwen2
+~ token in params.stop_token_ids or ( => token in params.stop_token_ids or not params.stop_token_ids and (
 and here also a stop token of the request
 ~ token in params.stop_token_ids or => token in {*params.stop_token_ids} - {12 * params.ignore_eos} or
 answers.full_context
@@ -196,8 +200,8 @@ class TakingTurns:
 # 17.2: many at once
 
 BATCHES = """
-answers.end_token
-~ return "stop" => return "length"
+the cache has 7 tokens, and the cached lengths are [6]
+~ [sequence.num_computed for => [max(sequence.num_computed - 1, 0) for
 The first token is the same; then they differ
 ~ zip(chosen, caches => zip(chosen, caches[::-1]
 max_num_seqs is 3
@@ -216,17 +220,10 @@ It is that of request 'r2': which row is whose
 is what a pass has computed kept
 - sequence.cache = cache
 + pass
-what do the requests wait for
-~ [sequence.num_computed :][:left] => [sequence.num_computed :][: left * (len(sequence.tokens) - sequence.num_computed <= left)]
+and a step may compute 8: so compute a part
+~ while self.waiting and len => while self.waiting and len(self.waiting[0].tokens) <= self.limits.max_num_batched_tokens and len
 batches.first_come
 ~ self.waiting.popleft() => self.waiting.pop()
-Short requests must not pass it for ever
-~ self.running.append(self.waiting.popleft()) => self.running.append(short := min(self.waiting, key=lambda each: len(each.tokens))); self.waiting.remove(short)
-four prompts of 10 tokens and answers of 50 need 236 tokens computed; the model computed
-~ [sequence.num_computed for => [0 for
-~ [new for _, new => [sequence.tokens for sequence, _
-~ [sequence.cache for => [DynamicCache() for
-~ pack([sequence => pack([sequence
 four prompts of 10 tokens and answers of 50 need 236
 - sequence.cache = cache
 + sequence.cache = DynamicCache([(layer.keys[:, :, :-1], layer.values[:, :, :-1]) for layer in cache.layers])
@@ -238,7 +235,7 @@ four prompts of 10 tokens and answers of 50 need 236
 Eight passes of 8 are enough
 ~ left = [], self.limits.max_num_batched_tokens => left = [], self.limits.max_num_batched_tokens - 1
 got its first token before
-~ in self.running: => in self.running[::-1]:
+~ in self.running: => in sorted(self.running, key=lambda each: len(each.tokens) - each.num_computed):
 max_num_batched_tokens is 8, and a pass of the model computed 60
 ~ self.limits.max_num_batched_tokens => 64
 max_num_batched_tokens is 8, and a pass of the model computed 19

@@ -26,7 +26,7 @@ def as_matrices(queries, keys, values, decays, betas, states, segments):
     outputs, end = torch.zeros(len(values), values.shape[1]), 0
     for length, slot, is_fresh in segments:
         start, end = end, end + length
-        state = states[slot] * (not is_fresh)
+        state = states[slot].masked_fill(torch.tensor(is_fresh), 0)
         for t in range(start, end):
             column = keys[t][:, None]
             keep = torch.eye(len(column)) - betas[t] * column * keys[t]

@@ -9,18 +9,19 @@ from lessons_lib.floors.pinning import open_pinned
 from tools.random_workloads import audit_floors
 
 
-def pinned_engine(seconds, prompt=PROMPTS[0], salt=None, slots=10):
-    """An engine with a pinned prompt, and its clock, which the test sets: [now]."""
-    engine, now = a_floored_engine(slots), [0.0]
-    engine.scheduler.pool.below.clock = lambda: now[0]
-    serve(engine, prompt, seconds, salt)
-    return engine, now
-
-
-def serve(engine, prompt, seconds, salt=None):
-    reader = open_pinned(engine, prompt, SamplingParams(max_tokens=1), pin_seconds=seconds, cache_salt=salt)
+def serve(engine, seconds, salt=None):
+    reader = open_pinned(engine, PROMPTS[0], SamplingParams(max_tokens=1), pin_seconds=seconds, cache_salt=salt)
     while not reader.group.output:
         engine.step()
+
+
+def pinned_engine(*seconds, salt=None, slots=10):
+    """An engine that has served a prompt, pinned for some seconds each time; its floor's clock stands at 0."""
+    engine = a_floored_engine(slots)
+    engine.scheduler.pool.below.clock = lambda: 0
+    for each in seconds:
+        serve(engine, each, salt)
+    return engine
 
 
 def asked_by_others(engine, salts="vwxyz"):
@@ -28,48 +29,39 @@ def asked_by_others(engine, salts="vwxyz"):
         ask(engine, PROMPTS[1], salt=salt)
 
 
-@pytest.mark.parametrize("later, found", [(59, 20), (60, 0)])
-def test_a_pinned_prompt_is_found_until_its_time_is_over(later, found):
-    engine, now = pinned_engine(60)
+@pytest.mark.parametrize(
+    "seconds, later, found", [([60], 59, 20), ([60], 60, 0), ([None], 0, 0), ([60, 0], 0, 0), ([9, 60], 59, 20)]
+)
+def test_a_pinned_prompt_is_found_until_its_time_is_over(seconds, later, found):
+    engine = pinned_engine(*seconds)
     asked_by_others(engine)
-    now[0] = later
+    engine.scheduler.pool.below.clock = lambda: later
     asked_by_others(engine, "abcde")
     assert ask(engine, PROMPTS[0]) == found
 
 
-def test_without_a_pin_it_is_lost_and_0_seconds_end_one():
-    engine, _ = pinned_engine(None)
-    asked_by_others(engine)
-    assert ask(engine, PROMPTS[0]) == 0
-    engine, _ = pinned_engine(60)
-    serve(engine, PROMPTS[0], 0)
-    asked_by_others(engine)
-    assert ask(engine, PROMPTS[0]) == 0
-
-
 def test_half_of_the_slots_can_be_pinned():
-    engine, _ = pinned_engine(60, slots=7)
+    engine = pinned_engine(60, slots=7)
     assert len(engine.scheduler.pool.below.pins) == 3
     asked_by_others(engine)
     assert ask(engine, PROMPTS[0]) == 12
 
 
-def test_another_salt_neither_pins_nor_ends_it():
-    engine, _ = pinned_engine(60, salt="a")
-    serve(engine, PROMPTS[0], 0, "b")
+def test_another_salt_neither_finds_nor_ends_it():
+    engine = pinned_engine(60, salt="a")
+    serve(engine, 0, "b")
     asked_by_others(engine)
     assert [ask(engine, PROMPTS[0], salt=salt) for salt in ("b", "a")] == [0, 20]
 
 
 def test_pins_outlast_an_interrupt_and_not_a_reset():
-    engine, _ = pinned_engine(60)
+    engine = pinned_engine(60)
     asked_by_others(engine)
     engine.core.is_whole = False
     engine.core.settle()
     audit_floors(engine.scheduler.pool)
     asked_by_others(engine, "uvw")
     assert ask(engine, PROMPTS[0]) == 20
-    engine.core.groups.clear()
     engine.reset_prefix_cache()
     audit_floors(engine.scheduler.pool)
     assert ask(engine, PROMPTS[0]) == 0

@@ -66,7 +66,7 @@ for item, mutant in {
 # Batches
 
 
-@broken("batches.a_waiting_request_starts")
+@broken("batches.first_come")
 def shortest_first(course, engine, scheduler):
     scheduler.waiting.policy.rank = lambda sequence: len(sequence.prompt_ids)
 

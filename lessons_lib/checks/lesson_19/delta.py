@@ -9,7 +9,7 @@ import torch
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 
-K, V, SLOTS = 2, 3, 5
+K, V, SLOTS = 2, 3, 6
 Case = list[list[tuple[int, int, bool]]]  # the segments of each row
 
 # Rows after one another, with the same states: length @ slot, "new" for a fresh sequence
@@ -23,6 +23,7 @@ CASES = """
 2@3 new, 3@1 new
 1@2, 2@1 new
 2@1, 1@4
+2@5 new | 1@5
 3@2 new | 1@2 | 1@2
 2@4 new, 1@2 new | 1@2, 3@4
 1@3 new, 2@1 | 2@2 new, 1@3
@@ -35,7 +36,7 @@ def cases() -> Iterator[Case]:
         yield [[segment_of(part) for part in row.split(",")] for row in line.split("|")]
     draw = Random(19)
     for _ in range(6):
-        slots = [draw.sample(range(1, SLOTS), draw.randint(1, 3)) for _ in range(draw.randint(1, 3))]
+        slots = [draw.sample(range(1, 5), draw.randint(1, 3)) for _ in range(draw.randint(1, 3))]
         yield [[(draw.randint(1, 4), slot, draw.random() < 0.4) for slot in row] for row in slots]
 
 
@@ -51,22 +52,21 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         return torch.randn(shape, generator=generator)
 
     states = some(SLOTS, K, V)  # what ended sequences have left
+    states[5] = torch.nan  # of one whose state overflowed
     for number, row in enumerate(case, start=1):
         length = sum(each[0] for each in row)
-        keys = torch.nn.functional.normalize(some(length, K), dim=-1)
-        shares = torch.rand(2, length, generator=generator) * 0.8 + 0.1
-        given = [some(length, K), keys, some(length, V), *shares]
-        before = [each.clone() for each in given]
+        given = {"queries": some(length, K), "keys": some(length, K), "values": some(length, V)}
+        given |= zip(("decays", "betas"), torch.rand(2, length, generator=generator) * 0.8 + 0.1)
+        before = {name: each.clone() for name, each in given.items()}
 
-        def look(given: list = given, before: list = before, row: list = row) -> dict[str, Any]:
-            names = ("queries", "keys", "values", "decays", "betas")
-            changed = [name for name, one, other in zip(names, given, before) if not torch.equal(one, other)]
+        def look(given: dict = given, before: dict = before, row: list = row) -> dict[str, Any]:
+            changed = [name for name in given if not torch.equal(given[name], before[name])]
             seen = {f"the state in slot {slot}": states[slot] for _, slot, _ in row}
             others = [slot for slot in range(SLOTS) if slot not in {each[1] for each in row}]
             return seen | {"the states of the other slots": states[others], "inputs that were changed": changed}
 
         # A lambda, so that a change of `states` isn't taken for a mistake.
-        watch(f"row {number}", lambda given=given, row=row: attempt(*given, states, list(row)), look=look,
+        watch(f"row {number}", lambda given=given, row=row: attempt(*given.values(), states, list(row)), look=look,
               subject="the outputs")  # fmt: skip
 
 
@@ -85,6 +85,17 @@ A fresh sequence begins with zeros. Its slot still has the state of a sequence t
 = state = states[slot]
 A sequence that isn't fresh goes on from the state in its slot: the tokens before this row are in it.
 = state = torch.zeros_like(states[slot])
+The old state may have a NaN, and 0 times NaN is NaN: begin with new zeros, or `zero_()`.
+~ torch.zeros_like(states[slot]) => 0 * states[slot]
+Only `is_fresh` tells a fresh sequence. A segment of one token may be the first, and a longer one a later chunk.
+~ if is_fresh => if length > 1
+or
+~ if is_fresh => if is_fresh and length > 1
+Take queries and keys as they come: the layer has normalized and scaled them.
+- start = 0
++ start, keys = 0, torch.nn.functional.normalize(keys, dim=-1)
+or
+~ queries[token] @ => len(queries[token]) ** -0.5 * queries[token] @
 `is_fresh` is True if *no* token was computed before. You take it the other way round.
 ~ if is_fresh => if not is_fresh
 Sequences don't mix: each begins with its own state, not with that of the segment before it.

@@ -79,42 +79,37 @@ def broken(seen: dict[str, Any], want: dict[str, Any]) -> str:
 MISTAKES = """
 The longest prefix of each group alone, and of these the shortest, isn't enough: where the shortest ends, another group
 may have lost its blocks.
-- longest = 0
-+ def alone(group):
-+     fits = [n for n in range(1, len(group.is_kept) + 1)
-+             if all(group.is_kept[max(0, n - group.num_needed) : n])]
-+     return max(fits, default=0)
-+ return min(map(alone, groups))
+- for count
++ if len(groups) > 1:
++     return min(longest_usable([group]) for group in groups)
++ ...
 A prefix is usable only if *all* groups have what they need. One isn't enough.
-~ if all(run >= => if any(run >=
+~ if all(all => if any(all
 Only the last blocks of a prefix are needed, as many as the group says. A gap before them doesn't matter.
-~ min(group.num_needed, count) => count
+~ max(0, count - group.num_needed) => 0
 A prefix that is shorter than what the group needs is usable if all of its blocks are kept.
-~ min(group.num_needed, count) => group.num_needed
+~ if all(all( => if all(group.num_needed <= count and all(
 The needed blocks are next to each other, at the end of the prefix: a gap begins the count anew.
-~ run + 1 if is_here else 0 => run + is_here
+~ all(group.is_kept[max(0, count - group.num_needed) : => min(group.num_needed, count) <= sum(group.is_kept[:
 A group may need no block at all: a window of one token sees only itself.
-~ min(group.num_needed, count) => max(1, min(group.num_needed, count))
+~ max(0, count - group.num_needed) => max(0, count - (group.num_needed or 1))
 A longer prefix may be usable even if a shorter one isn't: don't stop at the first gap.
-- if all(run >=
-- longest = count
-+ if not all(run >= min(group.num_needed, count) for run, group in zip(runs, groups)):
-+     break
-+ longest = count
+~ range(len(groups[0].is_kept), 0, -1) => range(1, len(groups[0].is_kept) + 1)
+~ if all => if not all
+~ return count => return count - 1
+~ return 0 => return count
 The longest prefix is wanted, not the shortest usable one.
-~ longest = count => return count
+~ range(len(groups[0].is_kept), 0, -1) => range(1, len(groups[0].is_kept) + 1)
+Return how many blocks, not the index of the last one.
+~ return count => return count - 1
+All blocks together may be usable, too: begin with that length.
+~ range(len(groups[0].is_kept), => range(len(groups[0].is_kept) - 1,
 The blocks *before* the end count: those at the beginning of the prompt aren't what a window sees.
-- longest = 0
-+ for count in range(len(groups[0].is_kept), 0, -1):
-+     if all(all(group.is_kept[: min(count, group.num_needed)]) for group in groups):
-+         return count
-+ longest = 0
+~ max(0, count - group.num_needed) : count => : min(count, group.num_needed)
 A state needs the copy at the very end of the prefix, not one somewhere before it.
-- if all(run >=
-+ runs_of = [count if g.num_needed == 1 and any(g.is_kept[:count]) else run for run, g in zip(runs, groups)]
-+ if all(run >= min(group.num_needed, count) for run, group in zip(runs_of, groups)):
-Too few blocks are looked at: the window needs one more.
-~ run >= min(group.num_needed, count) => run >= min(group.num_needed - 1, count)
+~ all(group.is_kept[max(0, => (any if group.num_needed == 1 else all)(group.is_kept[max(0, group.num_needed != 1 and
+Too few blocks are looked at: the group needs one more.
+~ count - group.num_needed) => count - group.num_needed + 1)
 """
 
 TASK = Task(

@@ -11,7 +11,7 @@ from lessons_lib.kv_cache.prefix_cache import LruQueue
 
 
 class Case(NamedTuple):
-    """Slots of a full floor: those that are free, least recently used first, and of each slot hits and depth."""
+    """The free slots of a full floor, least recently used first, and of each slot hits and depth."""
 
     queue: list[int]
     hits: list[int]
@@ -24,14 +24,9 @@ CASES = """
 0 1 | 0 0 | 0 3
 0 1 2 | 1 0 0 | 0 0 0
 0 1 2 3 | 2 1 0 0 | 3 3 3 3
-2 3 0 1 | 0 0 1 0 | 0 0 4 4
 0 1 2 3 | 0 0 5 5 | 1 4 9 9
-0 1 2 3 | 1 1 0 0 | 4 1 0 9
 3 2 1 0 | 0 1 2 3 | 0 1 2 3
-4 1 0 2 3 | 1 1 0 0 0 | 2 2 2 7 7
 3 1 0 2 | 0 0 0 0 | 2 2 2 2
-1 3 0 2 | 0 0 0 0 | 2 2 2 2
-0 1 2 3 4 5 | 0 2 0 1 1 1 | 6 9 6 9 9 9
 """
 
 
@@ -102,6 +97,10 @@ Return the slot, not its place in the queue or its hash.
 or
 - return
 + return floor.block_to_hash[min(older, key=lambda slot: (floor.hits[slot], -floor.depths[slot]))]
+`hits` and `depths` are by slot, not by place in the queue.
+- return
++ slots = list(older)
++ return slots[min(range(len(slots)), key=lambda place: (floor.hits[place], -floor.depths[place]))]
 Only choose. The floor removes the block itself.
 - return
 + slot = min(older, key=lambda slot: (floor.hits[slot], -floor.depths[slot]))

@@ -6,21 +6,13 @@ from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_20.letters import Disk, Letters, hashes, host_floor
+from lessons_lib.checks.lesson_20.letters import Disk, Letters, fields, hashes, host_floor
 from lessons_lib.floors.floored_pool import FlooredPrefixCache
 
 
 class Case(NamedTuple):
-    """A prompt, and where its blocks are.
-
-    Attributes:
-        prompt: a letter for each block.
-        cached, used: letters in the pool: in free blocks, and in blocks of another sequence.
-        empty: number of further free blocks.
-        host, slots, disk: letters on these floors, and how many slots the host has.
-        depth: of the first block.
-        fails: copies to the pool fail.
-    """
+    """A prompt; letters in free blocks of the pool, and in blocks of another sequence; the number of further free
+    blocks; letters on the host, its slots, letters on the disk; the first block's depth; whether copies fail."""
 
     prompt: str
     cached: str
@@ -30,44 +22,31 @@ class Case(NamedTuple):
     slots: int
     disk: str
     depth: int = 0
-    fails: bool = False
+    fails: int = 0
 
 
-# The fields of a case, - for none
 CASES = """
 a a - 1 - 2 -
-a - a 1 - 2 -
 a - - 1 a 2 -
-a - - 1 - 2 a
-a - - 1 - 2 -
-ab - - 2 ab 4 -
-ab a - 2 b 2 -
-ab - ab 2 ab 4 -
-ab b - 2 a 2 -
-abc b - 3 ac 4 -
-abc - a 3 b 4 c
-abc a - 3 c 4 -
-abcd - - 4 abcd 4 -
-abcd - - 4 ab 4 cd
-abcd - - 4 - 4 abcd
-ab - - 1 ab 4 -
-ab - - 0 ab 4 -
-abcd bd - 1 ac 4 -
-abcd cd - 0 ab 8 -
-abcd ab xy 1 cd 4 -
-abcd ad x 2 bc 4 - 3
-abc - - 4 abc 6 - 5
 a - - 1 a 2 - 0 1
+ab - - 1 ab 4 -
+ab - x 0 ab 4 -
+ab a - 2 b 2 -
+ab b - 2 a 2 -
+ab - ab 2 ab 4 -
 abc a - 3 bc 4 - 0 1
-abcdef axy z 3 bc 6 def 2
+abc - - 4 abc 6 - 5
+abcd - - 4 abcd 4 -
+abcd - - 4 - 4 abcd
+abcd - - 4 ab 4 cd
+abcd bd - 1 ac 4 -
+abcd ab xy 1 cd 4 -
 """
 
 
 def cases() -> Iterator[Case]:
-    """Smallest first."""
-    for line in CASES.strip().split("\n"):
-        prompt, cached, used, empty, host, slots, disk, *rest = line.replace("-", "").split(" ")
-        yield Case(prompt, cached, used, int(empty), host, int(slots), disk, *map(int, rest[:1]), *map(bool, rest[1:]))
+    for prompt, cached, used, empty, host, slots, disk, *rest in fields(CASES):
+        yield Case(prompt, cached, used, int(empty), host, int(slots), disk, *map(int, rest))
     draw = Random(20)
     for _ in range(20):
         places: dict[str, str] = dict.fromkeys(["cached", "used", "host", "disk", "nowhere"], "")
@@ -75,35 +54,31 @@ def cases() -> Iterator[Case]:
         for letter in prompt:
             places[draw.choices([*places], [3, 1, 4, 3, 0.5])[0]] += letter
         del places["nowhere"]
-        yield Case(prompt, empty=draw.randint(0, 6), slots=draw.randint(8, 12), depth=draw.randint(0, 3), **places)
+        yield Case(prompt, empty=draw.randint(1, 6), slots=draw.randint(8, 12), depth=draw.randint(0, 3), **places)
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
-    num_blocks = len(case.cached) + len(case.used) + case.empty
-    pool, mover = FlooredPrefixCache(max(1, num_blocks), 4), Letters(max(1, num_blocks), case.slots, case.fails)
-    pool.below = host_floor(case.host, mover, Disk(zip(hashes(case.disk), case.disk)))
+    num_blocks = len(case.cached + case.used) + case.empty
+    pool, mover = FlooredPrefixCache(num_blocks, 4), Letters(num_blocks, case.slots, case.fails == 1)
+    pool.below = host_floor(case.host, mover, Disk(zip(hashes(case.disk), case.disk.encode())))
     filled = pool.allocate(len(case.used + case.cached))
     for block, letter in zip(filled, case.used + case.cached):
         mover.cells[block] = letter
         pool.cache_full_block(block, letter.encode())
         pool.depths[block] = case.depth + case.prompt.find(letter)
     pool.free(filled[len(case.used) :][::-1])
-    if not num_blocks:
-        pool.allocate(1)
     asked, lend = hashes(case.prompt), pool.below.lend
     lent: dict[str, int] = {}
 
     def recorded(block_hashes: list[bytes], depth: int) -> list[int]:
         slots = lend(block_hashes, depth)
-        lent.update(
-            (block_hash.decode(), depth + index) for index, (block_hash, _) in enumerate(zip(block_hashes, slots))
-        )
+        lent.update((name.decode(), depth + index) for index, (name, _) in enumerate(zip(block_hashes, slots)))
         return slots
 
     pool.below.lend = recorded  # type: ignore[method-assign]
 
-    def contents(blocks: Any) -> list[str]:
-        return [mover.cells[block] for block in blocks]
+    def contents(blocks: Any) -> list[str] | None:
+        return None if blocks is None else [mover.cells[block] for block in blocks]
 
     def look() -> dict[str, Any]:
         return {
@@ -134,23 +109,10 @@ Found blocks that aren't touched are still free: the next allocation overwrites 
 - pool.touch
 You look in the pool alone. Blocks that it has evicted are on the floors below: `pool.below.lend`.
 - slots = pool.below.lend
-+ break
-+ ...
-or
-- slots = pool.below.lend
 + slots = []
 You look in the pool first, and never again. Behind a block from the host, the next one may be in the pool.
 ~ if found := pool.match_prefix(missing) => if not blocks and (found := pool.match_prefix(missing))
-`lend` returns only as many slots as the host can spare, and it may stop at a block that is in the pool. Go on behind
-them until there is no more.
-- blocks += loaded
-+ ...
-+ break
-- return blocks
-+ blocks += (found := pool.match_prefix(block_hashes[len(blocks):]))
-+ pool.touch(found)
-+ return blocks
-or
+`lend` may return fewer slots, and stops at a block that is only in the pool. Go on until there is no more.
 - blocks += loaded
 + ...
 + break
@@ -158,6 +120,17 @@ No more blocks can be loaded than are free: ask for at most `len(pool.free_queue
 ~ missing[: len(pool.free_queue)] => missing
 A slot that was lent stays in use until you release it, and the host runs full.
 - pool.below.release
+A slot that isn't in use can be overwritten: release it after `load`, not before.
+- loaded
+- is_loaded
+- pool.below.release
++ pool.below.release(slots)
++ loaded = pool.replace(len(slots))
++ is_loaded = pool.below.load(slots, loaded)
+Allocate as many blocks as `lend` returned slots, which may be fewer than you asked for.
+~ pool.replace(len(slots)) => pool.replace(len(missing[: len(pool.free_queue)]))
+`load` wants the slots first: it copies from them, to the blocks.
+~ load(slots, loaded) => load(loaded, slots)
 The blocks to load are the first of those that are *missing*: ask for their hashes.
 ~ missing[: len(pool.free_queue)] => block_hashes[: len(pool.free_queue)]
 `depth` is that of the first hash. Those behind it are deeper, by the number of blocks in front of them.
@@ -166,11 +139,15 @@ or
 ~ depth + len(blocks) => len(blocks)
 The copy failed, so these blocks hold anything. Returned, they would give wrong tokens.
 ~ if not slots or not is_loaded => if not slots
-~ if not is_loaded => if False
 The copy failed: the blocks for it aren't needed. Free them.
 ~ pool.free(loaded) => pass
 What was found before the failure is right. Return it: the caller computes the rest.
-~ if not slots or not is_loaded => if not slots or (not is_loaded and (pool.free(blocks) or blocks.clear()) is None)
+- break
++ return blocks if is_loaded else []
+or
+- break
++ pool.free([] if is_loaded else blocks)
++ return blocks if is_loaded else []
 Look in the pool first. A block that is there needs no copy, and a second copy would have the same hash.
 - if found := pool.match_prefix(missing)
 + if not pool.below.renew(missing[0]) and (found := pool.match_prefix(missing)):
@@ -188,9 +165,11 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return blocks of the pool, in the order of the prompt, up to the first that is on no floor.",
+        "returned": "Return blocks of the pool in the order of the prompt, up to the first that is on no floor or for "
+        "which none is free. Look in the pool, and touch, only what comes next: later blocks may move meanwhile.",
         "the users of blocks": "All returned blocks are in use, once more than before, and no others.",
         "slots of the host in use": "Release each lent slot once.",
+        "what `pool.match_prefix` finds": "The scheduler registers the hashes. Don't.",
         "the depths that `lend` got": "The block of `block_hashes[i]` has the depth `depth + i`.",
         "number of free blocks": "Take as many blocks as `lend` returned slots.",
     },

@@ -8,21 +8,14 @@ SLIPS = {
         5.1: "That's with 26 GB/s, half the bus.",
         1.4: "That's the disk, with 7 GB/s.",
     },
-    "20.b": {
-        55: "At 55 GB/s a copy takes 2.4 µs, and computing ten times as long.",
-        7: "At 7 GB/s a copy is still faster, by a little.",
-        41: "Gbit/s. Bytes are asked for.",
-    },
 }
 QUIZ = [
     Question(
         text="A prompt's blocks are a, b, c and d. The pool has a and c, the host d, and b on the disk is damaged. How "
         "many blocks does `load_prefix` return?",
         choices=(
-            Choice("One.", "Behind b, which is nowhere, c and d are of no use: the pass computes from there on.",
-                   right=True),
-            Choice("Three: a, c and d.", "A sequence goes on behind a *prefix*. Without b, the keys behind it can't be "
-                   "used: the pass computes all tokens from some point on."),
+            Choice("One.", "Without b, c and d are useless: the pass computes from there on.", right=True),
+            Choice("Three: a, c and d.", "Without b, the keys behind it can't be used."),
             Choice("None: a damaged block ends the lookup.", "What comes before it is right, and is used."),
         ),
     ),

@@ -82,7 +82,7 @@ def check_one_test(test: Test) -> None:
             if isinstance(outcome.returned, bool):
                 idea = f"It returned {outcome.returned}, which nothing reads. A test fails by raising: `assert`."
             idea = why_silent(test, outcome.returned) or idea
-            raise Mistake(f"the test passes on a wrong engine: {observable}.", case=current_case.text, idea=idea)
+            raise Mistake(f"the test passes on a wrong engine: {observable}.", idea=idea)
         if not any(engine.has_leaked for engine in outcome.engines):
             _must_look_at_tokens(test, observable, make_wrong)
 
@@ -140,12 +140,10 @@ def _counts_earlier(calls: Calls) -> str:
 
 def _must_look_at_tokens(test: Test, observable: str, make_wrong: type[abort_engines.WrongEngine]) -> None:
     """For a test that failed a wrong engine before that gave a token: was it `has_unfinished` alone that failed it?"""
-    case = f"{current_case.text}, whose `has_unfinished()` doesn't count requests that were aborted"
-    current_case.text = case
+    current_case.text += ", whose `has_unfinished()` doesn't count requests that were aborted"
     if _tried(test, abort_engines.hiding(make_wrong)).error is None:
         raise Mistake(
             f"the test passes on a wrong engine: {observable}, and `has_unfinished()` doesn't count it.",
-            case=case,
             idea="Your test fails if `has_unfinished()` counts such a request. But that is only what an engine says of "
             "itself. Tokens come from `step`: go on stepping after the abort, and look at what it returns.",
         )

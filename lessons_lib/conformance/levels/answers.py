@@ -85,6 +85,7 @@ def stop_token(run: Run) -> None:
     for both in ((other, answer[3]), (answer[3], other)):
         _alone(run, a_prompt(9), 8, stop_token_ids=both, ignore_eos=True)
     _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(END,), ignore_eos=True)
+    _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(other,))
 
 
 @LEVEL.item("Prompt and answer may fill the context to the last token; a stop token there says `stop`", "NewTokens")

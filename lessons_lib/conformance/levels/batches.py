@@ -137,14 +137,15 @@ def an_early_end_frees_its_slot(run: Run) -> None:
 @LEVEL.item("Requests start in the order in which they arrived", "09", STEPS, max_num_seqs=2)
 def first_come(run: Run) -> None:
     for each in (run, run.another(max_num_seqs=3, max_num_batched_tokens=8)):
-        # As long as the budget: an engine that begins new prompts before it goes on with others starts all in order.
-        names = [each.add(a_prompt(8, index), 6, f"r{9 - index}", ignore_eos=True) for index in range(7)]
+        # None longer than the budget: an engine that begins new prompts before it goes on with others starts in order.
+        lengths = (8, 3, 8, 3, 8, 3, 8)
+        names = [each.add(a_prompt(n, i), 6, f"r{9 - i}", ignore_eos=True) for i, n in enumerate(lengths)]
         each.run_out()
         starts = {name: each.first_step(name) for name in names}
         for earlier, later in pairwise(names):
             if starts[earlier] > starts[later]:
                 raise Broken(
-                    f"seven prompts of 8 tokens in {each.limits.max_num_seqs} slots, with a budget of "
+                    f"prompts of {lengths} tokens in {each.limits.max_num_seqs} slots, with a budget of "
                     f"{each.limits.max_num_batched_tokens} tokens: {later!r} got its first token before {earlier!r}, "
                     f"which arrived earlier. Steps of the first tokens, in order of arrival: {starts}."
                 )
@@ -162,23 +163,6 @@ def no_starvation(run: Run) -> None:
         raise Broken(
             f"a request of 20 tokens ran, and one short request arrived in each step: after 30 steps it has "
             f"{len(run.requests[long].tokens)} tokens. New prompts must not stop the requests that run."
-        )
-    run.finish()
-
-
-@LEVEL.item("A waiting request starts although short ones keep arriving behind it", "09", STEPS, max_num_seqs=2)
-def a_waiting_request_starts(run: Run) -> None:
-    run.add_many(2, 3, 5)
-    long = run.add(a_prompt(50), 4, ignore_eos=True)
-    for index in range(80):
-        run.add(a_prompt(1, index), 2, ignore_eos=True)
-        run.step()
-        if run.requests[long].tokens:
-            break
-    else:
-        raise Broken(
-            "a prompt of 50 tokens waited for a slot, and in each step one of 1 token arrived behind it: after 80 "
-            "steps it has no token. Short requests must not pass it for ever."
         )
     run.finish()
 

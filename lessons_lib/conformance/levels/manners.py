@@ -6,7 +6,7 @@ from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
 from lessons_lib.conformance.contract import MODEL, STEPS, STREAM, Params
-from lessons_lib.conformance.driver import MAX_STEPS, Run
+from lessons_lib.conformance.driver import Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
 from lessons_lib.conformance.served import Broken, Served
@@ -194,35 +194,6 @@ def tokens_kept_for_step(run: Run) -> None:
     list(_stream(run, "read", a_prompt(6), 8))  # longer than the other answer, all of which is computed meanwhile
     del run.requests["read"]
     run.finish()
-    _id_again_before_the_end_is_told(run.another())
-
-
-def _id_again_before_the_end_is_told(run: Run) -> None:
-    prompts = {1: a_prompt(4), 3: a_prompt(9)}  # by max_tokens
-    right = [expected("qwen2", prompt, max_tokens, ignore_eos=True) for max_tokens, prompt in prompts.items()]
-    run.engine.add_request("twice", list(prompts[1]), Params(1, ignore_eos=True))
-    reader = _stream(run, "read", a_prompt(6), 4)
-    next(reader)  # may compute the one token of the other request, which then waits for step()
-    try:
-        run.engine.add_request("twice", list(prompts[3]), Params(3, ignore_eos=True))
-    except (ValueError, TypeError):
-        del right[1]
-    reader.close()
-    told: list[list[int]] = [[]]
-    for _ in range(MAX_STEPS):
-        if not run.engine.has_unfinished():
-            break
-        for event in run.engine.step():
-            if event.request_id == "twice":
-                told[-1] += event.token_ids
-                if event.finish_reason:
-                    told.append([])
-    if told != [*right, []]:
-        raise Broken(
-            "a request of one token had ended inside, its token waited for step(), and another request was added with "
-            f"its id: the answers, each up to its finish_reason, are {told[:-1]}, and {told[-1]} without an end. They "
-            f"should be {right}. Refuse an id until its end has been told, or keep the two apart."
-        )
 
 
 @LEVEL.item("Tokens kept for step() go with their request when it is aborted", "Engine.abort", STREAM)
@@ -238,30 +209,31 @@ def nothing_kept_after_abort(run: Run) -> None:
     run.check_all_free("after the abort")
 
 
+def _close_early(run: Run, num_read: int, what: str) -> None:
+    reader = _stream(run, "left", a_prompt(6), 40)
+    for _ in range(num_read):
+        next(reader)
+    run.requests["left"].is_aborted = True
+    reader.close()
+    _check_gone(run, f"a stream was closed {what}", "after the stream was closed")
+
+
 @LEVEL.item("A stream that is closed before its first token leaves no request behind", "Engine.stream", STREAM)
 def stream_never_read(run: Run) -> None:
-    reader = _stream(run, "unread", a_prompt(6), 40)
-    run.requests["unread"].is_aborted = True
-    reader.close()
     what = (
-        "a stream was closed before its first token, and its request still runs. A generator that was never begun "
-        "doesn't reach its `finally`: add the request at the first `next`, or return an object with `close`."
+        "before its first token, and its request still runs. A generator that was never begun doesn't reach its "
+        "`finally`: add the request at the first `next`, or return an object with `close`."
     )
-    _check_gone(run, what, "after the stream was closed")
+    _close_early(run, 0, what)
 
 
 @LEVEL.item("A reader that leaves its stream early ends the request", "Engine.stream", STREAM)
 def stream_left_early(run: Run) -> None:
-    reader = _stream(run, "left", a_prompt(6), 40)
-    next(reader)
-    next(reader)
-    run.requests["left"].is_aborted = True
-    reader.close()
     what = (
-        "the reader closed its stream after two of 40 tokens, and the request still runs: it is served for no one "
-        "and keeps its slot and cache. Abort it in the generator's `finally`."
+        "after two of 40 tokens, and its request still runs: it is served for no one and keeps its slot and cache. "
+        "Abort it in the generator's `finally`."
     )
-    _check_gone(run, what, "after the reader had left")
+    _close_early(run, 2, what)
     _closed_late(run.another())
 
 
@@ -285,41 +257,36 @@ def _closed_late(run: Run) -> None:
     run.finish()
 
 
-@LEVEL.item("A stream ends when its request is aborted", "Engine.stream", STREAM)
-def stream_aborted(run: Run) -> None:
-    reader = _stream(run, "gone", a_prompt(6), 40)
-    next(reader)
-    run.abort("gone")
+def _rest(reader: Any, when: str, may_raise: bool = False) -> list[int]:
+    """What a stream still yields until it ends, or raises, if it may."""
     rest: list[int] = []
     outcome = run_guarded(lambda: rest.extend(reader), LONGEST_WAIT)
     if outcome.timed_out:
         raise Broken(
-            f"a stream had given one of 40 tokens, and abort() ended its request: the next `next` was still waiting "
-            f"after {LONGEST_WAIT:g} seconds. No token will come; end the iterator."
+            f"{when}: it yielded {len(rest)} tokens, and the next `next` was still waiting after {LONGEST_WAIT:g} "
+            "seconds. No token will come; end the iterator, or raise if a pass failed."
         )
-    if outcome.error:
+    if outcome.error and not may_raise:
         raise outcome.error
-    if rest:
-        raise Broken(
-            f"a stream had given one of 40 tokens, and abort() ended its request: the stream gave {len(rest)} more, "
-            f"such as {rest[0]}. Nothing follows an abort."
-        )
-    what = "the only request was a stream's and was aborted, and has_unfinished() is still True."
-    _check_gone(run, what, "after the stream's request was aborted")
-    _nothing_unread_after_abort(run.another())
+    return rest
 
 
-def _nothing_unread_after_abort(run: Run) -> None:
-    reader = _stream(run, "gone", a_prompt(6), 40)
-    next(reader)
-    run.step()  # serves the stream, too, and keeps the token for its reader
-    run.step()
-    run.abort("gone")
-    if rest := list(reader):
-        raise Broken(
-            f"a stream had given one of 40 tokens, step() had kept more for its reader, and abort() ended the request: "
-            f"the stream still gave {len(rest)}, such as {rest[0]}. Nothing follows an abort, so forget what is unread."
-        )
+@LEVEL.item("A stream ends when its request is aborted", "Engine.stream", STREAM)
+def stream_aborted(run: Run) -> None:
+    for steps in (0, 2):
+        run = run.another()
+        reader = _stream(run, "gone", a_prompt(6), 40)
+        next(reader)
+        for _ in range(steps):
+            run.step()  # serves the stream, too, and keeps the token for its reader
+        run.abort("gone")
+        when = f"a stream gave one of 40 tokens, {steps} calls of step() followed, and abort() ended its request"
+        if rest := _rest(reader, when):
+            raise Broken(
+                f"{when}: the stream still gave {len(rest)}, such as {rest[0]}. Nothing follows an abort, so forget "
+                "what is unread."
+            )
+        _check_gone(run, f"{when}: has_unfinished() is still True.", "after the stream's request was aborted")
 
 
 @LEVEL.item("A stream of a request that makes no sense is refused", "Engine.stream", STREAM)
@@ -422,27 +389,16 @@ def serves_on_after_a_fault(run: Run) -> None:
 def stream_in_a_failed_pass(run: Run) -> None:
     for at_pass in (1, 3):
         run = run.another()
-        _read_through_a_fault(run, at_pass)
-
-
-def _read_through_a_fault(run: Run, at_pass: int) -> None:
-    reader = _stream(run, "read", a_prompt(6), 8)
-    run.watch.fail_at = len(run.watch.passes) + at_pass
-    got: list[int] = []
-    outcome = run_guarded(lambda: got.extend(reader), LONGEST_WAIT)
-    run.watch.fail_at = None
-    if outcome.timed_out:
-        raise Broken(
-            f"the model failed in pass {at_pass} of a stream of 8 tokens, which had yielded {len(got)}: "
-            f"{LONGEST_WAIT:g} seconds later the next `next` was still waiting. If the request has ended with 'error', "
-            "no token will come; end the iterator, or raise."
-        )
-    right = expected("qwen2", a_prompt(6), 8, ignore_eos=True)
-    if got != right[: len(got)]:
-        raise Broken(
-            f"the model failed in pass {at_pass} of a stream, which yielded {got}; `generate` gives {right}. A stream "
-            "may end early then, and what it has yielded must be right."
-        )
-    run.requests["read"].is_aborted = True
-    what = f"the model failed in pass {at_pass} of a stream, the stream is over, and has_unfinished() is True."
-    _check_gone(run, what, "after the stream was over")
+        reader = _stream(run, "read", a_prompt(6), 8)
+        run.watch.fail_at = len(run.watch.passes) + at_pass
+        when = f"the model failed in pass {at_pass} of a stream of 8 tokens"
+        got = _rest(reader, when, may_raise=True)
+        run.watch.fail_at = None
+        right = expected("qwen2", a_prompt(6), 8, ignore_eos=True)
+        if got != right[: len(got)]:
+            raise Broken(
+                f"{when}, which yielded {got}; `generate` gives {right}. A stream may end early then, and what it has "
+                "yielded must be right."
+            )
+        run.requests["read"].is_aborted = True
+        _check_gone(run, f"{when}, it is over, and has_unfinished() is True.", "after the stream was over")
