@@ -40,6 +40,8 @@ def why_unsupported(model: PreTrainedModel) -> str:
         return "it attends to later tokens too (config.use_bidirectional_attention)"
     if any(getattr(module, "attention_type", "") == "block_sparse" for module in model.modules()):  # BigBird
         return "a short prompt changes how it attends to long ones; first, call `set_attention_type('original_full')`"
+    if hasattr(config, "lsh_attn_chunk_length"):  # Reformer
+        return "the length of its first prompt decides how it attends to all others (config.num_buckets)"
     if getattr(config, "is_decoder", None) is not True and (name := _bidirectional_layer(model)):
         return f"it attends to later tokens too ({name}.is_causal is False; BERT-like models need is_decoder=True)"
     if model.training:
