@@ -27,7 +27,7 @@ help:
 	@echo "make quick      the tests without notebooks, browser and nbgrader: less than two minutes"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem (MODEL=... about a model)"
 	@echo "make bench      measure every way of serving from lesson 00 to the engine, and kernels where there is a GPU"
-	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
+	@echo "make soak       10,000 requests, with aborts, faults and too little memory (ARGS=\"--count 5\": 500 requests)"
 	@echo "make serve      an OpenAI-compatible server and a page to try it (MODEL=..., PORT=8000, ARGS=\"--help\")"
 	@echo "make chat-model download a small chat model, which serve and lessons 14 and 15 use if it is there"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"

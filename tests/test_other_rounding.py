@@ -1,7 +1,4 @@
-"""Parts of the course as on a processor that rounds otherwise (`tests/support/other_rounding`): nothing may change.
-
-With LESSONS_NIGHTLY=1 all lessons and folders of tests run so.
-"""
+"""The tests as on a processor that rounds otherwise (`tests/support/other_rounding`): nothing may change."""
 
 import os
 import subprocess
@@ -13,10 +10,10 @@ import pytest
 
 from tools.authoring.execute import execute
 
+pytestmark = pytest.mark.nightly
+
 TESTS = Path(__file__).parent
 OTHER_ROUNDING = TESTS / "support" / "other_rounding"
-# What computes with a model or a kernel and takes a few seconds.
-EVERY_TIME = ["attention/test_packing.py", "attention/test_paged_attention.py"]
 WITHOUT_PRODUCTS = {"browser", "tools"}
 FOLDERS = sorted({path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")} - WITHOUT_PRODUCTS)
 
@@ -89,11 +86,6 @@ def test_a_notebook_and_the_processes_it_starts_round_otherwise(other_rounding):
     assert found[0] != 0.9799999594688416
 
 
-def test_some_tests_pass_under_another_rounding(other_rounding):
-    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *(f"tests/{name}" for name in EVERY_TIME))
-
-
-@pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", FOLDERS)
 def test_all_tests_pass_under_another_rounding(other_rounding, monkeypatch, name):

@@ -34,7 +34,7 @@ from lessons_lib.engine.draft_lengths import Guess
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine, Parts
 from lessons_lib.engine.metrics import EngineMetrics
-from lessons_lib.engine.outputs import CompletionOutput
+from lessons_lib.engine.outputs import CompletionOutput, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.engine.speculation import speculating
 from lessons_lib.engine.structured_outputs import StructuredOutputsParams
@@ -52,7 +52,7 @@ FAMILIES = ("qwen2", "llama", "gpt2")
 can_guide = find_spec("llguidance") is not None
 END = 12
 LONGEST_ANSWER = 12
-MOST_STEPS = 1000
+MOST_STEPS = 10_000
 POLICIES = (
     FirstComeFirstServed(),
     ShortestJobFirst(),
@@ -169,11 +169,13 @@ class Workload:
         happened: event -> how often it happened.
         families: the models to choose from.
         close: the largest difference of two log-probabilities.
+        num_requests: at least, and at most.
         block_sizes, spare_blocks: the sizes to choose from, and how many blocks more than one request needs.
         with_rules: how likely a request has rules for its logits, and how likely a form for its text.
     """
 
     families: tuple[str, ...] = FAMILIES
+    num_requests = 2, 6
     block_sizes: tuple[int, ...] = (1, 2, 3, 4, 8, 16)
     spare_blocks: tuple[int, ...] = (0, 0, 1, 2, 5, 40)
     close, with_rules = 1e-4, 0.25
@@ -184,7 +186,7 @@ class Workload:
         self.family = rng.choice(self.families)
         self.happened: Counter[str] = Counter()
         self.asked: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
-        self.to_come = [self.draw_request() for _ in range(rng.randint(2, 6))]
+        self.to_come = [self.draw_request() for _ in range(rng.randint(*self.num_requests))]
         self.abort_rate = rng.choice([0.0, 0.0, 0.1])
         self.engine = self.draw_engine()
         self.metrics = EngineMetrics(self.engine)
@@ -268,11 +270,11 @@ class Workload:
         with engine:
             while self.to_come or engine.has_unfinished():
                 self.add_some()
-                for output in engine.step():
+                for output in self.step():
                     self.check(output)
                 self.audit()
                 if engine.requests and self.rng.random() < self.abort_rate:
-                    self.check(engine.abort(self.rng.choice(list(engine.requests))), is_aborted=True)
+                    self.abort(self.rng.choice(list(engine.requests)))
                 steps += 1
                 assert steps < MOST_STEPS, f"not done after {steps} steps"
             self.audit()
@@ -283,6 +285,13 @@ class Workload:
         self.happened["guesses"] += getattr(engine.core, "num_draft_tokens", 0)
         self.happened["right guesses"] += getattr(engine.core, "num_accepted_tokens", 0)
         return self.happened
+
+    def step(self) -> list[RequestOutput]:
+        return self.engine.step()
+
+    def abort(self, name: str) -> None:
+        if output := self.engine.abort(name):
+            self.check(output, is_aborted=True)
 
     def audit(self) -> None:
         audit(self.engine.scheduler)
@@ -298,7 +307,7 @@ class Workload:
             self.happened["with rules"] += params.changes_logits
             self.happened["with log-probabilities"] += params.logprobs is not None
 
-    def check(self, output, is_aborted: bool = False) -> None:
+    def check(self, output: RequestOutput, is_aborted: bool = False) -> None:
         prompt, params = self.asked.pop(output.request_id)
         if output.error:
             raise AssertionError(f"request {output.request_id} failed") from output.error

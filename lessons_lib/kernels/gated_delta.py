@@ -48,7 +48,7 @@ def conv_kernel(
 def load_token(
     mixed, a, b, token, head, of_query, of_value, inside, KEYS: tl.constexpr, ROW: tl.constexpr, V_HEADS: tl.constexpr
 ):  # fmt: skip
-    """What a token gives to the state of one head: query, key, value, and its gates."""
+    """A token, as the state of one head takes it in: query, key, value, and its gates."""
     place = mixed + token * ROW
     query = tl.load(place + of_query).to(tl.float32)
     key = tl.load(place + KEYS + of_query).to(tl.float32)

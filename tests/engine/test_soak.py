@@ -2,46 +2,34 @@
 
 import pytest
 
-from tools import soak
+from tools.random_workloads import run
 from tools.soak import Soak
 
 
-def test_a_hundred_requests_leave_nothing_behind(capsys):
-    soak.main(["--requests", "100", "--seed", "2"])
-    told = capsys.readouterr().out
-    figures = dict(line.rsplit(maxsplit=1) for line in told.splitlines())
-    ended = sum(int(count) for what, count in figures.items() if what.startswith("ended by"))
-    assert ended == int(figures["requests"]) == 100
-    wanted = [
-        "interrupts",
-        "answers compared",
-        "of them whole",
-        "preemptions",
-        "by swap",
-        "tokens found in the cache",
-        "blocks evicted",
-    ]
-    for what in [*wanted, "ended by abort", "ended by error"]:
-        assert int(figures[what].replace(",", "")) > 0, f"no {what}: this soak proves less than it says"
+def test_a_hundred_requests_leave_nothing_behind():
+    happened, failed = run(1, seed=23, kind=Soak)
+    assert not failed and happened["requests"] == 100
+    wanted = {"interrupts", "answers compared", "preemptions", "swaps", "cached tokens", "aborted", "failed"}
+    assert wanted <= {what for what, count in happened.items() if count}, "this soak proves less than it says"
 
 
 def test_a_wrong_answer_is_found():
-    run = Soak(40, 0)
-    forward = run.forward
-    run.forward = lambda scheduler_output: forward(scheduler_output).roll(1, dims=-1)
+    soak = Soak(23)
+    forward = soak.forward
+    soak.forward = lambda scheduler_output: forward(scheduler_output).roll(1, dims=-1)
     with pytest.raises(AssertionError, match="alone"):
-        run.run()
+        soak.play()
 
 
 def test_a_lost_request_is_found():
-    run = Soak(40, 0)
-    forget, lost = run.engine.core.forget, []
+    soak = Soak(23)
+    forget, lost = soak.engine.core.forget, []
 
     def lose(group):
         forget(group)
-        if not lost and group in run.engine.core.ended:
-            lost.append(run.engine.core.ended.pop(group))
+        if not lost and group in soak.engine.core.ended:
+            lost.append(soak.engine.core.ended.pop(group))
 
-    run.engine.core.forget = lose
+    soak.engine.core.forget = lose
     with pytest.raises(AssertionError):
-        run.run()
+        soak.play()

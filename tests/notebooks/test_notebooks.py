@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("notebooks"),
+    pytest.mark.usefixtures("warm_kernels"),
 ]
 
 

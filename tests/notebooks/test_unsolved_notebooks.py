@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("unsolved notebooks"),
+    pytest.mark.usefixtures("warm_kernels"),
 ]
 
 

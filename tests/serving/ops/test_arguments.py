@@ -115,19 +115,18 @@ def test_a_start_that_fails_at_once(arguments, words, capsys):
     assert all(word in error for word in words) and "Traceback" not in error
 
 
-@pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize(
-    "arguments, part",
+    "arguments, part, engine",
     [
-        (["--cache-bytes", "1"], "Raise cache_bytes or lower block_size"),
-        (["--num-blocks", "1000000000000"], "Lower num_blocks"),
-        (["--max-model-len", "999999"], "has positions for 1024 tokens"),
-        (["--model", "damaged"], "Fetch the files again"),
+        (["--cache-bytes", "1"], "Raise cache_bytes or lower block_size", "thread"),
+        (["--num-blocks", "1000000000000"], "Lower num_blocks", "thread"),
+        (["--max-model-len", "999999"], "has positions for 1024 tokens", "thread"),
+        (["--model", "damaged"], "Fetch the files again", "process"),
     ],
     ids=str,
 )
 def test_a_bad_start_is_told_in_a_sentence(arguments, part, engine, tmp_path, capfd):
-    """The engine's process writes to the same terminal."""
+    """What the process of an engine says of its end is tested in test_engine_process."""
     if "damaged" in arguments:
         (tmp_path / "damaged").mkdir()
         for file in BUNDLED_MODEL.iterdir():
