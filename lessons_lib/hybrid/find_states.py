@@ -9,14 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lessons_lib.hybrid.packed_states import (
-    Group,
-    GroupCache,
-    PackedStates,
-    StatefulLayer,
-    in_tree,
-    replaced_forwards,
-)
+from lessons_lib.hybrid.packed_states import Group, GroupCache, PackedStates, StatefulLayer, in_tree, replaced_forwards
 from lessons_lib.hybrid.sequence_states import Key, SequenceStates
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 

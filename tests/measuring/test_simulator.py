@@ -11,19 +11,8 @@ from scheduling_cases import POLICIES, a_scheduler, by_name
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.measuring.arrivals import (
-    Arrival,
-    poisson_arrivals,
-    reversed_estimates,
-    traffic,
-)
-from lessons_lib.measuring.simulator import (
-    SequenceTimes,
-    SimulatedStep,
-    Simulation,
-    StepCost,
-    simulate,
-)
+from lessons_lib.measuring.arrivals import Arrival, poisson_arrivals, reversed_estimates, traffic
+from lessons_lib.measuring.simulator import SequenceTimes, SimulatedStep, Simulation, StepCost, simulate
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import conservative, optimistic

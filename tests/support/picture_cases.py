@@ -38,13 +38,7 @@ from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows
 from lessons_lib.viz.batches.verified_pass import VerifiedRow, draw_verified_pass
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth
-from lessons_lib.viz.charts import (
-    RooflinePoint,
-    draw_bars,
-    draw_roofline,
-    draw_token_bars,
-    line_chart,
-)
+from lessons_lib.viz.charts import RooflinePoint, draw_bars, draw_roofline, draw_token_bars, line_chart
 from lessons_lib.viz.engine_run import draw_engine, watch_engine
 from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
