@@ -361,7 +361,7 @@ class LLMEngine:
                 try:
                     if was_interrupted:
                         raise RuntimeError(
-                            "an interrupt came during on_token, so whether the token was passed on isn't known."
+                            "an interrupt came during on_token; whether the token was passed on is unknown."
                         )
                     assert group.on_token
                     group.on_token(token)

@@ -124,16 +124,6 @@ def test_a_stall_is_recorded():
     ]  # fmt: skip
 
 
-def test_a_run_can_be_cut_off():
-    requests = [arrival("A", 0, 3, 2), arrival("B", 0, 3, 15), arrival("C", 500, 3, 2)]
-    whole = simulate(a_scheduler(), requests, COST, keep_steps=True)
-    cut = simulate(a_scheduler(), requests, COST, keep_steps=True, until=100)
-    assert cut.steps == [step for step in whole.steps if step.start < 100] and 100 <= cut.seconds < 200
-    assert cut.times.keys() == {"A"} and cut.times["A"] == whole.times["A"]
-    idle = simulate(a_scheduler(), requests[::2], COST, until=100)
-    assert idle.seconds < 100 and idle.times.keys() == {"A"}
-
-
 def test_nobody_comes():
     assert simulate(a_scheduler(), [], COST) == Simulation()
 

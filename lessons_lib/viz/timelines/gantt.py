@@ -168,9 +168,7 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
             d.rect(left + 10, top, 3, 18, INK)
         for index, fill in enumerate(fills[state]):
             left = _MARGIN + x + 28 * index
-            d.cell(
-                left, top, 24, 18, fill, framed=state == PREFILL, hatched=float(state == WAITING), pale=tint(NEUTRAL)
-            )
+            d.cell(left, top, 24, 18, fill, framed=state == PREFILL, hatched=state == WAITING, pale=tint(NEUTRAL))
         if state in (HELD, STALLED):
             d.rect(left, top, 24, 18, tint(NEUTRAL))
         if state == STALLED:
