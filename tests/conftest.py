@@ -1,5 +1,6 @@
 """What every test gets: no network, no settings of the user, no progress file of a learner, few threads."""
 
+import contextlib
 import datetime
 import os
 import sys
@@ -41,6 +42,19 @@ hypothesis.settings.load_profile("course")
 @pytest.fixture(autouse=True)
 def _own_progress_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
+
+
+@pytest.fixture(scope="session")
+def warm_kernels():
+    """By day and on Linux, `execute` takes kernels that have imported PyTorch."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if sys.platform == "linux" and os.environ.get("LESSONS_NIGHTLY") != "1":
+            from warm_kernels import warm_kernels
+
+            from tools.authoring.execute import kernel_environment
+
+            stack.enter_context(warm_kernels(kernel_environment(Path(folder))))
+        yield
 
 
 # While it is open, its event loop runs in this thread, where no other test may have one.

@@ -184,6 +184,6 @@ class DraftLengths:
         that don't ask."""
         self.num_steps += 1
         if num_guesses and self.num_tried == 1:
-            return  # a proposer may have read the prompts in this one, too
+            return  # a draft has computed the prompts in this one, too
         if num_guesses or not has_asked:
             (self.guessing if num_guesses else self.plain).add(num_tokens, seconds)

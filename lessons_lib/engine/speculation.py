@@ -98,9 +98,11 @@ class SpeculativeCore(EngineCore):
             how many of them were right.
     """
 
-    def __init__(self, *args: Any, proposer: Proposer, most: int = 4, **options: Any):
+    def __init__(
+        self, *args: Any, proposer: Proposer, most: int = 4, lengths: DraftLengths | None = None, **options: Any
+    ):  # fmt: skip
         super().__init__(*args, **options)
-        self.proposer, self.lengths = proposer, DraftLengths()
+        self.proposer, self.lengths = proposer, lengths or DraftLengths()
         self.most = most if self.runner.can_verify else 0
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.sample_rows, self.sampler = self.sampler, self.draw

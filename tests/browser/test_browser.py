@@ -53,6 +53,7 @@ def test_the_next_day_the_pictures_still_play(lab, first_lesson):
     page.close()
 
 
+@pytest.mark.nightly
 def test_on_a_phone_the_start_page_takes_the_place_of_the_open_contents(lab):
     start = lab.open_notebook("START.ipynb")
     is_open = "() => document.querySelector('#jp-left-stack').offsetWidth > 0"

@@ -115,6 +115,7 @@ def test_both_fit_and_can_be_read(opened, width, scheme):
         assert axe_faults(page, axe_source()) == []
 
 
+@pytest.mark.nightly
 def test_both_in_jupyterlab_which_leaves_them_the_keys(lab):
     cells = ["from lessons_lib.viz.by_hand import mask_by_hand, pool_by_hand", "pool_by_hand()", "mask_by_hand()"]
     opened = lab.open_notebook(lab.write_notebook("by_hand.ipynb", cells))

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from lessons_lib.compat.alone_runner import AloneRunner
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.draft_lengths import DraftLengths, Guess, StepTimes
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.draft_model import DraftModel, bundled_draft
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner, gpu_model_runner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.proposers import NgramLookup, NgramTable, own_stories
 from lessons_lib.engine.rejection_sampling import accept_or_redraw
@@ -24,6 +26,7 @@ from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 
+LIKE_A_GPU = dict(compiled=False, capture=rerun, max_num_seqs=4, max_captured_tokens=64)
 STORIES = ["Once upon a time", "The dog was", "Lily and Tom went to the park. They", "One day, a bird"]
 
 
@@ -203,7 +206,7 @@ def test_lookup_finds_the_newest_tokens_in_the_text():
 
 
 @pytest.mark.parametrize("sampling", [{}, dict(temperature=1.0, seed=5), dict(temperature=0.8, top_p=0.95, seed=1)])
-@pytest.mark.parametrize("kind", ["table", "lookup", "wrong"])
+@pytest.mark.parametrize("kind", ["table", "lookup", "draft", "draft, its passes launched ahead", "wrong"])
 def test_no_proposer_changes_an_answer(model, kind, sampling):
     params = SamplingParams(max_tokens=40, **sampling)
     expected, _ = answers_of(model, params)
@@ -212,12 +215,26 @@ def test_no_proposer_changes_an_answer(model, kind, sampling):
         def propose(self, sequences, most):
             return [[Guess(random.Random(len(each.output_ids)).randrange(99), 1.0)] * most for each in sequences]
 
-    make = {"table": lambda: NgramTable.of(expected), "lookup": NgramLookup, "wrong": Wrong}
+    make = {
+        "table": lambda: NgramTable.of(expected), "lookup": NgramLookup, "wrong": Wrong,
+        "draft": lambda: DraftModel(bundled_draft(model[0]), num_blocks=60),
+        "draft, its passes launched ahead": lambda: DraftModel(
+            bundled_draft(model[0]), num_blocks=60, make_runner=partial(GPUModelRunner, **LIKE_A_GPU)
+        ),
+    }  # fmt: skip
     found, core = answers_of(model, params, make[kind]())
     assert found == expected
     assert core.num_draft_tokens or kind == "lookup"
-    if kind == "table":  # it has read the answers
+    if kind not in ("lookup", "wrong"):  # the table has read the answers
         assert core.num_accepted_tokens > core.num_draft_tokens / 4
+
+
+def test_a_draft_without_room_makes_no_guesses(model):
+    draft, params = DraftModel(bundled_draft(model[0]), num_blocks=3), SamplingParams(max_tokens=30)
+    found, core = answers_of(model, params, draft)
+    assert found == answers_of(model, params)[0]
+    draft.drop_finished()
+    assert core.num_draft_tokens and not draft.pool.used
 
 
 def test_the_bundled_table_guesses_a_third_of_the_tokens(model):

@@ -141,6 +141,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.nightly
 def test_from_process_to_process(tmp_path):
     command = [sys.executable, "-c", SENDER, tmp_path]
     with subprocess.Popen(

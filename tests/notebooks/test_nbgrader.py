@@ -1,9 +1,9 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
 They hand in the notebook up to its last check. All four students take the toy lesson, and hand in all of its cells.
-Of the lessons of the course one hands in every sixth, solved, and one, which stands for three, every ninth; without
-LESSONS_NIGHTLY=1, lesson 04 is the whole course. Of their cells they hand in the exercises, the checks and what these
-need, since the rest gives no marks, and `test_notebooks` runs it.
+With LESSONS_NIGHTLY=1, one hands in every sixth lesson of the course, solved, and one, which stands for three, every
+ninth. Of their cells they hand in the exercises, the checks and what these need, since the rest gives no marks, and
+`test_notebooks` runs it.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
@@ -119,7 +119,7 @@ STUDENTS = {
         returns_none(released) if is_last else released if is_first else solved
     ),
 }
-COURSES = {"toy": tuple(STUDENTS), "lessons": ("solved", "half-way")}
+COURSES = {"toy": tuple(STUDENTS)} | by_day({}, {"lessons": ("solved", "half-way")})
 every_course = pytest.mark.parametrize("course", COURSES, indirect=True)
 
 # Answer cells for full points without an answer; {0} is the released cell, {1} "module", {2} the name in it.
@@ -168,11 +168,11 @@ def released_course(name: str, folder: Path, numbers: tuple[str, ...] = ()) -> C
 
 
 def graded(name: str, folder: Path) -> Course:
-    made = released_course(name, folder, by_day(("04",), ()))
+    made = released_course(name, folder)
     # The solved capstone returns an engine of the course, which earns nothing; see test_no_points_for_cheats.
     lessons = [lesson for lesson in made.lessons if not lesson.startswith("17")]
     for student in COURSES[name]:
-        every = 1 if len(lessons) == 1 else {"solved": 6, "half-way": 9}[student]
+        every = 1 if name == "toy" else {"solved": 6, "half-way": 9}[student]
         made.hand_in(student, lessons[4 % every :: every], STUDENTS[student])
     made.nbgrader("autograde", "course")
     return made

@@ -21,7 +21,12 @@ from tools.authoring.build import build, differences, orphans
 from tools.authoring.execute import kernel_environment
 from tools.authoring.review import findings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("notebooks")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("notebooks"),
+    pytest.mark.usefixtures("warm_kernels"),
+]
 
 
 def test_there_are_lessons():

@@ -15,7 +15,12 @@ from notebook_cells import cells_that_read_answers
 from tools.authoring.execute import execute
 from tools.authoring.review import findings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("unsolved notebooks")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("unsolved notebooks"),
+    pytest.mark.usefixtures("warm_kernels"),
+]
 
 
 @pytest.mark.parametrize("lesson", LESSONS[by_day(1, 0) :: by_day(2, 1)])

@@ -101,6 +101,7 @@ def test_a_killed_process_is_a_lost_replica_and_nothing_is_left_of_it():
     assert server.process.returncode is not None
 
 
+@pytest.mark.nightly
 def test_if_one_server_does_not_start_none_is_left():
     servers = [small_server("--num-blocks", 64), small_server("--num-blocks", -1)]
     with pytest.raises(ServerFailed), start_together(*servers):

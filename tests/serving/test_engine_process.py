@@ -121,6 +121,7 @@ async def test_an_engine_that_has_died_is_started_again():
     assert not front.is_restarting and is_gone(second.pid) and is_gone(front.process.pid)
 
 
+@pytest.mark.nightly
 def test_an_engine_that_cannot_be_started_again_stays_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_process, "MAX_STARTS", 2)
     once = tmp_path / "once"

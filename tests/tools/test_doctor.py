@@ -73,6 +73,7 @@ def run_doctor(place):
     )
 
 
+@pytest.mark.nightly
 def test_nothing_fails_where_these_tests_run(tmp_path):
     """On the real install, whose requirements have extras (`uvicorn[standard]`) and modules of other names (pyzmq)."""
     done = run_doctor(tmp_path)

@@ -8,6 +8,7 @@ from live_server import MODEL, LiveServer, wait_until
 from pydantic import BaseModel
 
 import lessons_lib
+from lessons_lib.engine.draft_lengths import DraftLengths
 from lessons_lib.engine.proposers import NgramTable, own_stories
 from lessons_lib.engine.speculation import speculating
 
@@ -110,7 +111,8 @@ def test_prefix_cache_is_in_the_usage(client):
     assert salted.prompt_tokens_details.cached_tokens == 0
 
 
-def test_guesses_are_in_the_usage(client):
+def test_guesses_are_in_the_usage(client, monkeypatch):
+    monkeypatch.setattr(DraftLengths, "is_trying", lambda lengths: True)  # whatever guesses cost
     options = GREEDY | dict(max_tokens=40, prompt=PROMPT)
     plain = client.completions.create(**options)
     with LiveServer(parts=speculating(NgramTable.of(own_stories()[:200]))) as guessing:

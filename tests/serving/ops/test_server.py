@@ -219,7 +219,7 @@ def children(pid):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes as Linux shows them")
 def test_an_engine_that_is_killed_is_noticed_and_started_again():
     arguments = ["--model", BUNDLED_MODEL, "--served-model-name", "m", "--api-key", "k", "--log-level", "warning"]
