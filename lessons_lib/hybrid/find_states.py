@@ -76,9 +76,7 @@ def recorded(model: PreTrainedModel, cache: RecordingCache) -> tuple[list[Statef
         StatefulLayer(module, module.forward, cache_name(module), attributes=own_states(module))
         for module in model.modules()
     ]
-    candidates = [
-        each for each in candidates if each.attributes or (each.cache_name and hasattr(each.module, "layer_idx"))
-    ]
+    candidates = [one for one in candidates if one.attributes or (one.cache_name and hasattr(one.module, "layer_idx"))]
     calls: dict[StatefulLayer, Any] = {}
 
     def recording(layer: StatefulLayer) -> Any:
