@@ -64,7 +64,7 @@ def _listed(name: str, prompt: Any) -> Sequence[Any]:
     """The tokens of a list, an array or a tensor."""
     listed = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     if not isinstance(listed, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
-        raise BadRequest(f"{name} is {shortened(prompt)}; give a str, or token ids such as `encoding.input_ids`.")
+        raise BadRequest(f"{name} is {shortened(prompt)}; give a str, or a list such as `encoding.input_ids`.")
     return listed
 
 
