@@ -99,7 +99,8 @@ def passes_are_shared(run: Run) -> None:
         run = run.another(max_num_seqs=count)
         run.add_many(count, 5, 30)
         run.finish()
-        if len(run.watch.passes) > (34 if STEPS in run.features else 60):  # without, they come one by one
+        # Without steps, requests come one by one, and on a busy machine slowly.
+        if len(run.watch.passes) > (34 if STEPS in run.features else 40 + 5 * count):
             raise Broken(
                 f"{count} requests of 30 tokens at once, with max_num_seqs {count}, took {len(run.watch.passes)} "
                 "passes of the model; together they need about 30. One pass computes the next token of every running "
